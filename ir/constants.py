@@ -1,0 +1,52 @@
+"""The constant pool: literal arrays live here, outside the IR, keyed by content.
+
+Attributes only hold the digest, so hashing, cloning and printing IR never touch the data.
+"""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir.types import NUMPY_DTYPE
+
+
+class ConstantPool:
+    """Arrays by digest of element type, dims and bytes. Stored arrays are read-only and C-contiguous."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def add(self, array: np.ndarray[Any, Any], dtype: str) -> str:
+        """Store ``array`` (of NumPy type ``NUMPY_DTYPE[dtype]``) and return its digest.
+
+        Splats need not be materialised: a zero-stride view is hashed by its single element and kept as a view.
+        """
+        if array.dtype != NUMPY_DTYPE[dtype]:
+            raise TypeError(f"constant of {array.dtype} offered as {dtype}")
+        splat = array.size > 1 and all(
+            stride == 0 or dim == 1 for stride, dim in zip(array.strides, array.shape, strict=True)
+        )
+        digest = hashlib.blake2b(f"{dtype}{array.shape}{splat}".encode(), digest_size=16)
+        if splat:
+            digest.update(array[(0,) * array.ndim].tobytes())
+        else:
+            # ascontiguousarray turns rank 0 into rank 1
+            array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+            digest.update(array.reshape(-1).view(np.uint8).data)
+        key = digest.hexdigest()
+        if key not in self._arrays:
+            kept = array.view()
+            kept.flags.writeable = False
+            self._arrays[key] = kept
+        return key
+
+    def __getitem__(self, digest: str) -> np.ndarray[Any, Any]:
+        return self._arrays[digest]
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._arrays
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays.values())

@@ -1,0 +1,68 @@
+"""Errors that reach users: a code, the place, what was expected and found, and the remedy.
+
+Every layer raises these; ``driver.errors`` holds the catalogue of codes and prints them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """Where an HLO instruction came from."""
+
+    name: str = ""
+    """HLO instruction name, without the leading ``%``."""
+    op_name: str = ""
+    """``metadata.op_name``: the JAX name stack, such as ``jit(f)/dot_general``."""
+    source_file: str = ""
+    source_line: int = 0
+    text_line: int = 0
+    """Line of the HLO text (1-based; 0 when it did not come from text)."""
+
+    def __str__(self) -> str:
+        source = f"{self.source_file}:{self.source_line}" if self.source_file else ""
+        parts = [f"%{self.name}" if self.name else "", self.op_name, source]
+        return ", ".join(part for part in parts if part) or "unknown location"
+
+
+NO_LOC = Loc()
+
+
+class NeuronError(Exception):
+    """Base of all errors shown to users.
+
+    ``code`` is a catalogue code (``EVRF001``), ``message`` says what was expected and found,
+    ``remedy`` the smallest thing to do about it, ``loc`` the HLO op and the user's source line.
+    """
+
+    exit_status = 70
+
+    def __init__(self, code: str, message: str, remedy: str = "", loc: Loc = NO_LOC, pass_name: str = ""):
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+        self.loc = loc
+        self.pass_name = pass_name
+
+    def __str__(self) -> str:
+        place = f" (at {self.loc})" if self.loc != NO_LOC else ""
+        during = f" [pass {self.pass_name}]" if self.pass_name else ""
+        remedy = f" - {self.remedy}" if self.remedy else ""
+        return f"[NCC_{self.code}] {self.message}{place}{during}{remedy}"
+
+
+class CompileError(NeuronError):
+    """The module cannot be compiled; exit status 70."""
+
+
+class UsageError(NeuronError):
+    """The command line or API was called wrongly; exit status 2."""
+
+    exit_status = 2
+
+
+class RunError(NeuronError):
+    """A NEFF cannot be loaded or its execution faulted; exit status 1."""
+
+    exit_status = 1

@@ -1,0 +1,225 @@
+"""Contractions, reductions, windows, indexing, sorting, normalisation, linear algebra, random numbers."""
+
+from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
+
+from neuronx_cc.ir.hlo.attrs import (
+    BoolAttr,
+    ConvDimsAttr,
+    DotDimsAttr,
+    FloatAttr,
+    GatherDimsAttr,
+    IntAttr,
+    IntsAttr,
+    ScatterDimsAttr,
+    StrAttr,
+    StrsAttr,
+    WindowAttr,
+)
+from neuronx_cc.ir.hlo.base import BinaryOp, UnaryOp, VariadicOp
+
+
+@irdl_op_definition
+class DotOp(BinaryOp):
+    """General contraction."""
+
+    name = "hlo.dot"
+    dims = prop_def(DotDimsAttr)
+    operand_precision = opt_prop_def(StrsAttr)
+    algorithm = opt_prop_def(StrAttr)
+
+
+@irdl_op_definition
+class RaggedDotOp(VariadicOp):
+    """Contraction with groups of run-time sizes."""
+
+    name = "hlo.ragged_dot"
+    dims = prop_def(DotDimsAttr)
+
+
+@irdl_op_definition
+class ScaledDotOp(VariadicOp):
+    """Block-scaled contraction."""
+
+    name = "hlo.scaled_dot"
+    dims = prop_def(DotDimsAttr)
+
+
+@irdl_op_definition
+class ConvolutionOp(BinaryOp):
+    """General convolution."""
+
+    name = "hlo.convolution"
+    window = prop_def(WindowAttr)
+    dims = prop_def(ConvDimsAttr)
+    feature_group_count = prop_def(IntAttr)
+    batch_group_count = prop_def(IntAttr)
+    operand_precision = opt_prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class ReduceOp(VariadicOp):
+    """n operands then n initial values, folded over ``dimensions`` by ``to_apply``."""
+
+    name = "hlo.reduce"
+    dimensions = prop_def(IntsAttr)
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class ReduceWindowOp(VariadicOp):
+    """n operands then n initial values, folded over windows by ``to_apply``."""
+
+    name = "hlo.reduce_window"
+    window = prop_def(WindowAttr)
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class SelectAndScatterOp(VariadicOp):
+    """operand, source, initial value: adds each source element where ``to_apply[0]`` selects in its window."""
+
+    name = "hlo.select_and_scatter"
+    window = prop_def(WindowAttr)
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class MapOp(VariadicOp):
+    """``to_apply`` on the operands' elements."""
+
+    name = "hlo.map"
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class ScanOp(VariadicOp):
+    """Scan of a computation along a dim."""
+
+    name = "hlo.scan"
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class SortOp(VariadicOp):
+    """Sorts the operands together along ``dimension`` by the comparator ``to_apply``."""
+
+    name = "hlo.sort"
+    dimension = prop_def(IntAttr)
+    is_stable = prop_def(BoolAttr)
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class TopkOp(UnaryOp):
+    """The k largest (or smallest) of the last dim, with indices."""
+
+    name = "hlo.topk"
+    k = prop_def(IntAttr)
+    largest = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class GatherOp(BinaryOp):
+    """lhs operand, rhs start indices."""
+
+    name = "hlo.gather"
+    dims = prop_def(GatherDimsAttr)
+    slice_sizes = prop_def(IntsAttr)
+    indices_are_sorted = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class ScatterOp(VariadicOp):
+    """n operands, indices, n updates, combined by ``to_apply``."""
+
+    name = "hlo.scatter"
+    dims = prop_def(ScatterDimsAttr)
+    indices_are_sorted = prop_def(BoolAttr)
+    unique_indices = prop_def(BoolAttr)
+    to_apply = prop_def(StrsAttr)
+
+
+@irdl_op_definition
+class BatchNormTrainingOp(VariadicOp):
+    """operand, scale, offset -> (output, mean, variance)."""
+
+    name = "hlo.batch_norm_training"
+    epsilon = prop_def(FloatAttr)
+    feature_index = prop_def(IntAttr)
+
+
+@irdl_op_definition
+class BatchNormInferenceOp(VariadicOp):
+    """operand, scale, offset, mean, variance -> output."""
+
+    name = "hlo.batch_norm_inference"
+    epsilon = prop_def(FloatAttr)
+    feature_index = prop_def(IntAttr)
+
+
+@irdl_op_definition
+class BatchNormGradOp(VariadicOp):
+    """operand, scale, mean, variance, grad_output -> (grad_operand, grad_scale, grad_offset)."""
+
+    name = "hlo.batch_norm_grad"
+    epsilon = prop_def(FloatAttr)
+    feature_index = prop_def(IntAttr)
+
+
+@irdl_op_definition
+class CholeskyOp(UnaryOp):
+    """Cholesky factor."""
+
+    name = "hlo.cholesky"
+    lower = prop_def(BoolAttr)
+
+
+@irdl_op_definition
+class TriangularSolveOp(BinaryOp):
+    """Solves a triangular system."""
+
+    name = "hlo.triangular_solve"
+    left_side = prop_def(BoolAttr)
+    lower = prop_def(BoolAttr)
+    unit_diagonal = prop_def(BoolAttr)
+    transpose_a = prop_def(StrAttr)
+
+
+@irdl_op_definition
+class FftOp(UnaryOp):
+    """Fourier transform of the trailing dims."""
+
+    name = "hlo.fft"
+    fft_type = prop_def(StrAttr)
+    fft_length = prop_def(IntsAttr)
+
+
+@irdl_op_definition
+class RngOp(VariadicOp):
+    """Random numbers of a distribution with the operands as parameters."""
+
+    name = "hlo.rng"
+    distribution = prop_def(StrAttr)
+
+
+@irdl_op_definition
+class RngBitGeneratorOp(UnaryOp):
+    """state -> (state, random bits)."""
+
+    name = "hlo.rng_bit_generator"
+    algorithm = prop_def(StrAttr)
+
+
+@irdl_op_definition
+class RngGetAndUpdateStateOp(VariadicOp):
+    """Returns the global state and adds ``delta``."""
+
+    name = "hlo.rng_get_and_update_state"
+    delta = prop_def(IntAttr)
+
+
+@irdl_op_definition
+class ShuffleOp(VariadicOp):
+    """Moves elements within groups."""
+
+    name = "hlo.shuffle"

@@ -1,0 +1,56 @@
+"""An HLO module: its computations as IR, its constants, and the header facts that no op carries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+
+from neuronx_cc.ir.constants import ConstantPool
+from neuronx_cc.ir.hlo.base import ComputationOp
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Output ``output_index`` may reuse the buffer of parameter ``parameter`` at ``parameter_index``."""
+
+    output_index: tuple[int, ...]
+    parameter: int
+    parameter_index: tuple[int, ...] = ()
+    must: bool = False
+
+
+@dataclass(slots=True)
+class HloModule:
+    """``op`` holds the ``ComputationOp``s, callees before callers, the entry last."""
+
+    name: str
+    op: ModuleOp
+    constants: ConstantPool = field(default_factory=ConstantPool)
+    aliases: tuple[Alias, ...] = ()
+    donors: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    header: tuple[tuple[str, str], ...] = ()
+    """Other ``HloModule`` header attributes, as text (``entry_computation_layout``, ``replica_count`` ...)."""
+    source: str = ""
+    """File the module came from, for error messages."""
+
+    @classmethod
+    def empty(cls, name: str) -> "HloModule":
+        return cls(name, ModuleOp([]))
+
+    def computations(self) -> Iterator[ComputationOp]:
+        for op in self.op.body.block.ops:
+            assert isinstance(op, ComputationOp)
+            yield op
+
+    @property
+    def entry(self) -> ComputationOp:
+        for computation in self.computations():
+            if computation.is_entry.data:
+                return computation
+        raise ValueError(f"module {self.name} has no entry computation")
+
+    def computation(self, name: str) -> ComputationOp:
+        for computation in self.computations():
+            if computation.computation_name == name:
+                return computation
+        raise KeyError(name)

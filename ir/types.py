@@ -1,0 +1,103 @@
+"""Element types and shapes, shared by every level.
+
+Shapes are plain Python values; ``ArrayType`` and ``TupleType`` wrap them as interned xDSL types.
+Element types are named as HLO text spells them.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
+    "pred": np.dtype(np.bool_),
+    "s4": np.dtype(ml_dtypes.int4),
+    "u4": np.dtype(ml_dtypes.uint4),
+    "s8": np.dtype(np.int8),
+    "s16": np.dtype(np.int16),
+    "s32": np.dtype(np.int32),
+    "s64": np.dtype(np.int64),
+    "u8": np.dtype(np.uint8),
+    "u16": np.dtype(np.uint16),
+    "u32": np.dtype(np.uint32),
+    "u64": np.dtype(np.uint64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3),
+    "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8e4m3b11fnuz": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
+    "f8e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8e3m4": np.dtype(ml_dtypes.float8_e3m4),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
+    # tf32 is f32 storage whose low 13 mantissa bits are zero; it exists only inside the compiler.
+    "tf32": np.dtype(np.float32),
+}
+"""HLO element type -> NumPy storage type."""
+
+FLOATS = frozenset(
+    [
+        "f16",
+        "bf16",
+        "f32",
+        "f64",
+        "tf32",
+        "f8e4m3",
+        "f8e4m3fn",
+        "f8e4m3b11fnuz",
+        "f8e4m3fnuz",
+        "f8e5m2",
+        "f8e5m2fnuz",
+        "f8e3m4",
+    ]
+)
+SIGNED = frozenset(["s4", "s8", "s16", "s32", "s64"])
+UNSIGNED = frozenset(["u4", "u8", "u16", "u32", "u64"])
+INTEGERS = SIGNED | UNSIGNED
+COMPLEX = frozenset(["c64", "c128"])
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one stored element of ``dtype``."""
+    return NUMPY_DTYPE[dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Element type and static dimensions of an array, row-major."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * itemsize(self.dtype)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return NUMPY_DTYPE[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+@cache
+def shape(dtype: str, dims: tuple[int, ...]) -> Shape:
+    """Interned ``Shape``."""
+    return Shape(dtype, dims)
