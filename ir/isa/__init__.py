@@ -1,0 +1,1 @@
+"""The instruction set: structures (``program``), the table, encoding, and semantics."""
