@@ -1,0 +1,61 @@
+# Needs make and Python 3.11 or newer with its venv module; everything else is installed into .venv.
+#
+#   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
+#   make test      the tests, without those marked slow (full-size models)
+#   make test-all  all tests
+#   make lint      ruff and mypy
+#   make bench     the table of benchmarks/models.py
+#   make clean     remove .venv and build
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+PYTEST_JOBS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PACKAGES := hlo_import ir passes codegen runtime driver
+FARM := build/typing/neuronx_cc
+
+.PHONY: demo test test-all lint format bench clean setup
+.DELETE_ON_ERROR:
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/demo.py $(DEMO_ARGUMENTS)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_ARGUMENTS)
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "slow or not slow" $(PYTEST_ARGUMENTS)
+
+lint: $(INSTALLED) farm
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/models.py $(BENCH_ARGUMENTS)
+
+setup: $(INSTALLED)
+
+# The folders are imported as parts of neuronx_cc; mypy finds them under that name through these links.
+.PHONY: farm
+farm:
+	@mkdir -p $(FARM)
+	@ln -sfn ../../../driver/neuronx_cc/__init__.py $(FARM)/__init__.py
+	@for p in $(PACKAGES); do ln -sfn ../../../$$p $(FARM)/$$p; done
+
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
+	@test -x $(BIN)/pip || { rm -rf .venv && $(PYTHON) -m venv .venv; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

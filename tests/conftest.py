@@ -1,0 +1,30 @@
+"""Makes a bare checkout testable: without an installed ``neuronx_cc`` the folders are linked under that name."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def link_checkout() -> None:
+    """Link the folders as parts of one package under build/typing (as ``make farm`` does) and put it on the path."""
+    farm = ROOT / "build" / "typing"
+    (farm / "neuronx_cc").mkdir(parents=True, exist_ok=True)
+    targets = {"__init__.py": ROOT / "driver" / "neuronx_cc" / "__init__.py"}
+    targets |= {name: ROOT / name for name in ("hlo_import", "ir", "passes", "codegen", "runtime", "driver")}
+    for name, target in targets.items():
+        link = farm / "neuronx_cc" / name
+        if not link.exists():
+            try:
+                link.symlink_to(target)
+            except FileExistsError:  # another test process was faster
+                continue
+    sys.path.insert(0, str(farm))
+    # commands that tests start need it as well
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(farm), os.environ.get("PYTHONPATH")]))
+
+
+if importlib.util.find_spec("neuronx_cc") is None:
+    link_checkout()

@@ -1,0 +1,220 @@
+"""The shape of the house: packaging, who may import whom, docstrings and file lengths."""
+
+import ast
+import importlib
+import importlib.util
+import os
+import pkgutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("hlo_import", "ir", "passes", "codegen", "runtime", "driver")
+
+MAY_IMPORT = {
+    "ir": {"ir"},
+    "hlo_import": {"hlo_import", "ir"},
+    "passes": {"passes", "ir"},
+    "codegen": {"codegen", "ir", "passes"},
+    "runtime": {"runtime", "ir"},
+    "driver": set(FOLDERS),
+}
+"""Folder -> folders it may import. ``runtime`` knows no compiler, so that a NEFF runs without one."""
+
+JAX_MODULES = {"hlo_import/stablehlo.py"}
+"""The modules that may import JAX: compiling HLO text and running a NEFF never do."""
+
+MAX_LINES = 500
+TABLES = ("ir/hlo/", "ir/isa/", "ir/operators", "ir/reference/", "driver/options.py", "driver/errors.py")
+"""Tables of rows, one per op, instruction, option or code, may be longer."""
+
+
+def sources() -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module a file names in an import, wherever it stands, but not those for type checkers only."""
+    tree = ast.parse(path.read_text())
+    for_checkers = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.unparse(branch.test)
+        for statement in branch.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_checkers:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{relative(path)}:{node.lineno} imports relatively"
+            module = node.module or ""
+            # `from neuronx_cc import ir` names a folder just as `import neuronx_cc.ir` does
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "neuronx_cc" else [module]
+            yield from ((name, node.lineno) for name in names)
+
+
+def test_folders_import_only_whom_they_may() -> None:
+    wrong = []
+    for path in sources():
+        allowed = MAY_IMPORT[relative(path).split("/")[0]]
+        for name, line in imported_modules(path):
+            parts = name.split(".")
+            if parts[0] == "neuronx_cc" and len(parts) > 1 and parts[1] in FOLDERS and parts[1] not in allowed:
+                wrong.append(f"{relative(path)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_jax_and_xdsl_stay_where_they_belong() -> None:
+    wrong = []
+    for path in sources():
+        for name, line in imported_modules(path):
+            package = name.split(".")[0]
+            if package in ("jax", "jaxlib") and relative(path) not in JAX_MODULES:
+                wrong.append(f"{relative(path)}:{line} imports {name}")
+            if package == "xdsl" and not relative(path).startswith("ir/"):
+                wrong.append(f"{relative(path)}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_say_what_they_are_for() -> None:
+    def is_guard(tree: ast.Module) -> bool:
+        return all(isinstance(statement, ast.If) for statement in tree.body)
+
+    trees = {relative(path): ast.parse(path.read_text()) for path in sources()}
+    silent = [name for name, tree in trees.items() if not ast.get_docstring(tree) and not is_guard(tree)]
+    assert not silent, silent
+
+
+def test_files_are_short() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in sources()}
+    long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES and not name.startswith(TABLES)}
+    assert not long, long
+
+
+def packages_in_folders() -> set[str]:
+    inits = {path.parent.relative_to(ROOT) for path in sources() if path.name == "__init__.py"}
+    # driver/neuronx_cc holds the root of the package, not a part of driver
+    inits.discard(Path("driver/neuronx_cc"))
+    return {"neuronx_cc"} | {".".join(("neuronx_cc", *path.parts)) for path in inits}
+
+
+def test_every_package_is_listed() -> None:
+    """A forgotten subpackage would be missing from wheels while editable installs still see it."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == packages_in_folders()
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    loose = {relative(path.parent) for path in sources() if not (path.parent / "__init__.py").exists()}
+    assert not loose, loose
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_names_are_not_importable(folder: str) -> None:
+    """From the checkout ``import ir`` would make a second copy of every class; it must fail and say what to write."""
+    run = subprocess.run([sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"import this package as neuronx_cc.{folder}" in run.stderr
+    assert folder not in sys.modules
+
+
+def test_every_module_imports() -> None:
+    """Also shows that the layout is complete: each file is reachable under the package's name."""
+    expected = {
+        ".".join(("neuronx_cc", *path.relative_to(ROOT).with_suffix("").parts))
+        for path in sources()
+        if path.name != "__init__.py"
+    }
+    found = set()
+    for folder in FOLDERS:
+        package = importlib.import_module(f"neuronx_cc.{folder}")
+        found |= {info.name for info in pkgutil.walk_packages(package.__path__, package.__name__ + ".")}
+    assert expected <= found, expected - found
+    for name in sorted(expected):
+        if not name.endswith(".__main__"):
+            importlib.import_module(name)
+
+
+def test_package_needs_no_jax_to_import_and_run() -> None:
+    program = (
+        "import sys, neuronx_cc, neuronx_cc.ir.hlo, neuronx_cc.hlo_import, neuronx_cc.passes, neuronx_cc.runtime\n"
+        "assert 'jax' not in sys.modules and 'jaxlib' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_plain_import_is_light() -> None:
+    program = "import sys, neuronx_cc; print(sorted(m for m in ('numpy', 'xdsl', 'jax') if m in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stdout + run.stderr
+
+
+def pip(*arguments: str, **options: Any) -> None:
+    run = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, **options)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from the files that git would hand out."""
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    output = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--quiet", "--wheel-dir", str(output), str(source))
+    (built,) = output.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.split("/")[0] for name in names}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"neuronx_cc"}
+    assert len(top) == 2
+    expected = {"neuronx_cc/" + relative(p) for p in sources() if not relative(p).startswith("driver/neuronx_cc/")}
+    expected |= {"neuronx_cc/__init__.py"}
+    assert {name for name in names if name.endswith(".py")} == expected
+    data = {relative(path) for folder in FOLDERS for path in (ROOT / folder).rglob("*.toml")}
+    assert {f"neuronx_cc/{name}" for name in data} <= set(names)
+
+
+@pytest.mark.slow
+def test_wheel_installs_and_its_commands_run(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    pip("install", "--no-deps", "--quiet", "--target", str(target), str(wheel))
+    # the installed copy must come first: an editable install of the checkout may be in this environment too
+    environment = os.environ | {"PYTHONPATH": str(target)}
+    for command in ("neuronx-cc", "neuron-cc"):
+        run = subprocess.run(
+            [sys.executable, str(target / "bin" / command), "list-operators"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        assert "Add" in run.stdout.split()
+    where = [sys.executable, "-c", "import neuronx_cc.ir; print(neuronx_cc.ir.__file__)"]
+    run = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert Path(run.stdout.strip()).is_relative_to(target)
