@@ -1,2 +1,45 @@
+"""HLO to HLO passes: one file a pass, found by name through loaders so that nothing is imported before it runs."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.hlo import HloModule
+    from neuronx_cc.passes.manager import PassContext
+
 if __name__ != "neuronx_cc.passes":
     raise ImportError("import this package as neuronx_cc.passes, not as passes")
+
+
+def _loader(name: str) -> "Callable[[], Callable[[HloModule, PassContext], None]]":
+    def load() -> "Callable[[HloModule, PassContext], None]":
+        run: Callable[[HloModule, PassContext], None] = import_module(f"neuronx_cc.passes.{name}").run
+        return run
+
+    return load
+
+
+PASSES = {
+    name: _loader(name)
+    for name in (
+        "accumulate_f32",
+        "auto_cast",
+        "canonicalize",
+        "check_operators",
+        "clean_casts",
+        "cse",
+        "dce",
+        "decompose",
+        "dedupe_computations",
+        "dissolve_tuples",
+        "fold_constants",
+        "fold_large_constants",
+        "implicit_integer_downcast",
+        "inline_calls",
+        "narrow_int64",
+        "remove_barriers",
+        "reroll",
+    )
+}
+"""Pass name -> loader of its ``run(module, context)``; the name is also the file's and the command line's."""

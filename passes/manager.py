@@ -1,0 +1,216 @@
+"""Runs passes by name over a module: options, warnings, timing, dumps, checks.
+
+Passes mutate the module in place. This file imports neither the printer nor the verifier's callers: dumps go through a
+callback that the driver passes in.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.passes import PASSES
+
+INTEGER_DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
+"""Values of ``--implicit-integer-downcast`` beside ``default``, ``all`` and ``none``."""
+
+CAST_DTYPES = {"bf16": "bf16", "fp16": "f16", "tf32": "tf32", "fp8_e4m3": "f8e4m3"}
+"""Value of ``--auto-cast-type`` -> element type."""
+
+
+def parse_integer_downcast(text: str) -> frozenset[str]:
+    """The ops that ``--implicit-integer-downcast TEXT`` permits; raises UsageError for an unknown one."""
+    if text in ("default", "all"):
+        return frozenset(INTEGER_DOWNCASTS)
+    if text == "none":
+        return frozenset()
+    chosen = frozenset(part.strip() for part in text.split(",") if part.strip())
+    unknown = sorted(chosen - set(INTEGER_DOWNCASTS))
+    if unknown:
+        raise UsageError(
+            "EARG001",
+            f"--implicit-integer-downcast does not know {', '.join(unknown)}",
+            f"choose default, all, none or a comma list out of {', '.join(INTEGER_DOWNCASTS)}",
+        )
+    return chosen
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """What the passes may vary; the values are those of the command line."""
+
+    auto_cast: str = "matmult"
+    """``none``, ``matmult`` or ``all``."""
+    auto_cast_type: str = "bf16"
+    """A key of ``CAST_DTYPES``."""
+    release: str = "latest"
+    """Operator set to check against."""
+    implicit_integer_downcast: frozenset[str] = frozenset(INTEGER_DOWNCASTS)
+    mixed_precision_accumulation: bool = True
+    """Sum and product reductions of 16-bit values run in FP32 and are cast back."""
+    fast_relayout: bool = False
+    """Transposes may go through TensorE in the cast type (read by codegen)."""
+    saturate_infinity: bool = False
+    """Clamp infinities ahead of transposes that the compiler inserts on TensorE (read by codegen)."""
+
+    def __post_init__(self) -> None:
+        if self.auto_cast not in ("none", "matmult", "all"):
+            raise UsageError("EARG001", f"auto-cast mode {self.auto_cast!r} is unknown", "use none, matmult or all")
+        if self.auto_cast_type not in CAST_DTYPES:
+            raise UsageError(
+                "EARG001", f"auto-cast type {self.auto_cast_type!r} is unknown", f"use {', '.join(CAST_DTYPES)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PassWarning:
+    """Something the user should know; ``code`` is a catalogue code."""
+
+    code: str
+    message: str
+    loc: Loc = NO_LOC
+
+    def __str__(self) -> str:
+        place = f" (at {self.loc})" if self.loc != NO_LOC else ""
+        return f"[NCC_{self.code}] {self.message}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionRecord:
+    """One decision about the precision of one operand or result of one op."""
+
+    name: str
+    op_name: str
+    source: str
+    """``file:line`` of the user's program, or empty."""
+    opcode: str
+    operand: str
+    """``operand 0``, ``operand 1``, ..., or ``result``."""
+    from_dtype: str
+    to_dtype: str
+    """Equal to ``from_dtype`` when the op was considered and left alone."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassTiming:
+    name: str
+    seconds: float
+    ops_before: int
+    ops_after: int
+
+
+@dataclass
+class PassContext:
+    """What passes read (options) and leave behind (everything else)."""
+
+    options: PassOptions = field(default_factory=PassOptions)
+    warnings: list[PassWarning] = field(default_factory=list)
+    precision: list[PrecisionRecord] = field(default_factory=list)
+    timings: list[PassTiming] = field(default_factory=list)
+    failed_pass: str = ""
+    """Name of the pass that raised, for the reproducer of an internal error."""
+
+    def warn(self, code: str, message: str, loc: Loc = NO_LOC) -> None:
+        self.warnings.append(PassWarning(code, message, loc))
+
+
+Dump = Callable[[HloModule, str], None]
+"""Called with the module and a title such as ``before cse``."""
+
+
+def count_ops(module: HloModule) -> int:
+    """Instructions in all computations, parameters and returns not counted."""
+    total = 0
+    for computation in module.computations():
+        op = computation.block.first_op
+        while op is not None:
+            total += 1
+            op = op.next_op
+        total -= 1
+    return total
+
+
+def run_passes(
+    module: HloModule,
+    names: Iterable[str],
+    context: PassContext,
+    *,
+    print_before: Collection[str] = (),
+    print_after: Collection[str] = (),
+    dump: Dump | None = None,
+    verify_each: bool = False,
+) -> None:
+    """Run the passes ``names`` over ``module`` in order.
+
+    ``print_before`` and ``print_after`` name passes (or ``all``) around which ``dump`` is called. With
+    ``verify_each`` every op is verified after every pass. A ``NeuronError`` leaves with the pass's name in it;
+    an unknown name raises UsageError before anything runs.
+    """
+    names = list(names)
+    for name in {*names, *print_before, *print_after} - {"all"}:
+        if name not in PASSES:
+            raise UsageError("EARG001", f"there is no pass {name!r}", f"the passes are {', '.join(sorted(PASSES))}")
+    collecting = gc.isenabled()
+    gc.disable()  # the IR is cyclic: the collector would walk all of it again and again, and free nothing
+    try:
+        count = count_ops(module)
+        for name in names:
+            if dump and (name in print_before or "all" in print_before):
+                dump(module, f"before {name}")
+            count = _run_one(module, name, context, count, verify_each)
+            if dump and (name in print_after or "all" in print_after):
+                dump(module, f"after {name}")
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run_one(module: HloModule, name: str, context: PassContext, count: int, verify_each: bool) -> int:
+    start = time.perf_counter()
+    try:
+        PASSES[name]()(module, context)
+        seconds = time.perf_counter() - start
+        if verify_each:
+            from neuronx_cc.ir.verify import verify_module
+
+            verify_module(module)
+    except NeuronError as error:
+        context.failed_pass = name
+        error.pass_name = error.pass_name or name
+        raise
+    except Exception:
+        context.failed_pass = name
+        raise
+    after = count_ops(module)
+    context.timings.append(PassTiming(name, seconds, count, after))
+    return after
+
+
+def timing_table(context: PassContext) -> str:
+    """One line a pass: milliseconds, share, ops before and after; the total last."""
+    total = sum(timing.seconds for timing in context.timings)
+    width = max([len("pass"), *(len(timing.name) for timing in context.timings)])
+    lines = [f"{'pass':<{width}}  {'ms':>9}  {'%':>5}  {'ops':>7}  {'after':>7}"]
+    for timing in context.timings:
+        share = 100 * timing.seconds / total if total else 0.0
+        lines.append(
+            f"{timing.name:<{width}}  {timing.seconds * 1e3:>9.2f}  {share:>5.1f}  "
+            f"{timing.ops_before:>7}  {timing.ops_after:>7}"
+        )
+    lines.append(f"{'total':<{width}}  {total * 1e3:>9.2f}")
+    return "\n".join(lines) + "\n"
+
+
+def precision_report(context: PassContext) -> str:
+    """The precision decisions as an aligned table for ``--dump-precision``, one line an operand or result."""
+    header = ("name", "opcode", "operand", "from", "to", "reason", "op_name", "source")
+    rows = [
+        (r.name, r.opcode, r.operand, r.from_dtype, r.to_dtype, r.reason, r.op_name, r.source)
+        for r in context.precision
+    ]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    return "\n".join(line.rstrip() for line in lines) + "\n"

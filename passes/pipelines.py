@@ -1,0 +1,27 @@
+"""The pass pipelines as data: ordered stages, each a name and its passes in order.
+
+The order matters in these places: rerolling sees the expansions that JAX emits before folding changes them; operators
+are checked before anything is narrowed or cast, so that errors speak of the user's program; casts come after
+simplification, so that a constant or a reshape never splits a cast from its dot; barriers fall last, after the last
+CSE, because they exist to keep recomputation apart.
+"""
+
+Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
+
+IMPORT_CLEANUP = ("inline_calls", "dissolve_tuples", "dce", "dedupe_computations")
+
+DEFAULT_PIPELINE: Pipeline = (
+    ("import-cleanup", IMPORT_CLEANUP),
+    ("operators", ("check_operators",)),
+    ("narrowing", ("fold_constants", "narrow_int64", "implicit_integer_downcast")),
+    ("simplify", ("canonicalize", "cse", "reroll", "fold_constants", "decompose", "canonicalize", "cse", "dce")),
+    ("precision", ("accumulate_f32", "auto_cast", "clean_casts")),
+    ("cleanup", ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "dce")),
+)
+
+PIPELINES: dict[str, Pipeline] = {"default": DEFAULT_PIPELINE, "import": (("import-cleanup", IMPORT_CLEANUP),)}
+
+
+def pass_names(pipeline: Pipeline) -> list[str]:
+    """The passes of ``pipeline`` in order, stages flattened."""
+    return [name for _, names in pipeline for name in names]
