@@ -1,0 +1,97 @@
+"""The example models, compiled, run on the simulator and compared with jaxlib, in every precision mode.
+
+Two oracles: jaxlib's CPU client in FP32, and the reference semantics of the module as the passes left it, which
+cast at the same places. Quick variants have two layers; full-size ones carry the slow marker.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import bert
+import gpt2
+import mlp_train
+import numpy as np
+import pytest
+from lowering import Model, differences
+
+import neuronx_cc
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.ir.reference import evaluate
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE
+
+EPSILON = {"bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11, "fp8_e4m3": 2.0**-4}
+"""Largest relative rounding error of each cast type."""
+FP32_TOLERANCE = 1e-5
+MODES = [("none", "bf16"), *[(mode, kind) for mode in ("matmult", "all") for kind in EPSILON]]
+
+QUICK: dict[str, Callable[[], Model]] = {
+    "mlp_train": lambda: mlp_train.build(mlp_train.Config((49, 96, 130, 10), batch=17)),
+    "gpt2": lambda: gpt2.build(gpt2.Config(layers=2, width=64, heads=4, vocabulary=301, positions=40, sequence=29)),
+    "bert": lambda: bert.build(bert.Config(layers=2, width=64, heads=4, vocabulary=301, positions=40, sequence=32)),
+    "bert-constants": lambda: bert.build(
+        bert.Config(layers=2, width=64, heads=4, vocabulary=301, positions=40, sequence=32), weights="constants"
+    ),
+}
+FULL: dict[str, Callable[[], Model]] = {
+    "mlp_train": mlp_train.build,
+    "gpt2": gpt2.build,
+    "bert": bert.build,
+    "bert-constants": lambda: bert.build(weights="constants"),
+}
+
+
+@cache
+def quick(name: str) -> Model:
+    return QUICK[name]()
+
+
+def tolerance(auto_cast: str, cast_type: str) -> float:
+    """How far, in 2-norm, a model may be from FP32: errors of a dozen layers add up like a random walk."""
+    return FP32_TOLERANCE if auto_cast == "none" else 8 * EPSILON[cast_type]
+
+
+def run(model: Model, auto_cast: str, cast_type: str) -> list[np.ndarray]:
+    executable = neuronx_cc.compile(model.proto, auto_cast=auto_cast, auto_cast_type=cast_type)
+    return list(executable.run(model.arguments).outputs)
+
+
+@pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_model(name: str, auto_cast: str, cast_type: str) -> None:
+    model = quick(name)
+    outputs = run(model, auto_cast, cast_type)
+    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in model.expected]
+    error = differences(outputs, model.expected)
+    assert error.norm <= tolerance(auto_cast, cast_type), error
+    if auto_cast == "none":
+        assert error.largest <= FP32_TOLERANCE, error
+        return
+    module = load_module(model.proto)
+    context = PassContext(PassOptions(auto_cast=auto_cast, auto_cast_type=cast_type))
+    run_passes(module, [name for _, names in DEFAULT_PIPELINE for name in names], context)
+    # Where the two oracles' sums differ in the last bit a cast may fall to the other side: rare, so small in norm.
+    same_casts = differences(outputs, evaluate(module, model.arguments))
+    assert same_casts.norm <= EPSILON[cast_type] / 4, same_casts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_full_size_model(name: str) -> None:
+    """All modes in one test: the model and jaxlib's result are made once."""
+    model = FULL[name]()
+    for auto_cast, cast_type in MODES:
+        error = differences(run(model, auto_cast, cast_type), model.expected)
+        assert error.norm <= tolerance(auto_cast, cast_type), (auto_cast, cast_type, error)
+        if auto_cast == "none":
+            assert error.largest <= FP32_TOLERANCE, error
+
+
+def test_integer_outputs_are_exact() -> None:
+    """The training step's counter goes through the pipe unharmed by any cast."""
+    model = quick("mlp_train")
+    outputs = run(model, "all", "fp8_e4m3")
+    integers = [(a, e) for a, e in zip(outputs, model.expected, strict=True) if e.dtype.kind in "iu"]
+    assert integers
+    for actual, expected in integers:
+        np.testing.assert_array_equal(actual, expected)
