@@ -1,0 +1,103 @@
+"""The Python API: ``neuronx_cc.compile(module, **options)`` and ``neuronx_cc.load(path)``.
+
+Options are those of ``neuronx-cc compile`` with underscores; errors are the ``NeuronError`` subclasses that the command
+line prints. Nothing is printed and no log file is written unless options ask for it.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuronx_cc.driver import files, options
+from neuronx_cc.driver.compile import compile_data, compile_loaded, write_neff
+from neuronx_cc.driver.failure import Session, as_neuron_error
+from neuronx_cc.driver.log import Log
+from neuronx_cc.driver.parse import from_keywords
+from neuronx_cc.ir.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.neff import Neff
+    from neuronx_cc.runtime import Executable
+
+ERROR_LEVEL = options.LEVELS["error"]
+
+
+def compile(module: Any, **keywords: Any) -> "Executable":
+    """Compile ``module`` and return the loaded program, which is called with arrays.
+
+    ``module`` is HLO or StableHLO text (``str``), a serialized module (``bytes``), a path (``os.PathLike``, or ``str``
+    without a line break), an ``HloModule``, or what ``jax.jit(f).lower(...)`` returns. With ``output=path`` the NEFF is
+    also written there. Raises ``UsageError`` for wrong options and ``CompileError`` for modules that do not compile.
+    """
+    from neuronx_cc import runtime
+
+    parsed = from_keywords(options.COMPILE, keywords)
+    session = Session("neuronx_cc.compile", [], Log(parsed.integer("verbose")), parsed)
+    if "verbose" not in parsed.given:
+        session.log.level = ERROR_LEVEL
+    with session.log:
+        if "logfile" in parsed.given:
+            session.log.open(parsed.text("logfile"), required=True)
+            session.log_command()
+        for line in parsed.notices():
+            session.log.warning(line)
+        if "output" in parsed.given:
+            files.check_writable(parsed.text("output"), "output")
+        try:
+            neff = _compile(module, session)
+            if "output" in parsed.given:
+                write_neff(neff, parsed.text("output"), session)
+            return runtime.load(neff)
+        except Exception as error:
+            failure = as_neuron_error(error, session)
+            if failure is error:
+                raise
+            raise failure from error
+
+
+def load(path: str | os.PathLike[str]) -> "Executable":
+    """Load a NEFF file; raises ``RunError`` when it cannot be read or is not valid."""
+    from neuronx_cc import runtime
+
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError("EARG906", f"load takes the path of a NEFF, found a {type(path).__name__}")
+    return runtime.load(files.read(os.fspath(path), "NEFF", RunError))
+
+
+def _compile(module: Any, session: Session) -> "Neff":
+    parsed = session.parsed
+    assert parsed is not None
+    if isinstance(module, bytes | bytearray | memoryview):
+        return compile_data(bytes(module), "", parsed, session)
+    if isinstance(module, str) and not _is_path(module):
+        return compile_data(module.encode(), "", parsed, session)
+    if isinstance(module, str | os.PathLike):
+        path = os.fspath(Path(module))
+        return compile_data(files.read(path, "model file"), path, parsed, session)
+    lowered = _lowered_bytes(module)
+    if lowered is not None:
+        return compile_data(lowered, "", parsed, session)
+
+    from neuronx_cc.ir.hlo import HloModule
+
+    if isinstance(module, HloModule):
+        # the passes work in place; the caller keeps the module as it is
+        return compile_loaded(dataclasses.replace(module, op=module.op.clone()), parsed, session)
+    raise UsageError(
+        "EARG906",
+        f"cannot compile a {type(module).__name__}",
+        "pass HLO text, bytes, a path, an HloModule, or jax.jit(f).lower(...)",
+    )
+
+
+def _is_path(text: str) -> bool:
+    return "\n" not in text and not text.lstrip().startswith(("HloModule", "module"))
+
+
+def _lowered_bytes(module: Any) -> bytes | None:
+    """Serialized HloModuleProto of a lowered JAX function or an XLA computation, else None."""
+    if callable(getattr(module, "compiler_ir", None)):
+        module = module.compiler_ir("hlo")
+    serialize = getattr(module, "as_serialized_hlo_module_proto", None)
+    return bytes(serialize()) if callable(serialize) else None

@@ -1,0 +1,62 @@
+"""``compile``: read, import, run the passes, generate code, write the NEFF.
+
+Input: an HLO module as bytes or object, and the parsed options. Output: a ``Neff``; the command writes it by rename.
+"""
+
+from typing import TYPE_CHECKING
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.ir.errors import CompileError
+
+if TYPE_CHECKING:
+    from neuronx_cc.driver.parse import Parsed
+    from neuronx_cc.ir.hlo import HloModule
+    from neuronx_cc.ir.neff import Neff
+
+
+def compile_command(session: Session) -> int:
+    """Body of ``neuronx-cc compile``."""
+    parsed = session.parsed
+    assert parsed is not None
+    if parsed.flag("explain_options"):
+        print("\n".join(parsed.explain()))
+        if not parsed.files:
+            return 0
+    session.log.open(parsed.text("logfile"), required="logfile" in parsed.given)
+    session.log_command()
+    source = parsed.files[0]
+    files.check_writable(parsed.text("output"), "--output", (source,))
+    session.enter("reading the module")
+    data = files.read(source, "model file")
+    neff = compile_data(data, source, parsed, session)
+    write_neff(neff, parsed.text("output"), session)
+    session.log.user("Compiler status PASS")
+    return 0
+
+
+def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -> "Neff":
+    """Compile the module ``data`` (HLO text, HloModuleProto or StableHLO); ``source`` names it in messages."""
+    from neuronx_cc.hlo_import import load_module
+
+    session.module = (source, data)
+    session.enter("importing the module")
+    return compile_loaded(load_module(data, source), parsed, session)
+
+
+def compile_loaded(module: "HloModule", parsed: "Parsed", session: Session) -> "Neff":
+    """Compile an imported module, which the passes change in place."""
+    from neuronx_cc.codegen import compile_module
+
+    run_pipeline(module, parsed, session)
+    session.enter("generating code")
+    return compile_module(module, parsed.recorded())
+
+
+def write_neff(neff: "Neff", path: str, session: Session) -> None:
+    """Write ``neff`` to ``path`` by rename."""
+    session.enter("writing the NEFF")
+    data = neff.to_bytes()
+    files.write_bytes(path, data, CompileError)
+    session.log.info(f"wrote {path}, {len(data)} bytes")

@@ -1,0 +1,127 @@
+"""The catalogue of error codes, and how errors are printed.
+
+Codes up to 899 are the vendor's, used where the meaning matches (AWS Neuron error-code pages, SDK 2.32); codes from
+901 are this project's, in the vendor's area names. ``INTERNAL`` is a defect of this compiler. A test holds the catalogue
+complete: every code raised anywhere has its entry here.
+"""
+
+from dataclasses import dataclass
+
+from neuronx_cc.ir.errors import NO_LOC, NeuronError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a code means and the general remedy, for errors that give no closer one."""
+
+    title: str
+    meaning: str
+    remedy: str
+
+
+CATALOGUE: dict[str, Entry] = {
+    # options and files
+    "EARG001": Entry(
+        "logical core setting not possible",
+        "--logical-nc-config asks for more physical cores than the target can join.",
+        "use --lnc 1",
+    ),
+    "EARG901": Entry("unknown option", "No command or option has this name.", "see --help"),
+    "EARG902": Entry("bad option value", "The option does not take this value.", "see --help"),
+    "EARG903": Entry("wrong number of files", "The command takes another number of files.", "see --help"),
+    "EARG904": Entry("target not supported", "Code is generated for NeuronCore-v2 only.", "use trn1, trn1n or inf2"),
+    "EARG905": Entry("contradicting options", "These options exclude each other.", "give one of them"),
+    "EARG906": Entry("not a module", "The Python API was given something that is no HLO.", "pass HLO or a lowered JAX"),
+    "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
+    "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),
+    # structure and shapes
+    "EMOD025": Entry(
+        "dynamic shape",
+        "A dimension is not known at compile time; the compiler works ahead of time on static shapes.",
+        "pad or bucket to static shapes",
+    ),
+    "EVRF064": Entry(
+        "malformed HLO",
+        "The module breaks a rule of HLO: its syntax, a shape, a type or an attribute.",
+        "check the named instruction, and how the module was written",
+    ),
+    # operators
+    "EUOC002": Entry("unsupported operator", "No implementation exists.", "see neuronx-cc list-operators"),
+    "EVRF001": Entry("unsupported operator", "No implementation exists.", "see neuronx-cc list-operators"),
+    "EHCA005": Entry("unknown custom call", "The custom-call target is not known.", "use a known target"),
+    "EVRF015": Entry("unknown custom call", "The custom-call target is not known.", "use a known target"),
+    "EVRF006": Entry("random algorithm", "rng-bit-generator supports rng_default only.", "use standard random APIs"),
+    "EVRF010": Entry("convolution dilation", "Input and kernel dilation at once.", "drop one of them"),
+    "EVRF011": Entry("convolution stride", "Stride and input dilation at once.", "use stride 1 or no input dilation"),
+    "EVRF013": Entry("integer top-k", "TopK does not take integers.", "cast to a float type"),
+    "EVRF014": Entry("top-k too large", "k exceeds 16384.", "use a smaller k"),
+    "EVRF016": Entry("integer scatter", "Scatter with a reduction on integers or booleans.", "cast to f32 or bf16"),
+    "EVRF017": Entry("window base dilation", "reduce-window with base dilation.", "remove the dilation"),
+    "EVRF018": Entry("window dilation", "reduce-window with window dilation.", "remove the dilation"),
+    "EVRF019": Entry("window operands", "reduce-window takes one input and one initial value.", "split it"),
+    "EVRF022": Entry("arithmetic shift", "shift-right-arithmetic takes 32-bit values.", "cast to 32 bits"),
+    "EVRF031": Entry("scatter out of bounds", "Constant scatter indices exceed the operand.", "correct the sizes"),
+    "EVRF056": Entry("gather out of bounds", "Constant gather indices exceed the operand.", "correct the sizes"),
+    "ESMP002": Entry("constant index out of range", "A constant index is out of range.", "correct the index"),
+    # types
+    "ESFH002": Entry("64-bit constant", "A 64-bit constant does not fit 32 bits.", "use a smaller constant"),
+    "ESPP004": Entry("unsupported type", "The device has no such element type.", "use f32, bf16 or f16"),
+    "ESPP047": Entry("unsupported 8-bit float", "The device has no such 8-bit float.", "use f16 or f8e4m3"),
+    "EVRF004": Entry("complex type", "Complex numbers are not supported.", "compute real and imaginary parts"),
+    "EVRF005": Entry("8-bit float flavour", "The FNUZ 8-bit floats are not supported.", "use f16"),
+    "EVRF051": Entry("f8e4m3fn", "f8e4m3fn is not supported on this device family.", "use f8e4m3 or f16"),
+    "EVRF035": Entry(
+        "integer dot", "The matrix engine has no integers.", "cast to float, or --implicit-integer-downcast=dot"
+    ),
+    "EVRF060": Entry(
+        "integer scatter in FP32", "Exact to 2^24 only.", "cast to float, or --implicit-integer-downcast=scatter"
+    ),
+    "EVRF061": Entry(
+        "integer all-reduce in FP32", "Exact to 2^24 only.", "cast to float, or --implicit-integer-downcast=all_reduce"
+    ),
+    "EVRF062": Entry("64-bit power", "Computes in 32 bits.", "use s32, or --implicit-integer-downcast=pow"),
+    "EVRF063": Entry(
+        "integer reduce-scatter in FP32",
+        "Exact to 2^24 only.",
+        "cast to float, or --implicit-integer-downcast=reduce_scatter",
+    ),
+    # memory and size
+    "EOOM001": Entry("device memory", "Inputs, outputs, weights and scratch exceed HBM.", "smaller batch, or shard"),
+    "EOOM002": Entry("device memory", "Inputs, outputs, weights and scratch exceed HBM.", "smaller batch, or shard"),
+    "EVRF009": Entry("activation memory", "Activations exceed HBM.", "smaller batch, or shard"),
+    "EXSP001": Entry("activation memory", "Activations exceed HBM.", "smaller batch, or shard"),
+    "EVRF007": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
+    "EBVF030": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
+    "EXTP004": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
+    "EMEM901": Entry(
+        "host memory", "The host ran out of memory.", "use a machine with more memory, or shard the model"
+    ),
+    # running
+    "ERUN901": Entry("inputs do not fit", "The inputs are not those of the program.", "see neuronx-cc inspect"),
+    "ERUN902": Entry("check failed", "A value differs from the reference beyond the tolerance.", "report it"),
+    "INTERNAL": Entry(
+        "internal error",
+        "A defect of this compiler; a reproducer is written.",
+        "report it with the reproducer directory; --verify-each may tell the pass",
+    ),
+}
+
+
+def render(error: NeuronError) -> str:
+    """``[NCC_CODE] (instruction) message - remedy``, with the place; several lines when the message has several."""
+    entry = CATALOGUE.get(error.code)
+    remedy = error.remedy or (entry.remedy if entry else "")
+    name = f"(%{error.loc.name}) " if error.loc.name else ""
+    message = f"[NCC_{error.code}] {name}{error.message.rstrip()}"
+    places = [error.loc.op_name]
+    if error.loc.source_file:
+        places.append(f"{error.loc.source_file}:{error.loc.source_line}")
+    if error.loc != NO_LOC and error.loc.text_line:
+        places.append(f"HLO line {error.loc.text_line}")
+    if error.pass_name:
+        places.append(f"pass {error.pass_name}")
+    place = "; ".join(part for part in places if part)
+    if "\n" in message:
+        lines = [message, f"  at {place}" if place else "", f"  - {remedy}" if remedy else ""]
+        return "\n".join(line for line in lines if line)
+    return message + (f" (at {place})" if place else "") + (f" - {remedy}" if remedy else "")

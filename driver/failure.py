@@ -1,0 +1,172 @@
+"""The last line of defence: whatever a command raises becomes one paragraph and an exit status.
+
+Usage errors print their line; compile and run errors add the diagnostic block that users' scripts know; any other exception is
+an internal error with a reproducer directory. A Python traceback reaches the log and the reproducer, never the console.
+"""
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neuronx_cc.driver.errors import render
+from neuronx_cc.driver.log import Log
+from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.version import version_lines
+from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+@dataclass(slots=True)
+class Session:
+    """One command while it runs: what a failure report needs to know."""
+
+    program: str
+    argv: list[str]
+    log: Log = field(default_factory=Log)
+    parsed: Parsed | None = None
+    stage: str = "reading the command line"
+    """What is being done, for internal errors."""
+    module: tuple[str, bytes] | None = None
+    """File name and content of the input, for reproducers."""
+    artifacts: str = ""
+    """Directory of a reproducer or dump."""
+
+    def enter(self, stage: str) -> None:
+        """Note and log what is being done now."""
+        self.stage = stage
+        self.log.info(stage)
+
+    def log_command(self) -> None:
+        """Put versions, command line and effective options into the log file."""
+        assert self.parsed is not None
+        for line in (shlex.join([self.program, *self.argv]), *version_lines(), *self.parsed.explain()):
+            if line:
+                self.log.file_only(line)
+
+
+def guarded(program: str, argv: list[str], body: Callable[[Session], int]) -> int:
+    """Run ``body`` and return the exit status."""
+    session = Session(program, argv)
+    try:
+        with session.log:
+            try:
+                status = body(session)
+                sys.stdout.flush()
+            except (BrokenPipeError, KeyboardInterrupt):
+                raise
+            except Exception as error:
+                failure = as_neuron_error(error, session)
+                status = _report(failure, session)
+    except BrokenPipeError:
+        _abandon_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return status
+
+
+def as_neuron_error(error: Exception, session: Session) -> NeuronError:
+    """``error`` itself, or what it means: host memory, a failing stream, or an internal error with its reproducer."""
+    if isinstance(error, NeuronError):
+        if error.code == "INTERNAL":
+            _write_reproducer(error, session)
+        return error
+    command = session.parsed.command.name if session.parsed else ""
+    kind = RunError if command in ("run", "inspect") else CompileError
+    if isinstance(error, MemoryError):
+        session.log.file_only("".join(traceback.format_exception(error)))
+        return kind("EMEM901", f"the host ran out of memory while {session.stage}")
+    if isinstance(error, OSError) and error.filename is None:
+        # files.py names the file in its errors, so this is a stream
+        _abandon_stdout()
+        return kind("EFIL902", f"cannot write to stdout: {error.strerror}")
+    _write_reproducer(error, session)
+    return CompileError("INTERNAL", _internal_message(error, session))
+
+
+def _internal_message(error: Exception, session: Session) -> str:
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if "site-packages" not in frame.filename:
+            place = f" in {Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"
+    detail = " ".join(str(error).split())[:300]
+    where = f"; reproducer: {session.artifacts}" if session.artifacts else ""
+    return f"internal error while {session.stage}: {type(error).__name__}: {detail}{place}{where}"
+
+
+def _report(error: NeuronError, session: Session) -> int:
+    _flush_stdout()
+    text = render(error)
+    session.log.file_only(text)
+    print(text, file=sys.stderr)
+    if not isinstance(error, UsageError):
+        for line in _epilogue(error, session):
+            session.log.error(line)
+    return error.exit_status
+
+
+def _epilogue(error: NeuronError, session: Session) -> list[str]:
+    lines = ["", "Diagnostic information:", *(f"  {line}" for line in version_lines() if line), ""]
+    if session.log.path:
+        lines.append(f"Log file: {session.log.path}")
+    if session.artifacts:
+        lines.append(f"Artifacts stored in: {session.artifacts}")
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    lines.append(f"{stamp} ERROR {os.getpid()} [{session.program}]: failed with exit status {error.exit_status}")
+    return lines
+
+
+def _write_reproducer(error: Exception, session: Session) -> None:
+    """A directory with the module, the options, versions and the traceback; silently none if no place takes it."""
+    trace = "".join(traceback.format_exception(error))
+    session.log.file_only(trace)
+    directory = _make_directory(session)
+    if directory is None:
+        return
+    session.artifacts = str(directory)
+    values = session.parsed.values if session.parsed else {}
+    files = session.parsed.files if session.parsed else []
+    arguments = list(session.argv)
+    with suppress(OSError):
+        if session.module is not None:
+            name, data = session.module
+            local = f"module{Path(name).suffix}"
+            (directory / local).write_bytes(data)
+            arguments = [local if word in files else word for word in arguments]
+        (directory / "options.json").write_text(json.dumps(values, indent=1))
+        (directory / "versions.txt").write_text("\n".join(version_lines()) + "\n")
+        (directory / "traceback.txt").write_text(trace, errors="backslashreplace")
+        (directory / "command.txt").write_text(f"{shlex.join([session.program, *arguments])}\n")
+
+
+def _make_directory(session: Session) -> Path | None:
+    values = session.parsed.values if session.parsed else {}
+    places = [values.get("dump"), values.get("workdir"), ".", tempfile.gettempdir()]
+    for place in places:
+        if isinstance(place, str):
+            with suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix="neuronxcc-", dir=os.path.abspath(place)))
+    return None
+
+
+def _flush_stdout() -> None:
+    with suppress(OSError):
+        sys.stdout.flush()
+
+
+def _abandon_stdout() -> None:
+    """The reader went away: keep the interpreter from complaining when it flushes at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

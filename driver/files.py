@@ -1,0 +1,80 @@
+"""Reading inputs whole and writing outputs whole: an output appears by rename, complete, or not at all."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from neuronx_cc.ir.errors import NeuronError, UsageError
+
+ErrorClass = type[NeuronError]
+
+
+def read(path: str, what: str, error_class: ErrorClass = UsageError) -> bytes:
+    """The bytes of ``path``; ``what`` names the file's part in messages."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise error_class("EFIL901", f"cannot read the {what} {path}: {error.strerror}", "check the path") from None
+    except ValueError as error:
+        raise error_class("EFIL901", f"cannot read the {what} {path!r}: {error}", "check the path") from None
+    if not data:
+        raise error_class("EFIL901", f"the {what} {path} is empty", "check how it was written")
+    return data
+
+
+def check_writable(path: str, option: str, inputs: Iterable[str] = ()) -> None:
+    """Refuse an output that cannot work before time is spent on it: a directory, no parent, one of the inputs."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            problem = "it is a directory"
+        elif not target.resolve().parent.is_dir():
+            problem = f"there is no directory {target.resolve().parent}"
+        elif not os.access(target if target.exists() else target.resolve().parent, os.W_OK):
+            problem = "permission denied"
+        elif any(target.exists() and os.path.exists(name) and target.samefile(name) for name in inputs):
+            problem = "it is the input"
+        else:
+            return
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    raise UsageError("EFIL902", f"cannot write {path}: {problem}", f"choose another {option}")
+
+
+def write(path: str, fill: Callable[[BinaryIO], object], error_class: ErrorClass) -> None:
+    """Let ``fill`` write the file ``path``; devices and pipes are written directly, all else by rename."""
+    target = Path(path)
+    temporary = None
+    try:
+        target = target.resolve()
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            with target.open("wb") as file:
+                fill(file)
+            return
+        candidate = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
+        with candidate.open("xb") as file:
+            temporary = candidate
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+    except OSError as error:
+        raise error_class(
+            "EFIL902", f"cannot write {path}: {error.strerror or error}", "free space or choose another place"
+        ) from None
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def write_bytes(path: str, data: bytes, error_class: ErrorClass) -> None:
+    write(path, lambda file: file.write(data), error_class)
+
+
+def write_text(path: str, text: str, error_class: ErrorClass) -> None:
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), error_class)

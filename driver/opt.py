@@ -1,0 +1,59 @@
+"""``opt``: run chosen passes on a module and print the IR as HLO text."""
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.parse import closest
+from neuronx_cc.driver.pipeline import Stages, default_stages, run_pipeline
+from neuronx_cc.ir.errors import CompileError, UsageError
+
+
+def opt_command(session: Session) -> int:
+    """Body of ``neuronx-cc opt``."""
+    from neuronx_cc.hlo_import import load_module
+    from neuronx_cc.hlo_import.printer import print_module
+
+    parsed = session.parsed
+    assert parsed is not None
+    if parsed.text_or_none("logfile"):
+        session.log.open(parsed.text("logfile"), required=True)
+        session.log_command()
+    source = parsed.files[0]
+    stages = _stages(parsed.names("passes"))
+    output = parsed.text_or_none("output")
+    if output is not None:
+        files.check_writable(output, "--output", (source,))
+    session.enter("reading the module")
+    data = files.read(source, "model file")
+    session.module = (source, data)
+    session.enter("importing the module")
+    module = load_module(data, source)
+    run_pipeline(module, parsed, session, stages)
+    session.enter("printing the IR")
+    text = print_module(module)
+    if output is None:
+        print(text)
+    else:
+        files.write_text(output, text, CompileError)
+    return 0
+
+
+def _stages(names: tuple[str, ...]) -> Stages:
+    """The passes ``names`` as one stage; a pipeline's name stands for its passes; none means the default pipeline."""
+    from neuronx_cc.passes import PASSES
+    from neuronx_cc.passes.pipelines import PIPELINES, pass_names
+
+    if not names:
+        return default_stages()
+    chosen: list[str] = []
+    for name in names:
+        if name in PIPELINES:
+            chosen += pass_names(PIPELINES[name])
+            continue
+        if name not in PASSES:
+            raise UsageError(
+                "EARG902",
+                f"--passes: there is no pass {name!r}{closest(name, PASSES)}",
+                f"pipelines: {', '.join(PIPELINES)}; passes: {', '.join(sorted(PASSES))}",
+            )
+        chosen.append(name)
+    return [("opt", chosen)]

@@ -1,0 +1,408 @@
+"""The command line, declared: every option of every command is one row here.
+
+``help.py`` prints these rows, ``parse.py`` reads command lines and Python keywords by them, and the
+effective values go into the log and the NEFF. Names, values and defaults follow the public AWS Neuron compiler
+reference (SDK 2.3 to 2.32); what other projects pass without documentation is accepted with a notice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+Value = str | int | bool | None | tuple[str, ...]
+"""What an option can hold."""
+
+
+class Effect(Enum):
+    """What giving the option does here."""
+
+    HONOURED = "honoured"
+    NO_EFFECT = "documented by the vendor, no effect here"
+    UNDOCUMENTED = "accepted for scripts that pass it, no effect here"
+    WRAPPER = "for the framework wrapper that calls the compiler, no effect here"
+
+
+class Kind(Enum):
+    """How an option takes its value."""
+
+    FLAG = "flag"
+    TEXT = "text"
+    """One word; a word that starts with a dash needs the ``--option=word`` form."""
+    CHOICE = "choice"
+    INTEGER = "integer"
+    LEVEL = "level"
+    """Severity name or Python logging number; may be left out."""
+    NAMES = "names"
+    """Comma list."""
+    WORDS = "words"
+    """Space list: every following word out of ``values``, each once."""
+    ASSIGNMENTS = "assignments"
+    """``key=value``; repeated options add up."""
+    QUOTED = "quoted"
+    """One word that is an option string itself and may start with a dash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: spellings (canonical first), how it takes its value, what it means."""
+
+    flags: tuple[str, ...]
+    kind: Kind
+    doc: str
+    dest: str = ""
+    """Key of the value, and the Python keyword; flags that exclude each other share one."""
+    values: tuple[str, ...] = ()
+    default: Value = None
+    const: bool = True
+    """What a FLAG stores."""
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    metavar: str = ""
+    effect: Effect = Effect.HONOURED
+    reason: str = ""
+    """Why it has no effect here."""
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Legal values that cannot be met here: value -> (error code, sentence)."""
+    recorded: bool = True
+    """Written into the NEFF; false for file names and printing, so that equal programs are equal bytes."""
+
+    @property
+    def name(self) -> str:
+        return self.flags[0]
+
+    @property
+    def key(self) -> str:
+        return self.dest or self.name.lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its options and how many files it takes."""
+
+    name: str
+    doc: str
+    positional: str
+    options: tuple[Option, ...]
+    min_files: int = 1
+    max_files: int = 1
+
+
+LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "user": 35, "error": 40, "critical": 50}
+RELEASES = ("2.1", "2.2", "2.3", "latest")
+INTEGER_DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
+
+
+def _plain(name: str, doc: str, kind: Kind = Kind.TEXT, metavar: str = "", **fields: object) -> Option:
+    return Option((name,), kind, doc, metavar=metavar, recorded=False, **fields)  # type: ignore[arg-type]
+
+
+def _undocumented(*flags: str, kind: Kind = Kind.TEXT, doc: str, values: tuple[str, ...] = ()) -> Option:
+    return Option(flags, kind, doc, values=values, effect=Effect.UNDOCUMENTED, recorded=False)
+
+
+def _wrapper(name: str, kind: Kind, doc: str) -> Option:
+    return Option((name,), kind, doc, effect=Effect.WRAPPER, recorded=False)
+
+
+VERBOSE = _plain(
+    "--verbose",
+    "lowest severity printed: debug, info, warning, error, critical or a Python logging number "
+    "(35 hides warnings); info and debug go to stdout, warnings and errors to stderr",
+    Kind.LEVEL,
+    "LEVEL",
+    values=tuple(LEVELS),
+    default=LEVELS["warning"],
+)
+LOGFILE = _plain("--logfile", "log file; receives every severity", metavar="FILE", default="log-neuron-cc.txt")
+OPTIONAL_LOGFILE = _plain("--logfile", "log file; receives every severity", metavar="FILE")
+OUTPUT = _plain("--output", "NEFF to write", metavar="FILE", default="file.neff")
+PIPELINE = _undocumented(
+    "--pipeline", kind=Kind.WORDS, doc="compile stages; SaveTemps keeps them", values=("compile", "SaveTemps")
+)
+FRAMEWORK = Option(
+    ("--framework",),
+    Kind.CHOICE,
+    "framework the model file comes from",
+    values=("XLA",),
+    default="XLA",
+    reason="XLA is the only framework",
+)
+RELEASE = Option(
+    ("--release",),
+    Kind.CHOICE,
+    "vendor release whose operator set and constraints are checked; latest has the general forms",
+    values=RELEASES,
+    default="latest",
+)
+SATURATE_INFINITY = Option(
+    ("--enable-saturate-infinity",),
+    Kind.FLAG,
+    "clamp infinities to the largest finite value before the transposes that the compiler itself puts on the "
+    "matrix engine, where infinity times zero would be NaN",
+    dest="saturate_infinity",
+    default=False,
+)
+FAST_CONTEXT_SWITCH = Option(
+    ("--enable-fast-context-switch",),
+    Kind.FLAG,
+    "load some constants when execution starts instead of when the model loads",
+    default=False,
+    effect=Effect.NO_EFFECT,
+    reason="the simulator places all constants when it loads the NEFF",
+)
+FAST_LOADING = Option(
+    ("--enable-fast-loading-neuron-binaries",),
+    Kind.FLAG,
+    "store the NEFF payload uncompressed",
+    dest="fast_loading_neuron_binaries",
+    default=False,
+)
+
+PRECISION = (
+    Option(
+        ("--auto-cast",),
+        Kind.CHOICE,
+        "which FP32 operations are cast to --auto-cast-type: none; matmult, those of the matrix engine; all. "
+        "Inputs, outputs, partial sums and non-FP32 values are never cast. Default as in the first releases; "
+        "from SDK 2.27 on the vendor's compiler defaults to none",
+        values=("none", "matmult", "all"),
+        default="matmult",
+        synonyms={"matmul": "matmult"},
+    ),
+    Option(
+        ("--auto-cast-type",),
+        Kind.CHOICE,
+        "type that --auto-cast casts to",
+        values=("bf16", "fp16", "tf32", "fp8_e4m3"),
+        default="bf16",
+    ),
+    Option(
+        ("--implicit-integer-downcast",),
+        Kind.NAMES,
+        "integer operations that may compute in FP32 (exact to 2^24) or 32 bits: default (= all), all, none, or a "
+        "comma list of dot, scatter, all_reduce, reduce_scatter, pow",
+        values=("default", "all", "none", *INTEGER_DOWNCASTS),
+        default=("default",),
+        metavar="LIST",
+    ),
+    Option(
+        ("--enable-mixed-precision-accumulation",),
+        Kind.FLAG,
+        "reductions of 16-bit values run in FP32 and are cast back (default)",
+        dest="mixed_precision_accumulation",
+        default=True,
+    ),
+    Option(
+        ("--disable-mixed-precision-accumulation",),
+        Kind.FLAG,
+        "turns the above off",
+        dest="mixed_precision_accumulation",
+        default=True,
+        const=False,
+    ),
+    Option(
+        ("--fast-relayout",),
+        Kind.FLAG,
+        "transposes may go through the matrix engine in the cast type, which rounds FP32; else they are exact",
+        default=False,
+    ),
+    SATURATE_INFINITY,
+    RELEASE,
+)
+
+PRINTING = (
+    _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
+    _plain("--print-ir-after", "print the IR after these passes (comma list, or all)", Kind.NAMES, "PASSES"),
+    _plain("--verify-each", "verify the IR after every pass", Kind.FLAG, default=False),
+    _plain("--time-passes", "print the time of every pass", Kind.FLAG, default=False),
+)
+
+DOCUMENTED = (
+    FRAMEWORK,
+    Option(
+        ("--target",),
+        Kind.CHOICE,
+        "device family to compile for",
+        values=("trn1", "trn1n", "inf2"),
+        default="trn1",
+        refused={
+            name: ("EARG904", f"target {name} has another core generation; NeuronCore-v2 is compiled for")
+            for name in ("trn2", "trn3", "inf1")
+        },
+    ),
+    Option(
+        ("--model-type",),
+        Kind.CHOICE,
+        "class of model, a hint for heuristics",
+        values=("generic", "transformer", "unet-inference", "cnn-training"),
+        default="generic",
+        synonyms={"transformer-inference": "transformer"},
+        effect=Effect.NO_EFFECT,
+        reason="one set of heuristics serves every model",
+    ),
+    Option(
+        ("--native-int64",),
+        Kind.CHOICE,
+        "64-bit integers on devices that have them",
+        values=("default", "enabled", "disabled"),
+        default="default",
+        effect=Effect.NO_EFFECT,
+        reason="trn1, trn1n and inf2 always narrow 64-bit integers to 32 bits",
+    ),
+    Option(
+        ("--distribution-strategy", "--distribution_strategy"),
+        Kind.CHOICE,
+        "training strategy to optimise for",
+        values=("generic", "llm-training", "FSDP"),
+        default="generic",
+        synonyms={"NEMO": "llm-training", "nemo": "llm-training"},
+        effect=Effect.NO_EFFECT,
+        reason="one core is compiled for",
+    ),
+    Option(
+        ("--logical-nc-config", "--lnc", "-lnc"),
+        Kind.CHOICE,
+        "physical cores joined as one logical core; this device family allows 1 only",
+        values=("1",),
+        default="1",
+        refused={"2": ("EARG001", "this device family cannot join physical cores: one logical core is one core")},
+    ),
+    Option(
+        ("--optlevel", "-O", "--O"),
+        Kind.CHOICE,
+        "1 least compile time, 2 default, 3 most optimisation",
+        values=("1", "2", "3"),
+        default="2",
+    ),
+    FAST_CONTEXT_SWITCH,
+    FAST_LOADING,
+    OUTPUT,
+    LOGFILE,
+    VERBOSE,
+)
+
+OWN = (
+    _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
+    _plain("--dump", "write the input, the IR after every stage, the options and the log there", metavar="DIR"),
+    _plain("--explain-options", "print every effective option and where it came from", Kind.FLAG, default=False),
+)
+
+_DGE_LEVELS = (
+    "vector_dynamic_offsets",
+    "scalar_dynamic_offset",
+    "vector_dynamic_size",
+    "spill_reload",
+    "dst_reduce",
+    "io",
+    "none",
+)
+
+UNDOCUMENTED = (
+    PIPELINE,
+    _undocumented("--workdir", "--compile_workdir", doc="directory of intermediate files"),
+    _undocumented("--execute-repetition", doc="benchmark repetitions"),
+    _undocumented("--enable-internal-neff-wrapper", kind=Kind.FLAG, doc="wrap the NEFF entry point"),
+    _undocumented("--disable-dge", kind=Kind.FLAG, doc="no dynamic DMA descriptor generation"),
+    _undocumented("--disable-internal-io-dge", kind=Kind.FLAG, doc="the same for inputs and outputs"),
+    _undocumented(
+        "--internal-enable-dge-levels",
+        kind=Kind.WORDS,
+        doc="accesses with dynamic DMA descriptors",
+        values=_DGE_LEVELS,
+    ),
+    _undocumented("--internal-max-instruction-limit", doc="instruction limit"),
+    _undocumented("--internal-num-neuroncores-per-sengine", doc="older spelling of --lnc"),
+    _undocumented("--internal-tensorizer-opt-level", doc="middle-end level"),
+    _undocumented("--internal-compiler-debug-mode", doc="keep IR dumps"),
+    _undocumented("--internal-print-after", doc="dump the back-end IR after a pass"),
+    _undocumented("--enable-internal-data-race-checker", kind=Kind.FLAG, doc="race check; the simulator always does"),
+    _undocumented("--internal-backend-options", kind=Kind.QUOTED, doc="back-end options"),
+    _undocumented("--internal-hlo2tensorizer-options", kind=Kind.QUOTED, doc="import options"),
+    _undocumented("--tensorizer-options", kind=Kind.QUOTED, doc="middle-end options"),
+    _undocumented("--no-internal-hlo-remat", kind=Kind.FLAG, doc="no rematerialisation"),
+    _undocumented("--hbm-scratchpad-page-size", doc="scratchpad page, MB"),
+    _undocumented("--enable-experimental-O1", kind=Kind.FLAG, doc="2023 beta of -O1"),
+    _undocumented("--num-parallel-jobs", doc="parallel compile jobs of that beta"),
+    _undocumented("--neuroncore-pipeline-cores", "--num-neuroncores", doc="cores a model is spread over"),
+    _undocumented("--query-compute-placement", kind=Kind.FLAG, doc="used by neuron_parallel_compile analyze"),
+)
+
+WRAPPER = (
+    _wrapper("--cache_dir", Kind.TEXT, "compile cache"),
+    _wrapper("--no_cache", Kind.FLAG, "no compile cache"),
+    _wrapper("--log_level", Kind.TEXT, "verbosity of the wrapper"),
+    _wrapper("--retry_failed_compilation", Kind.FLAG, "do not reuse cached failures"),
+)
+
+MACHINE = (
+    _plain("--machine", "machine description to use instead of the target's", metavar="FILE"),
+    _plain("--set", "override one value of the machine description", Kind.ASSIGNMENTS, "KEY=VALUE", default=()),
+)
+
+COMPILE = Command(
+    "compile",
+    "compile one HLO module (text, HloModuleProto, StableHLO) to a NEFF",
+    "MODEL_FILE",
+    (*DOCUMENTED, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+)
+LIST_OPERATORS = Command(
+    "list-operators",
+    "print the supported operators by their XlaBuilder names; with --verbose also opcode, dtypes, constraint",
+    "",
+    (FRAMEWORK, RELEASE, VERBOSE),
+    min_files=0,
+    max_files=0,
+)
+RUN = Command(
+    "run",
+    "execute a NEFF on the simulated device",
+    "NEFF",
+    (
+        _plain("--inputs", ".npz of inputs, keyed arg0, arg1, ... or by parameter name", metavar="FILE"),
+        _plain("--outputs", ".npz to write, keyed out0, out1, ...", metavar="FILE"),
+        _plain("--seed", "seed of the random inputs used without --inputs", Kind.INTEGER, "N", default=0),
+        _plain("--timing-only", "simulate time without values", Kind.FLAG, default=False),
+        _plain(
+            "--stochastic-rounding",
+            "round FP32 results stored in narrower float types stochastically, with this seed",
+            Kind.INTEGER,
+            "SEED",
+        ),
+        _plain("--trace", "write a Chrome/Perfetto trace", metavar="FILE"),
+        _plain(
+            "--check",
+            "also run the module on the reference semantics and report the first diverging HLO op",
+            Kind.FLAG,
+            default=False,
+        ),
+        _plain("--module", "the module that the NEFF was compiled from, for --check", metavar="FILE"),
+        _plain("--json", "print the report as JSON", Kind.FLAG, default=False),
+        *MACHINE,
+        OPTIONAL_LOGFILE,
+        VERBOSE,
+    ),
+)
+INSPECT = Command(
+    "inspect",
+    "print signature, options, memory map and instruction counts of a NEFF",
+    "NEFF",
+    (
+        _plain("--disassemble", "print every instruction with its HLO op", Kind.FLAG, default=False),
+        _plain("--json", "print as JSON", Kind.FLAG, default=False),
+        VERBOSE,
+    ),
+)
+OPT = Command(
+    "opt",
+    "run single passes on a module and print the IR as HLO text",
+    "MODEL_FILE",
+    (
+        _plain("--passes", "passes in order (comma list); default: the whole pipeline", Kind.NAMES, "PASSES"),
+        _plain("--output", "file to write instead of stdout", metavar="FILE"),
+        *PRECISION,
+        *PRINTING,
+        _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
+        OPTIONAL_LOGFILE,
+        VERBOSE,
+    ),
+)
+COMMANDS = {command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, INSPECT, OPT)}

@@ -1,0 +1,133 @@
+"""Runs pass pipelines for the commands: maps options to ``PassOptions``, names stages, prints, dumps and times.
+
+Input: an imported module, changed in place. Side outputs: ``--dump`` and ``--dump-precision`` files, warnings in the log.
+"""
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.parse import Parsed, closest
+from neuronx_cc.ir.errors import CompileError, UsageError
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.hlo import HloModule
+    from neuronx_cc.passes.manager import PassContext, PassOptions
+
+Stages = Sequence[tuple[str, Sequence[str]]]
+
+
+def pass_options(parsed: Parsed) -> "PassOptions":
+    """The options that passes read."""
+    from neuronx_cc.passes.manager import PassOptions, parse_integer_downcast
+
+    return PassOptions(
+        auto_cast=parsed.text("auto_cast"),
+        auto_cast_type=parsed.text("auto_cast_type"),
+        release=parsed.text("release"),
+        implicit_integer_downcast=parse_integer_downcast(",".join(parsed.names("implicit_integer_downcast"))),
+        mixed_precision_accumulation=parsed.flag("mixed_precision_accumulation"),
+        fast_relayout=parsed.flag("fast_relayout"),
+        saturate_infinity=parsed.flag("saturate_infinity"),
+    )
+
+
+def default_stages() -> Stages:
+    """The pipeline that ``compile`` runs."""
+    from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE
+
+    return DEFAULT_PIPELINE
+
+
+def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: Stages | None = None) -> "PassContext":
+    """Run ``stages`` (default: the whole pipeline) on ``module`` under the printing options of the command."""
+    from neuronx_cc.passes.manager import PassContext, precision_report, run_passes, timing_table
+
+    stages = default_stages() if stages is None else stages
+    before = _selected(parsed, "print_ir_before", stages)
+    after = _selected(parsed, "print_ir_after", stages)
+    context = PassContext(pass_options(parsed))
+    dump = _Dump(parsed, session)
+    dump.module("import", module)
+    for stage, names in stages:
+        session.enter(f"running the passes of stage {stage}")
+        started = time.perf_counter()
+        run_passes(
+            module,
+            names,
+            context,
+            print_before=before,
+            print_after=after,
+            dump=_print_ir,
+            verify_each=parsed.flag("verify_each"),
+        )
+        session.log.info(f"{stage}: {time.perf_counter() - started:.3f} s")
+        dump.module(stage, module)
+    for warning in context.warnings:
+        session.log.warning(str(warning))
+    precision_file = parsed.text_or_none("dump_precision")
+    if precision_file is not None:
+        files.write_text(precision_file, precision_report(context), CompileError)
+    if parsed.flag("time_passes"):
+        print(timing_table(context), end="")
+    return context
+
+
+def _print_ir(module: "HloModule", title: str) -> None:
+    from neuronx_cc.hlo_import.printer import print_module
+
+    print(f"// IR {title}\n{print_module(module, large_constants=False)}")
+
+
+def _selected(parsed: Parsed, key: str, stages: Stages) -> tuple[str, ...]:
+    """Passes named by a printing option; raises ``UsageError`` for one that does not run."""
+    names = parsed.names(key)
+    known = [name for _, passes in stages for name in passes]
+    for name in names:
+        if name != "all" and name not in known:
+            option = f"--{key.replace('_', '-')}"
+            raise UsageError(
+                "EARG902",
+                f"{option}: no pass {name!r} runs{closest(name, known)}",
+                f"all, or of: {', '.join(dict.fromkeys(known))}",
+            )
+    return names
+
+
+class _Dump:
+    """``--dump DIR``: input, IR after every stage, options. Does nothing without the option."""
+
+    def __init__(self, parsed: Parsed, session: Session) -> None:
+        place = parsed.values.get("dump")
+        self._directory = Path(place) if isinstance(place, str) else None
+        self._count = 0
+        if self._directory is None:
+            return
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError("EFIL902", f"cannot make the directory {place}: {error.strerror}") from None
+        session.artifacts = str(self._directory.resolve())
+        if session.module is not None:
+            name, data = session.module
+            self._write(f"input{Path(name).suffix}", data)
+        self._write("options.json", json.dumps(parsed.values, indent=1).encode())
+        self._write("command.txt", f"{shlex.join([session.program, *session.argv])}\n".encode())
+
+    def module(self, stage: str, module: "HloModule") -> None:
+        if self._directory is None:
+            return
+        from neuronx_cc.hlo_import.printer import print_module
+
+        self._write(f"{self._count:02d}-{stage.replace(' ', '-')}.hlo", print_module(module).encode())
+        self._count += 1
+
+    def _write(self, name: str, data: bytes) -> None:
+        assert self._directory is not None
+        files.write_bytes(os.path.join(self._directory, name), data, CompileError)

@@ -1,0 +1,129 @@
+"""Program inputs and outputs as ``.npz`` files, and random inputs.
+
+Inputs are keyed ``arg0``, ``arg1``, ... by parameter number, or by parameter name; outputs ``out0``, ``out1``, ...
+NumPy files know no bfloat16, 8-bit floats or 4-bit integers: the floats are stored as raw void arrays of the same
+width (what NumPy itself makes of them) and read back by the program's types, the integers as int8 and uint8.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.parse import closest
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.types import FLOATS, Shape
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Parameter = tuple[str, Shape]
+"""Name and shape of a program input."""
+
+_WIDE = {"s4": np.dtype(np.int8), "u4": np.dtype(np.uint8)}
+RANDOM_INTEGERS = 8
+"""Random integer inputs are 0 to 7: small enough to be indices into nearly everything."""
+
+
+def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
+    """The arrays of ``path`` in parameter order; raises ``RunError`` for anything missing, unknown or misfit."""
+    found: dict[int, tuple[str, Array]] = {}
+    names = {name: index for index, (name, _) in reversed(list(enumerate(parameters)))}
+    keys = {f"arg{index}": index for index in range(len(parameters))}
+    for key, array in _load(path, len(parameters)).items():
+        index = keys.get(key, names.get(key))
+        if index is None:
+            raise RunError(
+                "ERUN901",
+                f"{path}: no parameter is called {key!r}{closest(key, (*keys, *names))}",
+                f"the program has {_signature(parameters)}",
+            )
+        if index in found:
+            raise RunError("ERUN901", f"{path}: {found[index][0]!r} and {key!r} are both parameter {index}")
+        found[index] = (key, array)
+    missing = [index for index in range(len(parameters)) if index not in found]
+    if missing:
+        raise RunError(
+            "ERUN901",
+            f"{path}: no value for parameter {', '.join(map(str, missing))}",
+            f"the program has {_signature(parameters)}",
+        )
+    return [fit(found[index][1], shape, found[index][0]) for index, (_, shape) in enumerate(parameters)]
+
+
+def fit(array: Array, shape: Shape, key: str) -> Array:
+    """``array`` as stored elements of ``shape``; raises ``RunError`` unless type and dimensions agree."""
+    if array.shape != shape.dims:
+        raise RunError("ERUN901", f"input {key} should be {shape}, found dimensions {list(array.shape)}")
+    wanted = shape.numpy_dtype
+    if array.dtype == wanted:
+        return array
+    if array.dtype.newbyteorder("=") == wanted:
+        return array.astype(wanted)
+    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize and shape.dtype in FLOATS:
+        return np.ascontiguousarray(array).view(wanted).reshape(shape.dims)
+    if array.dtype == _WIDE.get(shape.dtype):
+        narrow = array.astype(wanted)
+        if np.array_equal(narrow.astype(array.dtype), array):
+            return narrow
+        raise RunError("ERUN901", f"input {key} should be {shape}, found values outside 4 bits")
+    raise RunError(
+        "ERUN901",
+        f"input {key} should be {shape}, found {array.dtype}",
+        f"convert it with .astype({wanted.name!r}); 16-bit and 8-bit floats may also be raw V{wanted.itemsize} arrays",
+    )
+
+
+def random_inputs(parameters: Sequence[Parameter], seed: int) -> list[Array]:
+    """Standard normal floats, integers 0 to 7, fair booleans; each parameter has its own stream of ``seed``."""
+    arrays = []
+    for index, (_, shape) in enumerate(parameters):
+        generator = np.random.default_rng((seed, index))
+        if shape.dtype == "pred":
+            array = generator.integers(0, 2, shape.dims).astype(np.bool_)
+        elif shape.dtype in FLOATS:
+            array = generator.standard_normal(shape.dims, np.float32).astype(shape.numpy_dtype)
+        else:
+            array = generator.integers(0, RANDOM_INTEGERS, shape.dims).astype(shape.numpy_dtype)
+        arrays.append(array)
+    return arrays
+
+
+def write_outputs(path: str, arrays: Sequence[Array]) -> None:
+    """Write ``out0``, ``out1``, ... to ``path`` by rename."""
+    named: dict[str, Any] = {f"out{index}": _storable(array) for index, array in enumerate(arrays)}
+    files.write(path, lambda file: np.savez(file, **named), RunError)
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype.name in ("int4", "uint4"):
+        return array.astype(np.uint8 if array.dtype.name == "uint4" else np.int8)
+    return array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
+
+
+def _load(path: str, count: int) -> Mapping[str, Array]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            named = {"arg0": loaded} if count == 1 else None
+        else:
+            with loaded:
+                named = {key: loaded[key] for key in loaded.files}
+    except MemoryError:
+        raise
+    except OSError as error:
+        raise RunError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None
+    except Exception as error:
+        # numpy, zipfile and zlib raise about ten kinds of exceptions for damaged files
+        raise RunError("ERUN901", f"{path} is no readable .npz file: {error}", "write it with numpy.savez") from None
+    if named is None:
+        raise RunError("ERUN901", f"{path} is one array; the program takes {count}", "write them with numpy.savez")
+    for key, array in named.items():
+        if not isinstance(array, np.ndarray):
+            raise RunError("ERUN901", f"{path}: {key!r} is no array", "write it with numpy.savez")
+    return named
+
+
+def _signature(parameters: Sequence[Parameter]) -> str:
+    shown = [f"arg{index} ({name}) {shape}" for index, (name, shape) in enumerate(parameters[:8])]
+    more = f" and {len(parameters) - 8} more" if len(parameters) > 8 else ""
+    return (", ".join(shown) or "no parameters") + more
