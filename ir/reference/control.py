@@ -1,0 +1,162 @@
+"""Reference semantics of tuples, calls, control flow, asynchronous forms, and collectives on one device.
+
+``CONTROL`` holds pure functions, ``CONTROL_CALLING`` those that take the evaluator first.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.reference.evaluator import Evaluator, as_tuple, unpack
+from neuronx_cc.ir.reference.values import Array, Value
+
+
+def add_dependency(op: hlo.HloOp, value: Value, token: Value) -> Value:
+    """First operand, after the token."""
+    return value
+
+
+def after_all(op: hlo.HloOp, *tokens: Value) -> Value:
+    """Joins tokens."""
+    return None
+
+
+def collective(op: hlo.HloOp, *operands: Value) -> Value:
+    """A collective over one device gives every operand back."""
+    return unpack(operands)
+
+
+def collective_permute(op: hlo.CollectivePermuteOp, *operands: Array) -> Value:
+    """The operand when device 0 sends to itself, else zeros."""
+    if (0, 0) in op.source_target_pairs.data:
+        return unpack(operands)
+    return unpack(np.zeros_like(operand) for operand in operands)
+
+
+def done(op: hlo.HloOp, started: Value) -> Value:
+    """Ends ``all-gather-start``, ``async-start`` and ``collective-permute-start``: the second tuple element."""
+    return started[1]
+
+
+def copy_done(op: hlo.HloOp, started: Value) -> Value:
+    """Ends ``copy-start``: the first tuple element is the destination."""
+    return started[0]
+
+
+def copy_start(op: hlo.HloOp, x: Array) -> Value:
+    """(destination, source, context)."""
+    return (x, x, np.zeros((), np.uint32))
+
+
+def get_tuple_element(op: hlo.GetTupleElementOp, value: Value) -> Value:
+    """Element ``index`` of a tuple."""
+    return value[op.index.data]
+
+
+def identity(op: hlo.HloOp, value: Value) -> Value:
+    """``async-update``, ``domain``, ``opt-barrier``, ``all-reduce-done``."""
+    return value
+
+
+def start(op: hlo.HloOp, *operands: Value) -> Value:
+    """(operands, results) of a collective over one device."""
+    return (unpack(operands), unpack(operands))
+
+
+def collective_permute_start(op: hlo.CollectivePermuteStartOp, operand: Array, *rest: Value) -> Value:
+    """(operand, result, contexts...)."""
+    result = operand if (0, 0) in op.source_target_pairs.data else np.zeros_like(operand)
+    return (operand, result)
+
+
+def tuple_(op: hlo.HloOp, *parts: Value) -> Value:
+    """Packs values."""
+    return parts
+
+
+def zero_index(op: hlo.HloOp) -> Array:
+    """``partition-id`` and ``replica-id`` of the only device."""
+    return np.zeros((), np.uint32)
+
+
+def async_start(evaluator: Evaluator, op: hlo.AsyncStartOp, *arguments: Value) -> Value:
+    """(operands, results, context): the call is made at once."""
+    return (arguments, evaluator.call(op.calls.data[0], *arguments), np.zeros((), np.uint32))
+
+
+def call(evaluator: Evaluator, op: hlo.CallOp, *arguments: Value) -> Value:
+    """Calls ``to_apply``."""
+    return evaluator.call(op.to_apply.data[0], *arguments)
+
+
+def conditional(evaluator: Evaluator, op: hlo.ConditionalOp, selector: Array, *arguments: Value) -> Value:
+    """Branch 0 when a pred selector is true, else branch 1; an out-of-range index selects the last branch."""
+    branches = op.branches.data
+    if selector.dtype == np.bool_:
+        index = 0 if selector else 1
+    else:
+        index = int(selector) if 0 <= int(selector) < len(branches) else len(branches) - 1
+    return evaluator.call(branches[index], arguments[index])
+
+
+def constant(evaluator: Evaluator, op: hlo.ConstantOp) -> Array:
+    """A literal of the module's constant pool."""
+    return evaluator.module.constants[op.value.data]
+
+
+def fusion(evaluator: Evaluator, op: hlo.FusionOp, *arguments: Value) -> Value:
+    """Calls ``calls``."""
+    return evaluator.call(op.calls.data[0], *arguments)
+
+
+def map_(evaluator: Evaluator, op: hlo.MapOp, *arrays: Array) -> Value:
+    """``to_apply`` on the operands' elements."""
+    return unpack(evaluator.call_on_arrays(op.to_apply.data[0], *arrays))
+
+
+def while_(evaluator: Evaluator, op: hlo.WhileOp, state: Value) -> Value:
+    """Repeats ``body`` while ``condition`` holds."""
+    condition, body = op.condition.data[0], op.body.data[0]
+    while as_tuple(evaluator.call(condition, state))[0]:
+        state = evaluator.call(body, state)
+    return state
+
+
+CONTROL: dict[str, Callable[..., Value]] = {
+    "add-dependency": add_dependency,
+    "after-all": after_all,
+    "all-gather": collective,
+    "all-gather-done": done,
+    "all-gather-start": start,
+    "all-reduce": collective,
+    "all-reduce-done": identity,
+    "all-reduce-start": collective,
+    "all-to-all": collective,
+    "async-done": done,
+    "async-update": identity,
+    "collective-broadcast": collective,
+    "collective-permute": collective_permute,
+    "collective-permute-done": done,
+    "collective-permute-start": collective_permute_start,
+    "collective-reduce": collective,
+    "copy-done": copy_done,
+    "copy-start": copy_start,
+    "domain": identity,
+    "get-tuple-element": get_tuple_element,
+    "opt-barrier": identity,
+    "partition-id": zero_index,
+    "reduce-scatter": collective,
+    "replica-id": zero_index,
+    "tuple": tuple_,
+}
+
+CONTROL_CALLING: dict[str, Callable[..., Value]] = {
+    "async-start": async_start,
+    "call": call,
+    "conditional": conditional,
+    "constant": constant,
+    "fusion": fusion,
+    "map": map_,
+    "while": while_,
+}
