@@ -18,7 +18,7 @@ def main(
     choices: Mapping[str, Sequence[str]] | None = None,
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Run one example. ``sizes`` are integer options with their defaults, ``choices`` options whose default is first."""
+    """Run one example. ``sizes``: integer options and their defaults; ``choices``: options whose default is first."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
