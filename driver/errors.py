@@ -1,8 +1,8 @@
 """The catalogue of error codes, and how errors are printed.
 
 Codes up to 899 are the vendor's, used where the meaning matches (AWS Neuron error-code pages, SDK 2.32); codes from
-901 are this project's, in the vendor's area names. ``INTERNAL`` is a defect of this compiler. A test holds the catalogue
-complete: every code raised anywhere has its entry here.
+901 are this project's, in the vendor's area names. ``INTERNAL`` is a defect of this compiler. A test holds the
+catalogue complete: every code raised anywhere has its entry here.
 """
 
 from dataclasses import dataclass
@@ -93,11 +93,9 @@ CATALOGUE: dict[str, Entry] = {
     "EVRF007": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
     "EBVF030": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
     "EXTP004": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
-    "EMEM901": Entry(
-        "host memory", "The host ran out of memory.", "use a machine with more memory, or shard the model"
-    ),
+    "EMEM901": Entry("host memory", "The host ran out of memory.", "use a larger machine, or shard the model"),
     # running
-    "ERUN901": Entry("inputs do not fit", "The inputs are not those of the program.", "see neuronx-cc inspect"),
+    "ERUN001": Entry("inputs do not fit", "The inputs are not those of the program.", "see neuronx-cc inspect"),
     "ERUN902": Entry("check failed", "A value differs from the reference beyond the tolerance.", "report it"),
     "INTERNAL": Entry(
         "internal error",

@@ -1,7 +1,8 @@
 """The last line of defence: whatever a command raises becomes one paragraph and an exit status.
 
-Usage errors print their line; compile and run errors add the diagnostic block that users' scripts know; any other exception is
-an internal error with a reproducer directory. A Python traceback reaches the log and the reproducer, never the console.
+Usage errors print their line; compile and run errors add the diagnostic block that users' scripts know; any other
+exception is an internal error with a reproducer directory. A Python traceback reaches the log and the reproducer,
+never the console.
 """
 
 import json

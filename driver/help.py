@@ -65,7 +65,7 @@ def _describe(option: Option) -> str:
 
 
 def _entry(left: str, text: str) -> list[str]:
-    body = textwrap.wrap(text, _width(), initial_indent=" " * 26, subsequent_indent=" " * 26)
+    body = textwrap.wrap(text, _width(), initial_indent=" " * 26, subsequent_indent=" " * 26, break_on_hyphens=False)
     if len(left) <= 22 and body:
         return [f"  {left:<24}{body[0].strip()}", *body[1:]]
     return [f"  {left}", *body]

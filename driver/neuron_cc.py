@@ -145,10 +145,9 @@ def translate(parsed: Parsed) -> Parsed:
     values |= {key: value for key, value in parsed.values.items() if key in values and value is not None}
     values |= {"auto_cast": mode, "auto_cast_type": cast_type, "fast_relayout": relayout}
     given = dict(parsed.given)
-    for key in ("auto_cast", "auto_cast_type", "fast_relayout"):
-        given[key] = (
-            parsed.given.get("fp32_cast") or parsed.given.get("fast_math") or ("--fast-math default", _FAST_MATH)
-        )
+    cause = given.get("fp32_cast") or given.get("fast_math")
+    if cause is not None:
+        given |= dict.fromkeys(("auto_cast", "auto_cast_type", "fast_relayout"), cause)
     return Parsed(options.COMPILE, values, parsed.files, given)
 
 

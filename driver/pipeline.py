@@ -1,6 +1,6 @@
 """Runs pass pipelines for the commands: maps options to ``PassOptions``, names stages, prints, dumps and times.
 
-Input: an imported module, changed in place. Side outputs: ``--dump`` and ``--dump-precision`` files, warnings in the log.
+Input: an imported module, changed in place. Side outputs: files of ``--dump`` and ``--dump-precision``, warnings.
 """
 
 import json
