@@ -61,7 +61,7 @@ def fit(array: Array, shape: Shape, key: str) -> Array:
         return array.astype(wanted)
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize and shape.dtype in FLOATS:
         return np.ascontiguousarray(array).view(wanted).reshape(shape.dims)
-    if array.dtype == _WIDE.get(shape.dtype):
+    if shape.dtype in _WIDE and array.dtype == _WIDE[shape.dtype]:
         narrow = array.astype(wanted)
         if np.array_equal(narrow.astype(array.dtype), array):
             return narrow

@@ -71,7 +71,7 @@ def test_defaults():
         (["--pipeline", "compile", "SaveTemps"], "pipeline", ("compile", "SaveTemps")),
         (["--tensorizer-options", "--print-nki --x=1"], "tensorizer_options", "--print-nki --x=1"),
         (["--tensorizer-options=--print-nki"], "tensorizer_options", "--print-nki"),
-        (["--internal-backend-options", "--enable-perf-sim=false"], "internal_backend_options", "--enable-perf-sim=false"),
+        (["--internal-backend-options", "--perf-sim=false"], "internal_backend_options", "--perf-sim=false"),
         (["--internal-enable-dge-levels", "spill_reload"], "internal_enable_dge_levels", ("spill_reload",)),
         (["--internal-tensorizer-opt-level=nki"], "internal_tensorizer_opt_level", "nki"),
         (["--print-ir-after", "cse,dce"], "print_ir_after", ("cse", "dce")),

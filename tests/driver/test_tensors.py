@@ -1,0 +1,148 @@
+"""Program inputs and outputs as .npz files."""
+
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from neuronx_cc.driver import tensors
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.types import NUMPY_DTYPE, Shape
+
+ROUND_TRIP = [name for name in NUMPY_DTYPE if name != "tf32"]
+
+
+@pytest.mark.parametrize("dtype", ROUND_TRIP)
+def test_outputs_read_back_as_inputs(dtype, tmp_path):
+    values = np.array([[0, 1, 2], [3, -4 if dtype.startswith(("s", "f", "b")) else 4, 5]]).astype(NUMPY_DTYPE[dtype])
+    path = str(tmp_path / "x.npz")
+    tensors.write_outputs(path, [values, values[0, 0]])
+    with np.load(path) as file:
+        assert file.files == ["out0", "out1"]
+        stored = {"a": file["out0"], "arg1": file["out1"]}
+    np.savez(path, **stored)
+    back = tensors.read_inputs(path, [("a", Shape(dtype, (2, 3))), ("b", Shape(dtype, ()))])
+    assert back[0].dtype == values.dtype
+    np.testing.assert_array_equal(back[0], values)
+    np.testing.assert_array_equal(back[1], values[0, 0])
+    assert back[1].shape == ()
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("bf16", 2), ("f8e4m3", 1), ("f8e5m2", 1)])
+def test_narrow_floats_are_stored_as_raw_void(dtype, width, tmp_path):
+    path = str(tmp_path / "x.npz")
+    tensors.write_outputs(path, [np.ones(3, NUMPY_DTYPE[dtype])])
+    with np.load(path) as file:
+        assert file["out0"].dtype == np.dtype(f"V{width}")
+
+
+def test_f16_may_be_raw_as_well(tmp_path):
+    values = np.array([1.5, -2.0], np.float16)
+    np.savez(tmp_path / "x.npz", arg0=values.view("V2"))
+    back = tensors.read_inputs(str(tmp_path / "x.npz"), [("p", Shape("f16", (2,)))])
+    np.testing.assert_array_equal(back[0], values)
+
+
+def test_other_byte_order(tmp_path):
+    np.savez(tmp_path / "x.npz", arg0=np.array([1.5, 2.5], ">f4"))
+    back = tensors.read_inputs(str(tmp_path / "x.npz"), [("p", Shape("f32", (2,)))])
+    assert back[0].dtype == np.float32
+    np.testing.assert_array_equal(back[0], [1.5, 2.5])
+
+
+PARAMETERS = [("weights", Shape("f32", (2, 3))), ("tokens", Shape("s32", (4,)))]
+GOOD = {"arg0": np.zeros((2, 3), np.float32), "tokens": np.zeros(4, np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("change", "mentions"),
+    [
+        ({"arg0": None}, "no value for parameter 0"),
+        ({"arg2": np.zeros(1)}, "no parameter is called 'arg2'"),
+        ({"token": np.zeros(1)}, "did you mean tokens"),
+        ({"arg1": np.zeros(4, np.int32)}, "both parameter 1"),
+        ({"arg0": np.zeros((3, 2), np.float32)}, r"should be f32\[2,3\], found dimensions \[3, 2\]"),
+        ({"arg0": np.zeros((2, 3))}, "found float64"),
+        ({"arg0": np.zeros((2, 3), "V2")}, "found"),
+        ({"tokens": np.zeros(4, np.int64)}, r"astype\('int32'\)"),
+        ({"tokens": np.zeros(4, "V4")}, "found"),
+        ({"tokens": np.array(["a", "b", "c", "d"])}, "found <U1"),
+    ],
+)
+def test_misfits(change, mentions, tmp_path):
+    named = {key: value for key, value in (GOOD | change).items() if value is not None}
+    np.savez(tmp_path / "x.npz", **named)
+    with pytest.raises(RunError, match=mentions) as caught:
+        tensors.read_inputs(str(tmp_path / "x.npz"), PARAMETERS)
+    assert caught.value.code == "ERUN001"
+
+
+def test_objects_are_refused(tmp_path):
+    np.savez(tmp_path / "x.npz", arg0=np.array([{}], dtype=object))
+    with pytest.raises(RunError, match="no readable"):
+        tensors.read_inputs(str(tmp_path / "x.npz"), PARAMETERS)
+
+
+def test_int4_out_of_range(tmp_path):
+    np.savez(tmp_path / "x.npz", arg0=np.array([100], np.int8))
+    with pytest.raises(RunError, match="4 bits"):
+        tensors.read_inputs(str(tmp_path / "x.npz"), [("p", Shape("s4", (1,)))])
+
+
+def test_one_array_may_come_as_npy(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones(3, np.float32))
+    path = str(tmp_path / "x.npy")
+    np.testing.assert_array_equal(tensors.read_inputs(path, [("p", Shape("f32", (3,)))])[0], np.ones(3))
+    with pytest.raises(RunError, match="takes 2"):
+        tensors.read_inputs(path, PARAMETERS)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, **GOOD, arg5=np.arange(1000))
+    whole = path.read_bytes()
+    for cut in (0, 1, 4, 30, 100, len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(RunError):
+            tensors.read_inputs(str(path), PARAMETERS)
+    for position in range(0, len(whole), 7):
+        garbled = bytearray(whole)
+        garbled[position] ^= 0xFF
+        path.write_bytes(garbled)
+        with pytest.raises(RunError):
+            tensors.read_inputs(str(path), PARAMETERS)
+
+
+def test_absent_file(tmp_path):
+    with pytest.raises(RunError, match="No such file"):
+        tensors.read_inputs(str(tmp_path / "absent.npz"), PARAMETERS)
+
+
+def test_unwritable_outputs_leave_nothing(tmp_path):
+    with pytest.raises(RunError, match="cannot write"):
+        tensors.write_outputs(str(tmp_path / "no" / "out.npz"), [np.ones(3)])
+    assert os.listdir(tmp_path) == []
+
+
+def test_random_inputs_are_seeded_and_typed():
+    parameters = [
+        ("x", Shape("f32", (4, 5))),
+        ("h", Shape("bf16", (8,))),
+        ("i", Shape("s64", (100,))),
+        ("b", Shape("pred", (64,))),
+        ("c", Shape("c64", (2,))),
+        ("empty", Shape("u8", (0, 3))),
+    ]
+    first = tensors.random_inputs(parameters, 1)
+    again = tensors.random_inputs(parameters, 1)
+    other = tensors.random_inputs(parameters, 2)
+    for (_, shape), array, same in zip(parameters, first, again, strict=True):
+        assert array.dtype == shape.numpy_dtype
+        assert array.shape == shape.dims
+        np.testing.assert_array_equal(array, same)
+    assert not np.array_equal(first[0], other[0])
+    assert first[1].dtype == ml_dtypes.bfloat16
+    assert first[2].min() >= 0
+    assert first[2].max() < tensors.RANDOM_INTEGERS
+    assert set(np.unique(first[3])) == {False, True}
