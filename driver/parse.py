@@ -148,7 +148,7 @@ def require_files(parsed: Parsed, program: str = "neuronx-cc") -> None:
 def find_command(argv: Sequence[str], commands: Mapping[str, Command]) -> int | None:
     """Position of the command word: the first word that is neither an option nor an option's value."""
     index = {}
-    for command in reversed(commands.values()):
+    for command in reversed(list(commands.values())):
         index.update(_index(command.options))
     position = 0
     while position < len(argv):

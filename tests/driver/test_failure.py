@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_compile_error_has_the_block_that_scripts_know(capsys):
     assert re.search(r"NeuronX Compiler version \S+\n", err)
     assert f"Log file: {os.path.abspath('log-neuron-cc.txt')}" in err
     assert re.search(r"^\S+ ERROR \d+ \[neuronx-cc\]: .*70$", err, re.MULTILINE)
-    assert "operands differ" in open("log-neuron-cc.txt").read()
+    assert "operands differ" in Path("log-neuron-cc.txt").read_text()
 
 
 def test_usage_error_is_one_line(capsys):
@@ -80,13 +81,13 @@ def test_internal_error_leaves_a_reproducer(capsys):
     directory = re.search(r"reproducer: (\S+)", err)[1]
     assert f"Artifacts stored in: {directory}" in err
     assert os.path.dirname(directory) == os.getcwd()
-    content = {name: open(os.path.join(directory, name)).read() for name in os.listdir(directory)}
+    content = {path.name: path.read_text() for path in Path(directory).iterdir()}
     assert content["module.hlo"] == "HloModule g"
     assert json.loads(content["options.json"])["auto_cast"] == "all"
     assert "NeuronX Compiler version" in content["versions.txt"]
     assert "IndexError" in content["traceback.txt"]
     assert content["command.txt"] == "neuronx-cc compile module.hlo --auto-cast=all\n"
-    assert "Traceback" in open("log-neuron-cc.txt").read()
+    assert "Traceback" in Path("log-neuron-cc.txt").read_text()
 
 
 def test_reproducer_goes_where_dump_says(capsys):
@@ -154,7 +155,7 @@ def test_levels_and_streams(capsys):
     log.user("shown")
     assert capsys.readouterr() == ("shown\n", "")
     log.close()
-    names = [line.split()[1] for line in open("l.txt")]
+    names = [line.split()[1] for line in Path("l.txt").read_text().splitlines()]
     assert names == ["DEBUG", "INFO", "USER", "WARNING", "ERROR", "DEBUG", "INFO", "WARNING", "USER"]
 
 
@@ -162,7 +163,7 @@ def test_lines_before_the_file_is_open_are_kept(capsys):
     log = Log()
     log.info("early")
     log.open("l.txt", required=True)
-    assert "early" in open("l.txt").read()
+    assert "early" in Path("l.txt").read_text()
     log.close()
 
 
