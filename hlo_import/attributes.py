@@ -1,0 +1,425 @@
+"""HLO text attributes -> properties of the hlo ops: one table row per opcode.
+
+``read_attributes`` takes the attributes of one instruction as text and returns the op's properties; what no
+property covers is kept, as text, in the ``extra`` property.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from neuronx_cc.hlo_import.raw import Properties
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import (
+    BoolAttr,
+    ConvDims,
+    ConvDimsAttr,
+    DotDims,
+    DotDimsAttr,
+    ExtraAttr,
+    FloatAttr,
+    GatherDims,
+    GatherDimsAttr,
+    GroupsAttr,
+    IntAttr,
+    IntsAttr,
+    PadDim,
+    PaddingAttr,
+    ScatterDims,
+    ScatterDimsAttr,
+    SliceAttr,
+    SliceDim,
+    StrAttr,
+    StrsAttr,
+    WindowAttr,
+    WindowDim,
+)
+
+Attributes = dict[str, str]
+MAX_GROUP_MEMBERS = 1 << 20
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+
+
+class AttributeError_(Exception):
+    """What is wrong with attribute ``name``."""
+
+    def __init__(self, name: str, message: str):
+        super().__init__(message)
+        self.name = name
+        self.message = message
+
+
+def unquote(text: str) -> str:
+    """A quoted string without its quotes and C escapes; other text stays."""
+    if not text.startswith('"'):
+        return text
+    body = text[1:-1]
+    if "\\" not in body:
+        return body
+
+    def plain(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code[0] == "x":
+            return chr(int(code[1:], 16))
+        if code.isdigit():
+            return chr(int(code, 8) & 0xFF)
+        return _ESCAPES.get(code, code)
+
+    unescaped = re.sub(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", plain, body, flags=re.DOTALL)
+    # octal and hex escapes are bytes of UTF-8
+    try:
+        return unescaped.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return unescaped
+
+
+def integer(text: str) -> int:
+    """An int64. Raises ValueError."""
+    text = text.strip()
+    if not re.fullmatch(r"-?\d{1,19}", text):
+        raise ValueError(f"expected an integer, found {text[:60]!r}")
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"expected a 64-bit integer, found {text}")
+    return value
+
+
+def braced(text: str) -> str:
+    """The text between the braces. Raises ValueError."""
+    text = text.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        raise ValueError(f"expected a list in braces, found {text[:60]!r}")
+    return text[1:-1].strip()
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """``{1,2}`` as a tuple of ints."""
+    inside = braced(text)
+    return tuple(integer(part) for part in inside.split(",")) if inside else ()
+
+
+def names(text: str) -> tuple[str, ...]:
+    """``{%a, b}`` or a single name, without ``%``."""
+    inside = braced(text) if text.startswith("{") else text
+    return tuple(part.strip().removeprefix("%") for part in inside.split(",")) if inside else ()
+
+
+def boolean(text: str) -> bool:
+    if text not in ("true", "false", "1", "0"):
+        raise ValueError(f"expected true or false, found {text[:60]!r}")
+    return text in ("true", "1")
+
+
+def replica_groups(text: str) -> tuple[tuple[int, ...], ...]:
+    """``{{0,1},{2,3}}``, or the short form ``[2,2]<=[4]`` and ``[2,2]<=[2,2]T(1,0)``."""
+    short = re.fullmatch(r"\[(\d{1,9}),(\d{1,9})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?", text.replace(" ", ""))
+    if short:
+        groups, size = int(short.group(1)), int(short.group(2))
+        dims = tuple(integer(part) for part in short.group(3).split(","))
+        if prod(dims) != groups * size or prod(dims) > MAX_GROUP_MEMBERS:
+            raise ValueError(f"expected {groups} x {size} devices, found {prod(dims)}")
+        import numpy as np
+
+        devices = np.arange(prod(dims)).reshape(dims)
+        if short.group(4):
+            order = tuple(integer(part) for part in short.group(4).split(","))
+            if sorted(order) != list(range(len(dims))):
+                raise ValueError(f"expected a permutation of {len(dims)} dimensions, found T({short.group(4)})")
+            devices = devices.transpose(order)
+        return tuple(tuple(row) for row in devices.reshape(groups, size).tolist())
+    inside = braced(text)
+    groups_found = re.findall(r"\{[^{}]*\}", inside)
+    if re.sub(r"\{[^{}]*\}", "", inside).replace(",", "").strip():
+        raise ValueError(f"expected groups such as {{{{0,1}},{{2,3}}}}, found {text[:60]!r}")
+    return tuple(integers(group) for group in groups_found)
+
+
+def slice_dims(text: str) -> tuple[SliceDim, ...]:
+    """``{[0:1], [0:8:2]}``."""
+    inside = braced(text).replace(" ", "")
+    if not inside:
+        return ()
+    dims = []
+    for part in re.split(r"(?<=\]),", inside):
+        match = re.fullmatch(r"\[(-?\d{1,19}):(-?\d{1,19})(?::(-?\d{1,19}))?\]", part)
+        if match is None:
+            raise ValueError(f"expected [start:limit:stride], found {part[:60]!r}")
+        dims.append(SliceDim(integer(match[1]), integer(match[2]), integer(match[3]) if match[3] else 1))
+    return tuple(dims)
+
+
+def padding(text: str) -> tuple[PadDim, ...]:
+    """``1_2_1x0_-1``: low, high and optional interior padding a dimension."""
+    if not text.strip():
+        return ()
+    dims = []
+    for part in text.split("x"):
+        amounts = [integer(amount) for amount in part.split("_")]
+        if len(amounts) not in (2, 3):
+            raise ValueError(f"expected low_high or low_high_interior, found {part[:60]!r}")
+        dims.append(PadDim(*amounts))
+    return tuple(dims)
+
+
+def window(text: str) -> tuple[WindowDim, ...]:
+    """``{size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=.. rhs_dilate=.. rhs_reversal=..}``."""
+    fields: dict[str, list[str]] = {}
+    for part in braced(text).replace(",", " ").split():
+        key, _, value = part.partition("=")
+        if key not in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"):
+            raise ValueError(f"expected size, stride, pad, lhs_dilate, rhs_dilate or rhs_reversal, found {key[:60]!r}")
+        fields[key] = value.split("x")
+    rank = len(fields.get("size", ()))
+    for key, values in fields.items():
+        if len(values) != rank:
+            raise ValueError(f"expected {rank} values for window {key}, found {len(values)}")
+
+    def column(key: str, default: int) -> list[int]:
+        return [integer(value) for value in fields[key]] if key in fields else [default] * rank
+
+    pads = [PadDim(0, 0)] * rank if "pad" not in fields else list(padding("x".join(fields["pad"])))
+    rows = zip(
+        column("size", 1),
+        column("stride", 1),
+        pads,
+        column("lhs_dilate", 1),
+        column("rhs_dilate", 1),
+        column("rhs_reversal", 0),
+        strict=True,
+    )
+    return tuple(
+        WindowDim(size, stride, pad.low, pad.high, lhs, rhs, bool(reversal))
+        for size, stride, pad, lhs, rhs, reversal in rows
+    )
+
+
+def dim_labels(text: str) -> ConvDims:
+    """``bf01_oi01->bf01``."""
+    match = re.fullmatch(r"([bf\d?]+)_([io\d?]+)->([bf\d?]+)", text)
+    if match is None:
+        raise ValueError(f"expected labels such as b01f_01io->b01f, found {text[:60]!r}")
+    spatial = len(match[1]) - 2
+    if spatial < 0 or spatial > 8:
+        raise ValueError(f"expected 0 to 8 spatial dimensions, found {text[:60]!r}")
+
+    def places(labels: str, first: str, second: str) -> tuple[int, int, tuple[int, ...]]:
+        wanted = first + second + "".join(map(str, range(spatial)))
+        if sorted(labels) != sorted(wanted):
+            raise ValueError(f"expected the labels {wanted} in some order, found {labels[:60]!r}")
+        return labels.index(first), labels.index(second), tuple(labels.index(str(n)) for n in range(spatial))
+
+    lhs, rhs, out = places(match[1], "b", "f"), places(match[2], "i", "o"), places(match[3], "b", "f")
+    return ConvDims(*lhs, *rhs, *out)
+
+
+Reader = Callable[[str], hlo.Attribute]
+
+
+def _wrap(attribute: Callable[[Any], hlo.Attribute], convert: Callable[[str], Any]) -> Reader:
+    return lambda text: attribute(convert(text))
+
+
+INT = _wrap(IntAttr, integer)
+INTS = _wrap(IntsAttr, integers)
+BOOL = _wrap(BoolAttr, boolean)
+STR = _wrap(StrAttr, unquote)
+CALLED = _wrap(StrsAttr, names)
+PRECISION = _wrap(StrsAttr, names)
+GROUPS = _wrap(GroupsAttr, replica_groups)
+FLOAT = _wrap(FloatAttr, float)
+UPPER = _wrap(StrAttr, str.upper)
+
+
+def _single(text: str) -> hlo.Attribute:
+    values = integers(text)
+    if len(values) != 1:
+        raise ValueError(f"expected one dimension, found {text[:60]}")
+    return IntAttr(values[0])
+
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Attribute ``name`` becomes property ``property``; without it the property gets ``default`` (None: is absent)."""
+
+    name: str
+    property: str
+    read: Reader
+    default: Any = _REQUIRED
+
+
+NO, YES, ONE, NONE = BoolAttr(False), BoolAttr(True), IntAttr(1), IntsAttr(())
+_TO_APPLY = Field("to_apply", "to_apply", CALLED)
+_CALLS = Field("calls", "calls", CALLED)
+_DIMENSIONS = Field("dimensions", "dimensions", INTS)
+_GROUPS = Field("replica_groups", "replica_groups", GROUPS, None)
+_PAIRS = Field("source_target_pairs", "source_target_pairs", GROUPS)
+_PRECISION = Field("operand_precision", "operand_precision", PRECISION, None)
+_WINDOW = Field("window", "window", _wrap(WindowAttr, window), WindowAttr(()))
+_SORTED = Field("indices_are_sorted", "indices_are_sorted", BOOL, NO)
+_NORM = (Field("epsilon", "epsilon", FLOAT), Field("feature_index", "feature_index", INT))
+
+
+def _gathered(name: str) -> Field:
+    return Field("dimensions", name, _single)
+
+
+FIELDS: dict[str, tuple[Field, ...]] = {
+    "all-gather": (_gathered("all_gather_dimension"), _GROUPS),
+    "all-gather-start": (_gathered("all_gather_dimension"), _GROUPS),
+    "all-reduce": (_TO_APPLY, _GROUPS),
+    "all-reduce-start": (_TO_APPLY, _GROUPS),
+    "all-to-all": (Field("dimensions", "split_dimension", _single, None), _GROUPS),
+    "async-start": (_CALLS,),
+    "batch-norm-grad": _NORM,
+    "batch-norm-inference": _NORM,
+    "batch-norm-training": _NORM,
+    "broadcast": (Field("dimensions", "dimensions", INTS, NONE),),
+    "call": (_TO_APPLY,),
+    "cholesky": (Field("lower", "lower", BOOL, NO),),
+    "collective-broadcast": (_GROUPS,),
+    "collective-permute": (_PAIRS,),
+    "collective-permute-start": (_PAIRS,),
+    "collective-reduce": (_TO_APPLY, _GROUPS),
+    "compare": (
+        Field("direction", "direction", STR),
+        Field("type", "comparison_type", STR, None),
+    ),
+    "concatenate": (_gathered("dimension"),),
+    "convolution": (
+        _WINDOW,
+        Field("dim_labels", "dims", _wrap(ConvDimsAttr, dim_labels)),
+        Field("feature_group_count", "feature_group_count", INT, ONE),
+        Field("batch_group_count", "batch_group_count", INT, ONE),
+        _PRECISION,
+    ),
+    "custom-call": (
+        Field("custom_call_target", "target", STR),
+        Field("backend_config", "backend_config", STR, None),
+        Field("called_computations", "called", CALLED, None),
+        Field("to_apply", "called", CALLED, None),
+    ),
+    "dot": (_PRECISION, Field("algorithm", "algorithm", STR, None)),
+    "dynamic-slice": (Field("dynamic_slice_sizes", "dynamic_slice_sizes", INTS),),
+    "fft": (Field("fft_type", "fft_type", UPPER), Field("fft_length", "fft_length", INTS)),
+    "fusion": (Field("kind", "kind", STR), _CALLS),
+    "gather": (Field("slice_sizes", "slice_sizes", INTS), _SORTED),
+    "get-dimension-size": (_gathered("dimension"),),
+    "get-tuple-element": (Field("index", "index", INT),),
+    "iota": (Field("iota_dimension", "iota_dimension", INT),),
+    "map": (_TO_APPLY,),
+    "pad": (Field("padding", "padding", _wrap(PaddingAttr, padding)),),
+    "ragged-all-to-all": (_GROUPS,),
+    "reduce": (_DIMENSIONS, _TO_APPLY),
+    "reduce-precision": (
+        Field("exponent_bits", "exponent_bits", INT),
+        Field("mantissa_bits", "mantissa_bits", INT),
+    ),
+    "reduce-scatter": (_gathered("scatter_dimension"), _TO_APPLY, _GROUPS),
+    "reduce-window": (_WINDOW, _TO_APPLY),
+    "reverse": (_DIMENSIONS,),
+    "rng": (Field("distribution", "distribution", STR),),
+    "rng-bit-generator": (Field("algorithm", "algorithm", STR),),
+    "rng-get-and-update-state": (Field("delta", "delta", INT),),
+    "scan": (_TO_APPLY,),
+    "scatter": (_SORTED, Field("unique_indices", "unique_indices", BOOL, NO), _TO_APPLY),
+    "set-dimension-size": (_gathered("dimension"),),
+    "slice": (Field("slice", "slice", _wrap(SliceAttr, slice_dims)),),
+    "sort": (_gathered("dimension"), Field("is_stable", "is_stable", BOOL, NO), _TO_APPLY),
+    "topk": (Field("k", "k", INT), Field("largest", "largest", BOOL, YES)),
+    "transpose": (_DIMENSIONS,),
+    "triangular-solve": (
+        Field("left_side", "left_side", BOOL, NO),
+        Field("lower", "lower", BOOL, NO),
+        Field("unit_diagonal", "unit_diagonal", BOOL, NO),
+        Field("transpose_a", "transpose_a", STR, StrAttr("NO_TRANSPOSE")),
+    ),
+    "while": (Field("condition", "condition", CALLED), Field("body", "body", CALLED)),
+}
+
+DOT_DIMS = {
+    "lhs_contracting_dims": "lhs_contracting",
+    "rhs_contracting_dims": "rhs_contracting",
+    "lhs_batch_dims": "lhs_batch",
+    "rhs_batch_dims": "rhs_batch",
+}
+GATHER_DIMS = (
+    "offset_dims",
+    "collapsed_slice_dims",
+    "start_index_map",
+    "index_vector_dim",
+    "operand_batching_dims",
+    "start_indices_batching_dims",
+)
+SCATTER_DIMS = (
+    "update_window_dims",
+    "inserted_window_dims",
+    "scatter_dims_to_operand_dims",
+    "index_vector_dim",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+)
+
+
+def _convert(name: str, text: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except (ValueError, OverflowError) as problem:
+        raise AttributeError_(name, f"{problem} in {name}") from None
+
+
+def _dot_dims(attributes: Attributes) -> Properties:
+    fields = {
+        field: _convert(name, attributes.pop(name), integers) for name, field in DOT_DIMS.items() if name in attributes
+    }
+    return {"dims": DotDimsAttr(DotDims(**fields))}
+
+
+def _indexed_dims(opcode: str, attributes: Attributes) -> Properties:
+    wanted = GATHER_DIMS if opcode == "gather" else SCATTER_DIMS
+    if "index_vector_dim" not in attributes:
+        raise AttributeError_("", f"expected attribute index_vector_dim on {opcode}")
+    fields = {
+        name: _convert(name, attributes.pop(name), integer if name == "index_vector_dim" else integers)
+        for name in wanted
+        if name in attributes
+    }
+    if opcode == "gather":
+        return {"dims": GatherDimsAttr(GatherDims(**fields))}
+    return {"dims": ScatterDimsAttr(ScatterDims(**fields))}
+
+
+def _branches(attributes: Attributes) -> Properties:
+    if "branch_computations" in attributes:
+        return {"branches": CALLED(attributes.pop("branch_computations"))}
+    if "true_computation" in attributes and "false_computation" in attributes:
+        both = [attributes.pop("true_computation"), attributes.pop("false_computation")]
+        return {"branches": StrsAttr(tuple(name.removeprefix("%") for name in both))}
+    raise AttributeError_("", "expected branch_computations, or true_computation and false_computation, on conditional")
+
+
+def read_attributes(opcode: str, attributes: Attributes) -> Properties:
+    """Properties of an op from its text attributes. Raises ``AttributeError_``."""
+    left = dict(attributes)
+    properties: Properties = {}
+    if opcode in ("dot", "ragged-dot", "scaled-dot"):
+        properties.update(_dot_dims(left))
+    elif opcode in ("gather", "scatter"):
+        properties.update(_indexed_dims(opcode, left))
+    elif opcode == "conditional":
+        properties.update(_branches(left))
+    for field in FIELDS.get(opcode, ()):
+        text = left.pop(field.name, None)
+        if text is not None:
+            properties[field.property] = _convert(field.name, text, field.read)
+        elif field.default is _REQUIRED:
+            raise AttributeError_("", f"expected attribute {field.name} on {opcode}")
+        elif field.default is not None:
+            properties[field.property] = field.default
+    if left:
+        properties["extra"] = ExtraAttr(tuple(left.items()))
+    return properties

@@ -1,0 +1,58 @@
+"""Header attributes of a module: aliasing and donors are read, the rest is kept as text."""
+
+import re
+from dataclasses import dataclass
+
+from neuronx_cc.hlo_import.attributes import Attributes, integers
+from neuronx_cc.hlo_import.lexer import SourceText
+from neuronx_cc.ir import hlo
+
+_ALIAS = re.compile(
+    r"(\{[\d,\s]*\})\s*:\s*\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*(?:,\s*(may-alias|must-alias)\s*)?\)\s*,?\s*"
+)
+_SHORT_ALIAS = re.compile(r"(\{[\d,\s]*\})\s*:\s*(\d{1,9})\s*,?\s*")
+_DONOR = re.compile(r"\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*\)\s*,?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFacts:
+    aliases: tuple[hlo.Alias, ...]
+    donors: tuple[tuple[int, tuple[int, ...]], ...]
+    rest: tuple[tuple[str, str], ...]
+
+
+def read_header(source: SourceText, header: Attributes) -> HeaderFacts:
+    """Splits the header attributes of the module at the top of ``source``."""
+    rest = dict(header)
+    try:
+        aliases = read_aliases(rest.pop("input_output_alias", "{}"))
+        donors = read_donors(rest.pop("buffer_donor", "{}"))
+    except ValueError as problem:
+        raise source.error(0, str(problem)) from None
+    return HeaderFacts(aliases, donors, tuple(rest.items()))
+
+
+def read_aliases(text: str) -> tuple[hlo.Alias, ...]:
+    """``{ {0}: (1, {}, may-alias) }``. Raises ValueError."""
+    inside, position, aliases = text.strip()[1:-1].strip(), 0, []
+    while position < len(inside):
+        if match := _ALIAS.match(inside, position):
+            aliases.append(hlo.Alias(integers(match[1]), int(match[2]), integers(match[3]), match[4] == "must-alias"))
+        elif match := _SHORT_ALIAS.match(inside, position):
+            aliases.append(hlo.Alias(integers(match[1]), int(match[2])))
+        else:
+            raise ValueError(f"expected an alias such as {{0}}: (1, {{}}, may-alias), found {inside[position:][:60]!r}")
+        position = match.end()
+    return tuple(aliases)
+
+
+def read_donors(text: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """``{ (1, {}) }``. Raises ValueError."""
+    inside, position, donors = text.strip()[1:-1].strip(), 0, []
+    while position < len(inside):
+        match = _DONOR.match(inside, position)
+        if match is None:
+            raise ValueError(f"expected a donor such as (1, {{}}), found {inside[position:][:60]!r}")
+        donors.append((int(match[1]), integers(match[2])))
+        position = match.end()
+    return tuple(donors)

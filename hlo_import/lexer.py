@@ -1,0 +1,136 @@
+"""HLO source text with positions: errors that show the line with a caret, and the scans the grammar is made of.
+
+Whitespace, newlines and comments separate tokens and mean nothing else, as in XLA's own lexer.
+"""
+
+import re
+from bisect import bisect_right
+
+from neuronx_cc.ir.errors import CompileError, Loc
+
+MAX_NESTING = 200
+"""Deepest nesting of brackets accepted; real modules stay below 10."""
+
+SPACE = re.compile(r"(?:\s+|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
+IDENTIFIER = re.compile(r"%?([A-Za-z0-9_][\w.\-]*)")
+QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRUCTURE = re.compile(r'[][(){}"]|/\*')
+_ATOM = re.compile(r'[^\s,(){}"\[\]]*')
+_CLOSER = {"(": ")", "[": "]", "{": "}"}
+_EXCERPT = 160
+
+
+class SourceText:
+    """The text of one module. ``source`` is its file name for messages ("" becomes ``<hlo>``)."""
+
+    def __init__(self, text: str, source: str = ""):
+        self.text = text
+        self.source = source or "<hlo>"
+        self._line_starts: list[int] | None = None
+
+    def line_of(self, position: int) -> int:
+        """1-based line of a text offset."""
+        if self._line_starts is None:
+            self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        return bisect_right(self._line_starts, position)
+
+    def error(
+        self, position: int, message: str, code: str = "EVRF064", remedy: str = "", loc: Loc | None = None
+    ) -> CompileError:
+        """A ``CompileError`` for ``position``: file, line, column, the message, the line and a caret."""
+        position = min(position, len(self.text))
+        line = self.line_of(position)
+        start = self.text.rfind("\n", 0, position) + 1
+        end = self.text.find("\n", position)
+        end = len(self.text) if end < 0 else end
+        column = position - start
+        # long lines (tuple types, constants) are cut around the caret
+        cut = max(0, column - _EXCERPT // 2)
+        excerpt = self.text[start + cut : min(end, start + cut + _EXCERPT)].replace("\t", " ")
+        place = f"{self.source}:{line}:{column + 1}"
+        shown = f"{place}: {message}\n  {excerpt}\n  {' ' * (column - cut)}^"
+        return CompileError(code, shown, remedy, loc or Loc(text_line=line))
+
+    def skip(self, position: int) -> int:
+        """First position at or after ``position`` that is neither whitespace nor comment."""
+        match = SPACE.match(self.text, position)
+        assert match is not None
+        return match.end()
+
+    def at(self, position: int) -> str:
+        """The character at ``position``; "" at the end."""
+        return self.text[position : position + 1]
+
+    def found(self, position: int) -> str:
+        """What stands at ``position``, for messages."""
+        position = self.skip(position)
+        if position >= len(self.text):
+            return "the end of the text"
+        match = re.compile(r"[\w.\-%]+").match(self.text, position)
+        return repr(match.group()[:60] if match else self.text[position])
+
+    def expect(self, position: int, token: str, where: str) -> int:
+        """Position behind ``token``, which must come next."""
+        position = self.skip(position)
+        if not self.text.startswith(token, position):
+            raise self.error(position, f"expected {token!r} {where}, found {self.found(position)}")
+        return position + len(token)
+
+    def identifier(self, position: int, what: str) -> tuple[str, int]:
+        """The name at ``position`` without its ``%``, and the position behind it."""
+        position = self.skip(position)
+        match = IDENTIFIER.match(self.text, position)
+        if match is None:
+            raise self.error(position, f"expected {what}, found {self.found(position)}")
+        return match.group(1), match.end()
+
+    def closing(self, position: int) -> int:
+        """Position behind the bracket that closes the one at ``position``; quotes and comments are skipped."""
+        stack = [_CLOSER[self.text[position]]]
+        scan = position + 1
+        while stack:
+            match = _STRUCTURE.search(self.text, scan)
+            if match is None:
+                raise self.error(
+                    position, f"expected a closing {stack[-1]!r} for this bracket, found the end of the text"
+                )
+            token, scan = match.group(), match.end()
+            if token == '"':
+                scan = self.quoted_end(scan - 1)
+            elif token == "/*":
+                scan = self.comment_end(scan - 2)
+            elif token in _CLOSER:
+                stack.append(_CLOSER[token])
+                if len(stack) > MAX_NESTING:
+                    raise self.error(scan - 1, f"expected at most {MAX_NESTING} nested brackets")
+            elif token != stack.pop():
+                raise self.error(scan - 1, f"expected a bracket that matches, found {token!r}")
+        return scan
+
+    def quoted_end(self, position: int) -> int:
+        """Position behind the quoted string that starts at ``position``."""
+        match = QUOTED.match(self.text, position)
+        if match is None:
+            raise self.error(position, "expected a closing quote for this string, found the end of the text")
+        return match.end()
+
+    def comment_end(self, position: int) -> int:
+        end = self.text.find("*/", position)
+        if end < 0:
+            raise self.error(position, "expected '*/' to close this comment, found the end of the text")
+        return end + 2
+
+    def value_end(self, position: int) -> int:
+        """Position behind one attribute value: atoms, strings and bracketed groups without space between them."""
+        length = len(self.text)
+        while position < length:
+            token = self.text[position]
+            if token in _CLOSER:
+                position = self.closing(position)
+            elif token == '"':
+                position = self.quoted_end(position)
+            elif (end := _ATOM.match(self.text, position).end()) > position:  # type: ignore[union-attr]
+                position = end
+            else:
+                break
+        return position

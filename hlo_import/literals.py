@@ -1,0 +1,257 @@
+"""Literals: HLO text such as ``{ { 1, 2 }, { 3, 4 } }`` <-> NumPy arrays, bit for bit.
+
+Large literals go through NumPy's separator parser; the brace structure is compared with the one the shape demands.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir.types import COMPLEX, FLOATS, INTEGERS, NUMPY_DTYPE, Shape
+
+Array = np.ndarray[Any, Any]
+
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)")
+_NAN = re.compile(r"(-?)nan\((0x[0-9a-fA-F]{1,16})\)")
+_TO_SPACE = str.maketrans("{}()", "    ")
+_NOT_STRUCTURAL = bytes(byte for byte in range(256) if byte not in b"{},")
+_WORDS = {"true": 1.0, "false": 0.0}
+_CHUNK = 4096
+
+# stored bits, exponent bits, mantissa bits of the float formats whose NaNs carry a payload
+_NAN_LAYOUT = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52), "f8e5m2": (8, 2)}
+_INTEGER_RANGE = {
+    dtype: (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype[0] == "s" else (0, (1 << bits) - 1)
+    for dtype in INTEGERS
+    for bits in [int(dtype[1:])]
+}
+
+
+class LiteralError(Exception):
+    """What is wrong with a literal's text."""
+
+
+def parse_literal(text: str, shape: Shape) -> Array:
+    """The array that ``text`` spells, of ``shape``; a lone scalar stands for a splat. Raises ``LiteralError``."""
+    if "/*" in text:
+        text = _COMMENT.sub(" ", text)
+    if "..." in text:
+        raise LiteralError("elided")
+    if shape.rank == 0 or "{" not in text:
+        if shape.rank and not shape.size:
+            return np.zeros(shape.dims, shape.numpy_dtype)
+        scalar = _elements(text, shape.dtype, 1)
+        return np.broadcast_to(scalar.reshape(()), shape.dims)
+    _check_structure(text, shape)
+    return _elements(text, shape.dtype, shape.size).reshape(shape.dims)
+
+
+def _check_structure(text: str, shape: Shape) -> None:
+    """Compares braces and separators with those of ``shape``; the text bounds what is built for that."""
+    if shape.size > len(text):
+        raise LiteralError(f"expected {shape.size} elements for {shape}, found a literal of {len(text)} characters")
+    if not shape.size and not text.translate(_TO_SPACE).replace(",", "").strip():
+        return
+    if shape.dtype in COMPLEX:
+        text = re.sub(r"\([^()]*\)", "", text)
+    found = text.encode("utf-8", "replace").translate(None, _NOT_STRUCTURAL)
+    expected = b""
+    for dim in reversed(shape.dims):
+        if dim * (len(expected) + 1) > len(found) + 2:
+            break
+        expected = b"{" + b",".join([expected] * dim) + b"}"
+    if found != expected:
+        groups = "{ " * min(shape.rank, 4) + "..." + " }" * min(shape.rank, 4)
+        raise LiteralError(f"expected {shape.size} elements nested as {shape} demands ({groups})")
+
+
+def _elements(text: str, dtype: str, count: int) -> Array:
+    """The ``count`` numbers in ``text`` as a flat array of ``dtype``."""
+    if dtype in COMPLEX:
+        pairs = re.findall(r"\(([^(),]*),([^(),]*)\)", text)
+        if len(pairs) != count:
+            raise LiteralError(f"expected {count} complex numbers such as (1, 2), found {len(pairs)}")
+        part = "f32" if dtype == "c64" else "f64"
+        flat = _elements(",".join(f"{real},{imag}" for real, imag in pairs), part, 2 * count)
+        return flat.view(NUMPY_DTYPE[dtype])
+    if dtype in INTEGERS and count > 64 and dtype != "u64":
+        values = _fast_numbers(text, np.dtype(np.int64), count)
+        if values is not None:
+            return _narrow(values, dtype)
+    elif dtype in FLOATS and count > 64 and "(" not in text and "x" not in text and "-nan" not in text:
+        values = _fast_numbers(text, np.dtype(np.float64), count)
+        if values is not None:
+            return _round(values, dtype)
+    words = text.replace("{", " ").replace("}", " ").split(",")
+    if len(words) != count:
+        if count == 0 and not text.translate(_TO_SPACE).strip():
+            return np.zeros(0, NUMPY_DTYPE[dtype])
+        raise LiteralError(f"expected {count} element{'s' if count != 1 else ''}, found {len(words)}")
+    if dtype == "pred":
+        return np.array([_truth(word.strip()) for word in words], np.bool_)
+    if dtype in INTEGERS:
+        return np.array([_integer(word.strip(), dtype) for word in words], _wide(dtype)).astype(NUMPY_DTYPE[dtype])
+    return _floats([word.strip() for word in words], dtype)
+
+
+def _fast_numbers(text: str, dtype: np.dtype[Any], count: int) -> Array | None:
+    """All numbers of a long literal, or None when something in it needs the careful way (which then explains)."""
+    flat = text.translate(_TO_SPACE)
+    if re.search(r"[^-+\d.eE,\sinfa]", flat):
+        return None
+    if dtype.kind == "i" and re.search(r"[.eEinfa]|\d{19}", flat):
+        return None
+    try:
+        values = np.fromstring(flat, dtype=dtype, sep=",", count=-1)
+    except (ValueError, DeprecationWarning):
+        return None
+    return values if len(values) == count else None
+
+
+def _wide(dtype: str) -> np.dtype[Any]:
+    return np.dtype(np.uint64 if dtype == "u64" else np.int64)
+
+
+def _narrow(values: Array, dtype: str) -> Array:
+    low, high = _INTEGER_RANGE[dtype]
+    if values.size and (int(values.min()) < low or int(values.max()) > high):
+        bad = int(values.min()) if int(values.min()) < low else int(values.max())
+        raise LiteralError(f"expected values of {dtype}, between {low} and {high}, found {bad}")
+    return values.astype(NUMPY_DTYPE[dtype])
+
+
+def _round(values: Array, dtype: str) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(NUMPY_DTYPE[dtype])
+
+
+def _truth(word: str) -> bool:
+    if word in ("true", "1"):
+        return True
+    if word in ("false", "0"):
+        return False
+    raise LiteralError(f"expected true, false, 1 or 0, found {word[:40]!r}")
+
+
+def _integer(word: str, dtype: str) -> int:
+    if word in _WORDS:
+        return int(_WORDS[word])
+    if not re.fullmatch(r"[-+]?\d{1,24}", word):
+        raise LiteralError(f"expected an integer of {dtype}, found {word[:40]!r}")
+    low, high = _INTEGER_RANGE[dtype]
+    if not low <= int(word) <= high:
+        raise LiteralError(f"expected a value of {dtype}, between {low} and {high}, found {word}")
+    return int(word)
+
+
+def _floats(words: list[str], dtype: str) -> Array:
+    values = np.array([_float(word, dtype) for word in words], np.float64)
+    array = _round(values, dtype)
+    # the sign and payload of a NaN do not survive conversions: set its bits
+    for index, word in enumerate(words):
+        if "nan" in word:
+            array[index : index + 1] = _nan(word, dtype)
+    return array
+
+
+def _float(word: str, dtype: str) -> float:
+    if _NUMBER.fullmatch(word):
+        return float(word)
+    plain = word.lstrip("+-")
+    if plain in ("inf", "infinity"):
+        return float(word)
+    if plain == "nan" or _NAN.fullmatch(word):
+        return float("nan")
+    if word in _WORDS:
+        return _WORDS[word]
+    if re.fullmatch(r"[-+]?0[xX][0-9a-fA-F.]{1,40}(?:[pP][-+]?\d{1,6})?", word):
+        try:
+            return float.fromhex(word)
+        except (ValueError, OverflowError):
+            pass
+    raise LiteralError(f"expected a number of {dtype}, found {word[:40]!r}")
+
+
+def _nan(word: str, dtype: str) -> Array:
+    layout = _NAN_LAYOUT.get(dtype)
+    storage = NUMPY_DTYPE[dtype]
+    if layout is None:
+        value = np.array([np.nan]).astype(storage)
+        return np.negative(value) if word.startswith("-") else value
+    bits, mantissa = layout
+    payload = 1 << (mantissa - 1)
+    if match := _NAN.fullmatch(word):
+        payload = int(match.group(2), 16)
+        if not 0 < payload < 1 << mantissa:
+            raise LiteralError(f"expected a NaN payload of at most {mantissa} bits that is not 0, found {word}")
+    pattern = ((1 << (bits - 1 - mantissa)) - 1) << mantissa | payload
+    if word.startswith("-"):
+        pattern |= 1 << (bits - 1)
+    return np.array([pattern], np.dtype(f"u{bits // 8}")).view(storage)
+
+
+def splat_view(array: Array) -> Array:
+    """``array``, as a zero-stride view of one element when all its elements have the same bits."""
+    if array.size < 2 or not any(array.strides):
+        return array
+    flat = array.reshape(-1)
+    first = flat[:1].tobytes()
+    if flat[-1:].tobytes() != first:
+        return array
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        if part.tobytes() != first * part.size:
+            return array
+    return np.broadcast_to(flat[:1].reshape(()).copy(), array.shape)
+
+
+def literal_text(array: Array, dtype: str) -> str:
+    """``array`` as an HLO literal that reads back bit for bit."""
+    if array.ndim == 0:
+        return _words(array.reshape(1), dtype)[0]
+    if array.size == 0:
+        return _empty_text(array.shape)
+    return _nested(_words(array.reshape(-1), dtype), array.shape)
+
+
+def _empty_text(dims: tuple[int, ...]) -> str:
+    if len(dims) == 1 or dims[0] == 0:
+        return "{}"
+    return "{ " + ", ".join([_empty_text(dims[1:])] * dims[0]) + " }"
+
+
+def _nested(words: list[str], dims: tuple[int, ...]) -> str:
+    texts = words
+    for level, dim in enumerate(reversed(dims)):
+        opening, closing = ("{", "}") if level == 0 else ("{ ", " }")
+        texts = [f"{opening}{', '.join(texts[start : start + dim])}{closing}" for start in range(0, len(texts), dim)]
+    return texts[0]
+
+
+def _words(flat: Array, dtype: str) -> list[str]:
+    if dtype == "pred":
+        return ["true" if value else "false" for value in flat.tolist()]
+    if dtype in INTEGERS:
+        return list(map(str, flat.astype(_wide(dtype)).tolist()))
+    if dtype in COMPLEX:
+        parts = np.ascontiguousarray(flat).view(np.float32 if dtype == "c64" else np.float64)
+        words = _words(parts, "f32" if dtype == "c64" else "f64")
+        return [f"({words[index]}, {words[index + 1]})" for index in range(0, len(words), 2)]
+    values = flat.astype(np.float64)
+    words = list(map(repr, values.tolist())) if dtype == "f64" else [f"{value:.9g}" for value in values.tolist()]
+    for index in np.flatnonzero(np.isnan(values)).tolist():
+        words[index] = _nan_text(flat[index : index + 1], dtype)
+    return words
+
+
+def _nan_text(value: Array, dtype: str) -> str:
+    layout = _NAN_LAYOUT.get(dtype)
+    if layout is None:
+        return "-nan" if np.signbit(value.astype(np.float32))[0] else "nan"
+    bits, mantissa = layout
+    pattern = int(np.ascontiguousarray(value).view(np.dtype(f"u{bits // 8}"))[0])
+    sign = "-" if pattern >> (bits - 1) else ""
+    payload = pattern & ((1 << mantissa) - 1)
+    return f"{sign}nan" if payload == 1 << (mantissa - 1) else f"{sign}nan(0x{payload:x})"

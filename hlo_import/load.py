@@ -1,0 +1,94 @@
+"""Tells the accepted module formats apart by content and hands the bytes to the reader of that format."""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError, UsageError
+
+ACCEPTED = "HLO text, a serialized HloModuleProto or HloProto, or StableHLO (MLIR text, bytecode or portable artifact)"
+_BYTECODE_MAGIC = b"ML\xefR"
+
+
+def detect(data: bytes) -> str:
+    """``text``, ``stablehlo`` or ``proto`` by the first bytes. Raises ``UsageError`` when it is neither."""
+    if not data:
+        raise _unknown("an empty file")
+    if data.startswith(_BYTECODE_MAGIC):
+        return "stablehlo"
+    head = data[:65536]
+    if head.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise _unknown("text with a byte order mark", "save the file as UTF-8 without a byte order mark")
+    stripped = _after_comments(head)
+    if stripped.startswith(b"HloModule"):
+        return "text"
+    if stripped.startswith((b"module", b"#", b"func.func", b'"builtin.module"', b"vhlo", b"!")):
+        return "stablehlo"
+    for magic, what in _KNOWN:
+        if magic in head[: 2048 if magic == b"ustar" else len(magic)]:
+            raise _unknown(what)
+    if _is_text(head):
+        first = stripped.split(b"\n", 1)[0][:60].decode("utf-8", "replace")
+        raise _unknown(f"text that begins with {first!r}" if first else "a file of blanks only")
+    return "proto"
+
+
+_KNOWN = (
+    (b"\x1f\x8b", "a gzip file"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x7fELF", "an ELF binary"),
+    (b"\x89PNG", "a PNG image"),
+    (b"ustar", "a tar archive, such as a NEFF"),
+    (b"\x93NUMPY", "a NumPy array"),
+)
+
+
+def _after_comments(head: bytes) -> bytes:
+    head = head.lstrip()
+    while head.startswith((b"//", b"/*")):
+        end = head.find(b"\n") + 1 if head.startswith(b"//") else head.find(b"*/") + 2
+        if end < 2:
+            return b""
+        head = head[end:].lstrip()
+    return head
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        if problem.start < len(head) - 4:
+            return False
+        text = head[: problem.start].decode("utf-8")
+    return all(character.isprintable() or character in "\t\r\n\f" for character in text)
+
+
+def _unknown(what: str, remedy: str = "") -> UsageError:
+    return UsageError(
+        "EVRF064",
+        f"expected {ACCEPTED}, found {what}",
+        remedy or "write one with jax.jit(f).lower(...).compiler_ir('hlo').as_hlo_text(print_large_constants=True)",
+    )
+
+
+def load_module(data: bytes, source: str = "") -> hlo.HloModule:
+    """The module in ``data``, whatever its format; ``source`` is its file name for messages.
+
+    Raises ``CompileError`` when the module is malformed or breaks HLO's rules, ``UsageError`` when it is no module.
+    """
+    kind = detect(data)
+    if kind == "text":
+        from neuronx_cc.hlo_import.parser import parse_text
+
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as problem:
+            line = data.count(b"\n", 0, problem.start) + 1
+            raise CompileError(
+                "EVRF064", f"{source or '<hlo>'}:{line}: expected UTF-8 text, found other bytes"
+            ) from None
+        return parse_text(text, source)
+    if kind == "stablehlo":
+        from neuronx_cc.hlo_import.stablehlo import parse_stablehlo
+
+        return parse_stablehlo(data, source)
+    from neuronx_cc.hlo_import.proto import parse_proto
+
+    return parse_proto(data, source)

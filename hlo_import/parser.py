@@ -1,0 +1,338 @@
+"""HLO text -> ``HloModule``.
+
+Input: the text JAX, XLA dumps and people write, unoptimised or optimised. Output: a verified module (``builder``).
+One fast path of regular expressions covers the usual instruction; everything else goes through the careful scans of
+``lexer``. Grammar: xla/hlo/parser/hlo_parser.cc.
+"""
+
+import re
+
+from neuronx_cc.hlo_import.attributes import AttributeError_, Attributes, read_attributes, unquote
+from neuronx_cc.hlo_import.builder import build_module
+from neuronx_cc.hlo_import.header import read_header
+from neuronx_cc.hlo_import.lexer import IDENTIFIER, SourceText
+from neuronx_cc.hlo_import.literals import LiteralError, parse_literal, splat_view
+from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
+from neuronx_cc.hlo_import.raw import Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.shapes import TypeReader, type_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.constants import ConstantPool
+from neuronx_cc.ir.errors import CompileError, Loc
+
+_NAME = r"%?([A-Za-z0-9_][\w.\-]*)"
+_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]*)\}})?\s+([a-z][\w\-]*)\(")
+_SLOW_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*")
+_OPCODE = re.compile(r"([A-Za-z][\w\-]*)\(")
+_OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
+_ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"]+|\{[^{}"/]*\})(?=[\s,}]|$)')
+_ATTRIBUTE_NAME = re.compile(r"([A-Za-z_][\w\-]*)\s*=\s*")
+_TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]*)\}})?\s+)?{_NAME}\s*(?=[,)/])")
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([A-Za-z0-9_][\w.\-]*)")
+_PARENTHESIS = re.compile(r"[()]")
+_INLINE_CALLS = frozenset(["to_apply", "body", "condition", "calls", "true_computation", "false_computation"])
+_NO_OPERANDS: list[str] = []
+MAX_INLINE_DEPTH = 50
+ASYNC_ATTRIBUTES = frozenset(
+    ["async_execution_thread", "backend_config", "control-predecessors", "frontend_attributes", "metadata", "sharding"]
+)
+"""Attributes of an asynchronous op itself when its short spelling also carries those of the op it wraps."""
+
+
+def parse_text(text: str, source: str = "") -> hlo.HloModule:
+    """The module that ``text`` spells; ``source`` is its file name for messages. Raises ``CompileError``."""
+    return build_module(TextParser(text, source).module())
+
+
+class TextParser:
+    """Recursive descent over one text; every method takes a position and returns the one behind what it read."""
+
+    def __init__(self, text: str, source: str = ""):
+        self.source = SourceText(text, source)
+        self.text = text
+        self.types = TypeReader(self.source)
+        self.frames = StackFrames()
+        self.constants = ConstantPool()
+        self.computations: list[RawComputation] = []
+        self._metadata: dict[str, Metadata] = {}
+        self._properties: dict[tuple[str, tuple[tuple[str, str], ...]], Properties] = {}
+
+    def module(self) -> RawModule:
+        """The whole text as records."""
+        source = self.source
+        position = source.skip(0)
+        if not self.text.startswith("HloModule", position):
+            raise source.error(position, f"expected 'HloModule', found {source.found(position)}")
+        name, position = source.identifier(position + len("HloModule"), "the name of the module")
+        header, position = self._attributes(position)
+        length = len(self.text)
+        while (position := source.skip(position)) < length:
+            word = IDENTIFIER.match(self.text, position)
+            if word and word.group(1) in TABLES:
+                position = read_table(word.group(1), source, word.end(), self.frames)
+            else:
+                position = self._computation(position)
+        if not self.computations:
+            raise source.error(length, "expected at least one computation")
+        if not any(computation.is_entry for computation in self.computations):
+            self.computations[-1].is_entry = True
+        facts = read_header(source, header)
+        return RawModule(
+            name, self.computations, self._error, self.constants, facts.aliases, facts.donors, facts.rest, source.source
+        )
+
+    def _error(self, position: int, message: str) -> CompileError:
+        return self.source.error(position, message)
+
+    def _computation(self, position: int) -> int:
+        source = self.source
+        match = _COMPUTATION.match(self.text, position)
+        if match is None:
+            raise source.error(position, f"expected a computation, found {source.found(position)}")
+        scan = source.skip(match.end())
+        if source.at(scan) == "(":
+            # the signature repeats what the parameters and the root say
+            scan = source.skip(source.closing(scan))
+            scan = source.expect(scan, "->", "after the parameters of a computation")
+            _, scan = self.types.read(scan)
+        scan = source.expect(scan, "{", f"to begin computation {match.group(2)}")
+        computation = RawComputation(match.group(2), [], None, position, bool(match.group(1)))
+        scan = self._instructions(scan, computation, 0)
+        attributes, scan = self._attributes(scan)
+        computation.execution_thread = unquote(attributes.get("execution_thread", ""))
+        self.computations.append(computation)
+        return scan
+
+    def _instructions(self, position: int, computation: RawComputation, depth: int) -> int:
+        source = self.source
+        while True:
+            position = source.skip(position)
+            character = source.at(position)
+            if character == "}":
+                break
+            if not character:
+                raise source.error(
+                    computation.position, "expected '}' to end this computation, found the end of the text"
+                )
+            position = self._instruction(position, computation, depth)
+        if not computation.instructions:
+            raise source.error(position, f"expected at least one instruction in computation {computation.name}")
+        return position + 1
+
+    def _instruction(self, position: int, computation: RawComputation, depth: int) -> int:
+        source, text = self.source, self.text
+        head = _HEAD.match(text, position)
+        if head is not None:
+            root, name, dtype, dims, layout, opcode = head.groups()
+            typed = self.types.array(dtype, dims, layout, head.start(3))
+            scan = head.end()
+        else:
+            start = _SLOW_HEAD.match(text, position)
+            if start is None:
+                raise source.error(
+                    position, f"expected an instruction such as 'a = f32[2] add(b, c)', found {source.found(position)}"
+                )
+            root, name = start.groups()
+            typed, scan = self.types.read(start.end())
+            scan = source.skip(scan)
+            match = _OPCODE.match(text, scan)
+            if match is None:
+                raise source.error(scan, f"expected an opcode and '(', found {source.found(scan)}")
+            opcode, scan = match.group(1), match.end()
+        opcode_position = scan - 1 - len(opcode)
+        instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
+        if opcode == "constant":
+            scan = self._constant(scan, instruction)
+        elif opcode == "parameter":
+            scan = self._parameter(scan, instruction)
+        else:
+            instruction.operands, scan = self._operands(scan, computation)
+        attributes, scan = self._attributes(scan, computation, depth)
+        metadata = self._read_metadata(attributes.pop("metadata", ""))
+        if metadata.rest:
+            attributes["metadata"] = f"{{{metadata.rest}}}"
+        instruction.loc = Loc(
+            name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
+        )
+        if opcode == "parameter":
+            instruction.properties = {"extra": hlo.ExtraAttr(tuple(attributes.items()))} if attributes else {}
+        else:
+            self._finish(instruction, opcode, attributes, opcode_position)
+        computation.instructions.append(instruction)
+        if root:
+            if computation.root is not None:
+                raise source.error(position, f"expected one ROOT in computation {computation.name}, found a second")
+            computation.root = name
+        return scan
+
+    def _finish(self, instruction: RawInstruction, opcode: str, attributes: Attributes, position: int) -> None:
+        """Sets opcode and properties; unwraps the short spelling of asynchronous ops, such as ``call-start``."""
+        if opcode not in hlo.OPCODES:
+            base, _, stage = opcode.rpartition("-")
+            if base not in hlo.OPCODES or stage not in ("start", "update", "done"):
+                raise self.source.error(position, f"expected an HLO opcode, found {opcode!r}", "EVRF001")
+            opcode = f"async-{stage}"
+            kept = {name: text for name, text in attributes.items() if name in ASYNC_ATTRIBUTES}
+            if stage == "start":
+                inner = {name: text for name, text in attributes.items() if name not in ASYNC_ATTRIBUTES}
+                kept["calls"] = self._wrap(instruction, base, inner, position)
+            attributes = kept
+        instruction.opcode = opcode
+        key = (opcode, tuple(attributes.items()))
+        properties = self._properties.get(key)
+        if properties is None:
+            if opcode == "constant":
+                properties = {"extra": hlo.ExtraAttr(tuple(attributes.items()))} if attributes else {}
+            else:
+                properties = self._read_properties(instruction, opcode, attributes)
+            self._properties[key] = properties
+        instruction.properties = {**properties, **instruction.properties} if instruction.properties else properties
+
+    def _read_properties(self, instruction: RawInstruction, opcode: str, attributes: Attributes) -> Properties:
+        try:
+            return read_attributes(opcode, attributes)
+        except AttributeError_ as problem:
+            position = instruction.position
+            if problem.name:
+                found = re.compile(rf"\b{re.escape(problem.name)}\s*=").search(self.text, position)
+                position = found.end() if found else position
+            raise self.source.error(position, problem.message) from None
+
+    def _wrap(self, instruction: RawInstruction, base: str, attributes: Attributes, position: int) -> str:
+        """Adds the computation that the long spelling of an asynchronous op calls; returns its name."""
+        parts = instruction.type.data if isinstance(instruction.type, hlo.TupleType) else ()
+        if len(parts) < 2 or not isinstance(parts[0], hlo.TupleType):
+            raise self.source.error(
+                instruction.position,
+                f"expected the type of {base}-start to be ((operands), result, ...), found {type_text(instruction.type)}",
+            )
+        name = f"wrapped_{base}.{instruction.key}"
+        loc, where = instruction.loc, instruction.position
+        parameters = [f"param_{index}" for index in range(len(parts[0].data))]
+        body = [
+            RawInstruction(key, "parameter", type_, _NO_OPERANDS, {}, Loc(key), where, parameter=index)
+            for index, (key, type_) in enumerate(zip(parameters, parts[0].data, strict=True))
+        ]
+        inner = RawInstruction(f"{base}.wrapped", base, parts[1], parameters, {}, loc, where)
+        self._finish(inner, base, attributes, position)
+        inner.loc = Loc(f"{base}.wrapped", loc.op_name, loc.source_file, loc.source_line, loc.text_line)
+        thread = unquote(attributes.get("async_execution_thread", ""))
+        self.computations.append(RawComputation(name, [*body, inner], inner.key, where, execution_thread=thread))
+        return name
+
+    def _read_metadata(self, text: str) -> Metadata:
+        known = self._metadata.get(text)
+        if known is None:
+            known = self._metadata[text] = read_metadata(text, self.frames)
+        return known
+
+    def _parameter(self, position: int, instruction: RawInstruction) -> int:
+        end = self.text.find(")", position)
+        number = self.text[position : max(end, position)].strip()
+        if not number.isdecimal() or len(number) > 9:
+            raise self.source.error(position, f"expected the number of a parameter, found {number[:60]!r}")
+        instruction.parameter = int(number)
+        return end + 1
+
+    def _constant(self, position: int, instruction: RawInstruction) -> int:
+        """Reads a literal into the constant pool; ``position`` is behind the opening parenthesis."""
+        source, text = self.source, self.text
+        depth, end = 1, position
+        while depth:
+            match = _PARENTHESIS.search(text, end)
+            if match is None:
+                raise source.error(position, "expected ')' to end this constant, found the end of the text")
+            depth += 1 if match.group() == "(" else -1
+            end = match.end()
+        if not isinstance(instruction.type, hlo.ArrayType):
+            raise source.error(position, f"expected a constant of an array type, found {type_text(instruction.type)}")
+        shape = instruction.type.data
+        try:
+            array = parse_literal(text[position : end - 1], shape)
+        except LiteralError as problem:
+            if str(problem) == "elided":
+                raise source.error(
+                    position,
+                    f"expected the value of constant {instruction.key}, found the placeholder {{...}}",
+                    remedy="print the module with its constants: as_hlo_text(print_large_constants=True), "
+                    "or --xla_dump_large_constants for a dump; or pass the serialized HloModuleProto",
+                ) from None
+            raise source.error(position, str(problem)) from None
+        digest = self.constants.add(splat_view(array), shape.dtype)
+        instruction.properties = {"value": hlo.ConstantAttr(digest)}
+        return end
+
+    def _operands(self, position: int, computation: RawComputation) -> tuple[list[str], int]:
+        """Names of the operands and the position behind the closing parenthesis."""
+        match = _OPERANDS.match(self.text, position)
+        if match is not None:
+            names = match.group(1).replace("%", "").replace(" ", "").split(",")
+            # "a b" would have become one name; only typed operands have such a space, and those have brackets
+            if all(names) and " " not in match.group(1).strip().replace(", ", ""):
+                return names, match.end()
+            if names == [""]:
+                return [], match.end()
+        source = self.source
+        operands: list[str] = []
+        scan = source.skip(position)
+        while source.at(scan) != ")":
+            typed = _TYPED_OPERAND.match(self.text, scan)
+            if typed is not None:
+                dtype, dims, layout, name = typed.groups()
+                scan = typed.end()
+                if dtype is not None:
+                    self.types.array(dtype, dims, layout, typed.start())
+            else:
+                if source.at(scan) == "(" or re.compile(r"[a-z]\w*\[").match(self.text, scan):
+                    _, scan = self.types.read(scan)
+                name, scan = source.identifier(scan, "the name of an operand")
+            operands.append(name)
+            scan = source.skip(scan)
+            if source.at(scan) != ")":
+                scan = source.skip(source.expect(scan, ",", "or ')' between operands"))
+        return operands, scan + 1
+
+    def _attributes(
+        self, position: int, computation: RawComputation | None = None, depth: int = 0
+    ) -> tuple[Attributes, int]:
+        """``, name=value`` pairs as text; computations written in place are read and replaced by a name."""
+        source, text = self.source, self.text
+        attributes: Attributes = {}
+        while True:
+            match = _ATTRIBUTE.match(text, position)
+            if match is not None:
+                name, value = match.groups()
+                end = match.end()
+                inline = False
+            else:
+                scan = source.skip(position)
+                if source.at(scan) != ",":
+                    return attributes, position
+                scan = source.skip(scan + 1)
+                head = _ATTRIBUTE_NAME.match(text, scan)
+                if head is None:
+                    raise source.error(
+                        scan, f"expected an attribute such as dimensions={{0}}, found {source.found(scan)}"
+                    )
+                name, start = head.group(1), head.end()
+                inline = computation is not None and name in _INLINE_CALLS and source.at(start) == "{"
+                if not inline:
+                    end = source.value_end(start)
+                    value = text[start:end]
+            if match is not None and computation is not None and name in _INLINE_CALLS and value[0] == "{":
+                inline, start = True, match.start(2)
+            if inline:
+                assert computation is not None
+                value, end = self._inline(start, computation, name, depth)
+            if name in attributes:
+                raise source.error(position, f"expected attribute {name} once, found it twice")
+            attributes[name] = value
+            position = end
+
+    def _inline(self, position: int, outer: RawComputation, attribute: str, depth: int) -> tuple[str, int]:
+        if depth >= MAX_INLINE_DEPTH:
+            raise self.source.error(position, f"expected at most {MAX_INLINE_DEPTH} computations inside each other")
+        name = f"{outer.name}.{attribute}.{len(self.computations)}"
+        inner = RawComputation(name, [], None, position)
+        end = self._instructions(position + 1, inner, depth + 1)
+        self.computations.append(inner)
+        return name, end

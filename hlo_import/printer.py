@@ -1,0 +1,130 @@
+"""``HloModule`` -> HLO text that XLA's own parser accepts.
+
+Names come from the locations; where passes left two ops with one name, later ones get a number. Layouts are row-major
+and left out, except in the header's entry layout.
+"""
+
+from neuronx_cc.hlo_import.attribute_text import attribute_texts, braces, quote
+from neuronx_cc.hlo_import.literals import literal_text
+from neuronx_cc.hlo_import.shapes import type_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import Loc
+
+_STALE_HEADER = frozenset(["entry_computation_layout", "is_scheduled", "input_output_alias", "buffer_donor"])
+"""Header attributes printed afresh, or true only of the text they came from."""
+
+
+def print_module(module: hlo.HloModule, large_constants: bool = True) -> str:
+    """The module as HLO text. Without ``large_constants`` those of more than ten elements print as ``{...}``."""
+    parts = [_header(module)]
+    for computation in module.computations():
+        parts.append("\n\n" + print_computation(computation, module, large_constants))
+    return "".join(parts) + "\n"
+
+
+def print_computation(computation: hlo.ComputationOp, module: hlo.HloModule, large_constants: bool = True) -> str:
+    """One computation as HLO text."""
+    names = value_names(computation)
+    root = computation.root
+    lines = [f"{'ENTRY ' if computation.is_entry.data else ''}{computation.computation_name} {{"]
+    for index, argument in enumerate(computation.block.args):
+        text = f"{names[argument]} = {type_text(argument.type)} parameter({index})"
+        extra = computation.attributes.get(f"param_extra.{index}")
+        extras = extra.data if isinstance(extra, hlo.ExtraAttr) else ()
+        text += _attributes(extras, computation.parameter_loc(index))
+        lines.append(f"  {'ROOT ' if argument is root else ''}{text}")
+    for op in computation.block.ops:
+        if isinstance(op, hlo.HloOp):
+            mark = "ROOT " if op.results[0] is root else ""
+            lines.append(f"  {mark}{_instruction(op, names, module, large_constants)}")
+    thread = computation.attributes.get("execution_thread")
+    lines.append(f"}}, execution_thread={quote(thread.data)}" if isinstance(thread, hlo.StrAttr) else "}")
+    return "\n".join(lines)
+
+
+def print_op(op: hlo.HloOp) -> str:
+    """One instruction as HLO text, for messages: constants as ``{...}`` and operands by their own names."""
+    names = {value: hlo.loc_of(value).name or "unnamed" for value in op.operands}
+    names[op.results[0]] = op.loc.name or "unnamed"
+    return _instruction(op, names, None, False)
+
+
+def value_names(computation: hlo.ComputationOp) -> dict[hlo.SSAValue, str]:
+    """A distinct HLO name for every value of ``computation``."""
+    used: dict[str, int] = {}
+    names: dict[hlo.SSAValue, str] = {}
+
+    def name(value: hlo.SSAValue, wanted: str) -> None:
+        chosen = wanted
+        while chosen in used:
+            used[wanted] += 1
+            chosen = f"{wanted}.{used[wanted]}"
+        used[chosen] = 0
+        names[value] = chosen
+
+    for index, argument in enumerate(computation.block.args):
+        name(argument, computation.parameter_loc(index).name or f"arg{index}")
+    for op in computation.block.ops:
+        if isinstance(op, hlo.HloOp):
+            name(op.results[0], op.loc.name or op.opcode)
+    return names
+
+
+def _header(module: hlo.HloModule) -> str:
+    parts = [f"HloModule {module.name}"]
+    if module.aliases:
+        aliases = [
+            f"{braces(alias.output_index)}: ({alias.parameter}, {braces(alias.parameter_index)}, "
+            f"{'must' if alias.must else 'may'}-alias)"
+            for alias in module.aliases
+        ]
+        parts.append(f"input_output_alias={{ {', '.join(aliases)} }}")
+    if module.donors:
+        donors = [f"({parameter}, {braces(index)})" for parameter, index in module.donors]
+        parts.append(f"buffer_donor={{ {', '.join(donors)} }}")
+    entry = module.entry
+    arguments = ", ".join(type_text(argument.type, layout=True) for argument in entry.block.args)
+    parts.append(f"entry_computation_layout={{({arguments})->{type_text(entry.root.type, layout=True)}}}")
+    parts.extend(f"{name}={text}" for name, text in module.header if name not in _STALE_HEADER)
+    return ", ".join(parts)
+
+
+def _instruction(
+    op: hlo.HloOp, names: dict[hlo.SSAValue, str], module: hlo.HloModule | None, large_constants: bool
+) -> str:
+    if isinstance(op, hlo.ConstantOp):
+        operands = _literal(op, module, large_constants)
+    else:
+        operands = ", ".join([names[operand] for operand in op.operands])
+    result = op.results[0]
+    attributes = tuple(attribute_texts(op, str))
+    return f"{names[result]} = {type_text(result.type)} {op.opcode}({operands}){_attributes(attributes, op.loc)}"
+
+
+def _literal(op: hlo.ConstantOp, module: hlo.HloModule | None, large_constants: bool) -> str:
+    shape = op.shape
+    if module is None or (not large_constants and shape.size > 10):
+        return "{...}"
+    return literal_text(module.constants[op.value.data], shape.dtype)
+
+
+def _attributes(attributes: tuple[tuple[str, str], ...], loc: Loc) -> str:
+    parts = []
+    metadata = _metadata(loc)
+    for name, text in attributes:
+        if name == "metadata":
+            metadata = [*metadata, text[1:-1]]
+        else:
+            parts.append(f", {name}={text}")
+    if metadata:
+        parts.append(f", metadata={{{' '.join(metadata)}}}")
+    return "".join(parts)
+
+
+def _metadata(loc: Loc) -> list[str]:
+    fields = [f"op_name={quote(loc.op_name)}"] if loc.op_name else []
+    if loc.source_file:
+        fields.append(f"source_file={quote(loc.source_file)}")
+    if loc.source_line:
+        fields.append(f"source_line={loc.source_line}")
+    return fields

@@ -1,0 +1,55 @@
+"""What both front ends (text, protos) hand to the builder: computations as plain records, nothing resolved yet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.constants import ConstantPool
+from neuronx_cc.ir.errors import CompileError, Loc
+
+Properties = dict[str, hlo.Attribute]
+
+CALL_FIELDS = ("to_apply", "calls", "body", "condition", "branches", "called")
+"""Properties that name computations."""
+
+
+@dataclass(slots=True)
+class RawInstruction:
+    """One instruction. ``operands`` are keys of other instructions of the computation (names or proto ids)."""
+
+    key: str | int
+    opcode: str
+    type: hlo.Attribute
+    operands: list[str] | list[int]
+    properties: Properties
+    loc: Loc
+    position: int
+    """Where it stands in the file, for ``RawModule.error``."""
+    layout: tuple[int, ...] | None = None
+    """Minor-to-major order when it is not row-major."""
+    parameter: int = -1
+    """Parameter number of a ``parameter``."""
+
+
+@dataclass(slots=True)
+class RawComputation:
+    name: str
+    instructions: list[RawInstruction]
+    root: str | int | None
+    """Key of the root; None means the last instruction."""
+    position: int
+    is_entry: bool = False
+    execution_thread: str = ""
+
+
+@dataclass(slots=True)
+class RawModule:
+    name: str
+    computations: list[RawComputation]
+    error: Callable[[int, str], CompileError]
+    """Makes an error for a position of the file."""
+    constants: ConstantPool = field(default_factory=ConstantPool)
+    aliases: tuple[hlo.Alias, ...] = ()
+    donors: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    header: tuple[tuple[str, str], ...] = ()
+    source: str = ""
