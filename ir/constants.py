@@ -4,6 +4,7 @@ Attributes only hold the digest, so hashing, cloning and printing IR never touch
 """
 
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,11 @@ class ConstantPool:
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._arrays
+
+    def keep(self, digests: Collection[str]) -> None:
+        """Drop all arrays but those of ``digests``."""
+        for key in self._arrays.keys() - set(digests):
+            del self._arrays[key]
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,34 @@
+"""Keeps one of each group of ops that compute the same from the same operands. Input and output: any hlo module.
+
+One forward sweep a computation. Operands of commutative ops are compared in either order. Barriers, random numbers and
+ops with effects are never merged.
+"""
+
+from collections.abc import Hashable
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.passes.dce import has_effects
+from neuronx_cc.passes.manager import PassContext
+
+COMMUTATIVE = frozenset([hlo.AddOp, hlo.MultiplyOp, hlo.AndOp, hlo.OrOp, hlo.XorOp])
+
+DISTINCT = frozenset([hlo.OptBarrierOp, hlo.RngOp, hlo.RngGetAndUpdateStateOp, hlo.AfterAllOp])
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        seen: dict[Hashable, hlo.SSAValue] = {}
+        for op in ops_of(computation.block):
+            kind = type(op)
+            if kind in DISTINCT or has_effects(op):
+                continue
+            operands: Hashable = tuple(map(id, op.operands))
+            if kind in COMMUTATIVE and id(op.operands[0]) > id(op.operands[1]):
+                operands = (id(op.operands[1]), id(op.operands[0]))
+            properties = op.properties
+            key = (kind, operands, op.results[0].type, frozenset(properties.items()))
+            first = seen.setdefault(key, op.results[0])
+            if first is not op.results[0]:
+                replace(op, first)

@@ -1,0 +1,107 @@
+"""Computes at compile time what depends on constants alone, through the reference semantics.
+
+Constants never grow: splats stay ``broadcast(constant)``, iota stays symbolic, and an op is folded only when its result
+is small or no larger than its constant operands. Folding of what is larger than ``SMALL`` elements waits for
+``fold_large_constants``, after the passes that decide the types and layouts of weights.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, insert_before, insert_constant, ops_of, replace
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.manager import PassContext
+
+SMALL = 4096
+"""Elements of operands and results that an early fold may have."""
+
+ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp)
+
+NEVER = (
+    hlo.ConstantOp,
+    hlo.IotaOp,
+    hlo.BroadcastOp,
+    hlo.TupleOp,
+    hlo.WhileOp,
+    hlo.ConditionalOp,
+    hlo.CustomCallOp,
+    hlo.OptBarrierOp,
+    hlo.StochasticConvertOp,
+    hlo.RngOp,
+    hlo.RngBitGeneratorOp,
+    hlo.RngGetAndUpdateStateOp,
+    hlo.AfterAllOp,
+)
+
+
+Apply = Callable[[hlo.HloOp, Sequence[Any]], Any]
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    fold(module, SMALL)
+
+
+def fold(module: HloModule, limit: int | None) -> None:
+    """One forward sweep; ``limit`` bounds the elements of operands and results, None lifts it."""
+    from neuronx_cc.ir.reference import evaluator
+
+    apply = evaluator(module).apply
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            if not op.operands or isinstance(op, NEVER) or not isinstance(op.results[0].type, hlo.ArrayType):
+                continue
+            if op.results[0].first_use is None:
+                continue
+            sources = [defining_op(operand) for operand in op.operands]
+            if all(isinstance(source, hlo.ConstantOp) for source in sources):
+                arrays = [module.constants[s.value.data] for s in sources if isinstance(s, hlo.ConstantOp)]
+                if _fits(op, sum(array.nbytes for array in arrays), max(array.size for array in arrays), limit):
+                    value = apply(op, arrays)
+                    dtype = op.shape.dtype
+                    replace(
+                        op,
+                        insert_constant(
+                            module, op, np.asarray(value).astype(NUMPY_DTYPE[dtype], copy=False), dtype, op.loc
+                        ),
+                    )
+            elif isinstance(op, ELEMENTWISE) and op.shape.rank:
+                _fold_splats(module, op, sources, apply)
+
+
+def _fits(op: hlo.HloOp, operand_bytes: int, largest: int, limit: int | None) -> bool:
+    shape = op.shape
+    if limit is not None and (shape.size > limit or largest > limit):
+        return False
+    return shape.nbytes <= operand_bytes or shape.size <= 64
+
+
+def _fold_splats(module: HloModule, op: hlo.HloOp, sources: list[hlo.Operation | None], apply: Apply) -> None:
+    """An elementwise op on splats is the splat of the op on scalars."""
+    scalars = []
+    for source in sources:
+        if isinstance(source, hlo.BroadcastOp):
+            source = defining_op(source.operand)
+        if not isinstance(source, hlo.ConstantOp) or source.shape.rank:
+            return
+        scalars.append(source.results[0])
+    dtype = op.shape.dtype
+    scalar_op = type(op).make(scalars, hlo.array_type(dtype, ()), op.loc, op.properties)
+    assert op.parent is not None
+    op.parent.insert_op_before(scalar_op, op)
+    value = apply(scalar_op, [module.constants[_digest(scalar)] for scalar in scalars])
+    constant = insert_constant(
+        module, op, np.asarray(value).astype(NUMPY_DTYPE[dtype], copy=False).reshape(()), dtype, op.loc
+    )
+    op.parent.erase_op(scalar_op)
+    properties = {"dimensions": hlo.IntsAttr(())}
+    replace(op, insert_before(op, hlo.BroadcastOp, (constant,), op.results[0].type, op.loc, properties))
+
+
+def _digest(value: hlo.SSAValue) -> str:
+    op = defining_op(value)
+    assert isinstance(op, hlo.ConstantOp)
+    return op.value.data

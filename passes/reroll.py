@@ -1,0 +1,180 @@
+"""Recognises functions that arrive expanded and puts the one op back that engines have. Input: an inlined module.
+
+* ``1 / (1 + exp(-x))`` -> ``logistic(x)``.
+* The complementary error function, which JAX lowers to 65 ops (two polynomials, an exponential and selects), inside
+  exact GELU: every use multiplies it. Then ``erfc(t)`` -> ``1 - erf(t)``, and ``erfc(-x * c)`` -> ``1 + erf(x * c)``.
+  The error is at most 1.2e-7 absolute; relative accuracy of the far tail, where erfc is below that, is lost, so an erfc
+  used in any other way stays as it is.
+
+The match is structural: the ops below the root are numbered by opcode, operands and constants, and compared with the
+numbers of the same expression built here.
+"""
+
+from collections.abc import Callable
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, insert_before, insert_splat, ops_of, replace
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.canonicalize import result_op
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.values import is_float, splat_number
+
+COMMUTATIVE = ("add", "multiply")
+
+SMALL = (7.85386146e-05, -0.000801019371, 0.00518832775, -0.0268538129, 0.112835854, -0.37612626, 1.12837911)
+"""erf(x) / x as a polynomial in x**2, highest power first."""
+
+MIDDLE = (
+    *(0.0232682, -0.138703942, 0.368742466, -0.582473278, 0.621000469),
+    *(-0.494451523, 0.340488, -0.274112701, 0.563825965),
+)
+"""erfc(x) * x * exp(x**2) as a polynomial in 1 / x**2, for 1 <= x < 2."""
+
+LARGE = (-10.477664, 12.9772, -7.49551868, 2.92101908, -1.01526523, 0.42184633, -0.282076746, 0.564189494)
+"""The same for 2 <= x."""
+
+
+class Numbering:
+    """Equal numbers for equal expressions: hash-consing over opcode, attributes and operand numbers."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def of(self, opcode: str, *operands: int, note: str = "") -> int:
+        if opcode in COMMUTATIVE:
+            operands = tuple(sorted(operands))
+        return self._numbers.setdefault((opcode, note, *operands), len(self._numbers))
+
+    def constant(self, number: float) -> int:
+        return self.of("constant", note=f"{number:.5g}")
+
+    def value(self, value: hlo.SSAValue, argument: hlo.SSAValue, module: HloModule, seen: dict[object, int]) -> int:
+        """The number of ``value`` as a function of ``argument``, which has the number of ``of("x")``."""
+        if value is argument:
+            return self.of("x")
+        if value in seen:
+            return seen[value]
+        op = defining_op(value)
+        number = splat_number(value, module)
+        if number is not None:
+            result = self.constant(number)
+        elif not isinstance(op, ELEMENTWISE) or len(seen) > MOST_OPS:
+            result = self.of("other", note=str(id(value)))
+        else:
+            note = op.direction.data if isinstance(op, hlo.CompareOp) else ""
+            operands = [self.value(operand, argument, module, seen) for operand in op.operands]
+            result = self.of(op.opcode, *operands, note=note)
+        seen[value] = result
+        return result
+
+
+ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp)
+MOST_OPS = 200
+"""More distinct values than any expansion here has: the walk stops."""
+
+
+def erfc_number(numbering: Numbering) -> int:
+    """The number of XLA's expansion of ``erfc(x)`` for f32 (``math.cc``, after Cephes)."""
+    of, constant = numbering.of, numbering.constant
+    x, one, two, zero = of("x"), constant(1), constant(2), constant(0)
+
+    def polynomial(argument: int, coefficients: tuple[float, ...]) -> int:
+        total = constant(coefficients[0])
+        for coefficient in coefficients[1:]:
+            total = of("add", of("multiply", total, argument), constant(coefficient))
+        return total
+
+    square, magnitude = of("multiply", x, x), of("abs", x)
+    near = of("subtract", one, of("multiply", x, polynomial(square, SMALL)))
+    exponent, inverse = of("negate", square), of("divide", one, square)
+    scale = of("multiply", of("exponential", exponent), of("divide", one, magnitude))
+    is_middle = of("compare", magnitude, two, note="LT")
+    tail = of("multiply", scale, of("select", is_middle, polynomial(inverse, MIDDLE), polynomial(inverse, LARGE)))
+    tail = of("select", of("compare", exponent, constant(-88.7228394), note="LT"), zero, tail)
+    far = of("select", of("compare", x, zero, note="LT"), of("subtract", two, tail), tail)
+    return of("select", of("compare", magnitude, one, note="LT"), near, far)
+
+
+def _erfc(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    assert isinstance(op, hlo.SelectOp)
+    condition = result_op(op.predicate)
+    if not isinstance(condition, hlo.CompareOp) or op.shape.dtype != "f32":
+        return None
+    magnitude = result_op(condition.lhs)
+    if not isinstance(magnitude, hlo.AbsOp) or splat_number(condition.rhs, module) != 1:
+        return None
+    numbering = Numbering()
+    expected = erfc_number(numbering)
+    argument = magnitude.operand
+    if numbering.value(op.results[0], argument, module, {}) != expected or not _only_scales(op.results[0]):
+        return None
+    one = _splat(op, module, 1.0)
+    positive = _negated_scale(op, argument, module)
+    if positive is not None:
+        return _make(op, hlo.AddOp, _make(op, hlo.ErfOp, positive), one)
+    return _make(op, hlo.SubtractOp, one, _make(op, hlo.ErfOp, argument))
+
+
+def _only_scales(value: hlo.SSAValue) -> bool:
+    """Whether every use of ``value`` multiplies it, perhaps after a conversion."""
+    for use in value.uses:
+        user = use.operation
+        if isinstance(user, hlo.ConvertOp):
+            if not _only_scales(user.results[0]):
+                return False
+        elif not isinstance(user, hlo.MultiplyOp):
+            return False
+    return True
+
+
+def _negated_scale(op: hlo.HloOp, argument: hlo.SSAValue, module: HloModule) -> hlo.SSAValue | None:
+    """``x * c`` when ``argument`` is ``-x * c`` or ``x * -c`` with a positive constant ``c``."""
+    product = result_op(argument)
+    if not isinstance(product, hlo.MultiplyOp):
+        return None
+    scale = splat_number(product.rhs, module)
+    if scale is None or product.shape.dtype != "f32":
+        return None
+    negated = result_op(product.lhs)
+    if isinstance(negated, hlo.NegateOp):
+        return _make(op, hlo.MultiplyOp, negated.operand, product.rhs)
+    return _make(op, hlo.MultiplyOp, product.lhs, _splat(op, module, -scale)) if scale < 0 else None
+
+
+def _logistic(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    assert isinstance(op, hlo.DivideOp)
+    below = result_op(op.rhs)
+    if not is_float(op.shape.dtype) or splat_number(op.lhs, module) != 1 or not isinstance(below, hlo.AddOp):
+        return None
+    for term, other in ((below.lhs, below.rhs), (below.rhs, below.lhs)):
+        power = result_op(term)
+        if splat_number(other, module) == 1 and isinstance(power, hlo.ExponentialOp):
+            negated = result_op(power.operand)
+            return _make(op, hlo.LogisticOp, negated.operand) if isinstance(negated, hlo.NegateOp) else None
+    return None
+
+
+def _make(op: hlo.HloOp, kind: type[hlo.HloOp], *operands: hlo.SSAValue) -> hlo.SSAValue:
+    return insert_before(op, kind, operands, op.results[0].type, op.loc)
+
+
+def _splat(op: hlo.HloOp, module: HloModule, number: float) -> hlo.SSAValue:
+    shape = op.shape
+    return insert_splat(module, op, NUMPY_DTYPE[shape.dtype].type(number), shape.dtype, shape.dims, op.loc)
+
+
+PATTERNS: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
+    hlo.SelectOp: _erfc,
+    hlo.DivideOp: _logistic,
+}
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            pattern = PATTERNS.get(type(op))
+            if pattern is not None and isinstance(op.results[0].type, hlo.ArrayType):
+                value = pattern(op, module)
+                if value is not None:
+                    replace(op, value)
