@@ -15,12 +15,14 @@ from neuronx_cc.ir.reference.control import CONTROL, CONTROL_CALLING
 from neuronx_cc.ir.reference.elementwise import ELEMENTWISE
 from neuronx_cc.ir.reference.evaluator import Evaluator, Watch
 from neuronx_cc.ir.reference.indexing import INDEXING, INDEXING_CALLING
+from neuronx_cc.ir.reference.linalg import LINALG
 from neuronx_cc.ir.reference.movement import MOVEMENT
+from neuronx_cc.ir.reference.random import RANDOM
 from neuronx_cc.ir.reference.values import Array, Value
 
 __all__ = ["CALLING", "REFERENCE", "Array", "Evaluator", "Value", "evaluate", "evaluator"]
 
-REFERENCE: dict[str, Callable[..., Value]] = ELEMENTWISE | MOVEMENT | COMPUTE | INDEXING | CONTROL
+REFERENCE: dict[str, Callable[..., Value]] = ELEMENTWISE | MOVEMENT | COMPUTE | INDEXING | LINALG | RANDOM | CONTROL
 """Opcode -> ``fn(op, *values)``."""
 
 CALLING: dict[str, Callable[..., Value]] = COMPUTE_CALLING | INDEXING_CALLING | CONTROL_CALLING

@@ -1,0 +1,141 @@
+"""Checks a module against the coverage table and names everything that would not compile, at once.
+
+Input: a module after import. Output: ``Problem``s in program order; the ``check_operators`` pass raises or warns.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, cast
+
+from neuronx_cc.ir.operators_table import CUSTOM_CALLS, DTYPES, GENERATED, OPERATORS, RELEASES, Operator
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir import hlo
+    from neuronx_cc.ir.errors import Loc
+
+_COMBINING = frozenset(
+    [
+        "all-reduce",
+        "all-reduce-start",
+        "collective-reduce",
+        "reduce",
+        "reduce-scatter",
+        "reduce-window",
+        "scan",
+        "scatter",
+        "select-and-scatter",
+        "sort",
+    ]
+)
+"""Ops whose computation is part of the op, not code of its own."""
+
+_NARROWED = {"s64": "s32", "u64": "u32"}
+"""The integer narrowing pass runs after this check."""
+
+_DTYPE_CODES = {
+    "c64": ("EVRF004", "keep real and imaginary parts as two arrays"),
+    "c128": ("EVRF004", "keep real and imaginary parts as two arrays"),
+    "f64": ("ESPP004", "use f32 (jax_enable_x64 off)"),
+    "f8e4m3fn": ("EVRF051", "use f8e4m3, or bf16"),
+    "f8e4m3fnuz": ("EVRF005", "use f16, or f8e4m3"),
+    "f8e4m3b11fnuz": ("EVRF005", "use f16, or f8e4m3"),
+    "f8e5m2fnuz": ("EVRF005", "use f16, or f8e5m2"),
+    "f8e3m4": ("ESPP047", "use f16, or f8e4m3"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One op that would not compile, or (``warns``) would compile to something else than meant."""
+
+    code: str
+    opcode: str
+    message: str
+    remedy: str
+    loc: "Loc"
+    warns: bool = False
+
+
+def check_module(module: "hlo.HloModule", release: str = "latest") -> list[Problem]:
+    """Everything in ``module`` outside ``release``'s operator set. ValueError for an unknown release."""
+    if release not in RELEASES:
+        raise ValueError(f"unknown release {release!r}; known: {', '.join(RELEASES)}")
+    combiners = {
+        name
+        for computation in module.computations()
+        for op in computation.block.ops
+        if getattr(op, "opcode", "") in _COMBINING
+        for name in cast(Any, op).to_apply.data
+    }
+    problems: list[Problem] = []
+    for computation in module.computations():
+        if computation.computation_name in combiners:
+            continue
+        if computation.is_entry.data:
+            for index, argument in enumerate(computation.block.args):
+                problems += _dtype_problems(OPERATORS["parameter"], [argument.type], computation.parameter_loc(index))
+        for op in computation.block.ops:
+            if hasattr(op, "opcode"):
+                problems += check_op(cast("hlo.HloOp", op), module, release)
+    return problems
+
+
+def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Problem]:
+    """The problems of one op; a missing row or status hides the finer ones."""
+    row, loc = OPERATORS[op.opcode], op.loc
+    problems: list[Problem] = []
+    if op.opcode == "custom-call":
+        problems.append(_custom_call_problem(op))
+    elif row.status not in GENERATED:
+        remedy = row.remedy or "rewrite the model without it; `neuronx-cc list-operators` prints what compiles"
+        problems.append(
+            Problem("EVRF001", op.opcode, f"operator {op.opcode} is not supported: {row.reason}", remedy, loc)
+        )
+    elif not row.introduced(release):
+        came = "later" if row.since == "latest" else f"in {row.since}"
+        message = f"operator {op.opcode} is not supported by release {release} (it came {came})"
+        problems.append(Problem("EVRF001", op.opcode, message, "compile with --release latest", loc))
+    for limit in row.limits_of(release):
+        if (limit.warns or not problems) and not limit.holds(op, module):
+            where = f" in release {release}" if release != "latest" else ""
+            message = f"{op.opcode}{where}: {limit.sentence}"
+            problems.append(Problem(limit.code, op.opcode, message, limit.remedy, loc, limit.warns))
+    if any(not problem.warns for problem in problems):
+        return problems
+    problems += _dtype_problems(row, [operand.type for operand in op.operands], loc, row.dtypes)
+    if not problems:
+        problems += _dtype_problems(row, [op.results[0].type], loc)
+    return problems
+
+
+def _custom_call_problem(op: "hlo.HloOp") -> Problem:
+    target = cast(Any, op).target.data
+    known = CUSTOM_CALLS.get(target)
+    if known is not None:
+        message = f"custom call {target} ({known.family}) is not supported yet"
+        return Problem("EVRF001", op.opcode, message, "write it with plain operators", op.loc)
+    close = get_close_matches(target, CUSTOM_CALLS, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    message = f"custom-call target {target!r} is not recognised; known targets: {', '.join(CUSTOM_CALLS)}"
+    return Problem("EHCA005", op.opcode, message, f"{hint}write it with plain operators", op.loc)
+
+
+def _dtype_problems(
+    row: Operator, types: "list[hlo.Attribute]", loc: "Loc", taken: tuple[str, ...] = DTYPES
+) -> Iterator[Problem]:
+    """At most one problem: the first element type that is not ``taken`` (64-bit integers count as 32-bit ones)."""
+    for dtype in (leaf for type_ in types for leaf in _element_types(type_)):
+        if _NARROWED.get(dtype, dtype) not in taken:
+            code, remedy = _DTYPE_CODES.get(dtype, ("ESPP004", f"use one of {', '.join(taken)}"))
+            yield Problem(code, row.opcode, f"{row.opcode}: element type {dtype} is not supported", remedy, loc)
+            return
+
+
+def _element_types(type_: Any) -> Iterator[str]:
+    """Element types of an array or tuple type; none for a token."""
+    if isinstance(type_.data, tuple):
+        for part in type_.data:
+            yield from _element_types(part)
+    elif not isinstance(type_.data, str):
+        yield type_.data.dtype

@@ -1,0 +1,456 @@
+"""The rows of the operator coverage table (see ``ir.operators``), in opcode order, and the custom-call targets.
+
+To flip a row, change its status word; to constrain it, add a ``Limit`` (predicates live in ``ir.operators_limits``).
+Sources: the vendor's XLA operator list and notes as printed with releases 2.1 to 2.3, and the published error codes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from neuronx_cc.ir import operators_limits as limits
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir import hlo
+
+RELEASES = ("2.1", "2.2", "2.3", "latest")
+"""Vendor releases whose operator sets ``--release`` selects, oldest first."""
+
+VENDOR = ("2.1", "2.2", "2.3")
+
+GENERATED = frozenset(["native", "decomposed", "folded"])
+"""Statuses that compile."""
+
+F = ("f32", "bf16", "f16", "f8e4m3", "f8e5m2")
+I = ("s8", "s16", "s32", "u8", "u16", "u32")  # noqa: E741
+P = ("pred",)
+ALL = (*F, *I, *P)
+
+DTYPES = ALL
+"""Element types of the target; 64-bit integers are narrowed first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A constraint in some releases. ``holds(op, module)`` says whether an op keeps it."""
+
+    releases: tuple[str, ...]
+    sentence: str
+    holds: "Callable[[hlo.HloOp, hlo.HloModule], bool]"
+    remedy: str = ""
+    code: str = "EVRF001"
+    warns: bool = False
+    """The vendor compiled it, with a caveat: a warning rather than an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row: an opcode, its printed names, what we do with it and where it is limited."""
+
+    opcode: str
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    status: str
+    """native, decomposed, folded (these compile), planned or refused."""
+    since: str = "latest"
+    """Vendor release that introduced it; ``latest`` when it is in no list up to 2.3."""
+    limits: tuple[Limit, ...] = ()
+    reason: str = ""
+    """Why it is refused, or what it waits for."""
+    remedy: str = ""
+    """What to write instead."""
+
+    def introduced(self, release: str) -> bool:
+        return RELEASES.index(self.since) <= RELEASES.index(release)
+
+    def limits_of(self, release: str) -> tuple[Limit, ...]:
+        return tuple(limit for limit in self.limits if release in limit.releases)
+
+
+def _row(
+    opcode: str,
+    names: str,
+    dtypes: tuple[str, ...],
+    status: str,
+    since: str = "latest",
+    *limits: Limit,
+    reason: str = "",
+    remedy: str = "",
+) -> Operator:
+    return Operator(opcode, tuple(names.split()), dtypes, status, since, limits, reason, remedy)
+
+
+_ONE_DEVICE = "collectives come with multi-core execution"
+_LINALG = "linear algebra is not generated yet"
+_HOST = "the device has no host channel inside a program"
+_DYNAMIC = "shapes are static"
+_COMPLEX = "complex arithmetic is not generated yet"
+_WINDOWS = "windows are not generated yet"
+
+_ROWS = (
+    _row("abs", "Abs", (*F, *I), "native", "2.1"),
+    _row("acos", "Acos", F, "decomposed"),
+    _row("acosh", "Acosh", F, "decomposed"),
+    _row("add", "Add", ALL, "native", "2.1"),
+    _row("add-dependency", "AddDependency", ALL, "planned", reason="tokens are not generated yet"),
+    _row("after-all", "AfterAll", (), "planned", reason="tokens are not generated yet"),
+    _row("all-gather", "Allgather", ALL, "planned", "2.1", reason=_ONE_DEVICE),
+    _row("all-gather-done", "", ALL, "planned", reason=_ONE_DEVICE),
+    _row("all-gather-start", "", ALL, "planned", reason=_ONE_DEVICE),
+    _row("all-reduce", "Allreduce", ALL, "planned", "2.1", reason=_ONE_DEVICE),
+    _row("all-reduce-done", "", ALL, "planned", reason=_ONE_DEVICE),
+    _row("all-reduce-start", "", ALL, "planned", reason=_ONE_DEVICE),
+    _row("all-to-all", "AllToAll", ALL, "planned", reason=_ONE_DEVICE),
+    _row("and", "And LogicalAnd", (*I, *P), "native", "2.1"),
+    _row("asin", "Asin", F, "decomposed"),
+    _row("asinh", "Asinh", F, "decomposed"),
+    _row("async-done", "", ALL, "planned", reason="asynchronous calls are not inlined yet"),
+    _row("async-start", "", ALL, "planned", reason="asynchronous calls are not inlined yet"),
+    _row("async-update", "", ALL, "planned", reason="asynchronous calls are not inlined yet"),
+    _row("atan", "Atan", F, "decomposed"),
+    _row("atan2", "Atan2", F, "decomposed", "2.2"),
+    _row("atanh", "Atanh", F, "decomposed"),
+    _row(
+        "batch-norm-grad",
+        "Batchnormgrad",
+        F,
+        "planned",
+        "2.1",
+        reason="batch normalisation is not decomposed yet",
+        remedy="write it as reduce, multiply and add (JAX and Flax do)",
+    ),
+    _row(
+        "batch-norm-inference",
+        "Batchnorminference",
+        F,
+        "planned",
+        "2.1",
+        reason="batch normalisation is not decomposed yet",
+        remedy="write it as multiply and add with the folded scale and offset",
+    ),
+    _row(
+        "batch-norm-training",
+        "Batchnorm",
+        F,
+        "planned",
+        "2.1",
+        reason="batch normalisation is not decomposed yet",
+        remedy="write it as reduce, multiply and add (JAX and Flax do)",
+    ),
+    _row("bitcast", "", ALL, "folded", "2.1"),
+    _row("bitcast-convert", "BitcastConvertType", ALL, "native"),
+    _row("broadcast", "Broadcast BroadcastInDim", ALL, "folded", "2.1"),
+    _row("call", "Call", ALL, "folded", "2.1"),
+    _row("cbrt", "Cbrt", F, "decomposed"),
+    _row("ceil", "Ceil", F, "decomposed", "2.1"),
+    _row(
+        "cholesky",
+        "Cholesky",
+        F,
+        "planned",
+        reason=_LINALG,
+        remedy="factor on the host, or write the column loop with slice, dot and sqrt",
+    ),
+    _row("clamp", "Clamp", (*F, *I), "decomposed", "2.1"),
+    _row("collective-broadcast", "CollectiveBroadcast", ALL, "planned", reason=_ONE_DEVICE),
+    _row("collective-permute", "CollectivePermute", ALL, "planned", reason=_ONE_DEVICE),
+    _row("collective-permute-done", "", ALL, "planned", reason=_ONE_DEVICE),
+    _row("collective-permute-start", "", ALL, "planned", reason=_ONE_DEVICE),
+    _row("collective-reduce", "CollectiveReduce", ALL, "planned", reason=_ONE_DEVICE),
+    _row("compare", "Compare Eq Ge Gt Le Lt Ne", ALL, "native", "2.1"),
+    _row("complex", "Complex", F, "planned", reason=_COMPLEX, remedy="keep real and imaginary parts as two arrays"),
+    _row("concatenate", "Concatenate", ALL, "folded", "2.1"),
+    _row(
+        "conditional",
+        "Conditional",
+        ALL,
+        "planned",
+        reason="run-time control flow is not generated yet",
+        remedy="compute both branches and select (jnp.where instead of lax.cond)",
+    ),
+    _row("constant", "Constant ConstantLiteral", ALL, "native", "2.1"),
+    _row("convert", "ConvertElementType", ALL, "native", "2.1"),
+    _row("convolution", "Convolution", F, "planned", reason="convolutions are not generated yet"),
+    _row("copy", "Copy", ALL, "folded", "2.1"),
+    _row("copy-done", "", ALL, "planned", reason="asynchronous copies are not inlined yet"),
+    _row("copy-start", "", ALL, "planned", reason="asynchronous copies are not inlined yet"),
+    _row("cosh", "Cosh", F, "decomposed"),
+    _row("cosine", "Cos", F, "native", "2.1"),
+    _row("count-leading-zeros", "Clz", I, "decomposed"),
+    _row("custom-call", "Customcall", ALL, "planned", "2.1", reason="custom-call targets are not expanded yet"),
+    _row("divide", "Div", (*F, *I), "native", "2.1"),
+    _row("domain", "", ALL, "planned", reason="sharding domains are not removed yet"),
+    _row("dot", "Dot DotGeneral", (*F, *I), "native", "2.1"),
+    _row(
+        "dynamic-reshape", "DynamicReshape", ALL, "refused", reason=_DYNAMIC, remedy="pad or bucket to a static shape"
+    ),
+    _row("dynamic-slice", "DynamicSlice", ALL, "native"),
+    _row(
+        "dynamic-update-slice",
+        "DynamicUpdateSlice",
+        ALL,
+        "native",
+        "2.2",
+        Limit(
+            ("2.2", "2.3"),
+            "Only for constant start indices.",
+            limits.starts_are_constant,
+            "make the start indices constants, or compile with --release latest",
+        ),
+    ),
+    _row("erf", "Erf", F, "native"),
+    _row("exponential", "Exp", F, "native", "2.1"),
+    _row("exponential-minus-one", "Expm1", F, "decomposed"),
+    _row(
+        "fft",
+        "Fft",
+        ("f32",),
+        "planned",
+        reason=_COMPLEX,
+        remedy="multiply by the Fourier matrix, real and imaginary parts apart",
+    ),
+    _row("floor", "Floor", F, "decomposed", "2.1"),
+    _row("fusion", "", ALL, "folded", "2.1"),
+    _row(
+        "gather",
+        "Gather",
+        ALL,
+        "native",
+        "2.1",
+        Limit(
+            VENDOR,
+            "Only when start_index_map and the remapped offset dims are disjoint.",
+            limits.gather_dims_disjoint,
+            "index whole rows along the gathered dimensions, or compile with --release latest",
+        ),
+        Limit(
+            ("latest",),
+            "Only as an embedding lookup: one gathered dimension, the others taken whole.",
+            limits.gather_is_lookup,
+            "flatten the gathered dimensions into one index, or use dynamic-slice",
+        ),
+    ),
+    _row("get-dimension-size", "GetDimensionSize", ALL, "planned", reason="static sizes are not folded yet"),
+    _row("get-tuple-element", "GetTupleElement", ALL, "folded", "2.1"),
+    _row("imag", "Imag", F, "planned", reason=_COMPLEX, remedy="keep real and imaginary parts as two arrays"),
+    _row("infeed", "Infeed", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
+    _row("iota", "Iota", (*F, *I), "native", "2.1"),
+    _row("is-finite", "IsFinite", F, "decomposed"),
+    _row("log", "Log", F, "native", "2.1"),
+    _row("log-plus-one", "Log1p", F, "decomposed"),
+    _row("logistic", "Logistic", F, "native"),
+    _row("map", "Map", ALL, "folded"),
+    _row("maximum", "Max", ALL, "native", "2.1"),
+    _row("minimum", "Min", ALL, "native", "2.1"),
+    _row("mulhi", "MulHi", I, "decomposed"),
+    _row("multiply", "Mul", ALL, "native", "2.1"),
+    _row("negate", "Neg", (*F, *I), "native", "2.1"),
+    _row("not", "LogicalNot Not", (*I, *P), "native", "2.2"),
+    _row("opt-barrier", "OptimizationBarrier", ALL, "folded"),
+    _row("or", "Or LogicalOr", (*I, *P), "native"),
+    _row("outfeed", "Outfeed", ALL, "refused", reason=_HOST, remedy="return the data as an output"),
+    _row("pad", "Pad", ALL, "native", "2.1"),
+    _row("parameter", "Parameter", ALL, "folded", "2.1"),
+    _row("partition-id", "PartitionId", ("u32",), "planned", reason=_ONE_DEVICE),
+    _row("popcnt", "PopulationCount", I, "decomposed"),
+    _row(
+        "power",
+        "Pow",
+        (*F, *I),
+        "decomposed",
+        "2.1",
+        Limit(
+            ("2.1", "2.2"),
+            "The exponent must be a compile-time integer constant.",
+            limits.exponent_is_constant_integer,
+            "use a constant integer exponent, or exp(y * log(x)), or compile with --release latest",
+        ),
+    ),
+    _row("ragged-all-to-all", "RaggedAllToAll", ALL, "planned", reason=_ONE_DEVICE),
+    _row(
+        "ragged-dot",
+        "RaggedDot",
+        F,
+        "planned",
+        reason="groups of run-time size are not generated yet",
+        remedy="mask the rows of each group and use dot",
+    ),
+    _row("real", "Real", F, "planned", reason=_COMPLEX, remedy="keep real and imaginary parts as two arrays"),
+    _row("recv", "Recv", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
+    _row("recv-done", "", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
+    _row(
+        "reduce",
+        "Reduce",
+        ALL,
+        "native",
+        "2.1",
+        Limit(
+            VENDOR,
+            "The computation must be min, max, add or mul and the initial value a constant.",
+            limits.reduce_is_plain,
+            "use one of the four computations with a constant initial value, or compile with --release latest",
+        ),
+        Limit(
+            ("latest",),
+            "The computation must be add, mul, max, min, and, or, or an argmax-style choice over (value, index) pairs.",
+            limits.reduce_is_generated,
+            "split the computation into several reductions",
+        ),
+    ),
+    _row("reduce-precision", "ReducePrecision", F, "decomposed"),
+    _row("reduce-scatter", "ReduceScatter", ALL, "planned", reason=_ONE_DEVICE),
+    _row(
+        "reduce-window",
+        "ReduceWindow",
+        ALL,
+        "planned",
+        reason=_WINDOWS,
+        remedy="combine strided slices, or use a dot with a triangular matrix for cumulative sums",
+    ),
+    _row("remainder", "Rem", (*F, *I), "decomposed"),
+    _row("replica-id", "ReplicaId", ("u32",), "planned", reason=_ONE_DEVICE),
+    _row("reshape", "Reshape", ALL, "folded", "2.1"),
+    _row("reverse", "Rev", ALL, "folded", "2.3"),
+    _row(
+        "rng",
+        "RngUniform",
+        (*F, *I),
+        "planned",
+        "2.1",
+        reason="random numbers are not generated yet",
+        remedy="use jax.random (threefry), which needs only integer arithmetic",
+    ),
+    _row(
+        "rng-bit-generator",
+        "RngBitGenerator",
+        I,
+        "planned",
+        "2.1",
+        Limit(VENDOR, "Ignores the user's seed.", limits.never, "compile with --release latest", warns=True),
+        reason="random numbers are not generated yet",
+        remedy="use jax.random (threefry), which needs only integer arithmetic",
+    ),
+    _row(
+        "rng-get-and-update-state",
+        "",
+        ("u32",),
+        "planned",
+        reason="random numbers are not generated yet",
+        remedy="pass the state as a parameter and return it",
+    ),
+    _row("round-nearest-afz", "Round", F, "decomposed"),
+    _row("round-nearest-even", "RoundNearestEven", F, "decomposed"),
+    _row("rsqrt", "Rsqrt", F, "native", "2.1"),
+    _row("scaled-dot", "ScaledDot", F, "planned", reason="block scales are not expanded yet"),
+    _row("scan", "Scan", ALL, "planned", reason="scans are not generated yet", remedy="unroll it"),
+    _row(
+        "scatter",
+        "Scatter",
+        ALL,
+        "planned",
+        "2.1",
+        reason="scatters are not generated yet",
+        remedy="multiply by a one-hot matrix (dot), or use dynamic-update-slice",
+    ),
+    _row("select", "Select", ALL, "native", "2.1"),
+    _row(
+        "select-and-scatter",
+        "SelectAndScatter",
+        F,
+        "planned",
+        reason=_WINDOWS,
+        remedy="compare strided slices with the pooled maximum and select",
+    ),
+    _row("send", "Send", ALL, "refused", reason=_HOST, remedy="return the data as an output"),
+    _row("send-done", "", ALL, "refused", reason=_HOST, remedy="return the data as an output"),
+    _row(
+        "set-dimension-size",
+        "SetDimensionSize",
+        ALL,
+        "refused",
+        reason=_DYNAMIC,
+        remedy="pad or bucket to a static shape",
+    ),
+    _row("shift-left", "ShiftLeft", I, "native"),
+    _row("shift-right-arithmetic", "ShiftRightArithmetic", I, "native"),
+    _row("shift-right-logical", "ShiftRightLogical", I, "native", "2.1"),
+    _row("shuffle", "", ALL, "planned", reason="shuffles are not generated yet"),
+    _row("sign", "Sign", (*F, *I), "native", "2.1"),
+    _row("sine", "Sin", F, "native", "2.1"),
+    _row("sinh", "Sinh", F, "decomposed"),
+    _row("slice", "Slice", ALL, "folded", "2.1"),
+    _row("sort", "Sort", ALL, "planned", reason="sorting is not generated yet", remedy="sort on the host"),
+    _row("sqrt", "Sqrt", F, "native", "2.1"),
+    _row(
+        "stochastic-convert",
+        "StochasticConvertType",
+        F,
+        "planned",
+        reason="stochastic rounding from explicit bits is not generated yet",
+        remedy="use convert, and the simulator's --stochastic-rounding",
+    ),
+    _row("subtract", "Sub", (*F, *I), "native", "2.1"),
+    _row("tan", "Tan", F, "decomposed"),
+    _row("tanh", "Tanh", F, "native", "2.1"),
+    _row("topk", "TopK", (*F, *I), "planned", reason="sorting is not generated yet", remedy="repeat argmax k times"),
+    _row("transpose", "Transpose", ALL, "native", "2.1"),
+    _row(
+        "triangular-solve",
+        "TriangularSolve",
+        F,
+        "planned",
+        reason=_LINALG,
+        remedy="substitute row by row with slice and dot, or invert on the host",
+    ),
+    _row("tuple", "Tuple", ALL, "folded", "2.1"),
+    _row(
+        "while",
+        "While",
+        ALL,
+        "planned",
+        reason="run-time control flow is not generated yet",
+        remedy="unroll the loop (a Python for loop, or unroll=True for lax.scan)",
+    ),
+    _row("xor", "Xor", (*I, *P), "native"),
+)
+
+OPERATORS: dict[str, Operator] = {row.opcode: row for row in _ROWS}
+"""Opcode -> row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCall:
+    """A custom-call target the vendor's compiler recognises."""
+
+    target: str
+    family: str
+    status: str
+
+
+_TARGETS = {
+    "activation and normalisation": (
+        "AwsNeuronErf AwsNeuronGelu AwsNeuronGeluApprxTanh AwsNeuronGeluBackward AwsNeuronSilu AwsNeuronSiluBackward "
+        "AwsNeuronRmsNorm AwsNeuronSoftmax AwsNeuronSoftmaxBackward"
+    ),
+    "linear algebra and indexing": (
+        "AwsNeuronCollectiveMatmul AwsNeuronIntMatmult AwsNeuronArgMax AwsNeuronArgMin AwsNeuronTopK"
+    ),
+    "other": (
+        "AwsNeuronDropoutMaskV1 AwsNeuronCustomNativeKernel AwsNeuronCustomOp AwsNeuronDevicePrint "
+        "ResizeNearest ResizeBilinear ResizeNearestGrad"
+    ),
+    "marker": (
+        "AwsNeuronLNCShardingConstraint AwsNeuronTransferWithStaticRing "
+        "AwsNeuronModuleMarkerStart-Forward AwsNeuronModuleMarkerStart-Backward "
+        "AwsNeuronModuleMarkerEnd-Forward AwsNeuronModuleMarkerEnd-Backward "
+        "NeuronBoundaryMarker-Start NeuronBoundaryMarker-End"
+    ),
+    "trn3 quantisation": "QuantizeMX __op$block_scaled_dot",
+}
+
+CUSTOM_CALLS: dict[str, CustomCall] = {
+    target: CustomCall(target, family, "refused" if family.startswith("trn3") else "planned")
+    for family, targets in _TARGETS.items()
+    for target in targets.split()
+}
+"""Target -> row."""
