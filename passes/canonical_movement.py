@@ -304,6 +304,47 @@ def _rejoin(op: hlo.HloOp, axis: int, left: Value, right: Value) -> Value | None
     return _sliced(op, first.operand, (*a[:axis], SliceDim(a[axis].start, b[axis].limit), *a[axis + 1 :]))
 
 
+# reshapes among elementwise ops
+
+
+def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
+    """``f(reshape(x), reshape(y), splat)`` -> ``reshape(f(x, y, splat))`` for reshapes that only move size-1 dims."""
+    dims = op.shape.dims
+    source: Dims | None = None
+    for operand in op.operands:
+        inner = result_op(operand)
+        if hlo.shape_of(operand).dims != dims:
+            return None
+        if isinstance(inner, hlo.ReshapeOp):
+            inner_dims = hlo.shape_of(inner.operand).dims
+            if source not in (None, inner_dims) or not _same_but_for_ones(inner_dims, dims):
+                return None
+            source = inner_dims
+        elif not _is_splat_broadcast(inner):
+            return None
+    if source is None:
+        return None
+    operands = []
+    for operand in op.operands:
+        inner = result_op(operand)
+        if isinstance(inner, hlo.ReshapeOp):
+            operands.append(inner.operand)
+        else:
+            assert isinstance(inner, hlo.BroadcastOp)
+            wide = hlo.array_type(inner.shape.dtype, source)
+            operands.append(insert_before(op, hlo.BroadcastOp, (inner.operand,), wide, inner.loc, inner.properties))
+    value = insert_before(op, type(op), operands, _typed(op, source), op.loc, op.properties)
+    return reshaped(op, value, dims)
+
+
+def _is_splat_broadcast(op: hlo.HloOp | None) -> bool:
+    return isinstance(op, hlo.BroadcastOp) and not op.dimensions.data
+
+
+def _same_but_for_ones(left: Dims, right: Dims) -> bool:
+    return [size for size in left if size != 1] == [size for size in right if size != 1]
+
+
 RULES: dict[type, tuple[Rule, ...]] = {
     hlo.ReshapeOp: (_reshape,),
     hlo.BroadcastOp: (_broadcast,),

@@ -34,9 +34,13 @@ def run(module: HloModule, context: PassContext) -> None:
     from neuronx_cc.passes.canonical_contraction import RULES as CONTRACTION
     from neuronx_cc.passes.canonical_contraction import TRANSPOSE_RULES
     from neuronx_cc.passes.canonical_movement import RULES as MOVEMENT
+    from neuronx_cc.passes.canonical_movement import sink_reshape
 
     rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION}
     rules[hlo.TransposeOp] += TRANSPOSE_RULES
+    for kind in hlo.OPCODES.values():
+        if issubclass(kind, hlo.ElementwiseUnaryOp | hlo.ElementwiseBinaryOp | hlo.SelectOp):
+            rules[kind] = (*rules.get(kind, ()), sink_reshape)
     scope = Scope(module)
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -61,13 +61,7 @@ def fold(module: HloModule, limit: int | None) -> None:
                 arrays = [module.constants[s.value.data] for s in sources if isinstance(s, hlo.ConstantOp)]
                 if _fits(op, sum(array.nbytes for array in arrays), max(array.size for array in arrays), limit):
                     value = apply(op, arrays)
-                    dtype = op.shape.dtype
-                    replace(
-                        op,
-                        insert_constant(
-                            module, op, np.asarray(value).astype(NUMPY_DTYPE[dtype], copy=False), dtype, op.loc
-                        ),
-                    )
+                    replace(op, _literal(module, op, value))
             elif isinstance(op, ELEMENTWISE) and op.shape.rank:
                 _fold_splats(module, op, sources, apply)
 
@@ -88,17 +82,19 @@ def _fold_splats(module: HloModule, op: hlo.HloOp, sources: list[hlo.Operation |
         if not isinstance(source, hlo.ConstantOp) or source.shape.rank:
             return
         scalars.append(source.results[0])
-    dtype = op.shape.dtype
-    scalar_op = type(op).make(scalars, hlo.array_type(dtype, ()), op.loc, op.properties)
+    scalar_op = type(op).make(scalars, hlo.array_type(op.shape.dtype, ()), op.loc, op.properties)
     assert op.parent is not None
     op.parent.insert_op_before(scalar_op, op)
     value = apply(scalar_op, [module.constants[_digest(scalar)] for scalar in scalars])
-    constant = insert_constant(
-        module, op, np.asarray(value).astype(NUMPY_DTYPE[dtype], copy=False).reshape(()), dtype, op.loc
-    )
+    constant = _literal(module, op, value)
     op.parent.erase_op(scalar_op)
     properties = {"dimensions": hlo.IntsAttr(())}
     replace(op, insert_before(op, hlo.BroadcastOp, (constant,), op.results[0].type, op.loc, properties))
+
+
+def _literal(module: HloModule, op: hlo.HloOp, value: Any) -> hlo.SSAValue:
+    dtype = op.shape.dtype
+    return insert_constant(module, op, np.asarray(value).astype(NUMPY_DTYPE[dtype], copy=False), dtype, op.loc)
 
 
 def _digest(value: hlo.SSAValue) -> str:
