@@ -47,10 +47,10 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -
 
 def compile_loaded(module: "HloModule", parsed: "Parsed", session: Session) -> "Neff":
     """Compile an imported module, which the passes change in place."""
-    from neuronx_cc.codegen import compile_module
-
     run_pipeline(module, parsed, session)
     session.enter("generating code")
+    from neuronx_cc.codegen import compile_module
+
     return compile_module(module, parsed.recorded())
 
 

@@ -10,6 +10,7 @@ def list_operators_command(session: Session) -> int:
 
     parsed = session.parsed
     assert parsed is not None
-    verbose = parsed.integer("verbose") <= LEVELS["info"]
-    print(listing(parsed.text("release"), verbose))
+    # neuron-cc has no --release
+    release = parsed.text("release") if "release" in parsed.values else "latest"
+    print("\n".join(listing(release, parsed.integer("verbose") <= LEVELS["info"])))
     return 0

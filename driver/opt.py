@@ -31,7 +31,7 @@ def opt_command(session: Session) -> int:
     session.enter("printing the IR")
     text = print_module(module)
     if output is None:
-        print(text)
+        print(text, end="")
     else:
         files.write_text(output, text, CompileError)
     return 0

@@ -58,15 +58,19 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
     for stage, names in stages:
         session.enter(f"running the passes of stage {stage}")
         started = time.perf_counter()
-        run_passes(
-            module,
-            names,
-            context,
-            print_before=before,
-            print_after=after,
-            dump=_print_ir,
-            verify_each=parsed.flag("verify_each"),
-        )
+        try:
+            run_passes(
+                module,
+                names,
+                context,
+                print_before=before,
+                print_after=after,
+                dump=_print_ir,
+                verify_each=parsed.flag("verify_each"),
+            )
+        except Exception:
+            session.stage = f"running pass {context.failed_pass}" if context.failed_pass else session.stage
+            raise
         session.log.info(f"{stage}: {time.perf_counter() - started:.3f} s")
         dump.module(stage, module)
     for warning in context.warnings:
@@ -82,7 +86,7 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
 def _print_ir(module: "HloModule", title: str) -> None:
     from neuronx_cc.hlo_import.printer import print_module
 
-    print(f"// IR {title}\n{print_module(module, large_constants=False)}")
+    print(f"// IR {title}\n{print_module(module, large_constants=False)}", end="")
 
 
 def _selected(parsed: Parsed, key: str, stages: Stages) -> tuple[str, ...]:
