@@ -1,7 +1,7 @@
 """The demonstration behind ``make demo``: GPT-2 small through the commands, as one would type them.
 
-Lowers the model from JAX to an HloModuleProto, compiles it by ``neuronx-cc compile``, runs the NEFF by ``neuronx-cc run``
-on the simulated trn1, and compares what comes out with jaxlib's CPU client. Files go to build/demo.
+Lowers the model from JAX to an HloModuleProto, compiles it by ``neuronx-cc compile``, runs the NEFF by
+``neuronx-cc run`` on the simulated trn1, and compares the outputs with jaxlib's. Files go to build/demo.
 """
 
 import argparse
