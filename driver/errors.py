@@ -94,6 +94,15 @@ CATALOGUE: dict[str, Entry] = {
     "EBVF030": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
     "EXTP004": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
     "EMEM901": Entry("host memory", "The host ran out of memory.", "use a larger machine, or shard the model"),
+    # code generation and the instruction format
+    "EBIR901": Entry(
+        "instruction does not encode",
+        "An instruction exceeds a limit of the instruction format; the program is larger than the format holds.",
+        "report it with the module; a smaller batch may avoid it",
+    ),
+    "EBIR902": Entry("damaged program", "The instruction streams of a NEFF break a rule.", "compile the module again"),
+    "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "report it"),
+    "IRED001": Entry("reduction", "A reduction reached code generation that it has no form for.", "report it"),
     # running
     "ERUN001": Entry("inputs do not fit", "The inputs are not those of the program.", "see neuronx-cc inspect"),
     "ERUN902": Entry("check failed", "A value differs from the reference beyond the tolerance.", "report it"),

@@ -1,6 +1,10 @@
 """Reading command lines and Python keywords."""
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neuronx_cc.driver.options import COMMANDS, COMPILE, OPT, RUN
 from neuronx_cc.driver.parse import closest, find_command, from_keywords, parse, split_flags
@@ -254,3 +258,21 @@ def test_flag_strings_split_as_a_shell_does():
     ]
     with pytest.raises(UsageError, match="quotes"):
         split_flags("--x='unclosed")
+
+
+WORDS = st.one_of(
+    st.sampled_from([flag for command in COMMANDS.values() for option in command.options for flag in option.flags]),
+    st.sampled_from([value for command in COMMANDS.values() for option in command.options for value in option.values]),
+    st.sampled_from([*COMMANDS, "graph.hlo", "--", "-", "", "--=", "-O", "-O9", "=", "--verbose=", "--set=a=b"]),
+    st.text(max_size=5),
+)
+
+
+@given(st.lists(WORDS, max_size=8), st.sampled_from(list(COMMANDS.values())))
+def test_any_words_are_read_or_refused(argv, command):
+    find_command(argv, COMMANDS)
+    with contextlib.suppress(UsageError):
+        parsed = parse(argv, command)
+        assert set(parsed.given) <= set(parsed.values)
+        assert parsed.explain()
+        parsed.notices()
