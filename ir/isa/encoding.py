@@ -1,0 +1,269 @@
+"""Records in binary: fixed-size little-endian structured arrays, one set of tables per stream.
+
+Input of ``encode``: the records of a program in emission order. Output: ``Encoded``, which holds for each stream a
+table of records (``RECORD``: instruction, loop start or loop end), and beside it the operands (``OPERAND``) and waits
+(``WAIT``) of its instructions in the same order. Loop records stand in the tables of all streams that take part.
+Every record carries its emission index, by which ``decoding`` merges the streams.
+
+Mnemonics, ALU operators, flags and element types are stored as numbers that index the sorted ``Names`` of the
+program, so the format does not change when an instruction is added.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa import limits
+from neuronx_cc.ir.isa.format import (
+    END,
+    INSTRUCTION,
+    LOOP,
+    OPERAND,
+    RECORD,
+    WAIT,
+    Encoded,
+    Names,
+    StreamTables,
+    Table,
+)
+from neuronx_cc.ir.isa.program import End, Instr, Loop, Record, Ref, Stream, Wait
+
+
+def encode(records: Sequence[Record]) -> Encoded:
+    """Encode records in emission order.
+
+    Raises CompileError EBIR901 when an instruction exceeds a limit of the format or a loop is malformed.
+    """
+    instructions = [record for record in records if type(record) is Instr]
+    refs = [ref for instr in instructions for ref in (*instr.outs, *instr.ins)]
+    waits = [wait for instr in instructions for wait in instr.waits]
+    names = _collect_names(instructions, refs)
+    table, positions = _record_table(records, instructions, names)
+    operands = _operand_table(refs, names)
+    wait_table = _wait_table(waits)
+    if _over_limits(table, operands, wait_table):
+        _check_limits(records, instructions, refs, waits)
+
+    members = _members(records)
+    streams = np.full(len(records), 255, np.uint8)
+    streams[positions] = np.fromiter((instr.stream for instr in instructions), np.uint8, len(instructions))
+    operand_stream = np.repeat(streams, table["outs"].astype(np.intp) + table["ins"])
+    wait_stream = np.repeat(streams, table["waits"])
+    result = {}
+    for stream in sorted({*members, *map(Stream, np.unique(streams[positions]).tolist())}):
+        mine = streams == stream
+        mine[members.get(stream, [])] = True
+        result[stream] = StreamTables(
+            table[mine], operands[operand_stream == stream], wait_table[wait_stream == stream]
+        )
+    return Encoded(names, result)
+
+
+def _collect_names(instructions: list[Instr], refs: list[Ref]) -> Names:
+    names = Names(
+        tuple(sorted({instr.op for instr in instructions})),
+        tuple(sorted({name for instr in instructions for name in instr.alu})),
+        tuple(sorted(set().union(*{instr.flags for instr in instructions}))),
+        tuple(sorted({ref.dtype for ref in refs})),
+    )
+    _limit("different instructions", len(names.opcodes), 256)
+    _limit("different flags", len(names.flags), limits.MAX_FLAGS)
+    _limit("different ALU operators", len(names.alu), 1 << 16)
+    _limit("different element types", len(names.dtypes), 256)
+    return names
+
+
+def _limit(what: str, found: int, most: int, where: str = "") -> None:
+    if found > most:
+        raise CompileError("EBIR901", f"{where}{found} {what}; the instruction format holds {most}")
+
+
+def _column(values: Iterable[Any], dtype: str, count: int) -> Table:
+    return np.fromiter(values, dtype, count)
+
+
+def _index(names: tuple[str, ...]) -> Callable[[str], int]:
+    return {name: number for number, name in enumerate(names)}.__getitem__
+
+
+def _fill(target: Table, lengths: Table, values: Iterable[Any]) -> None:
+    """Row i of the 2-d ``target`` begins with the next ``lengths[i]`` of ``values``."""
+    flat = np.fromiter(values, target.dtype, int(lengths.sum()))
+    target[np.arange(target.shape[1]) < lengths[:, None]] = flat
+
+
+def _record_table(records: Sequence[Record], instructions: list[Instr], names: Names) -> tuple[Table, Table]:
+    """The table of all records, and the rows of the instructions in it."""
+    kinds = {Instr: INSTRUCTION, Loop: LOOP, End: END}
+    table = np.zeros(len(records), RECORD)
+    table["kind"] = _column((kinds[type(record)] for record in records), "u1", len(records))
+    table["index"] = np.arange(len(records))
+    positions = np.flatnonzero(table["kind"] == INSTRUCTION)
+    count = len(instructions)
+    part = np.zeros(count, RECORD)
+    part["index"] = positions
+    try:
+        opcode, alu = _index(names.opcodes), _index(names.alu)
+        masks = {
+            flags: sum(1 << bit for bit, name in enumerate(names.flags) if name in flags)
+            for flags in {instr.flags for instr in instructions}
+        }
+        part["opcode"] = _column((opcode(instr.op) for instr in instructions), "u1", count)
+        part["flags"] = _column((masks[instr.flags] for instr in instructions), "u4", count)
+        part["debug"] = _column((instr.debug for instr in instructions), "u4", count)
+        for name in ("outs", "ins", "waits"):
+            part[name] = _column((len(getattr(instr, name)) for instr in instructions), "u1", count)
+        part["alus"] = _column((len(instr.alu) for instr in instructions), "u1", count)
+        part["imms"] = _column((len(instr.imm) for instr in instructions), "u1", count)
+        _fill(part["alu"], part["alus"], (alu(name) for instr in instructions for name in instr.alu))
+        _fill(part["immediates"], part["imms"], chain.from_iterable(instr.imm for instr in instructions))
+        part["integers"] = _column(
+            (sum(1 << i for i, x in enumerate(instr.imm) if isinstance(x, int)) for instr in instructions), "u1", count
+        )
+        table[positions] = part
+        for row in np.flatnonzero(table["kind"] == LOOP).tolist():
+            _encode_loop(table[row], records[row])
+    except (OverflowError, ValueError, IndexError):
+        _check_limits(records, instructions, [], [])
+        raise
+    return table, positions
+
+
+def _encode_loop(row: Any, loop: Record) -> None:
+    assert isinstance(loop, Loop)
+    row["count"], row["register"], row["n_phases"] = loop.count, loop.register, len(loop.phases)
+    for i, (register, modulus) in enumerate(loop.phases):
+        row["phases"][i], row["moduli"][i] = register, modulus
+
+
+def _operand_table(refs: list[Ref], names: Names) -> Table:
+    table = np.zeros(len(refs), OPERAND)
+    dtype = _index(names.dtypes)
+    try:
+        table["offset"] = _column((ref.offset for ref in refs), "i8", len(refs))
+        table["space"] = _column((ref.space for ref in refs), "u1", len(refs))
+        table["dtype"] = _column((dtype(ref.dtype) for ref in refs), "u1", len(refs))
+        table["partition"] = _column((ref.partition for ref in refs), "u1", len(refs))
+        table["rank"] = _column((len(ref.dims) for ref in refs), "u1", len(refs))
+        table["n_coefs"] = _column((len(ref.coefs) for ref in refs), "u1", len(refs))
+        _fill(table["counts"], table["rank"], (count for ref in refs for count, _ in ref.dims))
+        _fill(table["strides"], table["rank"], (stride for ref in refs for _, stride in ref.dims))
+        _fill(table["registers"], table["n_coefs"], (register for ref in refs for register, _ in ref.coefs))
+        _fill(table["coefs"], table["n_coefs"], (stride for ref in refs for _, stride in ref.coefs))
+    except (OverflowError, ValueError, IndexError):
+        _check_limits((), [], refs, [])
+        raise
+    return table
+
+
+def _wait_table(waits: list[Wait]) -> Table:
+    table = np.zeros(len(waits), WAIT)
+    try:
+        table["count"] = _column((wait.count for wait in waits), "i8", len(waits))
+        table["stream"] = _column((wait.stream for wait in waits), "u1", len(waits))
+        table["n_coefs"] = _column((len(wait.coefs) for wait in waits), "u1", len(waits))
+        _fill(table["registers"], table["n_coefs"], (register for wait in waits for register, _ in wait.coefs))
+        _fill(table["coefs"], table["n_coefs"], (coef for wait in waits for _, coef in wait.coefs))
+    except (OverflowError, ValueError, IndexError):
+        _check_limits((), [], [], waits)
+        raise
+    return table
+
+
+def _over_limits(table: Table, operands: Table, waits: Table) -> bool:
+    """Whether there is something for ``_check_limits`` to name."""
+    used = np.arange(limits.MAX_DIMS) < operands["rank"][:, None]
+    large = np.abs(table["immediates"]) >= 2.0**53
+    addresses = (operands["offset"], operands["strides"], operands["coefs"], waits["count"], waits["coefs"])
+    loops = table[table["kind"] == LOOP]
+    phases = np.arange(limits.MAX_PHASES) < loops["n_phases"][:, None]
+    registers = (operands["registers"], waits["registers"], loops["register"], loops["phases"])
+    return bool(
+        (table["outs"].astype(int) + table["ins"] > limits.MAX_OPERANDS).any()
+        or (table["waits"] > limits.MAX_WAITS).any()
+        or (large.any(axis=1) & (table["integers"] > 0)).any()
+        or any((numbers >> 62 != numbers >> 63).any() for numbers in addresses)
+        or ((operands["counts"] == 0) & used).any()
+        or (operands["partition"] >= limits.PARTITIONS).any()
+        or any((numbers >= limits.REGISTERS).any() for numbers in registers)
+        or (loops["count"] == 0).any()
+        or ((loops["moduli"] == 0) & phases).any()
+    )
+
+
+def _check_limits(records: Sequence[Record], instructions: list[Instr], refs: list[Ref], waits: list[Wait]) -> None:
+    """Name the first thing that the tables cannot hold."""
+    for instr in instructions:
+        where = f"{instr.op} on stream {instr.stream.name.lower()}: "
+        _limit("operands", len(instr.outs) + len(instr.ins), limits.MAX_OPERANDS, where)
+        _limit("waits", len(instr.waits), limits.MAX_WAITS, where)
+        _limit("ALU operators", len(instr.alu), limits.MAX_ALU, where)
+        _limit("immediates", len(instr.imm), limits.MAX_IMMEDIATES, where)
+        for value in instr.imm:
+            if isinstance(value, int) and int(float(value)) != value:
+                raise CompileError("EBIR901", f"{where}the immediate {value} is not exact in 64 bits")
+        if not 0 <= instr.debug < 1 << 32:
+            raise CompileError("EBIR901", f"{where}debug index {instr.debug}")
+    for ref in refs:
+        where = f"operand {ref}: "
+        _limit("dims", len(ref.dims), limits.MAX_DIMS, where)
+        _limit("address registers", len(ref.coefs), limits.MAX_OPERAND_COEFS, where)
+        numbers = (ref.offset, *(stride for _, stride in ref.dims), *(stride for _, stride in ref.coefs))
+        if not all(-(1 << 62) < number < 1 << 62 for number in numbers):
+            raise CompileError("EBIR901", f"{where}an address beyond 62 bits")
+        if not all(1 <= count < 1 << 32 for count, _ in ref.dims):
+            raise CompileError("EBIR901", f"{where}a count outside 1..2^32-1")
+        if not 0 <= ref.partition < limits.PARTITIONS:
+            raise CompileError("EBIR901", f"{where}partition outside 0..{limits.PARTITIONS - 1}")
+        _check_registers(where, (register for register, _ in ref.coefs))
+    for wait in waits:
+        where = f"wait for {wait.stream.name.lower()}: "
+        _limit("registers", len(wait.coefs), limits.MAX_WAIT_COEFS, where)
+        if not all(-(1 << 62) < number < 1 << 62 for number in (wait.count, *(coef for _, coef in wait.coefs))):
+            raise CompileError("EBIR901", f"{where}a threshold beyond 62 bits")
+        _check_registers(where, (register for register, _ in wait.coefs))
+    for record in records:
+        if isinstance(record, Loop):
+            where = f"loop over {record.count}: "
+            _limit("phase registers", len(record.phases), limits.MAX_PHASES, where)
+            if not all(1 <= number < 1 << 32 for number in (record.count, *(modulus for _, modulus in record.phases))):
+                raise CompileError("EBIR901", f"{where}trip count or modulus outside 1..2^32-1")
+            _check_registers(where, (record.register, *(register for register, _ in record.phases)))
+
+
+def _check_registers(where: str, registers: Iterable[int]) -> None:
+    for register in registers:
+        if not 0 <= register < limits.REGISTERS:
+            raise CompileError("EBIR901", f"{where}register {register} outside 0..{limits.REGISTERS - 1}")
+
+
+def _members(records: Sequence[Record]) -> dict[Stream, list[int]]:
+    """For each stream, the rows of the loop records that it takes part in."""
+    members: dict[Stream, list[int]] = {}
+    open_loops: list[tuple[int, set[Stream]]] = []
+    for row, record in enumerate(records):
+        if type(record) is Instr:
+            if open_loops and record.stream not in open_loops[-1][1]:
+                open_loops[-1][1].add(record.stream)
+        elif type(record) is Loop:
+            open_loops.append((row, set(record.streams)))
+        else:
+            if not open_loops:
+                raise CompileError("EBIR901", f"record {row} ends a loop, but none is open")
+            start, streams = open_loops.pop()
+            loop = records[start]
+            if not streams:
+                raise CompileError("EBIR901", f"the loop at record {start} is empty")
+            if isinstance(loop, Loop) and loop.streams and streams != loop.streams:
+                missing = ", ".join(sorted(stream.name.lower() for stream in streams - loop.streams))
+                raise CompileError("EBIR901", f"the loop at record {start} does not name {missing}, which works inside")
+            for stream in streams:
+                members.setdefault(stream, []).extend((start, row))
+            if open_loops:
+                open_loops[-1][1].update(streams)
+    if open_loops:
+        raise CompileError("EBIR901", f"the loop at record {open_loops[-1][0]} has no end")
+    return members
