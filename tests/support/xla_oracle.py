@@ -1,0 +1,38 @@
+"""jaxlib's CPU client as the oracle: runs HLO text and gives back NumPy arrays."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.interpreters import mlir as jax_mlir
+from jax._src.lib import _jax, xla_client
+from jaxlib import _hlo
+from jaxlib.mlir import ir as mlir_ir
+
+
+@functools.cache
+def _client() -> Any:
+    return jax.devices("cpu")[0].client
+
+
+def compile_text(text: str) -> Any:
+    """Loaded executable of HLO text."""
+    module = _hlo.hlo_module_from_text(text)
+    computation = _hlo.XlaComputation(module.as_serialized_hlo_module_proto())
+    stablehlo = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
+    with jax_mlir.make_ir_context():
+        parsed = mlir_ir.Module.parse(stablehlo)
+        return _client().compile_and_load(
+            parsed, _jax.DeviceList(tuple(_client().devices()[:1])), xla_client.CompileOptions()
+        )
+
+
+def run_text(text: str, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Flat outputs of HLO text on the CPU."""
+    executable = compile_text(text)
+    with jax.enable_x64(True):
+        buffers = [jax.device_put(np.array(array, order="C"), jax.devices("cpu")[0]) for array in inputs]
+    results = executable.execute_sharded(buffers)
+    return [np.asarray(shards[0]) for shards in results.disassemble_into_single_device_arrays()]
