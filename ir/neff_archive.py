@@ -1,0 +1,252 @@
+"""The outside of a NEFF: header, tar archive, compression, hash.
+
+``write`` puts named members into a file; ``Reader`` gives them back in the order in which they were written, and
+believes nothing: sizes, names, checksums and the hash are checked, and nothing is expanded beyond what the file may
+hold.
+"""
+
+import hashlib
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from neuronx_cc.ir.errors import RunError
+
+HEADER_SIZE = 1024
+PACKAGE_VERSION = 1
+VERSION = (2, 0)
+"""Major, minor. The vendor's files begin at 0 and 1; a reader tells ours by the build text as well."""
+BUILD = "open-neuronx-cc"
+HASH_SIZE = 32
+
+_HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468s")
+"""Package version, header size, data size, major, minor; build; cores; hash; uuid; name; cores requested; per node;
+feature bits; logical core size; padding (sheet 6.5)."""
+
+_BLOCK = tarfile.BLOCKSIZE
+_CHUNK = 1 << 20
+_LEVEL = 6
+_MAX_TEXT = 256 << 20
+"""Bytes of one member that is not a constant."""
+_MAX_EXPANSION = 1100
+"""No deflate stream expands more (zlib's technical notes: 1032)."""
+_GZIP = b"\x1f\x8b"
+
+Bytes = bytes | memoryview
+
+
+def malformed(message: str) -> RunError:
+    """The error for a file that is no good NEFF."""
+    return RunError("ENEF901", f"not a loadable NEFF: {message}", "compile the module again, or copy the file again")
+
+
+def write(
+    file: BinaryIO,
+    parts: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    version: str,
+    name: str,
+    compress: bool,
+) -> None:
+    """Write a NEFF with the members ``parts``, then ``constants`` (bytes or arrays each), in their order."""
+    file.write(bytes(HEADER_SIZE))
+    digest = hashlib.sha256()
+    size = 0
+    for group, level in ((_members(parts), _LEVEL), (_members(constants, end=True), 0)):
+        for chunk in _compressed(group, level) if compress else group:
+            digest.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
+    file.seek(0)
+    file.write(_header(size, digest.digest(), version, name))
+
+
+def _header(size: int, digest: bytes, version: str, name: str) -> bytes:
+    uuid = hashlib.sha256(b"uuid" + digest).digest()[:16]
+    build = _fit(f"{BUILD} {version}", 128)
+    per_node = bytes([1]) + bytes(63)
+    fields = (PACKAGE_VERSION, HEADER_SIZE, size, *VERSION, build, 1, digest, uuid, _fit(name, 256), 1, per_node, 0, 1)
+    return _HEADER.pack(*fields, b"")
+
+
+def _fit(text: str, size: int) -> bytes:
+    """``text`` for a field of ``size`` bytes that ends in a zero."""
+    return text.encode("utf-8", "replace")[: size - 1].decode("utf-8", "ignore").encode()
+
+
+def _members(parts: Mapping[str, Any], end: bool = False) -> Iterator[Bytes]:
+    """A tar archive of ``parts``, closed by its two zero blocks if ``end``."""
+    for name, content in parts.items():
+        data = _bytes_of(content)
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(data), 0o644
+        yield info.tobuf(tarfile.GNU_FORMAT)
+        for start in range(0, len(data), _CHUNK):
+            yield data[start : start + _CHUNK]
+        yield bytes(-len(data) % _BLOCK)
+    if end:
+        yield bytes(2 * _BLOCK)
+
+
+def _bytes_of(content: Any) -> memoryview:
+    if isinstance(content, np.ndarray):
+        contiguous = content if content.flags.c_contiguous else np.ascontiguousarray(content)
+        return memoryview(contiguous.reshape(-1).view(np.uint8))
+    return memoryview(content)
+
+
+def _compressed(chunks: Iterator[Bytes], level: int) -> Iterator[bytes]:
+    """One gzip member (zlib writes no time stamp)."""
+    compressor = zlib.compressobj(level, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    for chunk in chunks:
+        yield compressor.compress(chunk)
+    yield compressor.flush()
+
+
+class Reader:
+    """Reads members in order. Raises RunError ENEF901 for anything unexpected."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) < HEADER_SIZE:
+            raise malformed(f"{len(data)} bytes are less than its header")
+        fields = _HEADER.unpack_from(data)
+        package, header_size, size, major, minor = fields[:5]
+        build = fields[5].rstrip(b"\0")
+        if header_size != HEADER_SIZE or not 0 < package <= 16:
+            raise malformed("the file does not begin with a NEFF header")
+        if not build.startswith(BUILD.encode()):
+            raise malformed("it was written by another compiler, whose instruction encoding is not public")
+        if package != PACKAGE_VERSION or major != VERSION[0] or minor > VERSION[1]:
+            raise malformed(f"version {package}.{major}.{minor}; this is {PACKAGE_VERSION}.{VERSION[0]}.{VERSION[1]}")
+        payload = memoryview(data)[HEADER_SIZE:]
+        if size != len(payload):
+            state = "truncated" if len(payload) < size else "followed by foreign data"
+            raise malformed(f"the file is {state}: {len(payload)} bytes of data, {size} expected")
+        if hashlib.sha256(payload).digest() != fields[7]:
+            raise malformed("the content does not match its hash")
+        if _header(size, fields[7], "", "")[204:220] != fields[8]:
+            raise malformed("the uuid does not belong to the content")
+        self.compressed = bytes(payload[:2]) == _GZIP
+        self._source = _Inflater(payload) if self.compressed else _Plain(payload)
+        self._payload_size = size
+
+    def read(self, name: str, size: int | None = None) -> Any:
+        """The next member, which must be called ``name`` (and be ``size`` bytes long).
+
+        A member of known size comes as a ``uint8`` array, any other as bytes of limited length.
+        """
+        block = self._take(_BLOCK)
+        try:
+            info = tarfile.TarInfo.frombuf(bytes(block), "ascii", "strict")
+        except (tarfile.TarError, ValueError, OverflowError):
+            raise malformed(f"there should be a member {name}") from None
+        if info.name != name or info.type != tarfile.REGTYPE:
+            raise malformed(f"there should be a member {name}, not {info.name!r}")
+        if size is None:
+            if not 0 <= info.size <= min(_MAX_TEXT, _MAX_EXPANSION * self._payload_size):
+                raise malformed(f"{name} has {info.size} bytes")
+        elif info.size != size:
+            raise malformed(f"{name} has {info.size} bytes, {size} expected")
+        content = self._take(info.size) if size is None else self._source.array(size)
+        if content is None or bytes(self._take(-info.size % _BLOCK)).strip(b"\0"):
+            raise malformed(f"{name} is truncated or badly padded")
+        return bytes(content) if size is None else content
+
+    def stored_size(self) -> int:
+        """Upper limit for the bytes of a member that is stored without compression."""
+        return self._payload_size
+
+    def finish(self) -> None:
+        """Check that the archive ends here."""
+        if bytes(self._take(2 * _BLOCK)).strip(b"\0") or not self._source.at_end():
+            raise malformed("there is more in the archive than its memory map says")
+
+    def _take(self, size: int) -> Bytes:
+        taken = self._source.take(size)
+        if taken is None:
+            raise malformed("the archive is truncated")
+        return taken
+
+
+class _Plain:
+    """An archive that is not compressed."""
+
+    def __init__(self, payload: memoryview) -> None:
+        self._payload = payload
+        self._at = 0
+
+    def take(self, size: int) -> memoryview | None:
+        """The next ``size`` bytes, or None."""
+        taken = self._payload[self._at : self._at + size]
+        self._at += size
+        return taken if len(taken) == size else None
+
+    def array(self, size: int) -> Any:
+        """The next ``size`` bytes as a read-only ``uint8`` array, or None."""
+        taken = self.take(size)
+        return None if taken is None else np.frombuffer(taken, np.uint8)
+
+    def at_end(self) -> bool:
+        return self._at == len(self._payload)
+
+
+class _Inflater:
+    """An archive in one or more gzip members, expanded as far as asked for."""
+
+    def __init__(self, payload: memoryview) -> None:
+        self._payload = payload
+        self._at = 0
+        self._rest: Bytes = b""
+        self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+    def take(self, size: int) -> bytes | None:
+        """The next ``size`` bytes, or None at the end of the data."""
+        pieces = []
+        while size:
+            piece = self._some(size)
+            if not piece:
+                return None
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def array(self, size: int) -> Any:
+        """The next ``size`` bytes as a ``uint8`` array, or None at the end of the data."""
+        target = np.empty(size, np.uint8)
+        at = 0
+        while at < size:
+            piece = self._some(size - at)
+            if not piece:
+                return None
+            target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        return target
+
+    def at_end(self) -> bool:
+        return not self._some(1)
+
+    def _some(self, limit: int) -> bytes:
+        """Up to ``limit`` bytes; none at the end."""
+        while True:
+            if self._inflate.eof:
+                self._rest = self._inflate.unused_data
+                if not self._rest and self._at == len(self._payload):
+                    return b""
+                self._inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            if not self._rest:
+                self._rest = self._payload[self._at : self._at + _CHUNK]
+                self._at += len(self._rest)
+            starved = not self._rest
+            try:
+                piece = self._inflate.decompress(self._rest, min(limit, _CHUNK))
+            except zlib.error:
+                raise malformed("the compressed data is damaged") from None
+            self._rest = self._inflate.unconsumed_tail
+            if piece:
+                return piece
+            if starved and not self._inflate.eof:
+                return b""
