@@ -2,8 +2,8 @@
 
 Input: an inlined module. Output: no ``get-tuple-element`` of a ``tuple``; barriers on tuples become barriers on their
 elements; the entry's tuple parameters become one parameter per array, in order, and its root one flat ``tuple`` (or one
-array, if it was one). Aliases and donors are renumbered; the header entry ``flattened_parameters`` lists, for every new
-parameter, the old parameter number and index (``0{1} 0{2,0} 1``).
+array, if it was one). Aliases and donors are renumbered; the entry's attribute ``flattened_parameters`` lists, for
+every new parameter, the old parameter number and index (``0{1} 0{2,0} 1``).
 """
 
 from dataclasses import replace as with_fields
@@ -124,7 +124,7 @@ def _flatten_parameters(module: HloModule) -> None:
     module.donors = tuple((numbers.get(donor, donor[0]), ()) for donor in module.donors)
     listed = " ".join(f"{number}{{{','.join(map(str, path))}}}" if path else str(number) for number, path in numbers)
     _drop_layout(module)
-    module.header = (*module.header, ("flattened_parameters", listed))
+    entry.attributes["flattened_parameters"] = hlo.StrAttr(listed)
 
 
 def _drop_layout(module: HloModule) -> None:

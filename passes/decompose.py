@@ -1,0 +1,97 @@
+"""Rewrites ops that no engine does directly into ops that engines do, and names the combiners of reductions.
+
+Input: an inlined, canonical module. Output: no ``clamp``, ``bitcast`` or integer ``power`` with a small constant
+exponent; ``kind`` set on every reduce whose body is recognised. All other elementwise functions stay: code generation has an
+instruction or a GpSimd program for each.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, ops_of, replace
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.passes.argument_reductions import argument_kind
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.values import computation_kind, splat_number
+
+LARGEST_EXPONENT = 64
+"""Integer powers above this keep the op: no integer type holds more than a power of 64 of anything but 0, 1 and -1."""
+
+
+def _clamp(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue:
+    """``min(max(x, low), high)``; a NaN in any of them is the result, as for clamp."""
+    assert isinstance(op, hlo.ClampOp)
+    low, high = _spread(op, op.minimum), _spread(op, op.maximum)
+    type_ = op.results[0].type
+    above = insert_before(op, hlo.MaximumOp, (op.operand, low), type_, op.loc)
+    return insert_before(op, hlo.MinimumOp, (above, high), type_, op.loc)
+
+
+def _spread(op: hlo.HloOp, bound: hlo.SSAValue) -> hlo.SSAValue:
+    if hlo.shape_of(bound).dims == op.shape.dims:
+        return bound
+    return insert_before(op, hlo.BroadcastOp, (bound,), op.results[0].type, op.loc, {"dimensions": hlo.IntsAttr(())})
+
+
+def _bitcast(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    """Same element type: a reshape. Another of the same width: a bitcast-convert, reshaped."""
+    source, target = hlo.shape_of(op.operands[0]), op.shape
+    value = op.operands[0]
+    if source.dtype != target.dtype:
+        if NUMPY_DTYPE[source.dtype].itemsize != NUMPY_DTYPE[target.dtype].itemsize:
+            return None
+        value = insert_before(op, hlo.BitcastConvertOp, (value,), hlo.array_type(target.dtype, source.dims), op.loc)
+    if source.dims == target.dims:
+        return value
+    return insert_before(op, hlo.ReshapeOp, (value,), op.results[0].type, op.loc)
+
+
+def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    """Repeated squaring for a constant exponent; wraps as the op does."""
+    dtype = op.shape.dtype
+    exponent = splat_number(op.operands[1], module)
+    if dtype not in INTEGERS or exponent is None or not 0 <= exponent <= LARGEST_EXPONENT:
+        return None
+    type_ = op.results[0].type
+    result: hlo.SSAValue | None = None
+    factor, left = op.operands[0], int(exponent)
+    while left:
+        if left & 1:
+            product = result and insert_before(op, hlo.MultiplyOp, (result, factor), type_, op.loc)
+            result = product or factor
+        left >>= 1
+        if left:
+            factor = insert_before(op, hlo.MultiplyOp, (factor, factor), type_, op.loc)
+    if result is None:
+        return insert_splat(module, op, np.array(1, NUMPY_DTYPE[dtype]), dtype, op.shape.dims, op.loc)
+    return result
+
+
+def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:
+    assert isinstance(op, hlo.ReduceOp)
+    body = module.computation(op.to_apply.data[0])
+    kind = computation_kind(body) if len(op.operands) == 2 else argument_kind(op, body)
+    if kind:
+        op.properties["kind"] = hlo.StrAttr(kind)
+
+
+RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
+    hlo.ClampOp: _clamp,
+    hlo.BitcastOp: _bitcast,
+    hlo.PowerOp: _integer_power,
+    hlo.ReduceOp: _name_combiner,
+}
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            rule = RULES.get(type(op))
+            if rule is None:
+                continue
+            value = rule(op, module)
+            if value is not None:
+                replace(op, value)
