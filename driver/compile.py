@@ -3,17 +3,23 @@
 Input: an HLO module as bytes or object, and the parsed options. Output: a ``Neff``; the command writes it by rename.
 """
 
-from typing import TYPE_CHECKING
+import hashlib
+import os
+from typing import TYPE_CHECKING, BinaryIO
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir.errors import CompileError
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.neff import Neff
+
+MODULE_NAME, MODULE_DIGEST = "module_file", "module_sha256"
+"""Options of the NEFF that say which file it came from, without its folder."""
 
 
 def compile_command(session: Session) -> int:
@@ -42,21 +48,46 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -
 
     session.module = (source, data)
     session.enter("importing the module")
-    return compile_loaded(load_module(data, source), parsed, session)
+    neff = compile_loaded(load_module(data, source), parsed, session)
+    digest = hashlib.sha256(data).hexdigest()
+    neff.options = {**neff.options, MODULE_NAME: os.path.basename(source), MODULE_DIGEST: digest}
+    return neff
 
 
 def compile_loaded(module: "HloModule", parsed: "Parsed", session: Session) -> "Neff":
     """Compile an imported module, which the passes change in place."""
-    run_pipeline(module, parsed, session)
+    context = run_pipeline(module, parsed, session)
     session.enter("generating code")
-    from neuronx_cc.codegen import compile_module
+    return generate(module, parsed, [str(warning) for warning in context.warnings])
 
-    return compile_module(module, parsed.recorded())
+
+def generate(module: "HloModule", parsed: "Parsed", warnings: list[str]) -> "Neff":
+    """Code generation alone, for a module after its passes; it is changed in place."""
+    from neuronx_cc.codegen.compile import lower_module
+    from neuronx_cc.ir.neff import Neff
+
+    program, constants = lower_module(module)
+    return Neff(
+        program,
+        constants,
+        {key: list(value) if isinstance(value, tuple) else value for key, value in parsed.recorded().items()},
+        parsed.text("target"),
+        COMPILER_VERSION,
+        module.name,
+        warnings,
+        parsed.flag("fast_loading_neuron_binaries"),
+    )
 
 
 def write_neff(neff: "Neff", path: str, session: Session) -> None:
     """Write ``neff`` to ``path`` by rename."""
     session.enter("writing the NEFF")
-    data = neff.to_bytes()
-    files.write_bytes(path, data, CompileError)
-    session.log.info(f"wrote {path}, {len(data)} bytes")
+
+    def fill(file: BinaryIO) -> None:
+        if file.seekable():
+            neff.save(file)
+        else:
+            file.write(neff.to_bytes())
+
+    files.write(path, fill, CompileError)
+    session.log.info(f"wrote {path}")

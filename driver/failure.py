@@ -99,9 +99,10 @@ def as_neuron_error(error: Exception, session: Session) -> NeuronError:
 
 def _internal_message(error: Exception, session: Session) -> str:
     place = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if "site-packages" not in frame.filename:
-            place = f" in {Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("neuronx_cc."):
+            place = f" in {module}:{line}"
     detail = " ".join(str(error).split())[:300]
     where = f"; reproducer: {session.artifacts}" if session.artifacts else ""
     return f"internal error while {session.stage}: {type(error).__name__}: {detail}{place}{where}"

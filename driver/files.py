@@ -15,14 +15,11 @@ ErrorClass = type[NeuronError]
 def read(path: str, what: str, error_class: ErrorClass = UsageError) -> bytes:
     """The bytes of ``path``; ``what`` names the file's part in messages."""
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise error_class("EFIL901", f"cannot read the {what} {path}: {error.strerror}", "check the path") from None
     except ValueError as error:
         raise error_class("EFIL901", f"cannot read the {what} {path!r}: {error}", "check the path") from None
-    if not data:
-        raise error_class("EFIL901", f"the {what} {path} is empty", "check how it was written")
-    return data
 
 
 def check_writable(path: str, option: str, inputs: Iterable[str] = ()) -> None:

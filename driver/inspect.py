@@ -1,0 +1,182 @@
+"""``inspect``: what a NEFF holds, as text or JSON, and its instructions."""
+
+import json
+from collections import Counter
+from typing import Any
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.disassembly import disassemble
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Variable
+from neuronx_cc.ir.neff import Neff
+
+LARGEST = 12
+"""Variables of the memory map that the text shows, by size."""
+
+
+def inspect_command(session: Session) -> int:
+    """Body of ``neuronx-cc inspect``."""
+    parsed = session.parsed
+    assert parsed is not None
+    path = parsed.files[0]
+    session.enter("loading the NEFF")
+    data = files.read(path, "NEFF")
+    session.module = (path, data)
+    neff = Neff.from_bytes(data)
+    session.enter("printing")
+    if parsed.flag("json"):
+        document = summary(neff, len(data))
+        if parsed.flag("disassemble"):
+            document["disassembly"] = list(disassemble(neff.program))
+        print(json.dumps(document, indent=1))
+        return 0
+    print("\n".join(describe(summary(neff, len(data)))))
+    if parsed.flag("disassemble"):
+        print("\ninstructions")
+        for line in disassemble(neff.program):
+            print(line)
+    return 0
+
+
+def summary(neff: Neff, file_bytes: int) -> dict[str, Any]:
+    """Everything ``inspect`` tells, as JSON values. Sizes are bytes."""
+    program = neff.program
+    return {
+        "name": neff.name,
+        "target": neff.target,
+        "compiler_version": neff.compiler_version,
+        "file_bytes": file_bytes,
+        "compressed": not neff.fast_loading,
+        "options": dict(neff.options),
+        "inputs": [_signature(variable) for variable in neff.inputs],
+        "outputs": [_signature(variable) for variable in neff.outputs],
+        "memory": {
+            "hbm_bytes": program.hbm_bytes,
+            "sbuf_peak_bytes_per_partition": program.sbuf_peak,
+            "by_kind": _by_kind(program.variables),
+            "variables": [_place(variable) for variable in program.variables],
+        },
+        "streams": _streams(program),
+        "kernels": _kernels(program),
+        "warnings": list(neff.warnings),
+    }
+
+
+def describe(document: dict[str, Any]) -> list[str]:
+    """Lines of the text form of ``summary``."""
+    memory = document["memory"]
+    lines = [
+        f"module            {document['name']}",
+        f"target            {document['target']}",
+        f"compiler          {document['compiler_version']}",
+        f"file              {document['file_bytes']} bytes{'' if document['compressed'] else ', uncompressed payload'}",
+        "",
+        "options",
+        *(f"  {key:<30} {_option(value)}" for key, value in document["options"].items()),
+    ]
+    for kind in ("inputs", "outputs"):
+        lines += ["", kind]
+        for index, entry in enumerate(document[kind]):
+            alias = f"  (buffer of input {entry['alias']})" if "alias" in entry else ""
+            lines.append(f"  {index:>4} {entry['name']:<32} {entry['shape']}{alias}")
+    lines += [
+        "",
+        "memory",
+        f"  HBM             {memory['hbm_bytes']} bytes",
+        f"  SBUF peak       {memory['sbuf_peak_bytes_per_partition']} bytes per partition",
+    ]
+    for kind, entry in memory["by_kind"].items():
+        lines.append(f"  {kind:<15} {entry['bytes']} bytes in {entry['count']}")
+    largest = sorted(memory["variables"], key=lambda entry: -entry["bytes"])[:LARGEST]
+    lines.append(f"  {'offset':>12} {'bytes':>12}  {'kind':<9} largest variables")
+    for entry in largest:
+        lines.append(
+            f"  {entry['offset']:>12} {entry['bytes']:>12}  {entry['kind']:<9} {entry['name']} {entry['shape']}"
+        )
+    lines += ["", f"  {'stream':<13} {'in file':>9} {'executed':>12}"]
+    for name, entry in document["streams"].items():
+        lines.append(f"  {name:<13} {entry['instructions']:>9} {entry['executed']:>12}")
+    lines += ["", f"  {'in file':>9} {'executed':>12}  kernel: HLO ops"]
+    for entry in document["kernels"]:
+        ops = ", ".join(entry["hlo"][:6]) + (", ..." if len(entry["hlo"]) > 6 else "")
+        lines.append(f"  {entry['instructions']:>9} {entry['executed']:>12}  {entry['name']}: {ops}")
+    if document["warnings"]:
+        lines += ["", "warnings", *(f"  {warning}" for warning in document["warnings"])]
+    return lines
+
+
+def _signature(variable: Variable) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": variable.name,
+        "dtype": variable.dtype,
+        "dims": list(variable.dims),
+        "shape": _shape(variable),
+        "bytes": variable.nbytes,
+    }
+    return {**entry, "alias": variable.alias} if variable.alias >= 0 else entry
+
+
+def _place(variable: Variable) -> dict[str, Any]:
+    return {
+        "name": variable.name,
+        "kind": variable.kind,
+        "offset": variable.offset,
+        "bytes": variable.nbytes,
+        "shape": _shape(variable),
+    }
+
+
+def _shape(variable: Variable) -> str:
+    return f"{variable.dtype}[{','.join(map(str, variable.dims))}]"
+
+
+def _by_kind(variables: list[Variable]) -> dict[str, dict[str, int]]:
+    count = Counter(variable.kind for variable in variables)
+    size: Counter[str] = Counter()
+    for variable in variables:
+        size[variable.kind] += variable.nbytes
+    return {kind: {"count": count[kind], "bytes": size[kind]} for kind in sorted(count)}
+
+
+def _executions(program: Program) -> list[tuple[Instr, int]]:
+    """Each instruction with how often its loops execute it."""
+    counts = [1]
+    found = []
+    for record in program.records:
+        if isinstance(record, Loop):
+            counts.append(counts[-1] * record.count)
+        elif isinstance(record, End):
+            counts.pop()
+        else:
+            found.append((record, counts[-1]))
+    return found
+
+
+def _streams(program: Program) -> dict[str, dict[str, int]]:
+    static: Counter[str] = Counter()
+    executed: Counter[str] = Counter()
+    streams = {}
+    for instr, times in _executions(program):
+        name = instr.stream.name.lower()
+        static[name] += 1
+        executed[name] += times
+        streams[int(instr.stream)] = name
+    return {name: {"instructions": static[name], "executed": executed[name]} for _, name in sorted(streams.items())}
+
+
+def _kernels(program: Program) -> list[dict[str, Any]]:
+    kernels: dict[str, dict[str, Any]] = {}
+    for instr, times in _executions(program):
+        debug = program.debug[instr.debug]
+        entry = kernels.setdefault(debug.kernel, {"name": debug.kernel, "instructions": 0, "executed": 0, "hlo": []})
+        entry["instructions"] += 1
+        entry["executed"] += times
+        if debug.hlo and debug.hlo not in entry["hlo"]:
+            entry["hlo"].append(debug.hlo)
+    return list(kernels.values())
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(value) if isinstance(value, list) else str(value)

@@ -63,6 +63,8 @@ def test_help(argv, capsys):
         (["compile", "absent.hlo"], "No such file"),
         (["compile", "."], "Is a directory"),
         (["compile", "empty.hlo"], "empty"),
+        (["run", "absent.neff"], "No such file"),
+        (["inspect", "absent.neff"], "No such file"),
         (["compile", "graph.hlo", "--output", "no/such/dir.neff"], "no directory"),
         (["compile", "graph.hlo", "--output", "."], "directory"),
         (["compile", "graph.hlo", "--output", "graph.hlo"], "it is the input"),
