@@ -1,0 +1,276 @@
+"""The tile program builder: loops, rotating tiles and instructions, with synchronisation done on the way.
+
+Kernels write straight-line code and counted loops; addresses are affine in the loop registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from neuronx_cc.codegen.memory import Arena
+from neuronx_cc.codegen.sync import Alloc, Frame, Synchroniser
+from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.ir.errors import CompileError, Loc
+from neuronx_cc.ir.isa.program import (
+    MAX_FREE_DIMS,
+    Debug,
+    End,
+    Instr,
+    Loop,
+    Program,
+    Ref,
+    Space,
+    Stream,
+)
+
+HBM_BYTES = 16 << 30
+SBUF_BYTES = 180224
+PSUM_BYTES = 16384
+PSUM_BANK = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``const + sum(coef * register)``."""
+
+    const: int = 0
+    terms: tuple[tuple[int, int], ...] = ()
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.const + other, self.terms)
+        terms = dict(self.terms)
+        for register, coef in other.terms:
+            terms[register] = terms.get(register, 0) + coef
+        return Affine(self.const + other.const, tuple(sorted((r, c) for r, c in terms.items() if c)))
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(self.const * factor, tuple((register, coef * factor) for register, coef in self.terms))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A strided piece of memory, ready to be an operand: dims major first, at most one on the partitions."""
+
+    alloc: Alloc
+    dtype: str
+    offset: Affine
+    dims: tuple[Atom, ...]
+    partition: int = 0
+
+    def index(self, dim: int, at: Affine, size: int | None = None) -> Block:
+        """Restrict ``dim`` to ``size`` elements from ``at`` (drop it when ``size`` is None)."""
+        atom = self.dims[dim]
+        if atom.partition:
+            if at != Affine() or size is None:
+                raise AssertionError("a partition dim is never indexed")
+            offset = self.offset
+        else:
+            offset = self.offset + at * atom.stride
+        kept = () if size is None else (replace(atom, size=size),)
+        return replace(self, offset=offset, dims=(*self.dims[:dim], *kept, *self.dims[dim + 1 :]))
+
+    def select(self, order: Sequence[int]) -> Block:
+        """The dims in another order (all that are left out must have been indexed away)."""
+        return replace(self, dims=tuple(self.dims[dim] for dim in order))
+
+
+@dataclass(slots=True)
+class Ring:
+    """``count`` buffers of ``nbytes`` used in turn, so that one is filled while others are read."""
+
+    alloc: Alloc
+    count: int
+    nbytes: int
+    turn: int = 0
+
+
+@dataclass(slots=True)
+class Builder:
+    """Emits one program."""
+
+    program: Program = field(default_factory=Program)
+    sync: Synchroniser = field(default_factory=Synchroniser)
+    hbm: Arena = field(default_factory=lambda: Arena(Space.HBM, HBM_BYTES, 64))
+    sbuf: Arena = field(default_factory=lambda: Arena(Space.SBUF, SBUF_BYTES, 64))
+    psum: Arena = field(default_factory=lambda: Arena(Space.PSUM, PSUM_BYTES, PSUM_BANK))
+    _free_registers: list[int] = field(default_factory=lambda: list(range(63, -1, -1)))
+    _debug: dict[Debug, int] = field(default_factory=dict)
+    _current_debug: int = 0
+    kernel: str = ""
+
+    def at(self, kernel: str, loc: Loc) -> None:
+        """Instructions from here on belong to ``kernel`` and come from the HLO op at ``loc``."""
+        self.kernel = kernel
+        self.mark(loc)
+
+    def mark(self, loc: Loc) -> None:
+        debug = Debug(self.kernel, loc.name, loc.op_name, loc.source_file, loc.source_line)
+        if debug not in self._debug:
+            self._debug[debug] = len(self.program.debug)
+            self.program.debug.append(debug)
+        self._current_debug = self._debug[debug]
+
+    @contextmanager
+    def loop(self, count: int) -> Iterator[Affine]:
+        """A counted loop; yields its index. A single iteration needs no loop."""
+        if count == 1:
+            yield Affine()
+            return
+        register = self._register()
+        frame = self.sync.open_loop(count, register)
+        start = Loop(count, register)
+        self.program.records.append(start)
+        yield Affine(0, ((register, 1),))
+        start.phases = tuple((phase, modulus) for modulus, phase in frame.phases.items())
+        self.sync.close_loop()
+        start.streams = frozenset(frame.finished)
+        self.program.records.append(End())
+        self._free_registers += [register, *frame.phases.values()]
+
+    def tiles(self, total: int, step: int) -> list[tuple[int, int, int]]:
+        """Cut ``total`` into (start, count of tiles, tile size): the full tiles, then the rest."""
+        full, rest = divmod(total, step)
+        pieces = [(0, full, step)] if full else []
+        return pieces + ([(full * step, 1, rest)] if rest else [])
+
+    def _register(self) -> int:
+        if not self._free_registers:
+            raise CompileError("IREG001", "a loop nest needs more than the 64 sequencer registers", "report this")
+        return self._free_registers.pop()
+
+    def load_register(self, view: View, low: int, high: int, stream: Stream) -> int:
+        """Load the integer scalar at ``view`` into a register of ``stream``, clamped to [low, high]."""
+        register = self._register()
+        self.sync.register_range[register] = high + 1
+        source = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(1, 0), Atom(1, 0)))
+        self.emit("reg_load", stream, [], [source], imm=[register, low, high])
+        return register
+
+    def release_register(self, register: int) -> None:
+        self._free_registers.append(register)
+
+    def ring(self, arena: Arena, nbytes: int, count: int, name: str = "") -> Ring:
+        nbytes = -(-nbytes // arena.alignment) * arena.alignment
+        alloc = None
+        while alloc is None and count:
+            alloc = arena.allocate(nbytes * count, name)
+            count -= alloc is None
+        if alloc is None:
+            raise CompileError(
+                "EXSP001",
+                f"{arena.space.name} is full: {nbytes} bytes a partition wanted for {name or 'tiles'}, "
+                f"{arena.used} of {arena.capacity} in use, largest gap {arena.largest_gap()}",
+                "report this; a smaller batch may fit",
+            )
+        return Ring(alloc, count, nbytes)
+
+    def slot(self, ring: Ring) -> Affine:
+        """Offset of the ring's next buffer: by the phase of the innermost loop, or fixed outside loops."""
+        frame: Frame = self.sync.frames[-1]
+        if ring.count == 1:
+            return Affine(ring.alloc.lo)
+        if frame.register < 0:
+            ring.turn = (ring.turn + 1) % ring.count
+            return Affine(ring.alloc.lo + ring.turn * ring.nbytes)
+        if ring.count not in frame.phases:
+            register = self._register()
+            frame.phases[ring.count] = register
+            self.sync.register_range[register] = ring.count
+        return Affine(ring.alloc.lo, ((frame.phases[ring.count], ring.nbytes),))
+
+    def emit(
+        self,
+        op: str,
+        stream: Stream,
+        outs: Sequence[Block] = (),
+        ins: Sequence[Block] = (),
+        alu: Sequence[str] = (),
+        imm: Sequence[float] = (),
+        flags: Sequence[str] = (),
+    ) -> Instr:
+        """Append one instruction; operands are blocks whose first dim is the partition dim."""
+        out_refs = tuple(ref(block) for block in outs)
+        in_refs = tuple(ref(block) for block in ins)
+        instr = Instr(
+            op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
+        )
+        operands = [(block.alloc, operand, True) for block, operand in zip(outs, out_refs, strict=True)]
+        operands += [(block.alloc, operand, False) for block, operand in zip(ins, in_refs, strict=True)]
+        self.sync.record(instr, operands)
+        self.program.records.append(instr)
+        return instr
+
+    def finish(self) -> Program:
+        self.sync.resolve()
+        self.program.sbuf_peak = self.sbuf.peak
+        self.program.hbm_bytes = self.hbm.peak
+        return self.program
+
+
+def ref(block: Block) -> Ref:
+    """The operand of a block. On-chip blocks start with their partition dim; HBM blocks with any dim."""
+    dims = block.dims
+    if block.alloc.space is not Space.HBM and (not dims or not dims[0].partition):
+        dims = (Atom(1, 1, True), *dims)
+    if len(dims) > MAX_FREE_DIMS + 1:
+        raise AssertionError(f"operand with {len(dims) - 1} free dims")
+    return Ref(
+        block.alloc.space,
+        block.dtype,
+        block.offset.const,
+        tuple((atom.size, 0 if atom.partition else atom.stride) for atom in dims),
+        block.partition,
+        block.offset.terms,
+    )
+
+
+def emit_over(
+    builder: Builder,
+    op: str,
+    stream: Stream,
+    outs: Sequence[Block],
+    ins: Sequence[Block],
+    alu: Sequence[str] = (),
+    imm: Sequence[float] = (),
+    flags: Sequence[str] = (),
+) -> None:
+    """Emit an elementwise instruction or a copy over blocks of equal sizes, dim by dim.
+
+    Neighbouring dims that all blocks can merge are merged; what is left over four free dims is looped.
+    Dim 0 is the partition dim of every on-chip block.
+    """
+    blocks = [*outs, *ins]
+    blocks = merge_free(blocks)
+    if len(blocks[0].dims) > MAX_FREE_DIMS + 1:
+        with builder.loop(blocks[0].dims[1].size) as index:
+            inner = [block.index(1, index) for block in blocks]
+            emit_over(builder, op, stream, inner[: len(outs)], inner[len(outs) :], alu, imm, flags)
+        return
+    builder.emit(op, stream, blocks[: len(outs)], blocks[len(outs) :], alu, imm, flags)
+
+
+def merge_free(blocks: Sequence[Block], first: int = 1) -> list[Block]:
+    """Merge neighbouring dims (from ``first`` on) that every block can merge; drop free dims of size 1."""
+    sizes = [atom.size for atom in blocks[0].dims]
+    keep = [dim for dim in range(len(sizes)) if dim < first or sizes[dim] > 1]
+    blocks = [block.select(keep) for block in blocks]
+    index = first
+    while index + 1 < len(blocks[0].dims):
+        inner = blocks[0].dims[index + 1].size
+        if all(block.dims[index].stride == block.dims[index + 1].stride * inner for block in blocks):
+            size = blocks[0].dims[index].size * inner
+            blocks = [
+                replace(
+                    block,
+                    dims=(*block.dims[:index], Atom(size, block.dims[index + 1].stride), *block.dims[index + 2 :]),
+                )
+                for block in blocks
+            ]
+        else:
+            index += 1
+    return list(blocks)

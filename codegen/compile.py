@@ -1,0 +1,157 @@
+"""From an HLO module that the passes have prepared to a program: kernels in order, then the results."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuronx_cc.codegen import graph, map_kernel
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.graph import Kernel, base, is_view
+from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.transfer import transfer
+from neuronx_cc.codegen.views import View
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Program, Stream
+
+
+def lower_module(module: hlo.HloModule) -> tuple[Program, list[np.ndarray]]:
+    """The program of ``module``'s entry computation and the data of its constants.
+
+    Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
+    """
+    context = Context(module)
+    entry = module.entry
+    planes = _split_wide_results(module)
+    for index, argument in enumerate(entry.block.args):
+        shape = hlo.shape_of(argument)
+        name = entry.parameter_loc(index).name
+        context.homes[argument] = [context.variable(name, "input", shape.dtype, shape.dims, index)]
+    results = _results(entry)
+    targets = []
+    for index, value in enumerate(results):
+        shape = hlo.shape_of(value)
+        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index)
+        targets.append(target)
+        computed = isinstance(value, hlo.OpResult) and not is_view(value.op) and value not in planes
+        if computed and value not in context.outputs and not isinstance(value.op, hlo.ConstantOp):
+            context.outputs[value] = target
+    kernels = graph.form(entry, context.combiners)
+    member = {result: kernel for kernel in kernels for op in kernel.ops for result in op.results}
+    _note_uses(context, kernels, results, planes)
+    for step, kernel in enumerate(kernels):
+        _lower_kernel(context, kernel, member, step)
+    for value, target in zip(results, targets, strict=True):
+        context.builder.at("results", hlo.loc_of(value))
+        if value in planes:
+            for plane, part in zip(planes[value], _words(target), strict=True):
+                _store(context, plane, part)
+        elif context.outputs.get(value) != target or not _is_home(context, value, target):
+            _store(context, value, target)
+    return context.builder.finish(), context.constants
+
+
+def _lower_kernel(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], step: int) -> None:
+    first = kernel.ops[0]
+    name = f"{kernel.number}.{'map' if kernel.is_map else first.opcode}"
+    context.builder.program.kernels.append(name)
+    context.builder.at(name, kernel.ops[-1].loc)
+    if all(op.shape.size == 0 for op in kernel.ops if isinstance(op.result.type, hlo.ArrayType)):
+        for op in kernel.ops:
+            context.homes[op.result] = [context.new_hbm(op.result)]
+        return
+    if kernel.is_map:
+        map_kernel.lower(context, kernel, member, step)
+    elif first.opcode in LOWERINGS:
+        LOWERINGS[first.opcode](context, first, step)
+    else:
+        raise CompileError(
+            "EVRF001",
+            f"operator {first.opcode} has no code generation",
+            "rewrite it with supported operators; `neuronx-cc list-operators` lists them",
+            first.loc,
+        )
+    touched = [operand for op in kernel.ops for operand in op.operands] + [r for op in kernel.ops for r in op.results]
+    context.release(step, touched)
+
+
+def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:
+    root = entry.root
+    if isinstance(root, hlo.OpResult) and isinstance(root.op, hlo.TupleOp):
+        return list(root.op.operands)
+    return [root]
+
+
+def _is_home(context: Context, value: hlo.SSAValue, target: View) -> bool:
+    return any(view == target for view in context.homes.get(value, []))
+
+
+def _store(context: Context, value: hlo.SSAValue, target: View) -> None:
+    if hlo.shape_of(value).size == 0:
+        return
+    for view in context.views(value):
+        stream = Stream.DMA_STORE
+        if transfer(context.builder, target, view, stream):
+            return
+    transfer(context.builder, target, context.hbm(value), Stream.DMA_STORE)
+
+
+def _note_uses(
+    context: Context, kernels: list[Kernel], results: list[hlo.SSAValue], planes: dict[hlo.SSAValue, list[hlo.SSAValue]]
+) -> None:
+    for step, kernel in enumerate(kernels):
+        for op in kernel.ops:
+            for operand in op.operands:
+                context.note_use(operand, step)
+            for result in op.results:
+                context.note_use(result, step)
+    for value in results:
+        stored_directly = value in context.outputs and base(value) is value
+        for part in planes.get(value, [value]):
+            if not stored_directly:
+                context.note_use(part, len(kernels))
+
+
+def _split_wide_results(module: hlo.HloModule) -> dict[hlo.SSAValue, list[hlo.SSAValue]]:
+    """64-bit results become two 32-bit words: the value and its sign (or zero), stored side by side."""
+    entry = module.entry
+    planes: dict[hlo.SSAValue, list[hlo.SSAValue]] = {}
+    for value in _results(entry):
+        if not isinstance(value, hlo.OpResult) or not isinstance(value.op, hlo.ConvertOp) or value in planes:
+            continue
+        if value.op.shape.dtype not in ("s64", "u64"):
+            continue
+        low = value.op.operand
+        shape = hlo.shape_of(low)
+        if shape.dtype in ("s64", "u64"):
+            continue
+        narrow = low
+        if shape.dtype not in ("s32", "u32"):
+            wide = hlo.ConvertOp.make([low], hlo.array_type("s32", shape.dims), value.op.loc)
+            entry.block.insert_op_before(wide, value.op)
+            narrow = wide.result
+        word = hlo.shape_of(narrow)
+        count = _shift_count(module, value.op, narrow)
+        opcode = hlo.ShiftRightArithmeticOp if word.dtype == "s32" else hlo.ShiftRightLogicalOp
+        high = opcode.make([narrow, count], narrow.type, value.op.loc)
+        entry.block.insert_op_before(high, value.op)
+        planes[value] = [narrow, high.result]
+    return planes
+
+
+def _shift_count(module: hlo.HloModule, before: hlo.HloOp, like: hlo.SSAValue) -> hlo.SSAValue:
+    """A splat of 31 (signed: all sign bits) or 32 (unsigned: zero) of ``like``'s shape."""
+    shape = hlo.shape_of(like)
+    amount = 31 if shape.dtype == "s32" else 32
+    digest = module.constants.add(np.asarray(amount, shape.numpy_dtype), shape.dtype)
+    constant = hlo.ConstantOp.make([], hlo.array_type(shape.dtype, ()), before.loc, {"value": hlo.ConstantAttr(digest)})
+    spread = hlo.BroadcastOp.make([constant.result], like.type, before.loc, {"dimensions": hlo.IntsAttr(())})
+    module.entry.block.insert_ops_before([constant, spread], before)
+    return spread.result
+
+
+def _words(target: View) -> list[View]:
+    """The low and high 32-bit words of a 64-bit array."""
+    word = "s32" if target.dtype == "s64" else "u32"
+    low = View(target.alloc, word, target.offset, target.dims)
+    return [low, View(target.alloc, word, target.offset + 4, target.dims)]

@@ -1,0 +1,254 @@
+"""Where every HLO value lives while kernels are emitted: parameters, constants, results, on-chip residents.
+
+A value has *homes*: views of buffers that hold it. A resident home lies in SBUF; an HBM home is made on
+demand. Views (reshape, transpose, ...) of a value are derived from its homes; when no view can express
+them the operand is copied to a dense array first.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from neuronx_cc.codegen.builder import Affine, Block, Builder
+from neuronx_cc.codegen.graph import base, is_view, squeeze
+from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.transfer import transfer
+from neuronx_cc.codegen.views import Atom, View, linear
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Space, Stream, Variable
+
+RESIDENT_BYTES = 81920
+"""Bytes a partition that resident values may fill together; the rest is for tiles."""
+RESIDENT_VALUE_BYTES = 49152
+"""Largest resident value, bytes a partition."""
+
+
+class Context:
+    """State of one compilation below the HLO level."""
+
+    def __init__(self, module: hlo.HloModule) -> None:
+        self.module = module
+        self.builder = Builder()
+        self.homes: dict[hlo.SSAValue, list[View]] = {}
+        self.constants: list[np.ndarray] = []
+        self._constant_homes: dict[tuple[str, str], View] = {}
+        self.outputs: dict[hlo.SSAValue, View] = {}
+        """Values whose HBM home is a program result."""
+        self._last_use: dict[hlo.SSAValue, int] = {}
+        self._owned: dict[hlo.SSAValue, list[Alloc]] = {}
+        self.resident_bytes = 0
+        self._identities: dict[str, Block] = {}
+        self.combiners = simple_combiners(module)
+        """Computation name -> opcode, for computations that are one binary op of their two parameters."""
+
+    # ---- variables -------------------------------------------------------------------------------------------
+
+    def variable(self, name: str, kind: str, dtype: str, dims: tuple[int, ...], index: int = -1) -> View:
+        """Reserve HBM for a named buffer that lives as long as the program."""
+        nbytes = prod(dims) * hlo.itemsize(dtype)
+        alloc = self._hbm(nbytes, name)
+        self.builder.program.variables.append(Variable(name, kind, alloc.lo, nbytes, dtype, dims, index))
+        return linear(alloc, alloc.lo, dtype, dims)
+
+    def _hbm(self, nbytes: int, name: str) -> Alloc:
+        alloc = self.builder.hbm.allocate(nbytes, name)
+        if alloc is None:
+            live = sorted(self.builder.hbm.live, key=lambda alloc: alloc.lo - alloc.hi)[:5]
+            listed = ", ".join(f"{alloc.name} {(alloc.hi - alloc.lo) >> 20} MiB" for alloc in live)
+            raise CompileError(
+                "EOOM001",
+                f"the program needs more than the {self.builder.hbm.capacity >> 30} GiB of HBM of one core: "
+                f"{nbytes >> 20} MiB wanted for {name}, {self.builder.hbm.used >> 20} MiB in use; largest: {listed}",
+                "use a smaller batch, or split the model over cores",
+            )
+        return alloc
+
+    def constant(self, array: np.ndarray, dtype: str, name: str = "") -> View:
+        """HBM home of constant data; equal data is stored once."""
+        digest = self.module.constants.add(array, dtype)
+        if (digest, dtype) not in self._constant_homes:
+            index = len(self.constants)
+            self.constants.append(array)
+            self._constant_homes[digest, dtype] = self.variable(
+                name or f"constant{index}", "constant", dtype, array.shape, index
+            )
+        return self._constant_homes[digest, dtype]
+
+    def identity(self, dtype: str) -> Block:
+        """A 128 x 128 identity matrix in SBUF, for transposes on TensorE; made on first request, outside loops."""
+        if dtype not in self._identities:
+            alloc = self.builder.sbuf.allocate(128 * hlo.itemsize(dtype), f"identity {dtype}", from_top=True)
+            assert alloc is not None, "requested before the program fills SBUF"
+            dims = (Atom(128, 1, True), Atom(128, hlo.itemsize(dtype)))
+            block = Block(alloc, dtype, Affine(alloc.lo), dims)
+            self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
+            self.builder.emit("affine_select", Stream.GPSIMD, [block], [block], ["is_equal"], [0.0, 0, 1, -1])
+            self._identities[dtype] = block
+        return self._identities[dtype]
+
+    # ---- homes -----------------------------------------------------------------------------------------------
+
+    def splat(self, value: hlo.SSAValue) -> float | None:
+        """The single value that a compile-time constant holds everywhere, or None."""
+        while isinstance(value, hlo.OpResult) and value.op.name in ("hlo.broadcast", "hlo.reshape", "hlo.copy"):
+            value = value.op.operands[0]
+        if not isinstance(value, hlo.OpResult) or not isinstance(value.op, hlo.ConstantOp):
+            return None
+        array = self.module.constants[value.op.value.data]
+        if array.size == 0 or (
+            array.size > 1 and any(stride and dim > 1 for stride, dim in zip(array.strides, array.shape, strict=True))
+        ):
+            return None
+        item = array[(0,) * array.ndim]
+        return int(item) if hlo.shape_of(value).dtype not in FLOAT_DTYPES else float(item)
+
+    def views(self, value: hlo.SSAValue) -> list[View]:
+        """All views of ``value`` that need no copy; resident ones first. Never empty."""
+        found = self._derived(value)
+        if not found:
+            found = [self.hbm(value)]
+        return sorted(found, key=lambda view: not view.in_sbuf)
+
+    def _derived(self, value: hlo.SSAValue) -> list[View]:
+        if value in self.homes:
+            return self.homes[value]
+        if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.ConstantOp):
+            self.homes[value] = [self._constant_home(value.op)]
+            return self.homes[value]
+        if isinstance(value, hlo.OpResult) and is_view(value.op):
+            derived = (apply_view(value.op, view) for view in self._derived(value.op.operands[0]))
+            return [view for view in derived if view is not None]
+        raise AssertionError(f"value of {value.owner} has no home")
+
+    def _constant_home(self, op: hlo.ConstantOp) -> View:
+        array = self.module.constants[op.value.data]
+        dims = op.shape.dims
+        if array.size > 1 and all(
+            stride == 0 or dim == 1 for stride, dim in zip(array.strides, array.shape, strict=True)
+        ):
+            scalar = self.constant(np.asarray(array[(0,) * array.ndim]), op.shape.dtype)
+            return scalar.broadcast(dims, ())
+        return self.constant(array, op.shape.dtype, op.loc.name)
+
+    def hbm(self, value: hlo.SSAValue) -> View:
+        """A view of ``value`` in HBM, copying it (or the array it is a view of) there if need be."""
+        for view in self._derived(value):
+            if not view.in_sbuf:
+                return view
+        if isinstance(value, hlo.OpResult) and is_view(value.op):
+            operand = value.op.operands[0]
+            view = apply_view(value.op, self.hbm(operand))
+            if view is None:
+                view = apply_view(value.op, self.dense(operand))
+            assert view is not None, "every view applies to a dense array"
+            return view
+        return self.dense(value)
+
+    def dense(self, value: hlo.SSAValue) -> View:
+        """A dense row-major HBM home of ``value``."""
+        shape = hlo.shape_of(value)
+        for view in self._derived(value):
+            if view == linear(view.alloc, view.offset, view.dtype, shape.dims) and not view.in_sbuf:
+                return view
+        source = self.views(value)[0] if self._derived(value) else self.hbm(value)
+        target = self.new_hbm(value)
+        transfer(self.builder, target, source, Stream.DMA_LOAD if not source.in_sbuf else Stream.DMA_STORE)
+        self.homes.setdefault(value, []).append(target)
+        return target
+
+    def new_hbm(self, value: hlo.SSAValue) -> View:
+        """An empty HBM home for ``value``, its program result if it has one; owned by ``value``'s base."""
+        if value in self.outputs:
+            return self.outputs[value]
+        shape = hlo.shape_of(value)
+        alloc = self._hbm(shape.nbytes, hlo.loc_of(value).name)
+        self._owned.setdefault(base(value), []).append(alloc)
+        return linear(alloc, alloc.lo, shape.dtype, shape.dims)
+
+    def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:
+        """SBUF for a resident home of ``value``, or None when it would crowd the tiles out."""
+        if bytes_per_partition > RESIDENT_VALUE_BYTES or self.resident_bytes + bytes_per_partition > RESIDENT_BYTES:
+            return None
+        alloc = self.builder.sbuf.allocate(bytes_per_partition, hlo.loc_of(value).name, from_top=True)
+        if alloc is not None:
+            self._owned.setdefault(base(value), []).append(alloc)
+            self.resident_bytes += alloc.hi - alloc.lo
+        return alloc
+
+    def adopt(self, value: hlo.SSAValue, former: hlo.SSAValue) -> None:
+        """``value`` takes over the buffers of ``former``, which is dead."""
+        self._owned.setdefault(value, []).extend(self._owned.pop(base(former), []))
+
+    # ---- lifetimes -------------------------------------------------------------------------------------------
+
+    def note_use(self, value: hlo.SSAValue, step: int) -> None:
+        source = base(value)
+        self._last_use[source] = max(step, self._last_use.get(source, -1))
+
+    def last_use(self, value: hlo.SSAValue) -> int:
+        return self._last_use.get(base(value), -1)
+
+    def release(self, step: int, candidates: list[hlo.SSAValue]) -> None:
+        """Free the memory of values among ``candidates`` that nothing uses after ``step``."""
+        for value in candidates:
+            source = base(value)
+            if self._last_use.get(source, -1) > step:
+                continue
+            for alloc in self._owned.pop(source, []):
+                if alloc.space is Space.SBUF:
+                    self.resident_bytes -= alloc.hi - alloc.lo
+                    self.builder.sbuf.free(alloc)
+                else:
+                    self.builder.hbm.free(alloc)
+
+
+FLOAT_DTYPES = hlo.FLOATS
+
+
+def simple_combiners(module: hlo.HloModule) -> dict[str, str]:
+    """Computations of the form ``op(parameter, parameter)`` with an associative op."""
+    found = {}
+    for computation in module.computations():
+        root = computation.root
+        if (
+            isinstance(root, hlo.OpResult)
+            and isinstance(root.op, hlo.HloOp)
+            and root.op.opcode in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
+            and set(root.op.operands) == set(computation.block.args)
+            and len(computation.block.args) == 2
+        ):
+            found[computation.computation_name] = root.op.opcode
+    return found
+
+
+def apply_view(op: hlo.HloOp, view: View) -> View | None:
+    """The result of view op ``op`` for operand ``view``; None when it is no view of that buffer."""
+    if isinstance(op, hlo.BroadcastOp):
+        return view.broadcast(op.shape.dims, op.dimensions.data)
+    if isinstance(op, hlo.TransposeOp):
+        return view.transpose(op.dimensions.data)
+    if isinstance(op, hlo.ReverseOp):
+        return view.reverse(op.dimensions.data)
+    if isinstance(op, hlo.ReshapeOp | hlo.BitcastOp):
+        return view.reshape(op.shape.dims)
+    if isinstance(op, hlo.SliceOp):
+        result: View | None = view
+        for axis, (dim, size) in enumerate(zip(op.slice.data, op.shape.dims, strict=True)):
+            result = result.slice(axis, dim.start, size, dim.stride) if result is not None else None
+        return result
+    if isinstance(op, hlo.BitcastConvertOp | hlo.ConvertOp):
+        return view.retyped(op.shape.dtype)
+    return view
+
+
+def squeezed(view: View) -> View:
+    """Without size-1 dims."""
+    return View(
+        view.alloc, view.dtype, view.offset, tuple(atoms for atoms in view.dims if prod(a.size for a in atoms) > 1)
+    )
+
+
+__all__ = ["Block", "Context", "apply_view", "squeeze", "squeezed"]

@@ -1,0 +1,747 @@
+"""Contractions on TensorE.
+
+``out[b, m, n] = sum_k lhs[b, m, k] * rhs[b, n, k]``: the array wants k on the partitions of both
+operands; lhs tiles are stationary, rhs tiles stream through, and m lands on the partitions of PSUM.
+An operand with k on its partitions (in SBUF, or loaded so from HBM) is used as it is; one whose rows
+lie on the partitions is transposed by TensorE, 128 x 128 at a time. Blocks of both operands are staged
+in SBUF; partial sums stay in PSUM over all of k, or are added up in SBUF where k needs several blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, Ring
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.elementwise import Emitter
+from neuronx_cc.codegen.graph import is_load_cast
+from neuronx_cc.codegen.map_kernel import Lanes, _divisor, _lanes_of, _resident, is_given
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom, View, align
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
+TILE_ROWS = 128
+TILE_COLUMNS = 512
+
+
+@dataclass(slots=True)
+class Side:
+    """One operand: its view with dims [batch..., free..., contracted...], refined class by class."""
+
+    value: hlo.SSAValue
+    view: View
+    dtype: str
+    """Element type on TensorE."""
+    batch: list[Atom]
+    free: list[Atom]
+    contracted: list[Atom]
+
+    @property
+    def on_chip(self) -> bool:
+        return self.view.in_sbuf
+
+    @property
+    def rows_on_lanes(self) -> bool:
+        """Whether the free dim is (on chip) or should be (HBM: k is contiguous) on the partitions."""
+        if self.on_chip:
+            return any(atom.partition for atom in self.free)
+        inner = [atom for atom in self.contracted if atom.stride == itemsize(self.view.dtype) and atom.size > 1]
+        return bool(inner) or not self.free
+
+
+@dataclass(slots=True)
+class Segment:
+    """A part of k: ``lanes`` elements on the partitions, in ``chunks`` tuples of the other k dims."""
+
+    start: int
+    """First index along the lane dim (only cut when k is one dim)."""
+    lanes: int
+    outer: int
+    """Steps of the lane dim around the lanes."""
+
+
+def lower(context: Context, op: hlo.DotOp, step: int) -> None:
+    """Emit the contraction and give its result a home."""
+    _Dot(context, op, step).emit()
+
+
+class _Dot:
+    def __init__(self, context: Context, op: hlo.DotOp, step: int) -> None:
+        self.context = context
+        self.builder: Builder = context.builder
+        self.op = op
+        self.step = step
+        dims = op.dims.data
+        lhs_shape, rhs_shape = hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
+        self.lhs_order = _order(lhs_shape.rank, dims.lhs_batch, dims.lhs_contracting)
+        self.rhs_order = _order(rhs_shape.rank, dims.rhs_batch, dims.rhs_contracting)
+        self.batch_dims = [lhs_shape.dims[axis] for axis in dims.lhs_batch]
+        self.m_dims = [lhs_shape.dims[axis] for axis in self.lhs_order[1]]
+        self.n_dims = [rhs_shape.dims[axis] for axis in self.rhs_order[1]]
+        self.k_dims = [lhs_shape.dims[axis] for axis in dims.lhs_contracting]
+        self.pe_dtype = _pe_dtype(self._source(op.lhs)[1], self._source(op.rhs)[1])
+        self.tf32 = op.algorithm is not None and "tf32" in op.algorithm.data
+        self.rings: list[Ring] = []
+        self.psum_rings: list[Ring] = []
+        self.emitter = Emitter(self.builder, lambda like, dtype: like)
+
+    # ---- operands ---------------------------------------------------------------------------------------------
+
+    def _source(self, value: hlo.SSAValue) -> tuple[hlo.SSAValue, str]:
+        """The value to read and the type it has for the contraction (a cast of given data happens on load)."""
+        dtype = hlo.shape_of(value).dtype
+        while isinstance(value, hlo.OpResult) and is_load_cast(value.op):
+            value = value.op.operands[0]
+        return value, dtype
+
+    def _views(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> list[View]:
+        permutation = [*order[0], *order[1], *order[2]]
+        return [view.transpose(permutation) for view in self.context.views(value)]
+
+    def _classes(self, view: View, free: int) -> tuple[View, View, View]:
+        batch = len(self.batch_dims)
+        parts = (view.dims[:batch], view.dims[batch : batch + free], view.dims[batch + free :])
+        return tuple(replace(view, dims=part) for part in parts)  # type: ignore[return-value]
+
+    def _choose(self) -> tuple[View, View]:
+        """Homes of both operands whose partitions TensorE can use."""
+        lhs_value, _ = self._source(self.op.lhs)
+        rhs_value, _ = self._source(self.op.rhs)
+        chosen = []
+        for value, order, free in (
+            (lhs_value, self.lhs_order, len(self.m_dims)),
+            (rhs_value, self.rhs_order, len(self.n_dims)),
+        ):
+            for view in self._views(value, order):
+                batch, _, _ = self._classes(view, free)
+                if not view.in_sbuf or (batch.partition_atom is None and view.partition_atom is not None):
+                    chosen.append(view)
+                    break
+            else:
+                chosen.append(self.context.hbm(value).transpose([*order[0], *order[1], *order[2]]))
+        lhs, rhs = chosen
+        k_lhs = _lanes_of(self._classes(lhs, len(self.m_dims))[2]) if lhs.in_sbuf else None
+        k_rhs = _lanes_of(self._classes(rhs, len(self.n_dims))[2]) if rhs.in_sbuf else None
+        if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
+            lhs = self.context.hbm(lhs_value).transpose([*self.lhs_order[0], *self.lhs_order[1], *self.lhs_order[2]])
+        return lhs, rhs
+
+    # ---- plan -------------------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        if self.op.shape.size == 0:
+            self.context.homes[self.op.result] = [self.context.new_hbm(self.op.result)]
+            return
+        lhs, rhs = self._choose()
+        for dtype in {self.pe_dtype, *(view.dtype for view in (lhs, rhs) if view.dtype in PE_DTYPES)}:
+            self.context.identity(dtype)
+        out = self._choose_output(lhs)
+        self.context.homes[self.op.result] = [out]
+        for attempt in range(3):
+            if self._refine(lhs, rhs, out):
+                break
+            lhs = self.context.dense(self._source(self.op.lhs)[0]).transpose(sum(self.lhs_order, []))
+            if attempt:
+                rhs = self.context.dense(self._source(self.op.rhs)[0]).transpose(sum(self.rhs_order, []))
+        else:
+            raise CompileError("IDOT001", "operand layouts of the dot do not nest", "report this", self.op.loc)
+        self._run()
+        for ring in self.rings:
+            self.builder.sbuf.free(ring.alloc)
+        for ring in self.psum_rings:
+            self.builder.psum.free(ring.alloc)
+
+    def _choose_output(self, lhs: View) -> View:
+        """Resident with rows of lhs on the partitions where that fits, else HBM."""
+        context, op = self.context, self.op
+        dims = op.shape.dims
+        batch, free = len(self.batch_dims), len(self.m_dims)
+        m_view = self._classes(lhs, free)[1]
+        lanes = _lanes_of(m_view) if lhs.in_sbuf else None
+        if lanes is None and free:
+            axis = max(range(free), key=lambda axis: (_divisor(self.m_dims[axis]), axis))
+            lanes = Lanes(axis, _divisor(self.m_dims[axis]), 1)
+        only_result = op.result in context.outputs and context.last_use(op.result) <= self.step
+        if lanes is not None and lanes.size > 1 and not only_result and (lanes.size >= 32 or prod(dims) <= 8192):
+            lanes = replace(lanes, axis=lanes.axis + batch)
+            per_partition = prod(dims) // lanes.size * itemsize(op.shape.dtype)
+            near = context.last_use(op.result) - self.step <= 48
+            alloc = context.new_resident(op.result, per_partition) if near else None
+            if alloc is not None:
+                return _resident(alloc, op.shape.dtype, dims, lanes)
+        return context.new_hbm(op.result)
+
+    def _refine(self, lhs: View, rhs: View, out: View) -> bool:
+        batch, free = len(self.batch_dims), len(self.m_dims)
+        lhs_b, lhs_m, lhs_k = self._classes(lhs, free)
+        rhs_b, rhs_n, rhs_k = self._classes(rhs, len(self.n_dims))
+        out_b = replace(out, dims=out.dims[:batch])
+        out_m = replace(out, dims=out.dims[batch : batch + free])
+        out_n = replace(out, dims=out.dims[batch + free :])
+        b = align([lhs_b, rhs_b, out_b], self.batch_dims)
+        m = align([lhs_m, out_m], self.m_dims)
+        n = align([rhs_n, out_n], self.n_dims)
+        k = align([lhs_k, rhs_k], self.k_dims)
+        if b is None or m is None or n is None or k is None:
+            return False
+        if any(atom.partition for atoms in n.atoms[1:] for atom in atoms) or any(a.partition for a in b.atoms[2]):
+            return False
+        self.b_sizes, self.m_sizes, self.n_sizes, self.k_sizes = b.sizes, m.sizes, n.sizes, k.sizes
+        self.lhs = Side(self._source(self.op.lhs)[0], lhs, self.pe_dtype, b.atoms[0], m.atoms[0], k.atoms[0])
+        self.rhs = Side(self._source(self.op.rhs)[0], rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1])
+        self.out = out
+        self.out_batch, self.out_m, self.out_n = b.atoms[2], m.atoms[1], n.atoms[1]
+        return self._lane_dims()
+
+    def _lane_dims(self) -> bool:
+        """Pick the dims that are tiled: k on partitions, m on the output's partitions, n along the free dim."""
+        marked = [
+            dim
+            for dim in range(len(self.k_sizes))
+            if self.lhs.contracted[dim].partition or self.rhs.contracted[dim].partition
+        ]
+        self.k_dim = marked[0] if marked else -1
+        self.segments: list[Segment] = []
+        if marked:
+            self.segments = [Segment(0, self.k_sizes[self.k_dim], 1)]
+        elif self.k_sizes:
+            self.k_dim = max(range(len(self.k_sizes)), key=lambda dim: (_divisor(self.k_sizes[dim]), dim))
+            size = self.k_sizes[self.k_dim]
+            lanes = _divisor(size)
+            if lanes >= 64 or size <= 128 or len(self.k_sizes) > 1:
+                self.segments = [Segment(0, lanes, size // lanes)]
+            else:
+                self.segments = [Segment(0, 128, size // 128)]
+                if size % 128:
+                    self.segments.append(Segment(size // 128 * 128, size % 128, 1))
+        else:
+            self.segments = [Segment(0, 1, 1)]
+        out_lane = [dim for dim, atom in enumerate(self.out_m) if atom.partition]
+        lhs_lane = [dim for dim, atom in enumerate(self.lhs.free) if atom.partition]
+        if out_lane and lhs_lane and out_lane != lhs_lane:
+            return False
+        wanted = out_lane or lhs_lane
+        self.m_dim = (
+            wanted[0]
+            if wanted
+            else (max(range(len(self.m_sizes)), key=lambda d: self.m_sizes[d]) if self.m_sizes else -1)
+        )
+        rhs_lane = [dim for dim, atom in enumerate(self.rhs.free) if atom.partition]
+        self.n_dim = (
+            rhs_lane[0]
+            if rhs_lane
+            else (max(range(len(self.n_sizes)), key=lambda d: self.n_sizes[d]) if self.n_sizes else -1)
+        )
+        return True
+
+    # ---- emission ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._budget()
+        self.acc = self._psum_ring(4)
+        needs_transpose = self.lhs.rows_on_lanes or self.rhs.rows_on_lanes
+        self.turn = self._psum_ring(3) if needs_transpose else None
+        self._outer_loops(0, [], [])
+
+    def _budget(self) -> None:
+        """Block sizes: k whole if possible, wide rhs blocks for long DMA runs, then as many rows of lhs as fit."""
+        size = itemsize(self.pe_dtype)
+        others = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
+        depth = max(1, others * max(segment.outer for segment in self.segments))
+        lanes = max(segment.lanes for segment in self.segments)
+        m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
+        n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
+        room = int(self.builder.sbuf.largest_gap() * 0.9) - 3 * min(n_size, TILE_COLUMNS) * itemsize(self.out.dtype)
+        natural = 2 * lanes * size if self.lhs.rows_on_lanes or self.rhs.rows_on_lanes else 0
+        one = size * (2 * min(n_size, 128) + min(m_size, 128)) + natural
+        self.k_block = max(1, min(depth, room // one))
+        if len(self.k_sizes) > 1:
+            self.k_block = depth
+        self.accumulate_in_sbuf = self.k_block < depth
+        room -= natural * self.k_block
+        column = self.k_block * size
+        m_least = min(m_size, TILE_ROWS) * column
+        n_blocks = 3
+        self.n_block = _block(
+            n_size,
+            max(1, min((room - m_least) // n_blocks, max(room // 5, TILE_COLUMNS * column)) // column),
+            TILE_COLUMNS,
+        )
+        repeats = (
+            prod(self.n_sizes)
+            // n_size
+            * -(-n_size // self.n_block)
+            * prod(self.b_sizes)
+            * prod(self.m_sizes)
+            // m_size
+        )
+        self.rhs_buffers = min(n_blocks, repeats)
+        left = room - self.rhs_buffers * self.n_block * column
+        blocks = 2 if 2 * m_size * column <= left else 1
+        self.m_block = _block(m_size, max(1, left // blocks // column), TILE_ROWS)
+        self.lhs_buffers = min(2, prod(self.b_sizes) * (prod(self.m_sizes) // m_size) * -(-m_size // self.m_block))
+        if self.lhs_buffers * self.m_block * column > left:
+            self.lhs_buffers = 1
+        if self.accumulate_in_sbuf:
+            self.m_block = min(self.m_block, 4 * TILE_ROWS)
+            self.n_block = min(self.n_block, TILE_COLUMNS)
+            self.rhs_buffers, self.lhs_buffers = 2, 2
+
+    def _psum_ring(self, banks: int) -> Ring:
+        ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, "partial sums")
+        self.psum_rings.append(ring)
+        return ring
+
+    def _ring(self, nbytes: int, count: int, name: str) -> Ring:
+        ring = self.builder.ring(self.builder.sbuf, nbytes, count, name)
+        self.rings.append(ring)
+        return ring
+
+    def _outer_loops(self, depth: int, batch: list[Affine], m_outer: list[Affine]) -> None:
+        """Loop over batch dims and the m dims that are not tiled."""
+        if depth < len(self.b_sizes):
+            with self.builder.loop(self.b_sizes[depth]) as index:
+                self._outer_loops(depth + 1, [*batch, index], m_outer)
+            return
+        others = [dim for dim in range(len(self.m_sizes)) if dim != self.m_dim]
+        if len(m_outer) < len(others):
+            with self.builder.loop(self.m_sizes[others[len(m_outer)]]) as index:
+                self._outer_loops(depth, batch, [*m_outer, index])
+            return
+        self._m_blocks(batch, dict(zip(others, m_outer, strict=True)))
+
+    def _m_blocks(self, batch: list[Affine], m_at: dict[int, Affine]) -> None:
+        m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
+        for start, tiles, size in self.builder.tiles(m_size, self.m_block):
+            with self.builder.loop(tiles) as index:
+                at = {**m_at, self.m_dim: index * size + start}
+                lhs = None
+                if not self.accumulate_in_sbuf:
+                    lhs = self._stage(self.lhs, batch, at, self.m_dim, size, (0, None), "lhs")
+                self._n_outer(batch, at, size, lhs, {})
+
+    def _n_outer(
+        self,
+        batch: list[Affine],
+        m_at: dict[int, Affine],
+        m_size: int,
+        lhs: list[Block] | None,
+        n_at: dict[int, Affine],
+    ) -> None:
+        others = [dim for dim in range(len(self.n_sizes)) if dim != self.n_dim]
+        if len(n_at) < len(others):
+            dim = others[len(n_at)]
+            with self.builder.loop(self.n_sizes[dim]) as index:
+                self._n_outer(batch, m_at, m_size, lhs, {**n_at, dim: index})
+            return
+        n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
+        for start, tiles, size in self.builder.tiles(n_size, self.n_block):
+            with self.builder.loop(tiles) as index:
+                at = {**n_at, self.n_dim: index * size + start}
+                if lhs is not None:
+                    rhs = self._stage(self.rhs, batch, at, self.n_dim, size, (0, None), "rhs")
+                    self._tiles(batch, m_at, m_size, at, size, lhs, rhs)
+                else:
+                    self._k_blocks(batch, m_at, m_size, at, size)
+
+    # staging: k on the partitions ------------------------------------------------------------------------------
+
+    def _stage(
+        self,
+        side: Side,
+        batch: list[Affine],
+        at: dict[int, Affine],
+        tile_dim: int,
+        size: int,
+        k_range: tuple[Affine | int, int | None],
+        name: str,
+    ) -> list[Block]:
+        """For each segment a block [lanes, chunks, size] of ``side``: in place, loaded, or transposed."""
+        blocks = []
+        for segment in self.segments:
+            source = self._source_block(side, batch, at, tile_dim, size, segment, k_range)
+            in_place = (
+                side.on_chip and not side.rows_on_lanes and side.view.dtype == side.dtype and len(source.dims) <= 3
+            )
+            if in_place:
+                blocks.append(source if len(source.dims) == 3 else _insert_chunk(source))
+            elif side.rows_on_lanes:
+                blocks.append(self._transposed(side, source, size, name))
+            else:
+                blocks.append(self._loaded(side, source, size, name))
+        return blocks
+
+    def _source_block(
+        self,
+        side: Side,
+        batch: list[Affine],
+        at: dict[int, Affine],
+        tile_dim: int,
+        size: int,
+        segment: Segment,
+        k_range: tuple[Affine | int, int | None],
+    ) -> Block:
+        """The operand's part as a block: [k lanes, other k dims..., rows] or, rows first, [rows, k dims..., lanes dim]."""
+        offset = Affine(side.view.offset)
+        for atom, index in zip(side.batch, batch, strict=True):
+            offset = offset + index * atom.stride
+        rows = Atom(1, 0)
+        for dim, atom in enumerate(side.free):
+            if dim == tile_dim:
+                rows = replace(atom, size=size)
+                if atom.partition:
+                    continue
+            offset = offset + at[dim] * atom.stride
+        others = [(dim, atom) for dim, atom in enumerate(side.contracted) if dim != self.k_dim]
+        lane_atom = side.contracted[self.k_dim] if self.k_dim >= 0 else Atom(1, 0)
+        offset = offset + (0 if lane_atom.partition else segment.start * lane_atom.stride)
+        chunks = [atom for _, atom in others]
+        if segment.outer > 1 or k_range[1] is not None:
+            outer = Atom(segment.outer, lane_atom.stride * segment.lanes)
+            if k_range[1] is not None:
+                begin = k_range[0] if isinstance(k_range[0], Affine) else Affine(k_range[0])
+                offset = offset + begin * outer.stride
+                outer = replace(outer, size=k_range[1])
+            chunks.append(outer)
+        lanes = replace(lane_atom, size=segment.lanes)
+        dims = (rows, *chunks, lanes) if side.rows_on_lanes else (lanes, *chunks, rows)
+        return Block(side.view.alloc, side.view.dtype, offset, dims)
+
+    def _loaded(self, side: Side, source: Block, size: int, name: str) -> Block:
+        """DMA a block with k on the partitions, casting on the way."""
+        chunks = [atom.size for atom in source.dims[1:-1]]
+        lanes = source.dims[0].size
+        tile = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block", self._buffers(name))
+        target = _spread_chunks(tile, chunks)
+        if side.on_chip:
+            self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
+        else:
+            stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
+            copy(self.builder, target, source, stream)
+        return tile
+
+    def _buffers(self, name: str) -> int:
+        return self.lhs_buffers if name == "lhs" else self.rhs_buffers
+
+    def _dense_tile(self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int) -> Block:
+        nbytes = prod(sizes) * itemsize(dtype)
+        key = (name, nbytes, count)
+        if key not in self._tile_rings:
+            self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
+        ring = self._tile_rings[key]
+        stride = itemsize(dtype)
+        atoms = []
+        for size in reversed(sizes):
+            atoms.append(Atom(size, stride))
+            stride *= size
+        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *reversed(atoms)))
+
+    @property
+    def _tile_rings(self) -> dict[tuple[str, int, int], Ring]:
+        if not hasattr(self, "_rings_by_key"):
+            self._rings_by_key: dict[tuple[str, int, int], Ring] = {}
+        return self._rings_by_key
+
+    def _transposed(self, side: Side, source: Block, size: int, name: str) -> Block:
+        """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
+        chunks = [atom.size for atom in source.dims[1:-1]]
+        lanes = source.dims[-1].size
+        out = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block", self._buffers(name))
+        if source.dims[0].partition and source.dtype not in PE_DTYPES:
+            cast = self._dense_tile(
+                "f32", [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{name} cast", 1
+            )
+            self.emitter.over("tensor_copy", Stream.VECTOR, [cast], [source])
+            source = cast
+        if source.dims[0].partition:
+            self._turn_rows(side, source, out, chunks, Affine(0), size)
+            return out
+        row_stride = source.dims[0].stride
+        for start, tiles, rows in self.builder.tiles(size, TILE_ROWS):
+            with self.builder.loop(tiles) as index:
+                at = index * rows + start
+                part = replace(
+                    source,
+                    offset=source.offset + at * row_stride,
+                    dims=(replace(source.dims[0], size=rows), *source.dims[1:]),
+                )
+                natural = self._dense_tile(side.dtype, [*chunks, lanes], rows, f"{name} rows", 2)
+                stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
+                copy(self.builder, natural, part, stream)
+                self._turn_rows(side, natural, out, chunks, at, rows)
+        return out
+
+    def _turn_rows(self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
+        """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, at : at + rows]``, a PSUM bank at a time."""
+        identity = self.context.identity(side.dtype if natural.dtype == side.dtype else natural.dtype)
+        identity = replace(identity, dims=(replace(identity.dims[0], size=rows), replace(identity.dims[1], size=rows)))
+        lanes = natural.dims[-1].size
+        flat = _flatten_chunks(natural)
+        total = prod(chunks)
+        per_bank = max(1, TILE_COLUMNS // max(rows, 1))
+        assert self.turn is not None
+        if flat is None:
+            for position, index in enumerate(_every(chunks)):
+                piece = natural
+                for value in index:
+                    piece = piece.index(1, Affine(value))
+                self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
+            return
+        for start, tiles, count in self.builder.tiles(total, per_bank):
+            with self.builder.loop(tiles) as loop_index:
+                first = loop_index * count + start
+                self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
+
+    def _turn_some(
+        self,
+        source: Block,
+        first: Affine | None,
+        identity: Block,
+        out: Block,
+        chunk: Affine,
+        count: int,
+        at: Affine,
+        rows: int,
+        lanes: int,
+    ) -> None:
+        assert self.turn is not None
+        slot = self.builder.slot(self.turn)
+        bank = Block(self.turn.alloc, "f32", slot, (Atom(lanes, 1, True), Atom(count, rows * 4), Atom(rows, 4)))
+        for position in range(count):
+            piece = source if first is None else source.index(1, first + position)
+            self.builder.emit("load_stationary", Stream.TENSOR, [], [piece])
+            self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
+        target = out.index(1, chunk, count).index(2, at, rows)
+        self.emitter.copy(target, bank)
+
+    # the array -------------------------------------------------------------------------------------------------
+
+    def _tiles(
+        self,
+        batch: list[Affine],
+        m_at: dict[int, Affine],
+        m_size: int,
+        n_at: dict[int, Affine],
+        n_size: int,
+        lhs: list[Block],
+        rhs: list[Block],
+    ) -> None:
+        for m_start, m_tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
+            with self.builder.loop(m_tiles) as m_index:
+                m_offset = m_index * rows + m_start
+                for n_start, n_tiles, columns in self.builder.tiles(n_size, TILE_COLUMNS):
+                    with self.builder.loop(n_tiles) as n_index:
+                        n_offset = n_index * columns + n_start
+                        bank = self._bank(rows, columns)
+                        self._accumulate(bank, lhs, rhs, m_offset, rows, n_offset, columns)
+                        self._write(bank, batch, m_at, m_offset, rows, n_at, n_offset, columns)
+
+    def _bank(self, rows: int, columns: int) -> Block:
+        return Block(self.acc.alloc, "f32", self.builder.slot(self.acc), (Atom(rows, 1, True), Atom(columns, 4)))
+
+    def _accumulate(
+        self,
+        bank: Block,
+        lhs: list[Block],
+        rhs: list[Block],
+        m_offset: Affine,
+        rows: int,
+        n_offset: Affine,
+        columns: int,
+    ) -> None:
+        """One PSUM tile over all chunks of all segments."""
+        first = True
+        for left, right in zip(lhs, rhs, strict=True):
+            chunks = left.dims[1].size
+            left = left.index(2, m_offset, rows)
+            right = right.index(2, n_offset, columns)
+            if chunks > 8:
+                self._multiply(bank, left.index(1, Affine(0)), right.index(1, Affine(0)), not first)
+                first = False
+                with self.builder.loop(chunks - 1) as index:
+                    self._multiply(bank, left.index(1, index + 1), right.index(1, index + 1), True)
+                continue
+            for chunk in range(chunks):
+                self._multiply(bank, left.index(1, Affine(chunk)), right.index(1, Affine(chunk)), not first)
+                first = False
+
+    def _multiply(self, bank: Block, stationary: Block, moving: Block, accumulate: bool) -> None:
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+        flags = (["accumulate"] if accumulate else []) + (["tf32"] if self.tf32 and self.pe_dtype == "f32" else [])
+        # an accumulating multiply also reads its bank
+        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
+
+    def _write(
+        self,
+        bank: Block,
+        batch: list[Affine],
+        m_at: dict[int, Affine],
+        m_offset: Affine,
+        rows: int,
+        n_at: dict[int, Affine],
+        n_offset: Affine,
+        columns: int,
+    ) -> None:
+        target = self._target(batch, m_at, m_offset, rows, n_at, n_offset, columns)
+        if self.out.in_sbuf:
+            self.emitter.copy(target, bank)
+            return
+        tile = self._dense_tile(self.out.dtype, [columns], rows, "result", 3)
+        self.emitter.copy(tile, bank)
+        copy(self.builder, target, tile, Stream.DMA_STORE)
+
+    def _target(
+        self,
+        batch: list[Affine],
+        m_at: dict[int, Affine],
+        m_offset: Affine,
+        rows: int,
+        n_at: dict[int, Affine],
+        n_offset: Affine,
+        columns: int,
+    ) -> Block:
+        offset = Affine(self.out.offset)
+        for atom, index in zip(self.out_batch, batch, strict=True):
+            offset = offset + index * atom.stride
+        lanes = Atom(rows, 1 if self.out.in_sbuf else 0, self.out.in_sbuf)
+        for dim, atom in enumerate(self.out_m):
+            if atom.partition:
+                continue
+            offset = offset + m_at[dim] * atom.stride
+            if dim == self.m_dim:
+                offset = offset + m_offset * atom.stride
+                lanes = Atom(rows, atom.stride)
+        free = Atom(columns, 0)
+        for dim, atom in enumerate(self.out_n):
+            offset = offset + n_at[dim] * atom.stride
+            if dim == self.n_dim:
+                offset = offset + n_offset * atom.stride
+                free = Atom(columns, atom.stride)
+        if self.out.in_sbuf and not lanes.partition:
+            raise AssertionError("an on-chip result has its rows on the partitions")
+        return Block(self.out.alloc, self.out.dtype, offset, (lanes, free))
+
+    # k in several blocks ---------------------------------------------------------------------------------------
+
+    def _k_blocks(
+        self, batch: list[Affine], m_at: dict[int, Affine], m_size: int, n_at: dict[int, Affine], n_size: int
+    ) -> None:
+        """Partial products of k blocks, added up in SBUF in FP32."""
+        m_tiles = -(-m_size // TILE_ROWS)
+        sums = self._dense_tile("f32", [m_tiles, n_size], min(m_size, TILE_ROWS), "sums", 2)
+        whole = self.segments
+        first = True
+        for segment in whole:
+            for start, tiles, size in self.builder.tiles(segment.outer, self.k_block):
+                self.segments = [segment]
+                if first:
+                    self._k_block(batch, m_at, m_size, n_at, n_size, Affine(start), size, sums, False)
+                    first = False
+                    start, tiles = start + size, tiles - 1
+                if tiles:
+                    with self.builder.loop(tiles) as index:
+                        at = index * size + start
+                        self._k_block(batch, m_at, m_size, n_at, n_size, at, size, sums, True)
+        self.segments = whole
+        for m_start, tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
+            for tile in range(tiles):
+                at = Affine(m_start + tile * rows)
+                part = replace(sums, dims=(Atom(rows, 1, True), *sums.dims[1:])).index(
+                    1, Affine((m_start + tile * rows) // TILE_ROWS)
+                )
+                target = self._target(batch, m_at, at, rows, n_at, Affine(0), n_size)
+                if self.out.in_sbuf:
+                    self.emitter.copy(target, part)
+                    continue
+                if self.out.dtype != "f32":
+                    cast = self._dense_tile(self.out.dtype, [n_size], rows, "result", 2)
+                    self.emitter.copy(cast, part)
+                    part = cast
+                copy(self.builder, target, part, Stream.DMA_STORE)
+
+    def _k_block(
+        self,
+        batch: list[Affine],
+        m_at: dict[int, Affine],
+        m_size: int,
+        n_at: dict[int, Affine],
+        n_size: int,
+        start: Affine,
+        size: int,
+        sums: Block,
+        add: bool,
+    ) -> None:
+        lhs = self._stage(self.lhs, batch, m_at, self.m_dim, m_size, (start, size), "lhs")
+        rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, (start, size), "rhs")
+        for m_start, tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
+            for tile in range(tiles):
+                m_offset = Affine(m_start + tile * rows)
+                part = replace(sums, dims=(Atom(rows, 1, True), *sums.dims[1:])).index(
+                    1, Affine((m_start + tile * rows) // TILE_ROWS)
+                )
+                bank = self._bank(rows, n_size)
+                self._accumulate(bank, lhs, rhs, m_offset, rows, Affine(0), n_size)
+                if add:
+                    self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
+                else:
+                    self.emitter.copy(part, bank)
+
+
+def _order(rank: int, batch: Sequence[int], contracting: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    free = [axis for axis in range(rank) if axis not in batch and axis not in contracting]
+    return list(batch), free, list(contracting)
+
+
+def _pe_dtype(lhs: str, rhs: str) -> str:
+    """Operand type on TensorE: 16- and 8-bit floats as they are (if both are), everything else FP32."""
+    if lhs == rhs and lhs in PE_DTYPES:
+        return lhs
+    return "f32"
+
+
+def _block(size: int, room: int, tile: int) -> int:
+    """Block of at most ``room`` elements, in whole tiles if it is cut at all."""
+    if size <= room:
+        return size
+    if room >= tile:
+        return room // tile * tile
+    return next((part for part in (256, 128, 64) if part <= room), max(1, room))
+
+
+def _insert_chunk(block: Block) -> Block:
+    return replace(block, dims=(block.dims[0], Atom(1, 0), block.dims[1]))
+
+
+def _spread_chunks(tile: Block, chunks: Sequence[int]) -> Block:
+    """View the flat chunk dim of a staged tile as the k dims it came from."""
+    stride = tile.dims[1].stride
+    atoms = []
+    for size in reversed(chunks):
+        atoms.append(Atom(size, stride))
+        stride *= size
+    return replace(tile, dims=(tile.dims[0], *reversed(atoms), tile.dims[2]))
+
+
+def _flatten_chunks(block: Block) -> Block | None:
+    """Merge the chunk dims between the first and the last dim into one; None when their strides differ."""
+    dims = list(block.dims[1:-1])
+    if not dims:
+        return replace(block, dims=(block.dims[0], Atom(1, 0), block.dims[-1]))
+    while len(dims) > 1:
+        if dims[0].stride != dims[1].stride * dims[1].size:
+            return None
+        dims[0:2] = [Atom(dims[0].size * dims[1].size, dims[1].stride)]
+    return replace(block, dims=(block.dims[0], dims[0], block.dims[-1]))
+
+
+def _every(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    out: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        out = [(*index, value) for index in out for value in range(size)]
+    return out

@@ -1,0 +1,390 @@
+"""Elementwise HLO ops as engine instructions: one rule per opcode and type class, in one table.
+
+A rule gets blocks of equal sizes (dim 0 on the partitions) and emits instructions. Floats are computed
+in FP32 by Vector and Scalar and rounded once on the way out; integers are exact on GpSimd; bits are
+Vector's (hardware sheet 4.2 and 5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import frexp, isfinite, prod
+
+from neuronx_cc.codegen.builder import Block, Builder, Ring, emit_over
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, INTEGERS, itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """An operand that is one compile-time constant everywhere."""
+
+    value: float
+    dtype: str
+
+
+Operand = Block | Splat
+
+
+@dataclass(slots=True)
+class Emitter:
+    """What a rule may use: the builder, scratch tiles, and the balance between Vector and Scalar."""
+
+    builder: Builder
+    scratch: Callable[[Block, str], Block]
+    """A tile of the first argument's sizes in another element type."""
+    vector_load: int = 0
+    scalar_load: int = 0
+
+    def over(self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: object) -> None:
+        size = prod(atom.size for atom in outs[0].dims[1:])
+        if stream is Stream.VECTOR:
+            self.vector_load += max(64, size * max(1, len(ins)))
+        elif stream is Stream.SCALAR:
+            self.scalar_load += max(64, size)
+        emit_over(self.builder, op, stream, outs, ins, **modifiers)  # type: ignore[arg-type]
+
+    def copy(self, out: Block, source: Operand) -> None:
+        """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
+        if isinstance(source, Splat):
+            self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
+        elif out.dtype in FLOATS and source.dtype in FLOATS and self.scalar_load < self.vector_load:
+            self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
+        else:
+            self.over("tensor_copy", Stream.VECTOR, [out], [source])
+
+
+def lane_scalar(operand: Operand) -> bool:
+    """One f32 value a partition: usable as the scalar operand of an instruction."""
+    return (
+        isinstance(operand, Block)
+        and operand.dtype == "f32"
+        and all(atom.stride == 0 or atom.size == 1 for atom in operand.dims[1:])
+    )
+
+
+def lane_block(block: Block) -> Block:
+    """The [P, 1] block behind a lane scalar."""
+    return replace(block, dims=block.dims[:1])
+
+
+ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
+COMMUTATIVE = frozenset(["add", "multiply", "maximum", "minimum", "and", "or", "xor"])
+COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
+MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
+ACTIVATION = {
+    "exponential": "exp",
+    "log": "log",
+    "tanh": "tanh",
+    "logistic": "sigmoid",
+    "erf": "erf",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "abs": "abs",
+    "sign": "sign",
+}
+BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+SHIFTS = frozenset(["shift-left", "shift-right-logical", "shift-right-arithmetic"])
+GPSIMD_UNARY = frozenset(
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "cosine",
+        "cosh",
+        "exponential-minus-one",
+        "floor",
+        "is-finite",
+        "log-plus-one",
+        "round-nearest-afz",
+        "round-nearest-even",
+        "sine",
+        "sinh",
+        "tan",
+        "popcnt",
+        "count-leading-zeros",
+        "reduce-precision",
+    ]
+)
+GPSIMD_BINARY = frozenset(["power", "remainder", "atan2", "stochastic-convert"])
+
+
+def arithmetic(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+    """Float ``lhs alu rhs`` on Vector; on Scalar where an add or multiply has one value a partition."""
+    if isinstance(lhs, Splat) and isinstance(rhs, Splat):
+        lhs = _fill(e, out, lhs)
+    if isinstance(lhs, Block) and isinstance(rhs, Block):
+        scalar = lane_block(rhs) if lane_scalar(rhs) else lane_block(lhs) if lane_scalar(lhs) else None
+        if scalar is None:
+            e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
+            return
+        reverse = ["reverse0"] if not lane_scalar(rhs) else []
+        _with_lane_scalar(e, alu, out, lhs if not reverse else rhs, scalar, reverse)
+        return
+    block, splat = (lhs, rhs) if isinstance(lhs, Block) else (rhs, lhs)
+    assert isinstance(block, Block) and isinstance(splat, Splat)
+    flags = [] if block is lhs else ["reverse0"]
+    if e.scalar_load < e.vector_load and alu == "multiply":
+        e.over("activation", Stream.SCALAR, [out], [block], alu=["copy"], imm=[splat.value])
+        return
+    e.over("tensor_scalar", Stream.VECTOR, [out], [block], alu=[alu], imm=[splat.value], flags=flags)
+
+
+def _with_lane_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
+    if alu == "multiply" and e.scalar_load < e.vector_load:
+        _with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
+    elif alu == "add" and e.scalar_load < e.vector_load:
+        _with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
+    else:
+        _with_lanes(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
+
+
+def _with_lanes(
+    e: Emitter,
+    op: str,
+    stream: Stream,
+    out: Block,
+    block: Block,
+    scalar: Block,
+    alu: list[str],
+    imm: list[float],
+    flags: list[str],
+) -> None:
+    from neuronx_cc.codegen.builder import MAX_FREE_DIMS, merge_free
+
+    size = prod(atom.size for atom in out.dims[1:])
+    if stream is Stream.VECTOR:
+        e.vector_load += max(64, size)
+    else:
+        e.scalar_load += max(64, size)
+    out, block = merge_free([out, block])
+    if len(out.dims) > MAX_FREE_DIMS + 1:
+        with e.builder.loop(out.dims[1].size) as index:
+            _with_lanes(e, op, stream, out.index(1, index), block.index(1, index), scalar, alu, imm, flags)
+        return
+    e.builder.emit(op, stream, [out], [block, scalar], alu, imm, flags)
+
+
+def _fill(e: Emitter, like: Block, splat: Splat) -> Block:
+    tile = e.scratch(like, splat.dtype)
+    e.over("memset", Stream.VECTOR, [tile], [], imm=[splat.value])
+    return tile
+
+
+def _block(e: Emitter, like: Block, operand: Operand) -> Block:
+    return operand if isinstance(operand, Block) else _fill(e, like, operand)
+
+
+def _power_of_two(value: float) -> bool:
+    return isfinite(value) and value != 0 and abs(frexp(value)[0]) == 0.5 and 2.0**-126 <= abs(1 / value) < 2.0**127
+
+
+def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -> None:
+    """Float division; by one value a row as a multiplication with its reciprocal, unless a rounding op looks."""
+    if isinstance(rhs, Splat) and _power_of_two(rhs.value):
+        arithmetic(e, "multiply", out, lhs, Splat(1 / rhs.value, rhs.dtype))
+    elif isinstance(rhs, Block) and lane_scalar(rhs) and isinstance(lhs, Block) and not _is_rounded(op):
+        lanes = lane_block(rhs)
+        inverse = e.scratch(lanes, "f32")
+        e.over("reciprocal", Stream.VECTOR, [inverse], [lanes])
+        arithmetic(e, "multiply", out, lhs, replace(rhs, **_place(inverse)))
+    else:
+        arithmetic(e, "divide", out, lhs, rhs)
+
+
+def _place(block: Block) -> dict[str, object]:
+    return {"alloc": block.alloc, "offset": block.offset, "partition": block.partition}
+
+
+def _is_rounded(op: hlo.HloOp) -> bool:
+    """Whether a user may tell a last-bit error from an exact quotient."""
+    sharp = ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "compare", "remainder", "sign")
+    for use in op.result.uses:
+        user = use.operation
+        if isinstance(user, hlo.HloOp) and (
+            user.opcode in sharp or (user.opcode == "convert" and user.shape.dtype not in FLOATS)
+        ):
+            return True
+    return False
+
+
+def select(e: Emitter, out: Block, predicate: Operand, on_true: Operand, on_false: Operand) -> None:
+    e.copy(out, on_false) if isinstance(on_false, Splat) else e.over("tensor_copy", Stream.VECTOR, [out], [on_false])
+    if isinstance(predicate, Splat):
+        if predicate.value:
+            e.copy(out, on_true)
+        return
+    if isinstance(on_true, Splat):
+        e.over("copy_predicated", Stream.VECTOR, [out], [predicate], imm=[on_true.value])
+    else:
+        e.over("copy_predicated", Stream.VECTOR, [out], [predicate, on_true])
+
+
+def compare(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -> None:
+    direction = op.direction.data  # type: ignore[attr-defined]
+    dtype = lhs.dtype
+    if op.comparison_type.data == "TOTALORDER" and dtype in FLOATS:  # type: ignore[attr-defined]
+        _gpsimd(e, "program_binary", f"compare-totalorder-{direction.lower()}", out, lhs, rhs)
+        return
+    if dtype in INTEGERS:
+        _gpsimd(e, "int_tensor_tensor", f"compare-{direction.lower()}", out, lhs, rhs)
+        return
+    if isinstance(lhs, Splat) and isinstance(rhs, Block):
+        lhs, rhs, direction = rhs, lhs, MIRROR[direction]
+    arithmetic(e, COMPARE[direction], out, lhs, rhs)
+
+
+def _gpsimd(
+    e: Emitter, op: str, alu: str, out: Block, lhs: Operand, rhs: Operand | None = None, imm: Sequence[float] = ()
+) -> None:
+    """A GpSimd instruction; a constant operand goes into the immediate."""
+    if rhs is None:
+        e.over(op, Stream.GPSIMD, [out], [_block(e, out, lhs)], alu=[alu], imm=imm)
+    elif isinstance(rhs, Splat):
+        e.over(op, Stream.GPSIMD, [out], [_block(e, out, lhs)], alu=[alu], imm=[rhs.value])
+    elif isinstance(lhs, Splat):
+        e.over(op, Stream.GPSIMD, [out], [rhs], alu=[alu], imm=[lhs.value], flags=["reverse"])
+    else:
+        e.over(op, Stream.GPSIMD, [out], [lhs, rhs], alu=[alu])
+
+
+def convert(e: Emitter, out: Block, source: Operand) -> None:
+    if isinstance(source, Splat) or source.dtype == out.dtype or out.dtype in FLOATS:
+        e.copy(out, source)
+    elif source.dtype == "pred":
+        e.over("tensor_copy", Stream.VECTOR, [out], [source])
+    elif out.dtype == "pred" and source.dtype in FLOATS:
+        e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["not_equal"], imm=[0.0])
+    else:
+        e.over("convert", Stream.GPSIMD, [out], [source])
+
+
+def bitwise(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+    e.over("tensor_tensor", Stream.VECTOR, [out], [_block(e, out, lhs), _block(e, out, rhs)], alu=[alu])
+
+
+def emit(e: Emitter, op: hlo.HloOp, out: Block, ins: Sequence[Operand]) -> None:
+    """Emit ``op`` from ``ins`` (blocks of out's sizes, or splats) into ``out``. Raises EVRF001 without a rule."""
+    opcode = op.opcode
+    dtype = hlo.shape_of(op.operands[0]).dtype
+    is_float = dtype in FLOATS
+    if opcode == "select":
+        select(e, out, ins[0], ins[1], ins[2])
+    elif opcode == "convert":
+        convert(e, out, ins[0])
+    elif opcode == "compare":
+        compare(e, op, out, ins[0], ins[1])
+    elif opcode == "clamp":
+        tile = e.scratch(out, out.dtype)
+        emit_binary(e, "maximum", dtype, tile, ins[1], ins[0])
+        emit_binary(e, "minimum", dtype, out, tile, ins[2])
+    elif opcode == "divide" and is_float:
+        divide(e, op, out, ins[0], ins[1])
+    elif opcode in ACTIVATION and is_float:
+        e.over("activation", Stream.SCALAR, [out], [_block(e, out, ins[0])], alu=[ACTIVATION[opcode]], imm=[1.0])
+    elif opcode == "negate":
+        if is_float:
+            arithmetic(e, "multiply", out, ins[0], Splat(-1.0, dtype))
+        else:
+            _gpsimd(e, "int_tensor_tensor", "subtract", out, Splat(0, dtype), _block(e, out, ins[0]))
+    elif opcode == "not":
+        source = _block(e, out, ins[0])
+        if dtype == "pred":
+            e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["is_equal"], imm=[0.0])
+        else:
+            e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["bitwise_not"], imm=[0.0])
+    elif opcode in ("abs", "sign") or opcode in GPSIMD_UNARY:
+        imm = (op.exponent_bits.data, op.mantissa_bits.data) if opcode == "reduce-precision" else ()  # type: ignore[attr-defined]
+        _gpsimd(e, "program_unary", opcode, out, ins[0], imm=imm)
+    elif len(ins) == 2:
+        emit_binary(e, opcode, dtype, out, ins[0], ins[1])
+    else:
+        raise CompileError("EVRF001", f"no instruction for {opcode} on {dtype}", "run list-operators", op.loc)
+
+
+def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+    """Binary arithmetic and logic by type class."""
+    if dtype == "pred":
+        logical = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)
+        bitwise(e, BITWISE[logical], out, lhs, rhs)
+    elif opcode in BITWISE:
+        bitwise(e, BITWISE[opcode], out, lhs, rhs)
+    elif dtype in INTEGERS:
+        _gpsimd(e, "int_tensor_tensor", opcode, out, lhs, rhs)
+    elif opcode in ARITHMETIC:
+        arithmetic(e, ARITHMETIC[opcode], out, lhs, rhs)
+    else:
+        _gpsimd(e, "program_binary", opcode, out, lhs, rhs)
+
+
+def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block) -> None:
+    """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``."""
+    dtype = source.dtype
+    if dtype in INTEGERS:
+        _reduce_integers(e, opcode, out, source)
+        return
+    if dtype == "pred":
+        alu = {"or": "bitwise_or", "and": "bitwise_and", "add": "bitwise_or", "maximum": "bitwise_or"}.get(
+            opcode, "bitwise_and"
+        )
+    else:
+        alu = ARITHMETIC[opcode]
+    outer = len(out.dims)
+    size = prod(atom.size for atom in source.dims[1:])
+    e.vector_load += max(64, size)
+    _reduce(e, alu, out, _merge_tail(source, outer))
+
+
+def _merge_tail(source: Block, outer: int) -> Block:
+    """Merge the reduced dims where their strides allow."""
+    dims = list(source.dims)
+    index = outer
+    while index + 1 < len(dims):
+        if dims[index].stride == dims[index + 1].stride * dims[index + 1].size:
+            dims[index : index + 2] = [replace(dims[index + 1], size=dims[index].size * dims[index + 1].size)]
+        else:
+            index += 1
+    return replace(source, dims=tuple(dims))
+
+
+def _reduce(e: Emitter, alu: str, out: Block, source: Block) -> None:
+    if len(source.dims) > 5 and len(out.dims) > 1:
+        with e.builder.loop(out.dims[1].size) as index:
+            _reduce(e, alu, out.index(1, index), source.index(1, index))
+        return
+    if len(source.dims) > 5:
+        raise AssertionError("a reduction over more than four strided dims")
+    e.builder.emit("tensor_reduce", Stream.VECTOR, [out], [source], alu=[alu])
+
+
+def _reduce_integers(e: Emitter, opcode: str, out: Block, source: Block) -> None:
+    """Exact integer fold by halving: log2(n) GpSimd instructions over a scratch copy."""
+    outer = len(out.dims)
+    work = e.scratch(source, source.dtype)
+    e.over("tensor_copy", Stream.GPSIMD, [work], [source])
+    work = _merge_tail(work, outer)
+    assert len(work.dims) <= outer + 1, "scratch tiles are dense"
+    if len(work.dims) == outer:
+        e.over("tensor_copy", Stream.GPSIMD, [out], [work])
+        return
+    from neuronx_cc.codegen.builder import Affine
+
+    count = work.dims[outer].size
+    while count > 1:
+        half = count // 2
+        low = work.index(outer, Affine(0), half)
+        high = work.index(outer, Affine(count - half), half)
+        e.over("int_tensor_tensor", Stream.GPSIMD, [low], [low, high], alu=[opcode])
+        count -= half
+    e.over("tensor_copy", Stream.GPSIMD, [out], [work.index(outer, Affine(0))])
+
+
+__all__ = ["Emitter", "Operand", "Ring", "Splat", "emit", "itemsize", "reduce_rows"]

@@ -1,0 +1,244 @@
+"""Kernel formation: which ops of the entry computation run as one tile program.
+
+Elementwise ops and reductions of trailing dims over one iteration space form a *map* kernel; every
+other computing op is a kernel of its own; reshape, transpose, broadcast, slice, reverse and bit
+casts are views and belong to no kernel. A kernel depends only on kernels of smaller number, which
+an op keeps true by joining only the newest kernel among its operands'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from neuronx_cc.ir import hlo
+
+ELEMENTWISE = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "compare",
+        "convert",
+        "cosine",
+        "cosh",
+        "count-leading-zeros",
+        "divide",
+        "erf",
+        "exponential",
+        "exponential-minus-one",
+        "floor",
+        "is-finite",
+        "log",
+        "log-plus-one",
+        "logistic",
+        "maximum",
+        "minimum",
+        "mulhi",
+        "multiply",
+        "negate",
+        "not",
+        "or",
+        "popcnt",
+        "power",
+        "reduce-precision",
+        "remainder",
+        "round-nearest-afz",
+        "round-nearest-even",
+        "rsqrt",
+        "select",
+        "shift-left",
+        "shift-right-arithmetic",
+        "shift-right-logical",
+        "sign",
+        "sine",
+        "sinh",
+        "sqrt",
+        "stochastic-convert",
+        "subtract",
+        "tan",
+        "tanh",
+        "xor",
+    ]
+)
+VIEWS = frozenset(["reshape", "transpose", "broadcast", "slice", "reverse", "copy", "opt-barrier", "bitcast"])
+FREE = frozenset(["constant", "iota"])
+"""Ops regenerated wherever they are used."""
+
+MAX_REDUCED_ROW = 12288
+"""Elements of a row that a map kernel may reduce: two tiles of it and temporaries fit a partition."""
+
+
+@dataclass(slots=True, eq=False)
+class Kernel:
+    """A map kernel: ``shape`` is its iteration space without size-1 dims, of which the trailing ``reduced`` are reduced."""
+
+    number: int
+    ops: list[hlo.HloOp] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
+    reduced: int = 0
+    is_map: bool = False
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return self.shape[: len(self.shape) - self.reduced] if self.reduced else self.shape
+
+
+def squeeze(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in dims if size != 1)
+
+
+def is_view(op: hlo.Operation) -> bool:
+    """True for ops that only change how an array is addressed."""
+    if not isinstance(op, hlo.HloOp):
+        return False
+    if op.opcode in VIEWS:
+        return True
+    if op.opcode == "bitcast-convert":
+        return op.shape.dims == hlo.shape_of(op.operands[0]).dims and (
+            hlo.itemsize(op.shape.dtype) == hlo.itemsize(hlo.shape_of(op.operands[0]).dtype)
+        )
+    if op.opcode == "convert":
+        return hlo.shape_of(op.operands[0]).dtype in ("s64", "u64") and op.shape.dtype in ("s32", "u32")
+    return False
+
+
+def is_load_cast(op: hlo.Operation) -> bool:
+    """A float cast of a parameter that only contractions read: the DMA that loads their tiles does it."""
+    if not isinstance(op, hlo.ConvertOp):
+        return False
+    source = base(op.operand)
+    if isinstance(source, hlo.OpResult) and not isinstance(source.op, hlo.ConstantOp):
+        return False
+    dtypes = {op.shape.dtype, hlo.shape_of(op.operand).dtype}
+    return dtypes <= {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"} and all(
+        isinstance(use.operation, hlo.DotOp) for use in op.result.uses
+    )
+
+
+def base(value: hlo.SSAValue) -> hlo.SSAValue:
+    """The value whose storage ``value`` is a view of."""
+    while isinstance(value, hlo.OpResult) and is_view(value.op):
+        value = value.op.operands[0]
+    return value
+
+
+def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> hlo.SSAValue | None:
+    """The value computed in map kernel ``kernel`` that ``value`` is, up to size-1 dims and repetition along a row.
+
+    None when ``value`` is not computed in the kernel, or only reachable through a view that moves elements.
+    """
+    source = value
+    while member.get(source) is not kernel:
+        if not isinstance(source, hlo.OpResult) or not is_view(source.op):
+            return None
+        op = source.op
+        outer = squeeze(op.shape.dims)
+        source = op.operands[0]
+        inner = squeeze(hlo.shape_of(source).dims)
+        if isinstance(op, hlo.BroadcastOp):
+            kept = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
+            mapped = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
+            along_row = kernel.reduced and outer == kernel.shape and inner == kernel.rows
+            if mapped != list(range(len(mapped))) or not (inner == outer or along_row):
+                return None
+        elif op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast") or inner != outer:
+            return None
+    return source
+
+
+def suffix_reduction(op: hlo.ReduceOp) -> int:
+    """How many trailing non-1 dims a single-operand reduction folds; 0 when it is of another form."""
+    if len(op.operands) != 2:
+        return 0
+    dims = hlo.shape_of(op.operands[0]).dims
+    kept = [axis for axis, size in enumerate(dims) if size != 1]
+    folded = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
+    count = len(folded)
+    if not count or sorted(folded) != list(range(len(kept) - count, len(kept))):
+        return 0
+    return count
+
+
+def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Kernel]:
+    """Kernels of ``computation`` in execution order. ``combiner_of``: computation name -> opcode of a simple combiner."""
+    kernels: list[Kernel] = []
+    member: dict[hlo.SSAValue, Kernel] = {}
+
+    def new(op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> None:
+        kernel = Kernel(len(kernels), [op], shape, reduced, is_map)
+        kernels.append(kernel)
+        for result in op.results:
+            member[result] = kernel
+
+    def newest(op: hlo.HloOp) -> Kernel | None:
+        found = [member[base(operand)] for operand in op.operands if base(operand) in member]
+        return max(found, key=lambda kernel: kernel.number, default=None)
+
+    def may_join(op: hlo.HloOp, kernel: Kernel, operands: tuple[hlo.SSAValue, ...]) -> bool:
+        return all(
+            trace(operand, kernel, member) is not None for operand in operands if member.get(base(operand)) is kernel
+        )
+
+    for op in computation.block.ops:
+        if not isinstance(op, hlo.HloOp) or is_view(op) or op.opcode in ("tuple", "constant"):
+            continue
+        if is_load_cast(op):
+            continue
+        if op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
+            continue  # widened on the way out of the program
+        if op.opcode == "iota":
+            if any(
+                not isinstance(use.operation, hlo.HloOp) or use.operation.opcode not in ELEMENTWISE
+                for use in op.result.uses
+            ):
+                new(op, True, squeeze(op.shape.dims))
+            continue
+        kernel = newest(op)
+        if op.opcode in ELEMENTWISE:
+            dims = squeeze(op.shape.dims)
+            joins = (
+                kernel is not None
+                and kernel.is_map
+                and (dims == kernel.shape or (kernel.reduced and dims == kernel.rows))
+                and may_join(op, kernel, op.operands)
+            )
+            if joins and kernel is not None:
+                kernel.ops.append(op)
+                member[op.result] = kernel
+            else:
+                new(op, True, dims)
+            continue
+        if isinstance(op, hlo.ReduceOp):
+            count = suffix_reduction(op)
+            dims = squeeze(hlo.shape_of(op.operands[0]).dims)
+            row = prod(dims[len(dims) - count :])
+            fits = count and row <= MAX_REDUCED_ROW and op.to_apply.data[0] in combiner_of
+            if fits and (prod(dims) // row >= 32 or row <= 2048):
+                joins = (
+                    kernel is not None
+                    and kernel.is_map
+                    and kernel.shape == dims
+                    and kernel.reduced in (0, count)
+                    and trace(op.operands[0], kernel, member) is not None
+                    and may_join(op, kernel, op.operands[1:])
+                )
+                if joins and kernel is not None:
+                    kernel.reduced = count
+                    kernel.ops.append(op)
+                    member[op.result] = kernel
+                else:
+                    new(op, True, dims, count)
+                continue
+        new(op, False)
+    return kernels

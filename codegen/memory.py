@@ -1,0 +1,74 @@
+"""Memory arenas: first fit behind a moving cursor, so that freed bytes are reused as late as possible.
+
+Reuse is what serialises engines, hence the cursor. An allocation remembers the earlier owners of its
+bytes; synchronisation waits for their accesses.
+"""
+
+from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.ir.isa.program import Space
+
+
+class Arena:
+    """One memory: SBUF and PSUM in bytes per partition, HBM in bytes."""
+
+    def __init__(self, space: Space, capacity: int, alignment: int) -> None:
+        self.space = space
+        self.capacity = capacity
+        self.alignment = alignment
+        self.live: list[Alloc] = []
+        self._ghosts: list[Alloc] = []
+        self._cursor = 0
+        self.peak = 0
+
+    @property
+    def used(self) -> int:
+        return sum(alloc.hi - alloc.lo for alloc in self.live)
+
+    def largest_gap(self) -> int:
+        return max((hi - lo for lo, hi in self._gaps()), default=0)
+
+    def _gaps(self) -> list[tuple[int, int]]:
+        gaps = []
+        at = 0
+        for alloc in sorted(self.live, key=lambda alloc: alloc.lo):
+            if alloc.lo > at:
+                gaps.append((at, alloc.lo))
+            at = max(at, alloc.hi)
+        if at < self.capacity:
+            gaps.append((at, self.capacity))
+        return gaps
+
+    def allocate(self, nbytes: int, name: str = "", from_top: bool = False) -> Alloc | None:
+        """``nbytes`` contiguous bytes, or None. ``from_top`` ignores the cursor and packs at the high end."""
+        nbytes = max(self.alignment, -(-nbytes // self.alignment) * self.alignment)
+        gaps = self._gaps()
+        if from_top:
+            fitting = [hi - nbytes for lo, hi in gaps if hi - lo >= nbytes]
+            return self._take(max(fitting), nbytes, name) if fitting else None
+        for low, high in ((self._cursor, self.capacity), (0, self.capacity)):
+            for lo, hi in gaps:
+                start = max(lo, low)
+                if min(hi, high) - start >= nbytes:
+                    self._cursor = (start + nbytes) % self.capacity
+                    return self._take(start, nbytes, name)
+        return None
+
+    def _take(self, lo: int, nbytes: int, name: str) -> Alloc:
+        alloc = Alloc(self.space, lo, lo + nbytes, name)
+        overlapping = [ghost for ghost in self._ghosts if ghost.lo < alloc.hi and alloc.lo < ghost.hi]
+        alloc.previous = overlapping
+        covered = {id(ghost) for ghost in overlapping if ghost.lo >= alloc.lo and ghost.hi <= alloc.hi}
+        self._ghosts = [ghost for ghost in self._ghosts if id(ghost) not in covered]
+        self.live.append(alloc)
+        self.peak = max(self.peak, alloc.hi)
+        return alloc
+
+    def free(self, alloc: Alloc) -> None:
+        self.live.remove(alloc)
+        if alloc.accesses:
+            self._ghosts.append(alloc)
+        else:
+            self._ghosts += [ghost for ghost in alloc.previous if ghost not in self._ghosts]
+        # its own waits already cover the earlier owners
+        if alloc.accesses:
+            alloc.previous = []

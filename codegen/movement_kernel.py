@@ -1,0 +1,104 @@
+"""Concatenate and pad: results put together by DMA from strided parts."""
+
+from __future__ import annotations
+
+from math import prod
+
+from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.transfer import copy, transfer
+from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+FILL_COLUMNS = 2048
+
+
+def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
+    """Each operand goes to its slice of the result."""
+    del step
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
+    axis = op.dimension.data
+    start = 0
+    for operand in op.args:
+        shape = hlo.shape_of(operand)
+        if shape.size:
+            part = target.slice(axis, start, shape.dims[axis])
+            assert part is not None, "a dense result slices"
+            put(context, part, operand)
+        start += shape.dims[axis]
+
+
+def pad(context: Context, op: hlo.PadOp, step: int) -> None:
+    """The result is filled with the padding value, then the operand's kept part is written between."""
+    del step
+    shape = hlo.shape_of(op.lhs)
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
+    fill(context, target, op.rhs)
+    part: View | None = target
+    cuts: list[tuple[int, int, int]] = []
+    for axis, (dim, size, out) in enumerate(zip(op.padding.data, shape.dims, op.shape.dims, strict=True)):
+        spacing = dim.interior + 1
+        first = max(0, -(dim.low // spacing)) if dim.low < 0 else 0
+        last = min(size - 1, (out - 1 - dim.low) // spacing)
+        if last < first:
+            return
+        cuts.append((axis, first, last - first + 1))
+        part = part.slice(axis, dim.low + first * spacing, last - first + 1, spacing) if part is not None else None
+    assert part is not None, "a dense result slices"
+    put(context, part, op.lhs, cuts)
+
+
+def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
+    """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
+    for view in [*context.views(value), context.hbm(value)]:
+        part: View | None = view
+        for axis, start, size in cuts or ():
+            part = part.slice(axis, start, size) if part is not None else None
+        if part is not None and transfer(context.builder, target, part, Stream.DMA_STORE):
+            return
+    raise AssertionError("an HBM view copies to an HBM view")
+
+
+def fill(context: Context, target: View, value: hlo.SSAValue) -> None:
+    """Write the scalar ``value`` everywhere in the dense HBM array ``target``."""
+    builder = context.builder
+    total = prod(target.shape)
+    size = itemsize(target.dtype)
+    columns = min(FILL_COLUMNS, -(-total // 128))
+    ring = builder.ring(builder.sbuf, columns * size, 1, "fill")
+    tile = Block(ring.alloc, target.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True), Atom(columns, size)))
+    constant = context.splat(value)
+    if constant is not None:
+        engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
+        builder.emit("memset", engine, [tile], [], imm=[constant])
+    else:
+        scalar_ring = builder.ring(builder.sbuf, size, 1, "fill value")
+        lanes = Block(scalar_ring.alloc, target.dtype, Affine(scalar_ring.alloc.lo), (Atom(128, 1, True),))
+        home = context.hbm(value)
+        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(128, 0),))
+        builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
+        spread = Block(lanes.alloc, lanes.dtype, lanes.offset, (lanes.dims[0], Atom(columns, 0)))
+        builder.emit("tensor_copy", Stream.VECTOR, [tile], [spread])
+        builder.sbuf.free(scalar_ring.alloc)
+    base = Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),))
+    for start, tiles, count in builder.tiles(total, 128 * columns):
+        with builder.loop(tiles) as index:
+            at = index * count + start
+            rows, rest = divmod(count, columns)
+            if rows:
+                whole = base.index(0, at, rows * columns)
+                target_block = Block(
+                    whole.alloc, whole.dtype, whole.offset, (Atom(rows, columns * size), Atom(columns, size))
+                )
+                source = Block(tile.alloc, tile.dtype, tile.offset, (Atom(rows, 1, True), Atom(columns, size)))
+                copy(builder, target_block, source, Stream.DMA_STORE)
+            if rest:
+                tail = base.index(0, at + rows * columns, rest)
+                tail_block = Block(tail.alloc, tail.dtype, tail.offset, (Atom(1, 0), Atom(rest, size)))
+                source = Block(tile.alloc, tile.dtype, tile.offset, (Atom(1, 1, True), Atom(rest, size)))
+                copy(builder, tail_block, source, Stream.DMA_STORE)
+    builder.sbuf.free(ring.alloc)

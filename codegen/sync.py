@@ -1,0 +1,321 @@
+"""Synchronisation: which finished instructions each instruction has to wait for.
+
+Input: instructions in emission order, each with the memory it touches, inside counted loops.
+Output: ``Wait``s whose counts are affine in the loop registers, on the progress semaphores of the
+producing streams.
+
+Every allocation keeps the accesses since it was last fully overwritten. An access waits for the
+conflicting ones (at least one of the two writes) of other streams; accesses of one engine are ordered
+by the engine itself, those of one DMA queue are not. When a loop closes, conflicts between different
+iterations are added: an access of iteration i waits for the accesses of iteration i - d, where d is 1
+for a fixed address and n for a tile that rotates over n buffers. Thresholds may name a later
+instruction than strictly needed, never one that is emitted after the waiting one, so they cannot
+deadlock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """A loop that is being emitted (or the program itself, with ``count`` 1 and no register)."""
+
+    count: int = 1
+    register: int = -1
+    phases: dict[int, int] = field(default_factory=dict)
+    """Modulus -> phase register."""
+    finished: dict[Stream, int] = field(default_factory=dict)
+    """Instructions of each stream in one iteration, so far."""
+    touched: dict[int, tuple[Alloc, list[Access]]] = field(default_factory=dict)
+    known: dict[tuple[Stream, Stream, tuple[Frame, ...]], int] = field(default_factory=dict)
+    """(waiting stream, awaited stream, open loops of the threshold) -> count already waited for here."""
+    body: list[object] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Alloc:
+    """A piece of memory with one lifetime. ``lo``/``hi`` are bytes in the partition, or HBM addresses."""
+
+    space: Space
+    lo: int
+    hi: int
+    name: str = ""
+    accesses: list[Access] = field(default_factory=list)
+    previous: list[Alloc] = field(default_factory=list)
+    """Earlier owners of the same bytes: the first accesses here wait for all of theirs."""
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """One instruction's access to an allocation: a byte hull, affine in the open loops' registers."""
+
+    stream: Stream
+    write: bool
+    lo: int
+    hi: int
+    partitions: tuple[int, int]
+    coefs: tuple[tuple[int, int], ...]
+    count: int
+    """Position: instructions of the stream finished when this one is, in the current iterations."""
+    loops: tuple[Frame, ...]
+    """Open loops around it, outermost first."""
+    instr: Instr
+    rotations: frozenset[tuple[int, int]] = frozenset()
+    """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
+
+
+@dataclass(slots=True)
+class PendingWait:
+    """A wait whose per-iteration counts are known only when the loops are closed."""
+
+    stream: Stream
+    count: int
+    loops: tuple[Frame, ...]
+    shifts: tuple[tuple[Frame, int], ...] = ()
+    """(loop, d): the threshold of d iterations earlier."""
+
+
+def hull(ref: Ref, base: int) -> tuple[int, int, tuple[int, int]]:
+    """Byte range [lo, hi) relative to ``base`` and partition range that ``ref`` touches, registers at 0."""
+    dims = ref.dims if ref.space is Space.HBM else ref.dims[1:]
+    low = high = ref.offset - base
+    for count, stride in dims:
+        if stride >= 0:
+            high += (count - 1) * stride
+        else:
+            low += (count - 1) * stride
+    parts = (0, 1) if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
+    return low, high + itemsize(ref.dtype), parts
+
+
+class Synchroniser:
+    """Computes the waits; the builder calls ``access``, ``open_loop``, ``close_loop`` and ``resolve``."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = [Frame()]
+        self.register_range: dict[int, int] = {}
+        """Open loop or phase register -> number of values."""
+        self.pending: list[tuple[Instr, list[PendingWait]]] = []
+        self._waits_of: dict[int, list[PendingWait]] = {}
+
+    def position(self, stream: Stream) -> int:
+        return sum(frame.finished.get(stream, 0) for frame in self.frames)
+
+    def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
+        """Count ``instr`` as emitted now and wait for what its operands conflict with."""
+        stream = instr.stream
+        loops = tuple(self.frames[1:])
+        accesses = []
+        found: list[PendingWait] = []
+        for alloc, ref, write in operands:
+            lo, hi, parts = hull(ref, alloc.lo)
+            access = Access(stream, write, lo, hi, parts, ref.coefs, 0, loops, instr, self._rotations(ref))
+            accesses.append((alloc, access))
+            for old in alloc.previous:
+                for earlier in old.accesses:
+                    if not self._ordered_by_engine(earlier.stream, stream):
+                        found.append(PendingWait(earlier.stream, earlier.count, earlier.loops))
+            for earlier in alloc.accesses:
+                conflicting = (write or earlier.write) and not self._ordered_by_engine(earlier.stream, stream)
+                if conflicting and self._overlap(earlier, access):
+                    found.append(PendingWait(earlier.stream, earlier.count, earlier.loops))
+        waits = self._necessary(stream, found)
+        self._waits_of[id(instr)] = waits
+        self.pending.append((instr, waits))
+        frame = self.frames[-1]
+        frame.finished[stream] = frame.finished.get(stream, 0) + 1
+        count = self.position(stream)
+        for alloc, access in accesses:
+            access.count = count
+            self._add(alloc, access)
+            if loops:
+                frame.touched.setdefault(id(alloc), (alloc, []))[1].append(access)
+
+    def _rotations(self, ref: Ref) -> frozenset[tuple[int, int]]:
+        owners = {register: frame for frame in self.frames for register in frame.phases.values()}
+        return frozenset((id(owners[register]), stride) for register, stride in ref.coefs if register in owners)
+
+    @staticmethod
+    def _ordered_by_engine(earlier: Stream, later: Stream) -> bool:
+        return earlier is later and later not in DMA_STREAMS
+
+    def _expanded(self, access: Access, without: tuple[tuple[int, int], ...] = ()) -> tuple[int, int]:
+        lo, hi = access.lo, access.hi
+        for register, stride in access.coefs:
+            if (register, stride) in without:
+                continue
+            reach = stride * (self.register_range.get(register, 1) - 1)
+            lo, hi = min(lo, lo + reach), max(hi, hi + reach)
+        return lo, hi
+
+    def _overlap(self, a: Access, b: Access) -> bool:
+        if a.partitions[0] >= b.partitions[1] or b.partitions[0] >= a.partitions[1]:
+            return False
+        common = tuple(coef for coef in a.coefs if coef in b.coefs)
+        a_lo, a_hi = self._expanded(a, common)
+        b_lo, b_hi = self._expanded(b, common)
+        return a_lo < b_hi and b_lo < a_hi
+
+    def _add(self, alloc: Alloc, new: Access) -> None:
+        """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
+        kept = []
+        for old in alloc.accesses:
+            inside = (
+                old.lo >= new.lo
+                and old.hi <= new.hi
+                and old.partitions[0] >= new.partitions[0]
+                and old.partitions[1] <= new.partitions[1]
+                and old.coefs == new.coefs
+                and old.loops == new.loops
+            )
+            replaced = inside and (new.write or (old.stream is new.stream and not old.write))
+            if not replaced:
+                kept.append(old)
+        kept.append(new)
+        alloc.accesses = kept
+
+    def _necessary(self, stream: Stream, found: list[PendingWait]) -> list[PendingWait]:
+        """The strongest wait for each (stream, loops), without those waited for before on this stream."""
+        best: dict[tuple[Stream, tuple[Frame, ...]], PendingWait] = {}
+        for wait in found:
+            key = (wait.stream, wait.loops)
+            if key not in best or best[key].count < wait.count:
+                best[key] = wait
+        waits = []
+        for (awaited, loops), wait in best.items():
+            known = max((frame.known.get((stream, awaited, loops), 0) for frame in self.frames), default=0)
+            if known >= wait.count:
+                continue
+            self.frames[-1].known[(stream, awaited, loops)] = wait.count
+            waits.append(wait)
+        return waits
+
+    def open_loop(self, count: int, register: int) -> Frame:
+        frame = Frame(count=count, register=register)
+        self.register_range[register] = count
+        self.frames.append(frame)
+        return frame
+
+    def close_loop(self) -> Frame:
+        """Add the waits between iterations of the innermost loop and fold its accesses into the enclosing scope."""
+        loop = self.frames[-1]
+        for alloc, accesses in loop.touched.values():
+            if any(access.write for access in accesses):
+                self._carried(loop, accesses)
+            self._fold(loop, alloc, accesses)
+        self.frames.pop()
+        parent = self.frames[-1]
+        for stream, per_iteration in loop.finished.items():
+            parent.finished[stream] = parent.finished.get(stream, 0) + per_iteration * loop.count
+        for register in (loop.register, *loop.phases.values()):
+            self.register_range.pop(register, None)
+        return loop
+
+    def _carried(self, loop: Frame, accesses: list[Access]) -> None:
+        strongest: dict[tuple[int, Stream, int], PendingWait] = {}
+        instrs: dict[int, Instr] = {}
+        for later in accesses:
+            for earlier in accesses:
+                if not (later.write or earlier.write) or self._ordered_by_engine(earlier.stream, later.stream):
+                    continue
+                distance = self._distance(loop, earlier, later)
+                if distance == 0 or (distance >= loop.count and distance not in loop.phases):
+                    continue
+                shared = tuple(frame for frame in earlier.loops if frame in later.loops)
+                key = (id(later.instr), earlier.stream, distance)
+                if key not in strongest or strongest[key].count < earlier.count:
+                    strongest[key] = PendingWait(earlier.stream, earlier.count, shared, ((loop, distance),))
+                    instrs[id(later.instr)] = later.instr
+        for (instr_id, _, _), wait in strongest.items():
+            self._waits_of[instr_id].append(wait)
+
+    def _distance(self, loop: Frame, earlier: Access, later: Access) -> int:
+        """Iterations of ``loop`` after which ``later`` may touch what ``earlier`` touched; 0 for never."""
+        if earlier.partitions[0] >= later.partitions[1] or later.partitions[0] >= earlier.partitions[1]:
+            return 0
+        still_open = {id(frame) for frame in self.frames}
+        if any(owner not in still_open for owner, _ in earlier.rotations & later.rotations):
+            return 0  # rotates in a closed inner loop: its distance, in iterations, reaches across this loop too
+        own = {register: modulus for modulus, register in loop.phases.items()}
+        for register, stride in earlier.coefs:
+            if register in own and (register, stride) in later.coefs:
+                return own[register]
+        step_e = dict(earlier.coefs).get(loop.register, 0)
+        step_l = dict(later.coefs).get(loop.register, 0)
+        without_e = tuple(coef for coef in earlier.coefs if coef[0] == loop.register)
+        without_l = tuple(coef for coef in later.coefs if coef[0] == loop.register)
+        e_lo, e_hi = self._expanded(earlier, without_e)
+        l_lo, l_hi = self._expanded(later, without_l)
+        if step_e != step_l:
+            e_lo, e_hi = self._expanded(earlier)
+            l_lo, l_hi = self._expanded(later)
+            return 1 if e_lo < l_hi and l_lo < e_hi else 0
+        if step_e == 0:
+            return 1 if e_lo < l_hi and l_lo < e_hi else 0
+        # earlier at iteration i - d lies d * step lower; find the first d with an overlap
+        for distance in range(1, min(loop.count, 65)):
+            shift = -distance * step_e
+            if e_lo + shift < l_hi and l_lo < e_hi + shift:
+                return distance
+        extent = max(e_hi, l_hi) - min(e_lo, l_lo)
+        return 0 if extent <= 64 * abs(step_e) or loop.count <= 65 else 1
+
+    def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
+        """Replace the loop's accesses by their hull over all iterations, at the last one's position."""
+        mine = {id(access) for access in accesses}
+        outer = [access for access in alloc.accesses if id(access) not in mine]
+        registers = {loop.register, *loop.phases.values()}
+        merged: dict[tuple[object, ...], Access] = {}
+        for access in accesses:
+            lo, hi = access.lo, access.hi
+            for register, stride in access.coefs:
+                if register in registers:
+                    reach = stride * (self.register_range[register] - 1)
+                    lo, hi = min(lo, lo + reach), max(hi, hi + reach)
+            coefs = tuple(coef for coef in access.coefs if coef[0] not in registers)
+            count = access.count + (loop.count - 1) * loop.finished.get(access.stream, 0)
+            key = (access.stream, access.write, coefs, access.partitions, access.rotations)
+            old = merged.get(key)
+            if old is None:
+                merged[key] = Access(
+                    access.stream,
+                    access.write,
+                    lo,
+                    hi,
+                    access.partitions,
+                    coefs,
+                    count,
+                    tuple(frame for frame in access.loops if frame is not loop),
+                    access.instr,
+                    access.rotations,
+                )
+            else:
+                old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
+                old.instr = access.instr
+        alloc.accesses = outer + list(merged.values())
+        if len(self.frames) > 2:
+            self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())
+
+    def resolve(self) -> None:
+        """Write the final waits into the instructions."""
+        for instr, waits in self.pending:
+            final: dict[tuple[Stream, tuple[tuple[int, int], ...]], int] = {}
+            for wait in waits:
+                count = wait.count
+                for frame, distance in wait.shifts:
+                    count -= distance * frame.finished.get(wait.stream, 0)
+                coefs = tuple(
+                    (frame.register, frame.finished[wait.stream])
+                    for frame in wait.loops
+                    if frame.finished.get(wait.stream, 0)
+                )
+                if count <= 0 and not coefs:
+                    continue
+                key = (wait.stream, coefs)
+                final[key] = max(final.get(key, count), count)
+            instr.waits = tuple(Wait(stream, count, coefs) for (stream, coefs), count in final.items())

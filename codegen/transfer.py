@@ -1,0 +1,75 @@
+"""Copies between views by DMA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over
+from neuronx_cc.codegen.views import Atom, View, align
+from neuronx_cc.ir.isa.program import Space, Stream
+
+MAX_COUNT = 65535
+"""Largest count of an access pattern's dim (16 bits; hardware sheet 1.6)."""
+
+
+def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None:
+    """Blocks over the common dims of ``views``, partition dim first; None when they have no common dims."""
+    space = align(views, shape)
+    if space is None:
+        return None
+    partition_dims = {dim for atoms in space.atoms for dim, atom in enumerate(atoms) if atom.partition}
+    if len(partition_dims) > 1:
+        return None
+    first = partition_dims.pop() if partition_dims else None
+    order = [dim for dim in range(len(space.sizes)) if dim != first]
+    blocks = []
+    for view, atoms in zip(views, space.atoms, strict=True):
+        on_chip = view.alloc.space is not Space.HBM
+        head = atoms[first] if first is not None else Atom(1, 1 if on_chip else 0, on_chip)
+        if on_chip and not head.partition:
+            return None
+        blocks.append(Block(view.alloc, view.dtype, Affine(view.offset), (head, *(atoms[dim] for dim in order))))
+    return blocks
+
+
+def transfer(builder: Builder, target: View, source: View, stream: Stream) -> bool:
+    """Copy ``source`` to ``target`` (same logical shape). False, and nothing emitted, when no DMA expresses it."""
+    blocks = blocks_of([target, source], source.shape)
+    if blocks is None:
+        return False
+    copy(builder, blocks[0], blocks[1], stream)
+    return True
+
+
+def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
+    """One DMA, or a loop of them where a dim is longer than an access pattern counts."""
+    for dim, atom in enumerate(target.dims):
+        if atom.size > MAX_COUNT:
+            inner = next((size for size in range(32768, 511, -1) if atom.size % size == 0), 0)
+            if inner:
+                copy(builder, _split(target, dim, inner), _split(source, dim, inner), stream)
+                return
+            for start, tiles, size in builder.tiles(atom.size, 32768):
+                with builder.loop(tiles) as index:
+                    at = index * size + start
+                    copy(builder, target.index(dim, at, size), source.index(dim, at, size), stream)
+            return
+    if not target.dims[0].partition and not source.dims[0].partition:
+        target, source = _spread(target, source)
+    emit_over(builder, "dma_copy", stream, [target], [source])
+
+
+def _split(block: Block, dim: int, inner: int) -> Block:
+    atom = block.dims[dim]
+    pair = (Atom(atom.size // inner, atom.stride * inner), Atom(inner, atom.stride))
+    return Block(
+        block.alloc, block.dtype, block.offset, (*block.dims[:dim], *pair, *block.dims[dim + 1 :]), block.partition
+    )
+
+
+def _spread(target: Block, source: Block) -> tuple[Block, Block]:
+    """Drop a leading dim of size 1 between two HBM blocks, so that the first dim spreads over the DMA engines."""
+    if len(target.dims) > 1 and target.dims[0].size == 1:
+        keep = range(1, len(target.dims))
+        return target.select(keep), source.select(keep)
+    return target, source
