@@ -1,8 +1,8 @@
 """Recognises the reductions of (values, indices) pairs that find the largest or smallest element and its place.
 
 A body made only of comparisons, logic and selects depends on its four scalars through their order alone. So it is run
-on one case of every order of two values (NaN included) and of two indices, and compared with what argmax and argmin give:
-frameworks spell these bodies in many ways.
+on one case of every order of two values (NaN included) and of two indices, and compared with what argmax and argmin
+give: frameworks spell these bodies in many ways.
 """
 
 from collections.abc import Callable

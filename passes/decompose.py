@@ -1,8 +1,8 @@
 """Rewrites ops that no engine does directly into ops that engines do, and names the combiners of reductions.
 
 Input: an inlined, canonical module. Output: no ``clamp``, ``bitcast`` or integer ``power`` with a small constant
-exponent; ``kind`` set on every reduce whose body is recognised. All other elementwise functions stay: code generation has an
-instruction or a GpSimd program for each.
+exponent; ``kind`` set on every reduce whose body is recognised. All other elementwise functions stay: code generation
+has an instruction or a GpSimd program for each.
 """
 
 from collections.abc import Callable

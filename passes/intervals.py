@@ -1,7 +1,7 @@
 """Bounds of 64-bit integer values, good enough to prove that index arithmetic fits 32 bits.
 
-Parameters and results of control flow are taken to hold 32-bit values: the narrowing truncates them at the boundary, and
-says so. Intervals are exact Python integers, inclusive.
+Parameters and results of control flow are taken to hold 32-bit values: the narrowing truncates them at the boundary,
+and says so. Intervals are exact Python integers, inclusive.
 """
 
 from collections.abc import Callable, Sequence

@@ -198,7 +198,6 @@ def _widened(anchor: hlo.Operation, value: hlo.SSAValue, wanted: hlo.Attribute) 
     if value.type == wanted:
         return value
     source = defining_op(value)
-    if isinstance(source, hlo.ConvertOp) and argument_block(source.operand) is not None:
-        if source.operand.type == wanted:
-            return source.operand
+    if isinstance(source, hlo.ConvertOp) and argument_block(source.operand) and source.operand.type == wanted:
+        return source.operand
     return insert_before(anchor, hlo.ConvertOp, (value,), wanted, hlo.loc_of(value))

@@ -13,8 +13,8 @@ IMPORT_CLEANUP = ("inline_calls", "dissolve_tuples", "dce", "dedupe_computations
 DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),
     ("operators", ("check_operators",)),
-    ("narrowing", ("fold_constants", "narrow_int64", "implicit_integer_downcast")),
-    ("simplify", ("canonicalize", "cse", "reroll", "fold_constants", "decompose", "canonicalize", "cse", "dce")),
+    ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64")),
+    ("simplify", ("reroll", "dce", "canonicalize", "fold_constants", "decompose", "canonicalize", "cse", "dce")),
     ("precision", ("accumulate_f32", "auto_cast", "clean_casts")),
     ("cleanup", ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "dce")),
 )

@@ -1,0 +1,113 @@
+"""Moves and drops casts without changing a bit of any value.
+
+* A conversion that undoes a widening one vanishes: bf16 -> f32 -> bf16. (f32 -> bf16 -> f32 stays: it loses bits.)
+* A narrowing conversion, and ``reduce-precision``, moves up through broadcast, reshape, transpose and reverse that
+  serve it alone, through slice too when a constant is behind: constants and parameters are cast once, at their size.
+* A widening conversion moves down through the same ops: they move fewer bytes.
+
+Input and output: any inlined module. One backward sweep for what moves up, one forward for the rest.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.conversions import is_lossless, skips_middle
+from neuronx_cc.passes.manager import PassContext
+
+MOVEMENT = (hlo.BroadcastOp, hlo.ReshapeOp, hlo.TransposeOp, hlo.ReverseOp)
+
+CASTS = (hlo.ConvertOp, hlo.ReducePrecisionOp)
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            if isinstance(op, hlo.ConvertOp):
+                _cancel(op)
+        for op in reversed(list(ops_of(computation.block))):
+            if isinstance(op, CASTS) and op.parent is not None:
+                _move_up(op)
+        for op in ops_of(computation.block):
+            if isinstance(op, hlo.ConvertOp):
+                _cancel(op)
+            elif isinstance(op, MOVEMENT):
+                _move_down(op)
+            elif isinstance(op, hlo.ReducePrecisionOp):
+                _round_once(op)
+
+
+def _cancel(op: hlo.ConvertOp) -> None:
+    if op.operand.type == op.results[0].type:
+        replace(op, op.operand)
+        return
+    inner = defining_op(op.operand)
+    if not isinstance(inner, hlo.ConvertOp):
+        return
+    source, middle, target = hlo.shape_of(inner.operand).dtype, inner.shape.dtype, op.shape.dtype
+    if not skips_middle(source, middle, target):
+        return
+    value = inner.operand
+    if source != target:
+        value = insert_before(op, hlo.ConvertOp, (value,), op.results[0].type, op.loc)
+    replace(op, value)
+    if inner.results[0].first_use is None:
+        erase(inner)
+
+
+def _round_once(op: hlo.ReducePrecisionOp) -> None:
+    inner = defining_op(op.operand)
+    if isinstance(inner, hlo.ReducePrecisionOp) and inner.properties == op.properties:
+        replace(op, op.operand)
+
+
+def _move_up(op: hlo.HloOp) -> None:
+    """``cast(move(x))`` -> ``move(cast(x))``, as far up as moves serve only the cast."""
+    if isinstance(op, hlo.ConvertOp) and not _is_narrowing(op):
+        return
+    move = defining_op(op.operands[0])
+    while isinstance(move, hlo.HloOp) and _serves_only(move) and _is_movable(move):
+        source = move.operands[0]
+        dtype = op.shape.dtype
+        cast_type = hlo.array_type(dtype, hlo.shape_of(source).dims)
+        cast = insert_before(op, type(op), (source,), cast_type, op.loc, op.properties)
+        replace(op, insert_before(op, type(move), (cast,), op.results[0].type, move.loc, move.properties))
+        erase(move)
+        above = defining_op(cast)
+        assert isinstance(above, hlo.HloOp)
+        op, move = above, defining_op(source)
+
+
+def _is_movable(move: hlo.HloOp) -> bool:
+    if isinstance(move, MOVEMENT):
+        return True
+    return isinstance(move, hlo.SliceOp) and isinstance(_origin(move), hlo.ConstantOp)
+
+
+def _origin(op: hlo.Operation | None) -> hlo.Operation | None:
+    while isinstance(op, (*MOVEMENT, hlo.SliceOp)):
+        op = defining_op(op.operands[0])
+    return op
+
+
+def _serves_only(move: hlo.HloOp) -> bool:
+    return move.results[0].has_one_use()
+
+
+def _is_narrowing(op: hlo.ConvertOp) -> bool:
+    return itemsize(op.shape.dtype) < itemsize(hlo.shape_of(op.operand).dtype)
+
+
+def _move_down(op: hlo.HloOp) -> None:
+    """``move(widen(x))`` -> ``widen(move(x))``."""
+    widen = defining_op(op.operands[0])
+    if not isinstance(widen, hlo.ConvertOp):
+        return
+    source = hlo.shape_of(widen.operand)
+    if itemsize(source.dtype) >= itemsize(widen.shape.dtype) or not is_lossless(source.dtype, widen.shape.dtype):
+        return
+    moved_type = hlo.array_type(source.dtype, op.shape.dims)
+    moved = insert_before(op, type(op), (widen.operand,), moved_type, op.loc, op.properties)
+    replace(op, insert_before(op, hlo.ConvertOp, (moved,), op.results[0].type, widen.loc))
+    if widen.results[0].first_use is None:
+        erase(widen)
