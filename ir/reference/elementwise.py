@@ -2,12 +2,14 @@
 
 ``ELEMENTWISE[opcode](op, *arrays) -> array``. Only the element type of ``op``'s result is read, never its dims, so
 a scalar computation can be applied to whole arrays at once. Integers wrap in two's complement; small floats are
-computed in f32 and rounded once (what XLA's CPU back end does).
+computed in f32 and rounded once (what XLA's CPU back end does). Subnormals are kept, as IEEE 754 has it; jaxlib's
+CPU client flushes those of f32, bf16 and f64 to zero.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from neuronx_cc.ir import hlo
@@ -85,7 +87,7 @@ def convert(op: hlo.HloOp, x: Array) -> Array:
         return _truncate(x, dtype)
     if dtype in FLOATS and target.itemsize < 4 and not is_float(x):
         x = x.astype(np.float32)  # XLA goes through f32
-    return x.astype(target)
+    return (x if is_float(x) else widen(x)).astype(target)
 
 
 def _truncate(x: Array, dtype: str) -> Array:
@@ -157,6 +159,17 @@ def _logistic(x: Array) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _maximum(lhs: Array, rhs: Array) -> Any:
+    # NumPy gives either zero; IEEE 754 maximum gives +0
+    zeros = (lhs == 0) & (rhs == 0) if lhs.dtype.kind == "f" else False
+    return np.where(zeros, lhs + rhs, np.maximum(lhs, rhs)) if np.any(zeros) else np.maximum(lhs, rhs)
+
+
+def _minimum(lhs: Array, rhs: Array) -> Any:
+    zeros = (lhs == 0) & (rhs == 0) if lhs.dtype.kind == "f" else False
+    return np.where(zeros, -(-lhs - rhs), np.minimum(lhs, rhs)) if np.any(zeros) else np.minimum(lhs, rhs)
+
+
 def mulhi(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:
     """High half of the double-width product."""
     bits = _bits(lhs)
@@ -174,7 +187,10 @@ def popcnt(op: hlo.HloOp, x: Array) -> Array:
 
 
 def power(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:
-    """``lhs ** rhs``; integer powers wrap, and negative exponents give 0 unless the base is 1 or -1."""
+    """``lhs ** rhs``; integer powers wrap, and negative exponents give 0 unless the base is 1 or -1.
+
+    XLA's CPU back end reads only six bits of an integer exponent (0 ** 64 is 1 there); here all bits count.
+    """
     dtype = op.shape.dtype
     if dtype not in INTEGERS:
         return narrow(np.power(widen(lhs), widen(rhs)), dtype)
@@ -193,14 +209,16 @@ def power(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:
 
 def reduce_precision(op: hlo.ReducePrecisionOp, x: Array) -> Array:
     """Rounds to nearest even in a format of the given exponent and mantissa bits; underflow gives signed zero."""
-    wide = widen(x)
-    exponent_bits, mantissa_bits = op.exponent_bits.data, op.mantissa_bits.data
-    return narrow(round_to_format(wide, exponent_bits, mantissa_bits), op.shape.dtype)
+    # XLA rounds 8-bit floats in f16
+    wide = x.astype(np.float16) if x.dtype.itemsize == 1 else x
+    return narrow(round_to_format(wide, op.exponent_bits.data, op.mantissa_bits.data), op.shape.dtype)
 
 
 def round_to_format(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """f32 or f64 values rounded as HLO's reduce-precision defines; tf32 is (8, 10)."""
-    word, mantissa, exponent = (np.uint32, 23, 8) if x.dtype == np.float32 else (np.uint64, 52, 11)
+    """Floats rounded as HLO's reduce-precision defines, on the bits of their own format; tf32 is (8, 10)."""
+    mantissa = ml_dtypes.finfo(x.dtype).nmant
+    exponent = 8 * x.dtype.itemsize - 1 - mantissa
+    word = np.dtype(f"u{x.dtype.itemsize}").type
     bits = np.ascontiguousarray(x).view(word).reshape(x.shape)
     sign = bits & word(1 << (mantissa + exponent))
     rounded = bits
@@ -215,9 +233,8 @@ def round_to_format(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
         rounded = np.where(magnitude > word((centre + reach) << mantissa), sign | field, rounded)
         rounded = np.where(magnitude <= word((centre - reach) << mantissa), sign, rounded)
     result = np.asarray(rounded).astype(word).view(x.dtype).reshape(x.shape)
-    if mantissa_bits == 0:
-        return np.where(np.isnan(x), np.array(np.nan, x.dtype), result)
-    return np.where(np.isnan(x), x, result)
+    not_a_number = x if mantissa_bits else np.array(np.nan, x.dtype)
+    return np.where(np.isnan(x), not_a_number, result)
 
 
 def remainder(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:
@@ -330,8 +347,8 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "log": _unary(np.log),
     "log-plus-one": _unary(np.log1p),
     "logistic": _unary(_logistic),
-    "maximum": _binary(np.maximum),
-    "minimum": _binary(np.minimum),
+    "maximum": _binary(_maximum),
+    "minimum": _binary(_minimum),
     "mulhi": mulhi,
     "multiply": _binary(np.multiply),
     "negate": _unary(_negate),
