@@ -142,6 +142,9 @@ def _grouped(op: hlo.HloOp, reference: Reference) -> Iterator[tuple[str, str]]:
                 yield name, str(value)
             elif value or "batching" not in name:
                 yield name, braces(value)
+    elif isinstance(op, hlo.SelectAndScatterOp):
+        yield "select", reference(op.to_apply.data[0])
+        yield "scatter", reference(op.to_apply.data[1])
     elif isinstance(op, hlo.ConditionalOp):
         branches = op.branches.data
         selector = op.operands[0].type if op.operands else None

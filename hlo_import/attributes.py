@@ -327,6 +327,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "rng-get-and-update-state": (Field("delta", "delta", INT),),
     "scan": (_TO_APPLY,),
     "scatter": (_SORTED, Field("unique_indices", "unique_indices", BOOL, NO), _TO_APPLY),
+    "select-and-scatter": (_WINDOW,),
     "set-dimension-size": (_gathered("dimension"),),
     "slice": (Field("slice", "slice", _wrap(SliceAttr, slice_dims)),),
     "sort": (_gathered("dimension"), Field("is_stable", "is_stable", BOOL, NO), _TO_APPLY),
@@ -402,6 +403,13 @@ def _branches(attributes: Attributes) -> Properties:
     raise AttributeError_("", "expected branch_computations, or true_computation and false_computation, on conditional")
 
 
+def _select_and_scatter(attributes: Attributes) -> Properties:
+    if "select" not in attributes or "scatter" not in attributes:
+        raise AttributeError_("", "expected attributes select and scatter on select-and-scatter")
+    both = [attributes.pop("select"), attributes.pop("scatter")]
+    return {"to_apply": StrsAttr(tuple(name.removeprefix("%") for name in both))}
+
+
 def read_attributes(opcode: str, attributes: Attributes) -> Properties:
     """Properties of an op from its text attributes. Raises ``AttributeError_``."""
     left = dict(attributes)
@@ -412,6 +420,8 @@ def read_attributes(opcode: str, attributes: Attributes) -> Properties:
         properties.update(_indexed_dims(opcode, left))
     elif opcode == "conditional":
         properties.update(_branches(left))
+    elif opcode == "select-and-scatter":
+        properties.update(_select_and_scatter(left))
     for field in FIELDS.get(opcode, ()):
         text = left.pop(field.name, None)
         if text is not None:
@@ -421,5 +431,5 @@ def read_attributes(opcode: str, attributes: Attributes) -> Properties:
         elif field.default is not None:
             properties[field.property] = field.default
     if left:
-        properties["extra"] = ExtraAttr(tuple(left.items()))
+        properties["extra"] = ExtraAttr(tuple(sorted(left.items())))
     return properties

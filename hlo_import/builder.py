@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from neuronx_cc.hlo_import.bitcast import build_bitcast
 from neuronx_cc.hlo_import.raw import CALL_FIELDS, RawComputation, RawInstruction, RawModule
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.verify import op_problem, verify_structure
 
 COMBINER_USERS = frozenset(
     [
@@ -43,6 +44,7 @@ class _Builder:
         self.module.source = raw.source
         self.renamed: dict[str, str] = {}
         self.combiners: dict[object, str] = {}
+        self.built: dict[str, hlo.ComputationOp] = {}
         self.by_name: dict[str, RawComputation] = {}
 
     def build(self) -> hlo.HloModule:
@@ -57,7 +59,9 @@ class _Builder:
                 self.renamed[computation.name] = kept
                 if kept != computation.name:
                     continue
+            self.built[computation.name] = op
             block.add_op(op)
+        verify_structure(self.module)
         return self.module
 
     def _index(self) -> RawComputation:
@@ -222,6 +226,8 @@ class _Builder:
             properties = {name: self._rename(name, attr) for name, attr in properties.items()}
         op = hlo.OPCODES[raw.opcode].make(operands, raw.type, raw.loc, properties)
         block.add_op(op)
+        if problem := op_problem(op, self.built):
+            raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc)
         return op.results[0]
 
     def _rename(self, field: str, attribute: hlo.Attribute) -> hlo.Attribute:

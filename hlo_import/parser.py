@@ -29,7 +29,9 @@ _ATTRIBUTE_NAME = re.compile(r"([A-Za-z_][\w\-]*)\s*=\s*")
 _TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]*)\}})?\s+)?{_NAME}\s*(?=[,)/])")
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([A-Za-z0-9_][\w.\-]*)")
 _PARENTHESIS = re.compile(r"[()]")
-_INLINE_CALLS = frozenset(["to_apply", "body", "condition", "calls", "true_computation", "false_computation"])
+_INLINE_CALLS = frozenset(
+    ["to_apply", "body", "condition", "calls", "true_computation", "false_computation", "select", "scatter"]
+)
 _NO_OPERANDS: list[str] = []
 MAX_INLINE_DEPTH = 50
 ASYNC_ATTRIBUTES = frozenset(
@@ -80,8 +82,8 @@ class TextParser:
             name, self.computations, self._error, self.constants, facts.aliases, facts.donors, facts.rest, source.source
         )
 
-    def _error(self, position: int, message: str) -> CompileError:
-        return self.source.error(position, message)
+    def _error(self, position: int, message: str, loc: Loc | None = None) -> CompileError:
+        return self.source.error(position, message, loc=loc)
 
     def _computation(self, position: int) -> int:
         source = self.source
@@ -154,7 +156,7 @@ class TextParser:
             name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
         )
         if opcode == "parameter":
-            instruction.properties = {"extra": hlo.ExtraAttr(tuple(attributes.items()))} if attributes else {}
+            instruction.properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
         else:
             self._finish(instruction, opcode, attributes, opcode_position)
         computation.instructions.append(instruction)
@@ -181,7 +183,7 @@ class TextParser:
         properties = self._properties.get(key)
         if properties is None:
             if opcode == "constant":
-                properties = {"extra": hlo.ExtraAttr(tuple(attributes.items()))} if attributes else {}
+                properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
             else:
                 properties = self._read_properties(instruction, opcode, attributes)
             self._properties[key] = properties
@@ -203,7 +205,7 @@ class TextParser:
         if len(parts) < 2 or not isinstance(parts[0], hlo.TupleType):
             raise self.source.error(
                 instruction.position,
-                f"expected the type of {base}-start to be ((operands), result, ...), found {type_text(instruction.type)}",
+                f"expected a {base}-start of type ((operands), result, ...), found {type_text(instruction.type)}",
             )
         name = f"wrapped_{base}.{instruction.key}"
         loc, where = instruction.loc, instruction.position

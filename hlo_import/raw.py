@@ -1,7 +1,7 @@
 """What both front ends (text, protos) hand to the builder: computations as plain records, nothing resolved yet."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
@@ -42,11 +42,17 @@ class RawComputation:
     execution_thread: str = ""
 
 
+class ErrorMaker(Protocol):
+    """Makes an error for a position of the file, and for the op there if it is known."""
+
+    def __call__(self, position: int, message: str, loc: Loc | None = None) -> CompileError: ...
+
+
 @dataclass(slots=True)
 class RawModule:
     name: str
     computations: list[RawComputation]
-    error: Callable[[int, str], CompileError]
+    error: "ErrorMaker"
     """Makes an error for a position of the file."""
     constants: ConstantPool = field(default_factory=ConstantPool)
     aliases: tuple[hlo.Alias, ...] = ()

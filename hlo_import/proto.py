@@ -1,0 +1,316 @@
+"""Serialized ``HloModuleProto`` or ``HloProto`` -> ``HloModule``.
+
+The bytes are read with our own wire reader (``wire``, ``schema``), without protobuf or JAX. Constants are not copied:
+their arrays are views of the file's bytes.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.hlo_import import schema
+from neuronx_cc.hlo_import.attribute_text import quote
+from neuronx_cc.hlo_import.attributes import AttributeError_, read_attributes
+from neuronx_cc.hlo_import.builder import build_module
+from neuronx_cc.hlo_import.literals import splat_view
+from neuronx_cc.hlo_import.metadata import Metadata, StackFrames
+from neuronx_cc.hlo_import.proto_attributes import ProtoAttributes, frontend_text
+from neuronx_cc.hlo_import.raw import Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.shapes import UNSUPPORTED_DTYPES, TypedText, check_dims, check_dtype, type_text
+from neuronx_cc.hlo_import.wire import Message, Span, WireError, decode, varints
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.constants import ConstantPool
+from neuronx_cc.ir.errors import NO_LOC, CompileError, Loc
+from neuronx_cc.ir.types import Shape
+
+_VARINTS = frozenset(["s32", "s64", "u32", "u64"])
+_REST = (
+    "op_type",
+    "deduplicated_name",
+    "scheduling_name",
+    "source_end_line",
+    "source_column",
+    "source_end_column",
+)
+
+
+def parse_proto(data: bytes, source: str = "") -> hlo.HloModule:
+    """The module serialized in ``data``; ``source`` is its file name for messages. Raises ``CompileError``."""
+    return build_module(ProtoReader(data, source).module())
+
+
+class ProtoReader:
+    """Reads one file; positions in its errors are byte offsets or instructions."""
+
+    def __init__(self, data: bytes, source: str = ""):
+        self.data = data
+        self.source = source or "<proto>"
+        self.constants = ConstantPool()
+        self.frames = StackFrames()
+        self._types: dict[bytes, TypedText] = {}
+        self._metadata: dict[bytes, Metadata] = {}
+        self._properties: dict[tuple[str, tuple[tuple[str, str], ...]], Properties] = {}
+        self._computations: dict[int, str] = {}
+
+    def error(self, message: str, code: str = "EVRF064", remedy: str = "", loc: Loc = NO_LOC) -> CompileError:
+        return CompileError(code, f"{self.source}: {message}", remedy, loc)
+
+    def _error_at(self, position: int, message: str, loc: Loc | None = None) -> CompileError:
+        return self.error(message, loc=self._instructions[position] if loc is None else loc)
+
+    def module(self) -> RawModule:
+        """The whole file as records."""
+        try:
+            proto = self._top()
+        except WireError as problem:
+            raise self.error(
+                f"byte {problem.position}: {problem.message}",
+                remedy="pass HLO text, a serialized HloModuleProto or HloProto, or StableHLO",
+            ) from None
+        computations = proto.get("computations", [])
+        if not computations:
+            raise self.error("expected an HloModuleProto with computations, found none")
+        self._read_frames(proto.get("stack_frame_index", {}))
+        for computation in computations:
+            number, name = computation.get("id", 0), computation.get("name", "")
+            if number in self._computations:
+                raise self.error(f"expected distinct computation ids, found {number} twice")
+            if not _is_name(name):
+                raise self.error(f"expected computations with names, found {name[:60]!r}")
+            self._computations[number] = name
+        entry = self._entry(proto, computations)
+        # one number per instruction stands for its position
+        self._instructions: list[Loc] = []
+        records = [self._computation(computation, computation is entry) for computation in computations]
+        header = ()
+        if proto.get("frontend_attributes", {}).get("map"):
+            header = (("frontend_attributes", frontend_text(proto["frontend_attributes"])),)
+        return RawModule(
+            proto.get("name", "") if _is_name(proto.get("name", "")) else "module",
+            records,
+            self._error_at,
+            self.constants,
+            tuple(map(_alias, proto.get("input_output_alias", {}).get("entries", ()))),
+            tuple(
+                (donor.get("parameter_number", 0), tuple(donor.get("parameter_shape_index", ())))
+                for donor in proto.get("buffer_donor", {}).get("entries", ())
+            ),
+            header,
+            self.source,
+        )
+
+    def _top(self) -> Message:
+        """The module message; an HloProto has only fields 1 and 3, a module always names its entry (2)."""
+        probe = {2: schema.SCHEMA["HloModuleProto"][2], 6: schema.SCHEMA["HloModuleProto"][6]}
+        seen = decode({"probe": probe}, "probe", self.data, 0, len(self.data))
+        if seen:
+            return decode(schema.SCHEMA, "HloModuleProto", self.data, 0, len(self.data))
+        wrapped = decode(schema.SCHEMA, "HloProto", self.data, 0, len(self.data))
+        if "hlo_module" not in wrapped:
+            raise WireError(0, "expected an HloModuleProto or HloProto, found another message")
+        module: Message = wrapped["hlo_module"]
+        return module
+
+    def _entry(self, proto: Message, computations: list[Message]) -> Message:
+        wanted = proto.get("entry_computation_id")
+        for computation in computations:
+            if computation.get("id", 0) == wanted:
+                return computation
+        for computation in computations:
+            if computation.get("name") == proto.get("entry_computation_name"):
+                return computation
+        raise self.error(f"expected an entry computation, found none with id {wanted}")
+
+    def _read_frames(self, index: Message) -> None:
+        self.frames.files = dict(enumerate(index.get("file_names", ()), 1))
+        self.frames.locations = {
+            number: (location.get("file_name_id", 0), location.get("line", 0))
+            for number, location in enumerate(index.get("file_locations", ()), 1)
+        }
+        self.frames.frames = {
+            number: frame.get("file_location_id", 0) for number, frame in enumerate(index.get("stack_frames", ()), 1)
+        }
+
+    def _computation(self, proto: Message, is_entry: bool) -> RawComputation:
+        instructions = proto.get("instructions", [])
+        name = proto.get("name", "")
+        if not instructions:
+            raise self.error(f"expected at least one instruction in computation {name}")
+        names = {one.get("id", 0): one.get("name", "") for one in instructions}
+        position = len(self._instructions)
+        records = [self._instruction(one, names) for one in instructions]
+        root = proto.get("root_id", 0)
+        if root not in names:
+            raise self.error(f"expected the root of computation {name}, found id {root}")
+        thread = proto.get("execution_thread", "")
+        return RawComputation(name, records, root, position, is_entry, "" if thread == "main" else thread)
+
+    def _instruction(self, proto: Message, names: dict[int, str]) -> RawInstruction:
+        name, opcode = proto.get("name", ""), proto.get("opcode", "")
+        metadata = self._read_metadata(proto["metadata"][-1]) if "metadata" in proto else Metadata()
+        loc = Loc(name, metadata.op_name, metadata.source_file, metadata.source_line)
+        position = len(self._instructions)
+        self._instructions.append(loc)
+        if not _is_name(name):
+            raise self.error(f"expected an instruction with a name, found {name[:60]!r}", loc=loc)
+        if opcode != "parameter" and opcode not in hlo.OPCODES:
+            raise self.error(f"expected an HLO opcode, found {opcode[:60]!r}", "EVRF001", loc=loc)
+        if "shape" not in proto:
+            raise self.error("expected an instruction with a shape, found none", loc=loc)
+        typed = self._typed(proto["shape"][-1], loc)
+        operands = proto.get("operand_ids", [])
+        control = [names[one] for one in proto.get("control_predecessor_ids", ()) if one in names]
+        properties = self._read_properties(opcode, proto, control, metadata, loc)
+        record = RawInstruction(
+            proto.get("id", 0), opcode, typed.type, operands, properties, loc, position, typed.layout
+        )
+        if opcode == "parameter":
+            record.parameter = proto.get("parameter_number", 0)
+        elif opcode == "constant":
+            record.properties = {**properties, "value": self._constant(proto.get("literal", {}), typed.type, loc)}
+        return record
+
+    def _read_properties(
+        self, opcode: str, proto: Message, control: list[str], metadata: Metadata, loc: Loc
+    ) -> Properties:
+        converter = ProtoAttributes(self._called, lambda span: type_text(self._typed(span, loc).type, layout=True))
+        try:
+            texts = converter.texts(opcode, proto, control)
+        except (ValueError, KeyError) as problem:
+            what = problem.args[0] if isinstance(problem, ValueError) else f"expected known numbers, found {problem}"
+            raise self.error(f"{opcode}: {what}", loc=loc) from None
+        if metadata.rest:
+            texts["metadata"] = f"{{{metadata.rest}}}"
+        key = (opcode, tuple(texts.items()))
+        properties = self._properties.get(key)
+        if properties is None:
+            try:
+                properties = read_attributes(opcode, texts)
+            except AttributeError_ as problem:
+                raise self.error(problem.message, loc=loc) from None
+            self._properties[key] = properties
+        return properties
+
+    def _called(self, number: int) -> str:
+        if number not in self._computations:
+            raise ValueError(f"expected a computation of this module, found id {number}")
+        return self._computations[number]
+
+    def _read_metadata(self, span: Span) -> Metadata:
+        raw = self.data[span[0] : span[1]]
+        known = self._metadata.get(raw)
+        if known is None:
+            try:
+                fields = decode(schema.SCHEMA, "OpMetadata", self.data, *span)
+            except WireError as problem:
+                raise self.error(f"byte {problem.position}: {problem.message}") from None
+            file, line = fields.get("source_file", ""), fields.get("source_line", 0)
+            if not file and "stack_frame_id" in fields:
+                file, line = self.frames.resolve(fields["stack_frame_id"])
+            rest = " ".join(
+                f"{name}={quote(value) if isinstance(value := fields[name], str) else value}"
+                for name in _REST
+                if name in fields
+            )
+            known = self._metadata[raw] = Metadata(fields.get("op_name", ""), file, line, rest)
+        return known
+
+    def _typed(self, span: Span, loc: Loc) -> TypedText:
+        raw = self.data[span[0] : span[1]]
+        known = self._types.get(raw)
+        if known is None:
+            try:
+                shape = decode(schema.SCHEMA, "ShapeProto", self.data, *span)
+            except WireError as problem:
+                raise self.error(f"byte {problem.position}: {problem.message}", loc=loc) from None
+            known = self._types[raw] = self._type_of(shape, loc)
+        return known
+
+    def _type_of(self, shape: Message, loc: Loc) -> TypedText:
+        kind = shape.get("element_type", 0)
+        if kind == schema.TUPLE_TYPE:
+            parts = shape.get("tuple_shapes", ())
+            return TypedText(hlo.tuple_type(tuple(self._type_of(part, loc).type for part in parts)))
+        if kind == schema.TOKEN_TYPE:
+            return TypedText(hlo.TOKEN)
+        dtype = schema.ELEMENT_TYPES.get(kind, f"number {kind}")
+        dims = tuple(shape.get("dimensions", ()))
+        if problem := check_dtype(dtype):
+            known = dtype in UNSUPPORTED_DTYPES
+            raise self.error(problem, "ESPP004" if known else "EVRF064", "use bf16" if known else "", loc)
+        if any(shape.get("is_dynamic_dimension", ())):
+            raise self.error(
+                f"dynamic shape {dtype}{list(dims)} is not supported: expected static dimensions",
+                "EMOD025",
+                "use static shapes: pad to a fixed size or compile one module per bucket",
+                loc,
+            )
+        if problem := check_dims(dtype, dims):
+            raise self.error(problem, loc=loc)
+        order = tuple(shape.get("layout", {}).get("minor_to_major", ()))
+        if order and sorted(order) != list(range(len(dims))):
+            raise self.error(f"expected a layout that permutes {len(dims)} dimensions, found {order}", loc=loc)
+        default = tuple(range(len(dims) - 1, -1, -1))
+        return TypedText(hlo.array_type(dtype, dims), None if order in ((), default) else order)
+
+    def _constant(self, literal: Message, type_: hlo.Attribute, loc: Loc) -> hlo.Attribute:
+        if not isinstance(type_, hlo.ArrayType):
+            raise self.error(f"expected a constant of an array type, found {type_text(type_)}", loc=loc)
+        shape = type_.data
+        flat = self._elements(literal, shape, loc)
+        order = self._typed(literal["shape"][-1], loc) if "shape" in literal else TypedText(type_)
+        if order.type != type_:
+            raise self.error(f"expected a literal of {shape}, found {type_text(order.type)}", loc=loc)
+        if order.layout is None:
+            array = flat.reshape(shape.dims)
+        else:
+            stored = tuple(reversed(order.layout))
+            array = flat.reshape(tuple(shape.dims[dim] for dim in stored)).transpose(
+                tuple(stored.index(dim) for dim in range(shape.rank))
+            )
+        return hlo.ConstantAttr(self.constants.add(splat_view(array), shape.dtype))
+
+    def _elements(self, literal: Message, shape: Shape, loc: Loc) -> "np.ndarray[Any, Any]":
+        """The stored elements, flat, as a view of the file where the format allows."""
+        dtype, storage = shape.dtype, shape.numpy_dtype
+        spans = literal.get(f"{dtype}s", [])
+        if dtype in _VARINTS or dtype == "pred":
+            parts = [varints(self.data, *span) for span in spans]
+            numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+            flat = numbers.view(np.int64).astype(storage) if dtype != "u64" else numbers
+        elif dtype in ("s4", "u4"):
+            flat = self._nibbles(spans, shape)
+        else:
+            size = storage.itemsize
+            if any((end - start) % size for start, end in spans):
+                raise self.error(f"expected whole elements of {dtype} in a constant", loc=loc)
+            views = [np.frombuffer(self.data, storage, (end - start) // size, start) for start, end in spans]
+            flat = views[0] if len(views) == 1 else np.concatenate(views) if views else np.zeros(0, storage)
+        if flat.size != shape.size:
+            raise self.error(f"expected {shape.size} elements for {shape}, found {flat.size}", loc=loc)
+        return flat
+
+    def _nibbles(self, spans: list[Span], shape: Shape) -> "np.ndarray[Any, Any]":
+        """Two 4-bit elements a byte, the first in the high half."""
+        packed = np.concatenate(
+            [np.frombuffer(self.data, np.uint8, e - s, s) for s, e in spans] or [np.zeros(0, np.uint8)]
+        )
+        both = np.stack([packed >> 4, packed & 15], axis=-1).reshape(-1)
+        if (shape.size + 1) // 2 == packed.size:
+            both = both[: shape.size]
+        if shape.dtype == "s4":
+            both = (both ^ 8).astype(np.int8) - 8
+        return both.astype(shape.numpy_dtype)
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and len(text) < 10_000 and not set(text) & set(' \t\r\n"{}()[],=%/')
+
+
+def _alias(entry: Message) -> hlo.Alias:
+    return hlo.Alias(
+        tuple(entry.get("output_shape_index", ())),
+        entry.get("parameter_number", 0),
+        tuple(entry.get("parameter_shape_index", ())),
+        entry.get("kind") == 2,
+    )
