@@ -46,51 +46,60 @@ def quick(name: str) -> Model:
     return QUICK[name]()
 
 
-def tolerance(auto_cast: str, cast_type: str) -> float:
-    """How far, in 2-norm, a model may be from FP32: errors of a dozen layers add up like a random walk."""
-    return FP32_TOLERANCE if auto_cast == "none" else 8 * EPSILON[cast_type]
-
-
-def run(model: Model, auto_cast: str, cast_type: str) -> list[np.ndarray]:
+def compile_and_run(model: Model, auto_cast: str, cast_type: str) -> list[np.ndarray]:
     executable = neuronx_cc.compile(model.proto, auto_cast=auto_cast, auto_cast_type=cast_type)
     return list(executable.run(model.arguments).outputs)
+
+
+def reference(model: Model, auto_cast: str, cast_type: str) -> list[np.ndarray]:
+    """What the module means once the passes have cast it."""
+    module = load_module(model.proto)
+    names = [name for _, stage in DEFAULT_PIPELINE for name in stage]
+    run_passes(module, names, PassContext(PassOptions(auto_cast=auto_cast, auto_cast_type=cast_type)))
+    return evaluate(module, model.arguments)
+
+
+def check(model: Model, auto_cast: str, cast_type: str) -> None:
+    outputs = compile_and_run(model, auto_cast, cast_type)
+    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in model.expected]
+    if auto_cast == "none":
+        error = differences(outputs, model.expected)
+        assert error.largest <= FP32_TOLERANCE, error
+        return
+    # Where the two sums differ in the last bit a cast may fall to the other side: rare, so small in norm.
+    same_casts = differences(outputs, reference(model, auto_cast, cast_type))
+    assert same_casts.norm <= EPSILON[cast_type] / 4, same_casts
+    if (auto_cast, cast_type) == ("all", "fp8_e4m3"):
+        # Attention masks overflow and small variances vanish in this type: far from FP32 by nature.
+        return
+    # Errors of a dozen layers add up like a random walk, and rectifiers near zero flip.
+    error = differences(outputs, model.expected)
+    assert error.norm <= 20 * EPSILON[cast_type], error
 
 
 @pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_model(name: str, auto_cast: str, cast_type: str) -> None:
-    model = quick(name)
-    outputs = run(model, auto_cast, cast_type)
-    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in model.expected]
-    error = differences(outputs, model.expected)
-    assert error.norm <= tolerance(auto_cast, cast_type), error
-    if auto_cast == "none":
-        assert error.largest <= FP32_TOLERANCE, error
-        return
-    module = load_module(model.proto)
-    context = PassContext(PassOptions(auto_cast=auto_cast, auto_cast_type=cast_type))
-    run_passes(module, [name for _, names in DEFAULT_PIPELINE for name in names], context)
-    # Where the two oracles' sums differ in the last bit a cast may fall to the other side: rare, so small in norm.
-    same_casts = differences(outputs, evaluate(module, model.arguments))
-    assert same_casts.norm <= EPSILON[cast_type] / 4, same_casts
+    check(quick(name), auto_cast, cast_type)
+
+
+@pytest.fixture(scope="module")
+def full(request: pytest.FixtureRequest) -> Model:
+    """The model and jaxlib's result are made once for all modes."""
+    return FULL[request.param]()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FULL)
-def test_full_size_model(name: str) -> None:
-    """All modes in one test: the model and jaxlib's result are made once."""
-    model = FULL[name]()
-    for auto_cast, cast_type in MODES:
-        error = differences(run(model, auto_cast, cast_type), model.expected)
-        assert error.norm <= tolerance(auto_cast, cast_type), (auto_cast, cast_type, error)
-        if auto_cast == "none":
-            assert error.largest <= FP32_TOLERANCE, error
+@pytest.mark.parametrize("full", FULL, indirect=True)
+@pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)
+def test_full_size_model(full: Model, auto_cast: str, cast_type: str) -> None:
+    check(full, auto_cast, cast_type)
 
 
 def test_integer_outputs_are_exact() -> None:
     """The training step's counter goes through the pipe unharmed by any cast."""
     model = quick("mlp_train")
-    outputs = run(model, "all", "fp8_e4m3")
+    outputs = compile_and_run(model, "all", "fp8_e4m3")
     integers = [(a, e) for a, e in zip(outputs, model.expected, strict=True) if e.dtype.kind in "iu"]
     assert integers
     for actual, expected in integers:
