@@ -1,7 +1,7 @@
 """Sums and products of 16-bit and 8-bit floats run in FP32 and are cast back (mixed-precision accumulation).
 
-Input: an inlined module. Does nothing when the option is off. Minimum, maximum and logic are exact in any type and stay.
-Dots accumulate in FP32 by themselves.
+Input: an inlined module. Does nothing when the option is off. Minimum, maximum and logic are exact in any type and
+stay. Dots accumulate in FP32 by themselves.
 """
 
 from neuronx_cc.ir import hlo
@@ -14,13 +14,15 @@ from neuronx_cc.passes.values import combiner_kind
 
 NARROW_FLOATS = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
+REDUCTIONS = (hlo.ReduceOp, hlo.ReduceWindowOp)
+
 
 def run(module: HloModule, context: PassContext) -> None:
     if not context.options.mixed_precision_accumulation:
         return
     for computation in list(module.computations()):
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.ReduceOp | hlo.ReduceWindowOp) and _loses_bits(op, module):
+            if type(op) in REDUCTIONS and _loses_bits(op, module):
                 _widen(op, module, context)
 
 

@@ -309,6 +309,8 @@ def _rejoin(op: hlo.HloOp, axis: int, left: Value, right: Value) -> Value | None
 
 def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
     """``f(reshape(x), reshape(y), splat)`` -> ``reshape(f(x, y, splat))`` for reshapes that only move size-1 dims."""
+    if not any(type(operand.owner) is hlo.ReshapeOp for operand in op.operands):
+        return None
     dims = op.shape.dims
     source: Dims | None = None
     for operand in op.operands:

@@ -82,5 +82,4 @@ def _built(
 
 def result_op(value: hlo.SSAValue) -> hlo.HloOp | None:
     """The instruction that defines ``value``; None for a parameter."""
-    op = defining_op(value)
-    return op if isinstance(op, hlo.HloOp) else None
+    return defining_op(value)  # type: ignore[return-value]  # only instructions have results

@@ -26,12 +26,12 @@ def run(module: HloModule, context: PassContext) -> None:
             if isinstance(op, hlo.ConvertOp):
                 _cancel(op)
         for op in reversed(list(ops_of(computation.block))):
-            if isinstance(op, CASTS) and op.parent is not None:
+            if type(op) in CASTS and op.parent is not None:
                 _move_up(op)
         for op in ops_of(computation.block):
             if isinstance(op, hlo.ConvertOp):
                 _cancel(op)
-            elif isinstance(op, MOVEMENT):
+            elif type(op) in MOVEMENT:
                 _move_down(op)
             elif isinstance(op, hlo.ReducePrecisionOp):
                 _round_once(op)

@@ -9,21 +9,23 @@ from neuronx_cc.ir.hlo.editing import erase
 from neuronx_cc.passes.calls import called_names
 from neuronx_cc.passes.manager import PassContext
 
-EFFECTS: tuple[type[hlo.HloOp], ...] = (
-    hlo.InfeedOp,
-    hlo.OutfeedOp,
-    hlo.SendOp,
-    hlo.SendDoneOp,
-    hlo.RecvOp,
-    hlo.RecvDoneOp,
+EFFECTS: frozenset[type] = frozenset(
+    [
+        hlo.InfeedOp,
+        hlo.OutfeedOp,
+        hlo.SendOp,
+        hlo.SendDoneOp,
+        hlo.RecvOp,
+        hlo.RecvDoneOp,
+    ]
 )
 
 
 def has_effects(op: hlo.HloOp) -> bool:
     """Whether ``op`` does something besides computing its result."""
-    if isinstance(op, hlo.CustomCallOp):
+    if type(op) is hlo.CustomCallOp:
         return op.extra is not None and dict(op.extra.data).get("custom_call_has_side_effect") == "true"
-    return isinstance(op, EFFECTS)
+    return type(op) in EFFECTS
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -36,7 +38,7 @@ def _sweep(computation: hlo.ComputationOp) -> None:
     op = computation.block.last_op
     while op is not None:
         previous = op.prev_op
-        if isinstance(op, hlo.HloOp) and op.results[0].first_use is None and not has_effects(op):
+        if op.results and op.results[0].first_use is None and isinstance(op, hlo.HloOp) and not has_effects(op):
             erase(op)
         op = previous
 

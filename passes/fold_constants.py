@@ -21,22 +21,27 @@ SMALL = 4096
 
 ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp)
 
-NEVER = (
-    hlo.ConstantOp,
-    hlo.IotaOp,
-    hlo.BroadcastOp,
-    hlo.TupleOp,
-    hlo.WhileOp,
-    hlo.ConditionalOp,
-    hlo.CustomCallOp,
-    hlo.OptBarrierOp,
-    hlo.StochasticConvertOp,
-    hlo.RngOp,
-    hlo.RngBitGeneratorOp,
-    hlo.RngGetAndUpdateStateOp,
-    hlo.AfterAllOp,
+NEVER = frozenset(
+    [
+        hlo.ConstantOp,
+        hlo.IotaOp,
+        hlo.BroadcastOp,
+        hlo.TupleOp,
+        hlo.WhileOp,
+        hlo.ConditionalOp,
+        hlo.CustomCallOp,
+        hlo.OptBarrierOp,
+        hlo.StochasticConvertOp,
+        hlo.RngOp,
+        hlo.RngBitGeneratorOp,
+        hlo.RngGetAndUpdateStateOp,
+        hlo.AfterAllOp,
+    ]
 )
 
+
+SYMBOLIC = (hlo.ConstantOp, hlo.BroadcastOp)
+"""What an operand must come from for a fold: a literal, or a splat."""
 
 Apply = Callable[[hlo.HloOp, Sequence[Any]], Any]
 
@@ -52,11 +57,13 @@ def fold(module: HloModule, limit: int | None) -> None:
     apply = evaluator(module).apply
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if not op.operands or isinstance(op, NEVER) or not isinstance(op.results[0].type, hlo.ArrayType):
-                continue
-            if op.results[0].first_use is None:
+            if type(op) in NEVER or not op.operands:
                 continue
             sources = [defining_op(operand) for operand in op.operands]
+            if not all(type(source) in SYMBOLIC for source in sources):
+                continue
+            if op.results[0].first_use is None or not isinstance(op.results[0].type, hlo.ArrayType):
+                continue
             if all(isinstance(source, hlo.ConstantOp) for source in sources):
                 arrays = [module.constants[s.value.data] for s in sources if isinstance(s, hlo.ConstantOp)]
                 if _fits(op, sum(array.nbytes for array in arrays), max(array.size for array in arrays), limit):

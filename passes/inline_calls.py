@@ -205,6 +205,6 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         # users first: an update goes before its start
         for op in reversed(list(ops_of(computation.block))):
-            if isinstance(op, WRAPPERS) and op.results[0].first_use is None:
+            if type(op) in WRAPPERS and op.results[0].first_use is None:
                 erase(op)
     remove_uncalled(module)

@@ -13,5 +13,5 @@ from neuronx_cc.passes.manager import PassContext
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.OptBarrierOp):
-                replace(op, op.operand)
+            if type(op) is hlo.OptBarrierOp:
+                replace(op, op.operands[0])

@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAVal
 
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo.attrs import ConstantAttr, IntsAttr, array_type
-from neuronx_cc.ir.hlo.base import HloOp
+from neuronx_cc.ir.hlo.base import HloOp, ReturnOp
 from neuronx_cc.ir.hlo.module import HloModule
 from neuronx_cc.ir.hlo.movement import BroadcastOp, ConstantOp
 
@@ -26,8 +26,8 @@ def ops_of(block: Block) -> Iterator[HloOp]:
     op = block.first_op
     while op is not None:
         following = op.next_op
-        if isinstance(op, HloOp):
-            yield op
+        if type(op) is not ReturnOp:
+            yield op  # type: ignore[misc]  # a computation holds instructions and the return only
         op = following
 
 
