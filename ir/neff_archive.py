@@ -95,7 +95,7 @@ def _members(parts: Mapping[str, Any], end: bool = False) -> Iterator[Bytes]:
 def _bytes_of(content: Any) -> memoryview:
     if isinstance(content, np.ndarray):
         contiguous = content if content.flags.c_contiguous else np.ascontiguousarray(content)
-        return memoryview(contiguous.reshape(-1).view(np.uint8))
+        return contiguous.reshape(-1).view(np.uint8).data
     return memoryview(content)
 
 
@@ -132,7 +132,7 @@ class Reader:
             raise malformed("the uuid does not belong to the content")
         self.compressed = bytes(payload[:2]) == _GZIP
         self._source = _Inflater(payload) if self.compressed else _Plain(payload)
-        self._payload_size = size
+        self._payload_size = len(payload)
 
     def read(self, name: str, size: int | None = None) -> Any:
         """The next member, which must be called ``name`` (and be ``size`` bytes long).

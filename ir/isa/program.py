@@ -166,3 +166,5 @@ class Program:
     sbuf_peak: int = 0
     """Highest byte per partition in use."""
     kernels: list[str] = field(default_factory=list)
+    race_summary: object = field(default=None, compare=False, repr=False)
+    """What the race check found out (``runtime.races``), so that it runs once."""

@@ -1,0 +1,374 @@
+"""The race check: proves that semaphores order every pair of conflicting accesses of a program.
+
+Input: a ``Program``. Output: a ``RaceSummary``, or a RunError that names both instructions, their HLO ops and the
+missing wait. The check does not depend on data: it walks the dynamic instructions in emission order with a vector
+clock per stream.
+
+``known[s][t]`` is how many instructions of stream t are certain to be complete when stream s starts its next one: what
+its waits say, and what the awaited instructions themselves knew when they started. An engine works in order, so its own
+earlier instructions count as complete; a DMA queue completes in order but overlaps its own transfers. Each memory class
+(``footprints``) remembers its last writer and the readers since. That suffices: whatever is ordered after the last
+writer is ordered after all that this writer had to wait for.
+
+Addresses from ``reg_load`` count as touching all that their clamp range allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from neuronx_cc.ir.errors import NO_LOC, Loc, RunError
+from neuronx_cc.ir.isa.format import END, INSTRUCTION, LOOP
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Loop, Program, Ref, Space, Stream
+from neuronx_cc.ir.isa.registers import Load, RegisterRanges
+from neuronx_cc.runtime.footprints import Dims, Footprints
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_STREAMS = tuple(Stream)
+_SLOT = {stream: slot for slot, stream in enumerate(_STREAMS)}
+_NOBODY = len(_STREAMS)
+"""Slot of the writer of memory that is defined from the start; everybody knows all of its writes."""
+_ALWAYS = 1 << 62
+_NEVER = _ALWAYS + 1
+"""Position of the last write to memory that nothing has written."""
+_READ_MODIFY_WRITE = {
+    "copy_predicated": True,
+    "multiply_moving": "accumulate",
+    "dma_scatter": "add",
+}
+"""Instructions that read their first result, always or under a flag."""
+
+
+@dataclass(slots=True, frozen=True)
+class RaceSummary:
+    """What was proved."""
+
+    instructions: int
+    """Dynamic instructions."""
+    accesses: int
+    """Dynamic operand accesses to memory that something writes."""
+    waits: int
+    """Dynamic waits for a positive count."""
+    implied_waits: int
+    """Of these, how many could be dropped: earlier waits imply them."""
+    finished: dict[Stream, int]
+    """Final value of each progress semaphore."""
+
+
+@dataclass(slots=True)
+class _Site:
+    """One instruction of the program, for all iterations. Lists are indexed by iteration of the whole nest."""
+
+    row: int
+    slot: int
+    waits: list[tuple[int, list[int]]]
+    reads: list[list[int]]
+    writes: list[list[int]]
+
+
+@dataclass(slots=True)
+class _Nest:
+    """A loop (or the whole program, once)."""
+
+    count: int
+    body: list[_Site | _Nest] = field(default_factory=list)
+
+
+def check(program: Program) -> RaceSummary:
+    """Prove the program free of races, deadlocks and reads of undefined memory.
+
+    Raises RunError: ERUN911 race, ERUN912 read of memory that nothing has written, ERUN913 wait that never ends,
+    ERUN914 address outside its memory. The summary is kept with the program, so that only its first run pays.
+    """
+    if isinstance(program.race_summary, RaceSummary):
+        return program.race_summary
+    footprints = Footprints()
+    nest = _Lowering(program, footprints).run()
+    defined = [
+        (variable.offset, variable.offset + variable.nbytes)
+        for variable in program.variables
+        if variable.kind in ("input", "constant")
+    ]
+    initialised = footprints.classify(defined)
+    summary = _Walk(program, footprints, initialised).run(nest)
+    program.race_summary = summary
+    return summary
+
+
+def operands(instr: Instr) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
+    """What an instruction reads, and what it writes."""
+    condition = _READ_MODIFY_WRITE.get(instr.op)
+    if condition is True or condition in instr.flags:
+        return (*instr.ins, instr.outs[0]), instr.outs
+    return instr.ins, instr.outs
+
+
+class _Lowering:
+    """Turns records into nests of sites: every address and threshold for every iteration."""
+
+    def __init__(self, program: Program, footprints: Footprints) -> None:
+        self._program = program
+        self._footprints = footprints
+        kind_of = {Instr: INSTRUCTION, Loop: LOOP}
+        kinds = [kind_of.get(type(record), END) for record in program.records]
+        loads = [
+            Load(row, record.stream, *map(int, record.imm))
+            for row, record in enumerate(program.records)
+            if isinstance(record, Instr) and record.op == "reg_load"
+        ]
+        self._ranges = RegisterRanges(kinds, loads)
+        self._values: dict[int, Array] = {}
+        """Loop or phase register -> its value in each iteration of the current nest."""
+        self._iterations = 1
+
+    def run(self) -> _Nest:
+        stack = [(_Nest(1), self._values, 1)]
+        for row, record in enumerate(self._program.records):
+            if isinstance(record, Instr):
+                stack[-1][0].body.append(self._site(row, record))
+                self._ranges.step(row)
+            elif isinstance(record, Loop):
+                counted = [(record.register, record.count), *record.phases]
+                self._ranges.enter(row, record.streams or _STREAMS, counted)
+                nest = _Nest(record.count)
+                stack[-1][0].body.append(nest)
+                stack.append((nest, self._values, self._iterations))
+                self._enter(record)
+            else:
+                _, self._values, self._iterations = stack.pop()
+                self._ranges.leave()
+        return stack[0][0]
+
+    def _enter(self, loop: Loop) -> None:
+        self._values = {register: np.repeat(values, loop.count) for register, values in self._values.items()}
+        begun = np.arange(self._iterations * loop.count)
+        self._values[loop.register] = begun % loop.count
+        for register, modulus in loop.phases:
+            self._values[register] = begun % modulus
+        self._iterations *= loop.count
+
+    def _site(self, row: int, instr: Instr) -> _Site:
+        waits = []
+        for wait in instr.waits:
+            threshold: Any = wait.count
+            for register, coef in wait.coefs:
+                if register not in self._values:
+                    self._fail(row, f"a wait depends on register {register}, which no loop counts")
+                threshold = threshold + coef * self._values[register]
+            waits.append((_SLOT[wait.stream], self._per_iteration(threshold)))
+        reads, writes = operands(instr)
+        try:
+            return _Site(
+                row,
+                _SLOT[instr.stream],
+                waits,
+                [self._numbers(row, instr, ref, False) for ref in reads],
+                [self._numbers(row, instr, ref, True) for ref in writes],
+            )
+        except RunError as error:
+            self._fail(row, error.message, error.code)
+
+    def _per_iteration(self, value: Any) -> list[int]:
+        if isinstance(value, int):
+            return [value] * self._iterations
+        values: list[int] = value.tolist()
+        return values
+
+    def _numbers(self, row: int, instr: Instr, ref: Ref, write: bool) -> list[int]:
+        """The footprint of an operand in each iteration."""
+        spread: Dims = ()
+        offset: Any = 0
+        for register, stride in ref.coefs:
+            found = self._ranges.range_of(instr.stream, register)
+            if found is None:
+                self._fail(row, f"an address depends on register {register}, which nothing sets")
+            if self._ranges.is_loaded(instr.stream, register):
+                spread += ((found[1] - found[0] + 1, stride),)
+                offset = offset + stride * found[0]
+            else:
+                offset = offset + stride * self._values[register]
+        pattern, base = self._footprints.pattern(ref, spread)
+        if isinstance(offset, int):
+            return [self._footprints.add(pattern, base + offset, write)] * self._iterations
+        return self._footprints.add_all(pattern, base + offset, write)
+
+    def _fail(self, row: int, message: str, code: str = "ERUN913") -> NoReturn:
+        raise RunError(code, f"{describe(self._program, row)}: {message}", "", location(self._program, row))
+
+
+class _Walk:
+    """The dynamic walk: clocks per stream, last accesses per memory class."""
+
+    def __init__(self, program: Program, footprints: Footprints, initialised: list[int]) -> None:
+        self._program = program
+        self._footprints = footprints
+        self._classes = footprints.classes
+        self._known: list[tuple[int, ...]] = []
+        for stream in _STREAMS:
+            own = 0 if stream in DMA_STREAMS else _ALWAYS
+            self._known.append((*(own if other is stream else 0 for other in _STREAMS), _ALWAYS))
+        self._history: list[list[tuple[int, ...]]] = [[] for _ in _STREAMS]
+        """What each instruction of each stream knew at its start."""
+        self._sites: list[list[tuple[_Site, int]]] = [[] for _ in _STREAMS]
+        self._writer = [_NOBODY] * footprints.class_count
+        self._written = [_NEVER] * footprints.class_count
+        for number in initialised:
+            self._written[number] = 0
+        self._readers: list[dict[int, int] | None] = [None] * footprints.class_count
+        self._accesses = self._waits = self._implied = 0
+
+    def run(self, nest: _Nest) -> RaceSummary:
+        self._block(nest.body, 0)
+        finished = {stream: len(done) for stream, done in zip(_STREAMS, self._history, strict=True) if done}
+        return RaceSummary(sum(finished.values()), self._accesses, self._waits, self._implied, finished)
+
+    def _block(self, body: list[_Site | _Nest], iteration: int) -> None:
+        for item in body:
+            if isinstance(item, _Site):
+                known = self._start(item, iteration)
+                position = len(self._history[item.slot])
+                for numbers in item.reads:
+                    self._read(item, iteration, numbers[iteration], position, known)
+                for numbers in item.writes:
+                    self._write(item, iteration, numbers[iteration], position, known)
+            else:
+                for index in range(iteration * item.count, (iteration + 1) * item.count):
+                    self._block(item.body, index)
+
+    def _start(self, site: _Site, iteration: int) -> tuple[int, ...]:
+        """Wait; returns what the instruction knows when it starts."""
+        slot = site.slot
+        known = self._known[slot]
+        for awaited, thresholds in site.waits:
+            count = thresholds[iteration]
+            if count <= 0:
+                continue
+            self._waits += 1
+            history = self._history[awaited]
+            if count > len(history):
+                self._deadlock(site, iteration, awaited, count)
+            if count <= known[awaited]:
+                self._implied += 1
+                continue
+            merged = list(map(max, known, history[count - 1]))
+            merged[awaited] = count
+            known = self._known[slot] = tuple(merged)
+        self._history[slot].append(known)
+        self._sites[slot].append((site, iteration))
+        return known
+
+    def _read(self, site: _Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
+        slot, writer, written, readers = site.slot, self._writer, self._written, self._readers
+        for number in self._classes[footprint]:
+            if written[number] > known[writer[number]]:
+                self._conflict(site, iteration, footprint, number, writer[number], written[number], False, position)
+            since = readers[number]
+            if since is None:
+                readers[number] = {slot: position}
+            else:
+                since[slot] = position
+        self._accesses += 1
+
+    def _write(self, site: _Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
+        slot, writer, written, readers = site.slot, self._writer, self._written, self._readers
+        for number in self._classes[footprint]:
+            if written[number] > known[writer[number]]:
+                self._conflict(site, iteration, footprint, number, writer[number], written[number], True, position)
+            since = readers[number]
+            if since is not None:
+                for reader, read in since.items():
+                    if read > known[reader]:
+                        self._conflict(site, iteration, footprint, number, reader, read, True, position)
+                readers[number] = None
+            writer[number] = slot
+            written[number] = position
+        self._accesses += 1
+
+    def _conflict(
+        self,
+        site: _Site,
+        iteration: int,
+        footprint: int,
+        number: int,
+        other_slot: int,
+        other_position: int,
+        write: bool,
+        position: int,
+    ) -> None:
+        """The other access is not known to be complete: a race, unless it is its own or does not meet it."""
+        if other_slot == site.slot and other_position == position:
+            return
+        if other_position == _NEVER:
+            if not write:
+                self._undefined(site, footprint)
+            return
+        other, other_iteration = self._sites[other_slot][other_position - 1]
+        touching = [
+            (candidates[other_iteration], kind)
+            for group, kind in ((other.writes, "writes"), (other.reads, "reads"))
+            for candidates in group
+            if number in self._classes[candidates[other_iteration]] and (write or kind == "writes")
+        ]
+        exact = [(each, kind) for each, kind in touching if self._footprints.overlap(footprint, each)]
+        if not exact:
+            return  # only the hulls of scattered footprints meet
+        mine, theirs = _STREAMS[site.slot].name.lower(), _STREAMS[other_slot].name.lower()
+        what = self._bytes(footprint)
+        raise RunError(
+            "ERUN911",
+            f"race: {self._name(site, iteration)} {'writes' if write else 'reads'} {what} while\n"
+            f"  {self._name(other, other_iteration)}, which {exact[0][1]} {self._bytes(exact[0][0])}, may be running\n"
+            f"  missing: {mine} has to wait until {theirs} has finished {other_position} instructions; "
+            f"it knows of {self._history[site.slot][-1][other_slot]}",
+            "report it; the program was synchronised wrongly",
+            location(self._program, site.row),
+        )
+
+    def _undefined(self, site: _Site, footprint: int) -> NoReturn:
+        raise RunError(
+            "ERUN912",
+            f"{self._name(site, 0)} reads {self._bytes(footprint)}, part of which nothing has written",
+            "report it; the program uses memory before it is defined",
+            location(self._program, site.row),
+        )
+
+    def _deadlock(self, site: _Site, iteration: int, awaited: int, count: int) -> NoReturn:
+        stream = _STREAMS[awaited]
+        raise RunError(
+            "ERUN913",
+            f"deadlock: {self._name(site, iteration)} waits until {stream.name.lower()} has finished {count} "
+            f"instructions, but only {len(self._history[awaited])} are issued before it",
+            "report it; the program was synchronised wrongly",
+            location(self._program, site.row),
+        )
+
+    def _name(self, site: _Site, iteration: int) -> str:
+        return describe(self._program, site.row, iteration)
+
+    def _bytes(self, footprint: int) -> str:
+        pattern, base = self._footprints.at(footprint)
+        rows = "" if pattern.space is Space.HBM else f" partitions {pattern.first}..{pattern.last - 1}"
+        scattered = f" ({pattern.runs} runs of {pattern.run})" if pattern.runs > 1 else ""
+        return f"{pattern.space.name}{rows} bytes {base}..{base + pattern.extent - 1}{scattered}"
+
+
+def location(program: Program, row: int) -> Loc:
+    """HLO op and source line of the instruction at record ``row``."""
+    record = program.records[row]
+    if not isinstance(record, Instr) or record.debug >= len(program.debug):
+        return NO_LOC
+    debug = program.debug[record.debug]
+    return Loc(debug.hlo, debug.op_name, debug.source_file, debug.source_line)
+
+
+def describe(program: Program, row: int, iteration: int = 0) -> str:
+    """The instruction at record ``row`` in words."""
+    record = program.records[row]
+    assert isinstance(record, Instr)
+    origin = f" of %{program.debug[record.debug].hlo}" if record.debug < len(program.debug) else ""
+    trip = f", iteration {iteration}" if iteration else ""
+    return f"{record.op} on {record.stream.name.lower()} (record {row}{trip}{origin})"
