@@ -33,6 +33,7 @@ PASSES = {
         "decompose",
         "dedupe_computations",
         "dissolve_tuples",
+        "expand_argument_reductions",
         "fold_constants",
         "fold_large_constants",
         "implicit_integer_downcast",

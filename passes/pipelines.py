@@ -14,7 +14,20 @@ DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),
     ("operators", ("check_operators",)),
     ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64")),
-    ("simplify", ("reroll", "dce", "canonicalize", "fold_constants", "decompose", "canonicalize", "cse", "dce")),
+    (
+        "simplify",
+        (
+            "reroll",
+            "dce",
+            "canonicalize",
+            "fold_constants",
+            "decompose",
+            "expand_argument_reductions",
+            "canonicalize",
+            "cse",
+            "dce",
+        ),
+    ),
     ("precision", ("accumulate_f32", "auto_cast", "clean_casts")),
     ("cleanup", ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "dce")),
 )
