@@ -16,6 +16,7 @@ import numpy as np
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+from jaxlib import _hlo
 
 Array = np.ndarray[Any, Any]
 
@@ -86,8 +87,10 @@ def serialize(lowered: Any) -> bytes:
 
 
 def text(lowered: Any) -> str:
-    """The HLO text of what ``jax.jit(...).lower`` gave, with every literal printed in full."""
-    printed: str = lowered.compiler_ir("hlo").as_hlo_text(print_large_constants=True)
+    """The HLO text of what ``jax.jit(...).lower`` gave, with source lines and every literal in full."""
+    options = _hlo.HloPrintOptions()
+    options.print_large_constants = True
+    printed: str = lowered.compiler_ir("hlo").as_hlo_module().to_string(options)
     return printed
 
 
