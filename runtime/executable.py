@@ -1,0 +1,147 @@
+"""A loaded program: takes input arrays, runs the simulator, gives output arrays and a report.
+
+``Executable.from_program`` takes an in-memory ``Program``; ``runtime.load`` reads a NEFF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.elements import STORAGE, Array
+from neuronx_cc.ir.isa.program import Program, Variable
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.runtime import races
+from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.values import Executor
+
+
+@dataclass(slots=True)
+class RunResult:
+    """``outputs`` in the order of the program's results (empty after a timing-only run)."""
+
+    outputs: list[Array]
+    report: Any = None
+    trace: Any = None
+
+
+@dataclass(slots=True)
+class _Io:
+    inputs: list[Variable] = field(default_factory=list)
+    outputs: list[Variable] = field(default_factory=list)
+    constants: list[Variable] = field(default_factory=list)
+
+
+class Executable:
+    """One program with its constants, on one machine description."""
+
+    def __init__(self, program: Program, constants: Sequence[Array], machine_name: str = "trn1") -> None:
+        self.program = program
+        self.machine_name = machine_name
+        self._constants = list(constants)
+        self._io = _io(program)
+        self._memory: Memory | None = None
+        self._executors: dict[int | None, Executor] = {}
+        self._volatile = _complement(
+            [(v.offset, v.offset + v.nbytes) for v in (*self._io.inputs, *self._io.constants)], program.hbm_bytes
+        )
+
+    @classmethod
+    def from_program(cls, program: Program, constants: Sequence[Array], machine_name: str = "trn1") -> Executable:
+        """An executable from a program in memory; ``constants[i]`` is the data of the constant with index i."""
+        return cls(program, constants, machine_name)
+
+    def run(
+        self,
+        inputs: Sequence[Array],
+        *,
+        timing_only: bool = False,
+        stochastic_rounding_seed: int | None = None,
+        trace: bool = False,
+        machine: Any = None,
+        check_races: bool = True,
+    ) -> RunResult:
+        """Run once. Raises RunError for wrong inputs, faults, races and deadlocks."""
+        if check_races:
+            races.check(self.program)
+        if timing_only:
+            return RunResult([])
+        arrays = self.check_inputs(inputs)
+        executor = self._executor(stochastic_rounding_seed)
+        memory = executor.memory
+        memory.poison(self._volatile)
+        for variable, array in zip(self._io.inputs, arrays, strict=True):
+            memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
+        executor.run()
+        return RunResult([self._result(memory, variable) for variable in self._io.outputs])
+
+    def __call__(self, *inputs: Array) -> list[Array]:
+        """The outputs for ``inputs``."""
+        return self.run(inputs).outputs
+
+    def check_inputs(self, inputs: Sequence[Array]) -> list[Array]:
+        """Inputs as arrays of the signature's storage types. Raises RunError with the parameter's name."""
+        expected = self._io.inputs
+        if len(inputs) != len(expected):
+            names = ", ".join(variable.name for variable in expected)
+            raise RunError("ERUN001", f"{len(inputs)} inputs given, the program takes {len(expected)}: {names}")
+        arrays = []
+        for position, (variable, given) in enumerate(zip(expected, inputs, strict=True)):
+            array = np.asarray(given)
+            wanted = NUMPY_DTYPE[variable.dtype]
+            where = f"input {position} ({variable.name})"
+            if array.shape != variable.dims:
+                raise RunError("ERUN001", f"{where} has shape {list(array.shape)}, expected {list(variable.dims)}")
+            if array.dtype != wanted:
+                raise RunError(
+                    "ERUN001", f"{where} has element type {array.dtype}, expected {wanted} ({variable.dtype})"
+                )
+            arrays.append(array.view(STORAGE[variable.dtype]) if variable.dtype == "pred" else array)
+        return arrays
+
+    def _executor(self, seed: int | None) -> Executor:
+        if self._memory is None:
+            self._memory = Memory(self.program.hbm_bytes)
+            for variable in self._io.constants:
+                if not 0 <= variable.index < len(self._constants):
+                    raise RunError("ENEF901", f"the data of constant {variable.name} is missing")
+                data = np.ascontiguousarray(self._constants[variable.index])
+                target = self._memory.array(variable.offset, variable.nbytes, "u8", (variable.nbytes,))
+                if data.nbytes != variable.nbytes:
+                    raise RunError(
+                        "ENEF901", f"constant {variable.name} has {data.nbytes} bytes, expected {variable.nbytes}"
+                    )
+                target[...] = data.reshape(-1).view(np.uint8)
+        if seed not in self._executors:
+            self._executors[seed] = Executor(self.program, self._memory, seed)
+        return self._executors[seed]
+
+    def _result(self, memory: Memory, variable: Variable) -> Array:
+        stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
+        result: Array = stored != 0 if variable.dtype == "pred" else stored.copy()
+        return result
+
+
+def _io(program: Program) -> _Io:
+    io = _Io()
+    for variable in program.variables:
+        group = {"input": io.inputs, "output": io.outputs, "constant": io.constants}.get(variable.kind)
+        if group is not None:
+            group.append(variable)
+    io.inputs.sort(key=lambda variable: variable.index)
+    io.outputs.sort(key=lambda variable: variable.index)
+    return io
+
+
+def _complement(ranges: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The parts of ``range(size)`` that no range covers."""
+    gaps, at = [], 0
+    for lo, hi in sorted(ranges):
+        if lo > at:
+            gaps.append((at, lo))
+        at = max(at, hi)
+    return [*gaps, (at, size)] if at < size else gaps

@@ -1,0 +1,174 @@
+"""Computes the values of a program: instructions one after the other in emission order.
+
+Input: a ``Program`` and its memories. Each static instruction is bound once to a closure (types, operators and, where
+no register is involved, its operand arrays); loops become closures over their bodies. Faults (addresses out of
+bounds, run-time indices out of range) are RunErrors that name the instruction, its kernel and its HLO op.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from neuronx_cc.ir.errors import Loc, NeuronError, RunError
+from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
+from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Record, Ref, Stream
+from neuronx_cc.ir.isa.programs import PROGRAMS
+from neuronx_cc.ir.isa.semantics import SEMANTICS
+from neuronx_cc.runtime.memory import Memory, View
+
+Step: TypeAlias = Callable[[], None]
+Operand: TypeAlias = tuple[View, int, tuple[tuple[int, int], ...]]
+"""A pattern, its base offset, and (place in ``State.registers``, stride) pairs."""
+
+REGISTERS = 64
+STREAMS = max(Stream) + 1
+
+
+@dataclass(slots=True)
+class _Scope:
+    """An open loop: its record, the registers that it owns, and the steps of its body."""
+
+    loop: Loop | None
+    owned: frozenset[int]
+    steps: list[Step]
+
+
+class Executor:
+    """A program bound to memories; ``run`` may be called again and again."""
+
+    def __init__(self, program: Program, memory: Memory, seed: int | None = None) -> None:
+        self.program = program
+        self.memory = memory
+        self.state = State(rounding=None if seed is None else StochasticRounding(seed))
+        self._steps = self._bind(program.records)
+        self._counters: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Execute everything once. Raises RunError on a fault."""
+        self.state.registers[:] = [0] * (REGISTERS * (STREAMS + 1))
+        self.state.weights = np.full((128, 128), np.nan, np.float32)
+        self._counters.clear()
+        if self.state.rounding is not None:
+            self.state.rounding.instruction = 0
+        with np.errstate(all="ignore"):
+            for step in self._steps:
+                step()
+
+    # binding --------------------------------------------------------------------------------------------------
+
+    def _bind(self, records: Sequence[Record]) -> list[Step]:
+        scopes = [_Scope(None, frozenset(), [])]
+        for number, record in enumerate(records):
+            if isinstance(record, Loop):
+                owned = {record.register, *(register for register, _ in record.phases)}
+                scopes.append(_Scope(record, scopes[-1].owned | owned, []))
+            elif isinstance(record, End):
+                scope = scopes.pop()
+                if scope.loop is None:
+                    raise RunError("EBIR902", f"record {number} ends a loop that is not open")
+                scopes[-1].steps.append(self._loop(scope.loop, scope.steps))
+            else:
+                scopes[-1].steps.append(self._step(number, record, scopes[-1].owned))
+        if len(scopes) > 1:
+            raise RunError("EBIR902", "a loop has no end")
+        return scopes[0].steps
+
+    def _loop(self, loop: Loop, steps: list[Step]) -> Step:
+        registers, count, register, phases = self.state.registers, loop.count, loop.register, loop.phases
+        key = id(loop)
+
+        def run_plain() -> None:
+            for index in range(count):
+                registers[register] = index
+                for step in steps:
+                    step()
+
+        def run_phases() -> None:
+            begun = self._counters.get(key, 0)
+            for index in range(count):
+                registers[register] = index
+                for phase, modulus in phases:
+                    registers[phase] = (begun + index) % modulus
+                for step in steps:
+                    step()
+            self._counters[key] = begun + count
+
+        return run_phases if phases else run_plain
+
+    def _step(self, number: int, instr: Instr, owned: frozenset[int]) -> Step:
+        if instr.op == "nop":
+            return lambda: None
+        factory = SEMANTICS.get(instr.op) or PROGRAMS.get(instr.op)
+        if factory is None:
+            raise self.fault(number, instr, f"there is no instruction {instr.op!r}")
+        refs = (*instr.outs, *instr.ins)
+        if any(0 in ref.counts for ref in refs):
+            return lambda: None
+        if instr.op == "reg_load":
+            place = _place(int(instr.imm[0]), instr.stream, frozenset())
+            instr = replace(instr, imm=(*instr.imm[:3], place))
+        try:
+            kernel = factory(instr, self.state)
+        except (KeyError, ValueError, IndexError) as error:
+            raise self.fault(number, instr, f"cannot be carried out: {error!r}") from error
+        operands = [self._operand(ref, instr.stream, owned) for ref in refs]
+        step = self._fixed(kernel, operands, number, instr)
+        if any(coefs for _, _, coefs in operands):
+            step = self._indexed(kernel, operands, number, instr)
+        return step if self.state.rounding is None else self._numbered(step, self.state.rounding)
+
+    def _operand(self, ref: Ref, stream: Stream, owned: frozenset[int]) -> Operand:
+        coefs = tuple((_place(register, stream, owned), stride) for register, stride in ref.coefs if stride)
+        return View(self.memory, ref), ref.offset, coefs
+
+    def _fixed(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
+        """All operands at fixed addresses: their arrays are made on the first run and kept."""
+        arrays: list[Array] = []
+
+        def run() -> None:
+            try:
+                if not arrays:
+                    arrays.extend(view.at(offset) for view, offset, _ in operands)
+                kernel(*arrays)
+            except (IndexError, ValueError, TypeError) as error:
+                raise self.fault(number, instr, str(error)) from error
+
+        return run
+
+    def _indexed(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
+        registers = self.state.registers
+
+        def run() -> None:
+            try:
+                arrays = []
+                for view, offset, coefs in operands:
+                    for place, stride in coefs:
+                        offset += registers[place] * stride
+                    arrays.append(view.at(offset))
+                kernel(*arrays)
+            except (IndexError, ValueError, TypeError) as error:
+                raise self.fault(number, instr, str(error)) from error
+
+        return run
+
+    def _numbered(self, step: Step, rounding: StochasticRounding) -> Step:
+        def run() -> None:
+            rounding.instruction += 1
+            step()
+
+        return run
+
+    def fault(self, number: int, instr: Instr, what: str) -> NeuronError:
+        """A RunError about one instruction."""
+        debug = self.program.debug[instr.debug] if instr.debug < len(self.program.debug) else None
+        kernel = f" of kernel {debug.kernel}" if debug else ""
+        loc = Loc(debug.hlo, debug.op_name, debug.source_file, debug.source_line) if debug else Loc()
+        where = f"{instr.op} (record {number}, {instr.stream.name}){kernel}"
+        return RunError("ERUN914", f"{where}: {what}", "this is a defect of the compiled program: report it", loc)
+
+
+def _place(register: int, stream: Stream, owned: frozenset[int]) -> int:
+    """Loop registers are shared by all streams; run-time values are in each stream's own file."""
+    return register if register in owned else REGISTERS * (1 + stream) + register
