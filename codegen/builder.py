@@ -99,6 +99,7 @@ class Builder:
     sbuf: Arena = field(default_factory=lambda: Arena(Space.SBUF, SBUF_BYTES, 64))
     psum: Arena = field(default_factory=lambda: Arena(Space.PSUM, PSUM_BYTES, PSUM_BANK))
     _free_registers: list[int] = field(default_factory=lambda: list(range(63, -1, -1)))
+    _closed_registers: list[int] = field(default_factory=list)
     _debug: dict[Debug, int] = field(default_factory=dict)
     _current_debug: int = 0
     kernel: str = ""
@@ -130,7 +131,11 @@ class Builder:
         self.sync.close_loop()
         start.streams = frozenset(frame.finished)
         self.program.records.append(End())
-        self._free_registers += [register, *frame.phases.values()]
+        # an enclosing loop may still claim a phase register, which an inner loop must not overwrite
+        self._closed_registers += [register, *frame.phases.values()]
+        if len(self.sync.frames) == 1:
+            self._free_registers += self._closed_registers
+            self._closed_registers = []
 
     def tiles(self, total: int, step: int) -> list[tuple[int, int, int]]:
         """Cut ``total`` into (start, count of tiles, tile size): the full tiles, then the rest."""

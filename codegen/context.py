@@ -103,7 +103,7 @@ class Context:
         ):
             return None
         item = array[(0,) * array.ndim]
-        return int(item) if hlo.shape_of(value).dtype not in FLOAT_DTYPES else float(item)
+        return int(item) if hlo.shape_of(value).dtype not in hlo.FLOATS else float(item)
 
     def views(self, value: hlo.SSAValue) -> list[View]:
         """All views of ``value`` that need no copy; resident ones first. Never empty."""
@@ -205,7 +205,6 @@ class Context:
                     self.builder.hbm.free(alloc)
 
 
-FLOAT_DTYPES = hlo.FLOATS
 
 
 def simple_combiners(module: hlo.HloModule) -> dict[str, str]:

@@ -259,12 +259,12 @@ class _Dot:
         n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
         room = int(self.builder.sbuf.largest_gap() * 0.9) - 3 * min(n_size, TILE_COLUMNS) * itemsize(self.out.dtype)
         natural = 2 * lanes * size if self.lhs.rows_on_lanes or self.rhs.rows_on_lanes else 0
-        one = size * (2 * min(n_size, 128) + min(m_size, 128)) + natural
+        one = size * (2 * min(n_size, 128) + 2 * min(m_size, 128)) + 2 * natural
         self.k_block = max(1, min(depth, room // one))
         if len(self.k_sizes) > 1:
             self.k_block = depth
         self.accumulate_in_sbuf = self.k_block < depth
-        room -= natural * self.k_block
+        room -= 2 * natural * self.k_block
         column = self.k_block * size
         m_least = min(m_size, TILE_ROWS) * column
         n_blocks = 3

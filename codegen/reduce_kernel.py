@@ -117,34 +117,31 @@ class _Reduce:
         """Reduce everything for one block of kept columns."""
         size = itemsize(self.view.dtype)
         folded = list(self.folded)
-        run = Atom(1, 0)
+        parts: list[tuple[list[Atom], int, Atom]] = [(folded, 0, Atom(1, 0))]
         if folded and abs(folded[-1].stride) == size and columns.size == 1:
-            last = folded.pop()
+            *outer, last = folded
             inner = _run_length(last.size)
-            run = Atom(inner, last.stride)
-            if last.size // inner > 1:
-                folded.append(Atom(last.size // inner, last.stride * inner))
-            rest = last.size % inner
-            self.rest = Atom(rest, last.stride) if rest else None
-            self.rest_at = last.size // inner * inner * last.stride
-        else:
-            self.rest = None
-        lanes = folded.pop(max(range(len(folded)), key=lambda dim: folded[dim].size)) if folded else Atom(1, 0)
-        parts = min(128, lanes.size)
-        acc = self._tile([columns.size, run.size], self.acc_dtype, parts, "sums", 1)
+            runs, rest = divmod(last.size, inner)
+            blocks = [Atom(runs, last.stride * inner)] if runs > 1 else []
+            parts = [([*outer, *blocks], 0, Atom(inner, last.stride))]
+            if rest:
+                parts.append((outer, runs * inner * last.stride, Atom(rest, last.stride)))
+        lanes = max((min(128, atom.size) for dims, _, _ in parts for atom in dims), default=1)
+        run = parts[0][2].size
+        acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", 1)
         neutral = identity(self.opcode, self.acc_dtype)
         assert neutral is not None, "simple combiners have an identity"
         engine = Stream.VECTOR if self.acc_dtype in FLOATS else Stream.GPSIMD
         self.builder.emit("memset", engine, [acc], [], imm=[neutral])
-        self._folded_loops(folded, offset, lanes, columns, run, acc)
-        if self.rest is not None:
-            tail = self._head(acc, parts).index(2, Affine(0), self.rest.size)
-            self._folded_loops(folded, offset + self.rest_at, lanes, columns, self.rest, tail)
+        for dims, shift, piece in parts:
+            dims = list(dims)
+            lane = dims.pop(max(range(len(dims)), key=lambda dim: dims[dim].size)) if dims else Atom(1, 0)
+            self._folded_loops(dims, offset + shift, lane, columns, piece, acc.index(2, Affine(0), piece.size))
         row = acc.index(2, Affine(0))
-        if run.size > 1:
-            row = self._tile([columns.size], self.acc_dtype, parts, "row", 1)
+        if run > 1:
+            row = self._tile([columns.size], self.acc_dtype, lanes, "row", 1)
             elementwise.reduce_rows(self.emitter, self.opcode, row, acc)
-        total = self._across(row, parts, columns.size)
+        total = self._across(row, lanes, columns.size)
         self._store(total, out, out_columns)
 
     @staticmethod
