@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from neuronx_cc.hlo_import.attributes import DOT_DIMS, FIELDS, GATHER_DIMS, SCATTER_DIMS
 from neuronx_cc.ir import hlo
 
@@ -75,7 +77,7 @@ def _value_text(attribute: hlo.Attribute) -> str:
     if isinstance(attribute, hlo.ConvDimsAttr):
         return dim_labels_text(attribute.data)
     if isinstance(attribute, hlo.FloatAttr):
-        return repr(attribute.data)
+        return str(np.float32(attribute.data))
     return str(attribute.data)  # type: ignore[attr-defined]
 
 

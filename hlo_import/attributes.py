@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from neuronx_cc.hlo_import.raw import Properties
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import (
@@ -86,6 +88,12 @@ def integer(text: str) -> int:
     return value
 
 
+def single_precision(text: str) -> float:
+    """A number as XLA keeps it, in f32. Raises ValueError."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(text))
+
+
 def braced(text: str) -> str:
     """The text between the braces. Raises ValueError."""
     text = text.strip()
@@ -120,8 +128,6 @@ def replica_groups(text: str) -> tuple[tuple[int, ...], ...]:
         dims = tuple(integer(part) for part in short.group(3).split(","))
         if prod(dims) != groups * size or prod(dims) > MAX_GROUP_MEMBERS:
             raise ValueError(f"expected {groups} x {size} devices, found {prod(dims)}")
-        import numpy as np
-
         devices = np.arange(prod(dims)).reshape(dims)
         if short.group(4):
             order = tuple(integer(part) for part in short.group(4).split(","))
@@ -228,7 +234,7 @@ STR = _wrap(StrAttr, unquote)
 CALLED = _wrap(StrsAttr, names)
 PRECISION = _wrap(StrsAttr, names)
 GROUPS = _wrap(GroupsAttr, replica_groups)
-FLOAT = _wrap(FloatAttr, float)
+FLOAT = _wrap(FloatAttr, single_precision)
 UPPER = _wrap(StrAttr, str.upper)
 
 

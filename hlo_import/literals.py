@@ -45,6 +45,8 @@ def parse_literal(text: str, shape: Shape) -> Array:
         scalar = _elements(text, shape.dtype, 1)
         return np.broadcast_to(scalar.reshape(()), shape.dims)
     _check_structure(text, shape)
+    if not shape.size:
+        return np.zeros(shape.dims, shape.numpy_dtype)
     return _elements(text, shape.dtype, shape.size).reshape(shape.dims)
 
 

@@ -24,6 +24,8 @@ def detect(data: bytes) -> str:
     for magic, what in _KNOWN:
         if magic in head[: 2048 if magic == b"ustar" else len(magic)]:
             raise _unknown(what)
+    if data[1024:1026] == b"\x1f\x8b":
+        raise _unknown("a NEFF (a header of 1024 bytes and an archive)", "a NEFF is compiled already: run it instead")
     if _is_text(head):
         first = stripped.split(b"\n", 1)[0][:60].decode("utf-8", "replace")
         raise _unknown(f"text that begins with {first!r}" if first else "a file of blanks only")

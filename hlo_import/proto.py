@@ -4,6 +4,7 @@ The bytes are read with our own wire reader (``wire``, ``schema``), without prot
 their arrays are views of the file's bytes.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,13 @@ def parse_proto(data: bytes, source: str = "") -> hlo.HloModule:
 
 
 class ProtoReader:
-    """Reads one file; positions in its errors are byte offsets or instructions."""
+    """Reads one file; positions in its errors are byte offsets or instructions.
 
-    def __init__(self, data: bytes, source: str = ""):
+    ``renamed_files`` replaces source file names in locations.
+    """
+
+    def __init__(self, data: bytes, source: str = "", renamed_files: Mapping[str, str] | None = None):
+        self.renamed_files = renamed_files or {}
         self.data = data
         self.source = source or "<proto>"
         self.constants = ConstantPool()
@@ -64,7 +69,7 @@ class ProtoReader:
             proto = self._top()
         except WireError as problem:
             raise self.error(
-                f"byte {problem.position}: {problem.message}",
+                f"expected a serialized HloModuleProto; byte {problem.position}: {problem.message}",
                 remedy="pass HLO text, a serialized HloModuleProto or HloProto, or StableHLO",
             ) from None
         computations = proto.get("computations", [])
@@ -102,7 +107,7 @@ class ProtoReader:
     def _top(self) -> Message:
         """The module message; an HloProto has only fields 1 and 3, a module always names its entry (2)."""
         probe = {2: schema.SCHEMA["HloModuleProto"][2], 6: schema.SCHEMA["HloModuleProto"][6]}
-        seen = decode({"probe": probe}, "probe", self.data, 0, len(self.data))
+        seen = decode({"HloModuleProto": probe}, "HloModuleProto", self.data, 0, len(self.data))
         if seen:
             return decode(schema.SCHEMA, "HloModuleProto", self.data, 0, len(self.data))
         wrapped = decode(schema.SCHEMA, "HloProto", self.data, 0, len(self.data))
@@ -207,6 +212,7 @@ class ProtoReader:
             file, line = fields.get("source_file", ""), fields.get("source_line", 0)
             if not file and "stack_frame_id" in fields:
                 file, line = self.frames.resolve(fields["stack_frame_id"])
+            file = self.renamed_files.get(file, file)
             rest = " ".join(
                 f"{name}={quote(value) if isinstance(value := fields[name], str) else value}"
                 for name in _REST
@@ -240,7 +246,7 @@ class ProtoReader:
             raise self.error(problem, "ESPP004" if known else "EVRF064", "use bf16" if known else "", loc)
         if any(shape.get("is_dynamic_dimension", ())):
             raise self.error(
-                f"dynamic shape {dtype}{list(dims)} is not supported: expected static dimensions",
+                f"dynamic shape {dtype}{dynamic_text(dims)} is not supported: expected static dimensions",
                 "EMOD025",
                 "use static shapes: pad to a fixed size or compile one module per bucket",
                 loc,
@@ -305,6 +311,11 @@ class ProtoReader:
 
 def _is_name(text: str) -> bool:
     return bool(text) and len(text) < 10_000 and not set(text) & set(' \t\r\n"{}()[],=%/')
+
+
+def dynamic_text(dims: tuple[int, ...]) -> str:
+    """Dims with ``?`` for the unbounded ones, which the proto has as the least int64."""
+    return f"[{','.join('?' if dim < 0 else str(dim) for dim in dims)}]"
 
 
 def _alias(entry: Message) -> hlo.Alias:

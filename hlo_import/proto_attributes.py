@@ -99,7 +99,7 @@ class ProtoAttributes:
     def _collective(self, opcode: str, proto: Message, out: Attributes) -> None:
         devices = proto.get("collective_device_list", {})
         groups = devices.get("replica_groups") or proto.get("replica_groups")
-        if iota := devices.get("iota_replica_group_list"):
+        if iota := proto.get("iota_collective_device_list") or devices.get("iota_replica_group_list"):
             out["replica_groups"] = iota_groups_text(iota)
         elif groups:
             out["replica_groups"] = braces(tuple(braces(tuple(group.get("replica_ids", ()))) for group in groups))
@@ -353,7 +353,8 @@ def _numbers(*fields: str) -> Callable[[Message, Attributes], None]:
 
 
 def _domain(proto: Message, out: Attributes) -> None:
-    entry, exit_ = (sharding_text(proto.get(f"domain_{side}_sharding", {})) for side in ("entry", "exit"))
+    # the text names them by the user's side, the proto by the operand's
+    entry, exit_ = (sharding_text(proto.get(f"domain_{side}_sharding", {})) for side in ("exit", "entry"))
     out["domain"] = f'{{kind="sharding", entry={entry}, exit={exit_}}}'
 
 
@@ -362,6 +363,15 @@ def _one(target: str, convert: Callable[[Message], str]) -> Callable[[Message, A
         out[target] = convert(proto)
 
     return apply
+
+
+def _scan(proto: Message, out: Attributes) -> None:
+    _dimensions(proto, out)
+    out["num_carries"] = str(proto.get("num_carries", 0))
+    if proto.get("is_reverse"):
+        out["is_reverse"] = "true"
+    if proto.get("is_associative"):
+        out["is_associative"] = schema.TRISTATE[proto["is_associative"]]
 
 
 def _fft(proto: Message, out: Attributes) -> None:
@@ -418,7 +428,7 @@ _BY_OPCODE: dict[str, Callable[[Message, Attributes], None]] = {
     "rng-bit-generator": _one("algorithm", lambda p: schema.RNG_ALGORITHMS[p.get("rng_algorithm", 0)]),
     "rng-get-and-update-state": _numbers("delta"),
     "scaled-dot": _dot,
-    "scan": _optional_dimensions,
+    "scan": _scan,
     "scatter": _indexed("scatter_dimension_numbers", SCATTER_DIMS),
     "select-and-scatter": _window,
     "set-dimension-size": _dimensions,

@@ -99,6 +99,10 @@ SCHEMA: Schema = {
         is_composite=(89, "bool"),
         ragged_dot_dimension_numbers=(90, "RaggedDotDimensionNumbers"),
         result_accuracy=(91, "ResultAccuracy"),
+        is_reverse=(94, "int"),
+        num_carries=(95, "int"),
+        is_associative=(96, "int"),
+        iota_collective_device_list=(92, "IotaReplicaGroupListProto"),
     ),
     "SliceDimensions": _message(start=(1, "int"), limit=(2, "int"), stride=(3, "int")),
     "ShapeProto": _message(
@@ -308,6 +312,7 @@ ALGORITHMS = {
     12: "dot_f64_f64_f64",
     13: "dot_bf16_bf16_f32_x9",
 }
+TRISTATE = {1: "true", 2: "false"}
 PADDING_TYPES = {1: "PADDING_VALID", 2: "PADDING_SAME"}
 SCHEDULES = {1: "SCHEDULE_LATEST", 2: "SCHEDULE_EARLIEST"}
 API_VERSIONS = {

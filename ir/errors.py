@@ -46,9 +46,12 @@ class NeuronError(Exception):
         self.pass_name = pass_name
 
     def __str__(self) -> str:
-        place = f" (at {self.loc})" if self.loc != NO_LOC else ""
+        # a message that already shows a line of text knows its place; only the op is missing
+        place = "" if str(self.loc) == "unknown location" else f" (at {self.loc})"
         during = f" [pass {self.pass_name}]" if self.pass_name else ""
         remedy = f" - {self.remedy}" if self.remedy else ""
+        if "\n" in self.message and (place or remedy):
+            return f"[NCC_{self.code}] {self.message}\n {place}{during}{remedy}"
         return f"[NCC_{self.code}] {self.message}{place}{during}{remedy}"
 
 
