@@ -17,18 +17,18 @@ from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 def _as_matrices(x: Array, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
     """``[batch, rows, columns]`` with each group of dims flattened."""
     sizes = [int(np.prod([x.shape[dim] for dim in group], dtype=np.int64)) for group in (batch, rows, columns)]
-    return x.transpose(*batch, *rows, *columns).reshape(sizes)
+    return np.asarray(x.transpose(*batch, *rows, *columns).reshape(sizes))
 
 
 def _matmul(lhs: Array, rhs: Array, dtype: str) -> Array:
     """Batched product with the accumulation type of result type ``dtype``."""
     if dtype == "pred":
-        return np.matmul(lhs.astype(np.uint8), rhs.astype(np.uint8), dtype=np.uint64) > 0
+        return np.asarray(np.matmul(lhs.astype(np.uint8), rhs.astype(np.uint8), dtype=np.uint64) > 0)
     if dtype in INTEGERS:
         target = widen(np.zeros(0, NUMPY_DTYPE[dtype])).dtype
         return _integer_matmul(lhs, rhs).astype(target)
     work = np.result_type(widen(np.zeros(0, NUMPY_DTYPE[dtype])).dtype, widen(lhs[:0]).dtype, widen(rhs[:0]).dtype)
-    return np.matmul(lhs.astype(work), rhs.astype(work))
+    return np.asarray(np.matmul(lhs.astype(work), rhs.astype(work)))
 
 
 def _integer_matmul(lhs: Array, rhs: Array) -> Array:
@@ -37,9 +37,9 @@ def _integer_matmul(lhs: Array, rhs: Array) -> Array:
     if lhs.size and rhs.size and max(lhs.dtype.itemsize, rhs.dtype.itemsize) < 8:
         bound = lhs.shape[-1] * float(np.abs(wide_lhs.astype(np.int64)).max()) * np.abs(wide_rhs.astype(np.int64)).max()
         if bound < 2.0**53:
-            return np.matmul(wide_lhs.astype(np.float64), wide_rhs.astype(np.float64)).astype(np.int64)
+            return np.asarray(np.matmul(wide_lhs.astype(np.float64), wide_rhs.astype(np.float64)).astype(np.int64))
     work = np.uint64 if "uint64" in (lhs.dtype.name, rhs.dtype.name) else np.int64
-    return np.matmul(wide_lhs.astype(work), wide_rhs.astype(work))
+    return np.asarray(np.matmul(wide_lhs.astype(work), wide_rhs.astype(work)))
 
 
 _ALGORITHM_FORMAT = {"dot_bf16_bf16_f32": (8, 7), "dot_tf32_tf32_f32": (8, 10), "dot_f16_f16_f32": (5, 10)}
@@ -64,8 +64,7 @@ def convolution(op: hlo.ConvolutionOp, lhs: Array, rhs: Array) -> Array:
     features, batches = op.feature_group_count.data, op.batch_group_count.data
     image = lhs.transpose(dims.lhs_batch, dims.lhs_feature, *dims.lhs_spatial)
     kernel = rhs.transpose(dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial)
-    flipped = [2 + i for i, dim in enumerate(window) if dim.reversal]
-    kernel = np.flip(kernel, flipped) if flipped else kernel
+    kernel = np.flip(kernel, tuple(2 + i for i, dim in enumerate(window) if dim.reversal))
     image = _dilate_and_pad(image, window, np.zeros((), image.dtype), leading=2)
     patches = _windows(image, window, leading=2)  # [n, c, *out, *k]
     rank, groups = len(window), features * batches

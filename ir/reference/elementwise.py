@@ -216,7 +216,7 @@ def reduce_precision(op: hlo.ReducePrecisionOp, x: Array) -> Array:
 
 def round_to_format(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
     """Floats rounded as HLO's reduce-precision defines, on the bits of their own format; tf32 is (8, 10)."""
-    mantissa = ml_dtypes.finfo(x.dtype).nmant
+    mantissa = int(ml_dtypes.finfo(x.dtype).nmant)  # type: ignore[no-untyped-call]
     exponent = 8 * x.dtype.itemsize - 1 - mantissa
     word = np.dtype(f"u{x.dtype.itemsize}").type
     bits = np.ascontiguousarray(x).view(word).reshape(x.shape)
@@ -284,7 +284,7 @@ def shift_right_arithmetic(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:
     amount, legal = _shift_amount(lhs, rhs)
     amount = np.where(legal, amount, _bits(lhs) - 1)
     signed = widen(lhs) if lhs.dtype.kind in "iV" else lhs.view(f"i{lhs.dtype.itemsize}")
-    return np.right_shift(signed, amount.astype(signed.dtype)).astype(op.shape.numpy_dtype)
+    return narrow(np.right_shift(signed, amount.astype(signed.dtype)), op.shape.dtype)
 
 
 def shift_right_logical(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:

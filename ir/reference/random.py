@@ -83,26 +83,32 @@ def _philox_bits(key: Array, state: Array, dims: tuple[int, ...], wide: bool) ->
 
 
 def rng_bit_generator(op: hlo.RngBitGeneratorOp, state: Array) -> Value:
-    """(new state, bits); ``rng_default`` is Philox for a 3-word state and ThreeFry for a 2-word state."""
+    """(new state, bits). The state is u64: the key, then a 64-bit counter (ThreeFry) or a 64- or 128-bit one (Philox).
+
+    ``rng_default`` is Philox, as on XLA's CPU; a 64-bit counter has the key for its high half.
+    """
     result_type = op.results[0].type
     assert isinstance(result_type, hlo.TupleType)
     bits_type = result_type.data[1]
     assert isinstance(bits_type, hlo.ArrayType)
     dtype, dims = bits_type.data.dtype, bits_type.data.dims
-    words = state if state.dtype == np.uint64 else state.reshape(-1).view(np.uint64)
-    algorithm = op.algorithm.data
-    use_philox = algorithm == "rng_philox" or (algorithm == "rng_default" and words.size == 3)
-    generate = _philox_bits if use_philox else _three_fry_bits
-    if words.size != (3 if use_philox else 2):
+    wide = dtype in ("u64", "s64")
+    three = op.algorithm.data == "rng_three_fry"
+    if state.dtype != np.uint64 or state.size not in ((2,) if three else (2, 3)):
         raise CompileError(
             "EVRF064",
-            f"{algorithm} needs a state of {3 if use_philox else 2} u64 words, found {words.size}",
-            "pass a state of that size",
+            f"{op.algorithm.data}: expected a state of u64[2]{'' if three else ' or u64[3]'}, found {state.dtype}"
+            f"{list(state.shape)}",
+            "pass a state of that shape",
             op.loc,
         )
-    bits, rest = generate(words[0], words[1:], dims, dtype in ("u64", "s64"))
-    advanced = np.concatenate([words[:1], rest])
-    return (advanced.view(state.dtype).reshape(state.shape), narrow(bits, dtype))
+    key, counter = state[0], state[1:]
+    if three:
+        bits, counter = _three_fry_bits(key, counter, dims, wide)
+    else:
+        bits, advanced = _philox_bits(key, counter if state.size == 3 else state[[1, 0]], dims, wide)
+        counter = advanced[: state.size - 1]
+    return (np.concatenate([state[:1], counter]), narrow(bits, dtype))
 
 
 def rng(op: hlo.RngOp, first: Array, second: Array) -> Array:
