@@ -231,10 +231,12 @@ class _Walk:
             if isinstance(item, _Site):
                 known = self._start(item, iteration)
                 position = len(self._history[item.slot])
+                for numbers in item.writes:
+                    self._check_write(item, iteration, numbers[iteration], known)
                 for numbers in item.reads:
                     self._read(item, iteration, numbers[iteration], position, known)
                 for numbers in item.writes:
-                    self._write(item, iteration, numbers[iteration], position, known)
+                    self._write(item.slot, numbers[iteration], position)
             else:
                 for index in range(iteration * item.count, (iteration + 1) * item.count):
                     self._block(item.body, index)
@@ -265,7 +267,7 @@ class _Walk:
         slot, writer, written, readers = site.slot, self._writer, self._written, self._readers
         for number in self._classes[footprint]:
             if written[number] > known[writer[number]]:
-                self._conflict(site, iteration, footprint, number, writer[number], written[number], False, position)
+                self._conflict(site, iteration, footprint, number, writer[number], written[number], False)
             since = readers[number]
             if since is None:
                 readers[number] = {slot: position}
@@ -273,17 +275,21 @@ class _Walk:
                 since[slot] = position
         self._accesses += 1
 
-    def _write(self, site: _Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
-        slot, writer, written, readers = site.slot, self._writer, self._written, self._readers
+    def _check_write(self, site: _Site, iteration: int, footprint: int, known: tuple[int, ...]) -> None:
+        writer, written, readers = self._writer, self._written, self._readers
         for number in self._classes[footprint]:
-            if written[number] > known[writer[number]]:
-                self._conflict(site, iteration, footprint, number, writer[number], written[number], True, position)
             since = readers[number]
             if since is not None:
                 for reader, read in since.items():
                     if read > known[reader]:
-                        self._conflict(site, iteration, footprint, number, reader, read, True, position)
-                readers[number] = None
+                        self._conflict(site, iteration, footprint, number, reader, read, True)
+            if written[number] > known[writer[number]]:
+                self._conflict(site, iteration, footprint, number, writer[number], written[number], True)
+
+    def _write(self, slot: int, footprint: int, position: int) -> None:
+        writer, written, readers = self._writer, self._written, self._readers
+        for number in self._classes[footprint]:
+            readers[number] = None
             writer[number] = slot
             written[number] = position
         self._accesses += 1
@@ -297,11 +303,8 @@ class _Walk:
         other_slot: int,
         other_position: int,
         write: bool,
-        position: int,
     ) -> None:
-        """The other access is not known to be complete: a race, unless it is its own or does not meet it."""
-        if other_slot == site.slot and other_position == position:
-            return
+        """The other access is not known to be complete: a race, unless only the hulls meet."""
         if other_position == _NEVER:
             if not write:
                 self._undefined(site, footprint)
