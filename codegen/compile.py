@@ -46,7 +46,7 @@ def lower_module(module: hlo.HloModule) -> tuple[Program, list[np.ndarray]]:
         if value in planes:
             for plane, part in zip(planes[value], _words(target), strict=True):
                 _store(context, plane, part)
-        elif context.outputs.get(value) != target or not _is_home(context, value, target):
+        elif not _is_home(context, value, target):
             _store(context, value, target)
     return context.builder.finish(), context.constants
 
@@ -71,6 +71,12 @@ def _lower_kernel(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, K
             "rewrite it with supported operators; `neuronx-cc list-operators` lists them",
             first.loc,
         )
+    for op in kernel.ops:
+        for result in op.results:
+            target = context.outputs.get(result)
+            if target is not None and not _is_home(context, result, target):
+                _store(context, result, target)
+                context.homes[result].append(target)
     touched = [operand for op in kernel.ops for operand in op.operands] + [r for op in kernel.ops for r in op.results]
     context.release(step, touched)
 
