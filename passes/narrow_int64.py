@@ -154,7 +154,7 @@ def _narrow_constant(module: HloModule, op: hlo.ConstantOp, context: PassContext
         extremes = np.isin(array, [bound for bound in type_range(dtype) if bound])
         out = (array < low) | (array > high)
         if bool((out <= extremes).all()) and _is_bound(op.results[0]):
-            array = np.clip(array, low, high)
+            array = np.asarray(np.clip(array, low, high))
         elif dtype == "u64":
             raise CompileError(
                 "ESFH002", f"u64 constant {array.max()} does not fit 32 bits", "use a smaller constant", op.loc
@@ -162,7 +162,7 @@ def _narrow_constant(module: HloModule, op: hlo.ConstantOp, context: PassContext
         else:
             worst = array[out].flat[0]
             context.warn("ESFH002", f"s64 constant {worst} does not fit 32 bits and wraps", op.loc)
-    digest = module.constants.add(array.astype(NUMPY_DTYPE[NARROW[dtype]]), NARROW[dtype])
+    digest = module.constants.add(np.asarray(array.astype(NUMPY_DTYPE[NARROW[dtype]])), NARROW[dtype])
     op.properties["value"] = hlo.ConstantAttr(digest)
     retype(op.results[0], narrowed(op.results[0].type))
 
