@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxlib import _hlo
 
+from neuronx_cc.hlo_import import load_module
 from neuronx_cc.hlo_import.parser import TextParser, parse_text
 from neuronx_cc.hlo_import.printer import print_module
-from neuronx_cc.hlo_import.proto import parse_proto
 from neuronx_cc.ir.verify import verify_module
 
 
@@ -73,9 +73,9 @@ def main() -> None:
     rows = [
         ("XLA: parse text", best(lambda: _hlo.hlo_module_from_text(text))),
         ("parse text to records", best(lambda: TextParser(text).module())),
-        ("text to verified module", best(lambda: parse_text(text))),
-        ("text with metadata to verified module", best(lambda: parse_text(full))),
-        ("proto to verified module", best(lambda: parse_proto(proto))),
+        ("text to verified module", best(lambda: load_module(text.encode()))),
+        ("text with metadata to verified module", best(lambda: load_module(full.encode()))),
+        ("proto to verified module", best(lambda: load_module(proto))),
         ("verify module", best(lambda: verify_module(imported))),
         ("print module", best(lambda: print_module(imported))),
     ]
@@ -85,10 +85,10 @@ def main() -> None:
 
     large = constant_module(110_000_000)
     data = large.as_serialized_hlo_module_proto()
-    print(f"  proto with a constant of {len(data) / 1e6:.0f} MB: {best(lambda: parse_proto(data), 1):.2f} s")
+    print(f"  proto with a constant of {len(data) / 1e6:.0f} MB: {best(lambda: load_module(data), 1):.2f} s")
     del large, data
     million = constant_module(1_000_000).as_hlo_text(print_large_constants=True)
-    print(f"  text with a constant of 1 M floats: {best(lambda: parse_text(million)):.2f} s", end="")
+    print(f"  text with a constant of 1 M floats: {best(lambda: load_module(million.encode())):.2f} s", end="")
     print(f" (XLA {best(lambda: _hlo.hlo_module_from_text(million)):.2f} s)")
 
 

@@ -241,7 +241,8 @@ def _words(flat: Array, dtype: str) -> list[str]:
         parts = np.ascontiguousarray(flat).view(np.float32 if dtype == "c64" else np.float64)
         words = _words(parts, "f32" if dtype == "c64" else "f64")
         return [f"({words[index]}, {words[index + 1]})" for index in range(0, len(words), 2)]
-    values = flat.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        values = flat.astype(np.float64)
     words = list(map(repr, values.tolist())) if dtype == "f64" else [f"{value:.9g}" for value in values.tolist()]
     for index in np.flatnonzero(np.isnan(values)).tolist():
         words[index] = _nan_text(flat[index : index + 1], dtype)

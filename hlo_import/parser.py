@@ -13,7 +13,7 @@ from neuronx_cc.hlo_import.header import read_header
 from neuronx_cc.hlo_import.lexer import IDENTIFIER, SourceText
 from neuronx_cc.hlo_import.literals import LiteralError, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
-from neuronx_cc.hlo_import.raw import Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.raw import RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.shapes import TypeReader, type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
@@ -28,6 +28,7 @@ _ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"]+|\{[^{}"/]*
 _ATTRIBUTE_NAME = re.compile(r"([A-Za-z_][\w\-]*)\s*=\s*")
 _TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]*)\}})?\s+)?{_NAME}\s*(?=[,)/])")
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([A-Za-z0-9_][\w.\-]*)")
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _PARENTHESIS = re.compile(r"[()]")
 _INLINE_CALLS = frozenset(
     ["to_apply", "body", "condition", "calls", "true_computation", "false_computation", "select", "scatter"]
@@ -141,6 +142,7 @@ class TextParser:
                 raise source.error(scan, f"expected an opcode and '(', found {source.found(scan)}")
             opcode, scan = match.group(1), match.end()
         opcode_position = scan - 1 - len(opcode)
+        type_start = head.start(3) if head is not None else start.end()
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
         if opcode == "constant":
             scan = self._constant(scan, instruction)
@@ -155,6 +157,9 @@ class TextParser:
         instruction.loc = Loc(
             name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
         )
+        if "operand_layout_constraints" in attributes:
+            spelled = COMMENT.sub("", text[type_start:opcode_position]).strip()
+            attributes[RESULT_LAYOUT] = re.sub(r"\s+", " ", spelled)
         if opcode == "parameter":
             instruction.properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
         else:

@@ -6,6 +6,7 @@ and left out, except in the header's entry layout.
 
 from neuronx_cc.hlo_import.attribute_text import attribute_texts, braces, quote
 from neuronx_cc.hlo_import.literals import literal_text
+from neuronx_cc.hlo_import.raw import RESULT_LAYOUT
 from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
@@ -97,8 +98,9 @@ def _instruction(
     else:
         operands = ", ".join([names[operand] for operand in op.operands])
     result = op.results[0]
-    attributes = tuple(attribute_texts(op, str))
-    return f"{names[result]} = {type_text(result.type)} {op.opcode}({operands}){_attributes(attributes, op.loc)}"
+    attributes = dict(attribute_texts(op, str))
+    type_ = attributes.pop(RESULT_LAYOUT, "") or type_text(result.type)
+    return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(tuple(attributes.items()), op.loc)}"
 
 
 def _literal(op: hlo.ConstantOp, module: hlo.HloModule | None, large_constants: bool) -> str:

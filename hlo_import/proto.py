@@ -178,7 +178,7 @@ class ProtoReader:
     def _read_properties(
         self, opcode: str, proto: Message, control: list[str], metadata: Metadata, loc: Loc
     ) -> Properties:
-        converter = ProtoAttributes(self._called, lambda span: type_text(self._typed(span, loc).type, layout=True))
+        converter = ProtoAttributes(self._called, lambda span: self._layout_text(span, loc))
         try:
             texts = converter.texts(opcode, proto, control)
         except (ValueError, KeyError) as problem:
@@ -231,6 +231,22 @@ class ProtoReader:
                 raise self.error(f"byte {problem.position}: {problem.message}", loc=loc) from None
             known = self._types[raw] = self._type_of(shape, loc)
         return known
+
+    def _layout_text(self, span: Span, loc: Loc) -> str:
+        """The type at ``span`` with the layouts it has."""
+        self._typed(span, loc)
+
+        def text(shape: Message) -> str:
+            kind = shape.get("element_type", 0)
+            if kind == schema.TUPLE_TYPE:
+                return f"({', '.join(map(text, shape.get('tuple_shapes', ())))})"
+            if kind == schema.TOKEN_TYPE:
+                return "token[]"
+            order = ",".join(map(str, shape.get("layout", {}).get("minor_to_major", ())))
+            dims = ",".join(map(str, shape.get("dimensions", ())))
+            return f"{schema.ELEMENT_TYPES[kind]}[{dims}]" + (f"{{{order}}}" if order else "")
+
+        return text(decode(schema.SCHEMA, "ShapeProto", self.data, *span))
 
     def _type_of(self, shape: Message, loc: Loc) -> TypedText:
         kind = shape.get("element_type", 0)
@@ -285,7 +301,10 @@ class ProtoReader:
             numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
             flat = numbers.view(np.int64).astype(storage) if dtype != "u64" else numbers
         elif dtype in ("s4", "u4"):
-            flat = self._nibbles(spans, shape)
+            # one element a byte, whatever its high half says
+            parts = [np.frombuffer(self.data, np.uint8, end - start, start) & np.uint8(15) for start, end in spans]
+            low = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+            flat = ((low ^ 8).astype(np.int8) - np.int8(8) if dtype == "s4" else low).astype(storage)
         else:
             size = storage.itemsize
             if any((end - start) % size for start, end in spans):
@@ -295,18 +314,6 @@ class ProtoReader:
         if flat.size != shape.size:
             raise self.error(f"expected {shape.size} elements for {shape}, found {flat.size}", loc=loc)
         return flat
-
-    def _nibbles(self, spans: list[Span], shape: Shape) -> "np.ndarray[Any, Any]":
-        """Two 4-bit elements a byte, the first in the high half."""
-        packed = np.concatenate(
-            [np.frombuffer(self.data, np.uint8, e - s, s) for s, e in spans] or [np.zeros(0, np.uint8)]
-        )
-        both = np.stack([packed >> 4, packed & 15], axis=-1).reshape(-1)
-        if (shape.size + 1) // 2 == packed.size:
-            both = both[: shape.size]
-        if shape.dtype == "s4":
-            both = (both ^ 8).astype(np.int8) - 8
-        return both.astype(shape.numpy_dtype)
 
 
 def _is_name(text: str) -> bool:

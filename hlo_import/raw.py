@@ -12,6 +12,9 @@ Properties = dict[str, hlo.Attribute]
 CALL_FIELDS = ("to_apply", "calls", "body", "condition", "branches", "called")
 """Properties that name computations."""
 
+RESULT_LAYOUT = "result_layout"
+"""Name under which ``extra`` keeps the result type of a custom call whose layouts are constrained, layouts included."""
+
 
 @dataclass(slots=True)
 class RawInstruction:

@@ -1,7 +1,9 @@
 """One small HLO module for every opcode, in HLO text that XLA's own parser accepts."""
 
 ADD = "add {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT r = f32[] add(x, y)\n}\n\n"
-LESS = "less {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT r = pred[] compare(x, y), direction=LT\n}\n\n"
+LESS = (
+    "less {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT r = pred[] compare(x, y), direction=LT\n}\n\n"
+)
 GREATER_EQUAL = LESS.replace("less", "ge").replace("LT", "GE")
 DOUBLE = "double {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] add(x, x)\n}\n\n"
 FLIP = "flip {\n  x = f32[4] parameter(0)\n  ROOT r = f32[4] negate(x)\n}\n\n"
@@ -37,18 +39,49 @@ def binary(opcode: str, dtype: str = "f32", attributes: str = "", result: str = 
     )
 
 
-_FLOAT_UNARY = (
-    "abs acos acosh asin asinh atan atanh cbrt ceil copy cosine cosh erf exponential exponential-minus-one floor log "
-    "log-plus-one logistic negate opt-barrier round-nearest-afz round-nearest-even rsqrt sign sine sinh sqrt tan tanh"
-).split()
+_FLOAT_UNARY = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cbrt",
+    "ceil",
+    "copy",
+    "cosine",
+    "cosh",
+    "erf",
+    "exponential",
+    "exponential-minus-one",
+    "floor",
+    "log",
+    "log-plus-one",
+    "logistic",
+    "negate",
+    "opt-barrier",
+    "round-nearest-afz",
+    "round-nearest-even",
+    "rsqrt",
+    "sign",
+    "sine",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+]
 
 TEXTS: dict[str, str] = {
     **{opcode: unary(opcode) for opcode in _FLOAT_UNARY},
     **{opcode: unary(opcode, "s32") for opcode in ("count-leading-zeros", "not", "popcnt")},
     **{opcode: unary(opcode, "c64", "f32") for opcode in ("real", "imag")},
-    **{opcode: binary(opcode) for opcode in "add atan2 divide maximum minimum multiply power subtract".split()},
-    **{opcode: binary(opcode, "s32") for opcode in "and mulhi or remainder xor".split()},
-    **{opcode: binary(opcode, "u32") for opcode in "shift-left shift-right-arithmetic shift-right-logical".split()},
+    **{
+        opcode: binary(opcode)
+        for opcode in ["add", "atan2", "divide", "maximum", "minimum", "multiply", "power", "subtract"]
+    },
+    **{opcode: binary(opcode, "s32") for opcode in ["and", "mulhi", "or", "remainder", "xor"]},
+    **{opcode: binary(opcode, "u32") for opcode in ["shift-left", "shift-right-arithmetic", "shift-right-logical"]},
     "is-finite": unary("is-finite", "f32", "pred"),
     "convert": unary("convert", "f32", "bf16"),
     "complex": binary("complex", result="c64"),
@@ -56,9 +89,7 @@ TEXTS: dict[str, str] = {
     "parameter": entry('a = f32[2] parameter(0), sharding={replicated}, metadata={op_name="x"}'),
     "constant": entry("a = f32[2,2] constant({ {1, nan}, {-inf, 0.1} })"),
     "iota": entry("a = s32[2,3] iota(), iota_dimension=1"),
-    "add-dependency": entry(
-        "a = f32[2] parameter(0)", "t = token[] after-all()", "r = f32[2] add-dependency(a, t)"
-    ),
+    "add-dependency": entry("a = f32[2] parameter(0)", "t = token[] after-all()", "r = f32[2] add-dependency(a, t)"),
     "after-all": entry("a = token[] after-all()", "b = token[] after-all()", "r = token[] after-all(a, b)"),
     "all-gather": entry(
         "a = f32[2,3] parameter(0)",
@@ -206,9 +237,7 @@ TEXTS: dict[str, str] = {
         "r = f32[4,5] dynamic-update-slice(a, u, i, i)",
     ),
     "fft": entry("a = f32[2,8] parameter(0)", "r = c64[2,5] fft(a), fft_type=RFFT, fft_length={8}"),
-    "fusion": entry(
-        "a = f32[4] parameter(0)", "r = f32[4] fusion(a), kind=kLoop, calls=double", before=DOUBLE
-    ),
+    "fusion": entry("a = f32[4] parameter(0)", "r = f32[4] fusion(a), kind=kLoop, calls=double", before=DOUBLE),
     "gather": entry(
         "a = f32[5,7] parameter(0)",
         "i = s32[3,1] parameter(1)",
@@ -241,9 +270,7 @@ TEXTS: dict[str, str] = {
         "r = (f32[4], token[]) recv-done(s), channel_id=4",
     ),
     "map": entry("a = f32[4] parameter(0)", "r = f32[4] map(a), dimensions={0}, to_apply=one", before=ONE),
-    "pad": entry(
-        "a = f32[4,5] parameter(0)", "z = f32[] parameter(1)", "r = f32[13,4] pad(a, z), padding=1_2_2x0_-1"
-    ),
+    "pad": entry("a = f32[4,5] parameter(0)", "z = f32[] parameter(1)", "r = f32[13,4] pad(a, z), padding=1_2_2x0_-1"),
     "ragged-dot": entry(
         "a = f32[8,4] parameter(0)",
         "b = f32[3,4,5] parameter(1)",
@@ -278,9 +305,7 @@ TEXTS: dict[str, str] = {
         "a = f32[4] parameter(0)", "n = s32[] parameter(1)", "r = f32[2,2] dynamic-reshape(a, n, n)"
     ),
     "reverse": entry("a = f32[4,6] parameter(0)", "r = f32[4,6] reverse(a), dimensions={0,1}"),
-    "rng": entry(
-        "a = f32[] parameter(0)", "b = f32[] parameter(1)", "r = f32[4] rng(a, b), distribution=rng_uniform"
-    ),
+    "rng": entry("a = f32[] parameter(0)", "b = f32[] parameter(1)", "r = f32[4] rng(a, b), distribution=rng_uniform"),
     "rng-bit-generator": entry(
         "a = u64[2] parameter(0)", "r = (u64[2], u32[8]) rng-bit-generator(a), algorithm=rng_three_fry"
     ),
