@@ -153,9 +153,11 @@ class Context:
         for view in self._derived(value):
             if view == linear(view.alloc, view.offset, view.dtype, shape.dims) and not view.in_sbuf:
                 return view
-        source = self.views(value)[0] if self._derived(value) else self.hbm(value)
         target = self.new_hbm(value)
-        transfer(self.builder, target, source, Stream.DMA_LOAD if not source.in_sbuf else Stream.DMA_STORE)
+        candidates = self.views(value)
+        if not any(transfer(self.builder, target, view, _copy_stream(view)) for view in candidates):
+            source = candidates[0] if base(value) is value else self.hbm(value)
+            transfer(self.builder, target, source, _copy_stream(source), force=True)
         self.homes.setdefault(value, []).append(target)
         return target
 
@@ -205,6 +207,10 @@ class Context:
                     self.builder.hbm.free(alloc)
 
 
+
+
+def _copy_stream(source: View) -> Stream:
+    return Stream.DMA_STORE if source.in_sbuf else Stream.DMA_LOAD
 
 
 def simple_combiners(module: hlo.HloModule) -> dict[str, str]:

@@ -21,6 +21,7 @@ from neuronx_cc.codegen.elementwise import Emitter, Operand, Splat
 from neuronx_cc.codegen.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -143,12 +144,25 @@ def _divisor(size: int) -> int:
 
 
 def _choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
-    """A home that the kernel can address: resident with the same lanes, else HBM."""
+    """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
     for view in context.views(value):
         full = _full(view, plan.kernel)
-        if not view.in_sbuf or (plan.lanes is not None and _lanes_of(full) == plan.lanes):
+        if plan.lanes is not None and view.in_sbuf and _lanes_of(full) == plan.lanes:
             return full
-    return _full(context.hbm(value), plan.kernel)
+    full = _full(context.hbm(value), plan.kernel)
+    if plan.lanes is not None and _lies_across(full, plan.lanes):
+        return _full(context.dense(value), plan.kernel)
+    return full
+
+
+def _lies_across(view: View, lanes: Lanes) -> bool:
+    """Whether neighbours in memory would go to different partitions, so that every element is a DMA run."""
+    size = itemsize(view.dtype)
+    atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
+    if prod(atom.size for _, atom in atoms) < LEAST_ELEMENTS:
+        return False
+    contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
+    return contiguous == [lanes.axis] and lanes.inner == 1 and len(view.dims) > 1
 
 
 def _used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:

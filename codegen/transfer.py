@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+from neuronx_cc.codegen import transpose_kernel
 from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -32,11 +34,23 @@ def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None
     return blocks
 
 
-def transfer(builder: Builder, target: View, source: View, stream: Stream) -> bool:
-    """Copy ``source`` to ``target`` (same logical shape). False, and nothing emitted, when no DMA expresses it."""
+def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
+    """Copy ``source`` to ``target`` (same logical shape).
+
+    False, and nothing emitted, when no DMA expresses it, or (unless ``force``) when it would move a large
+    array from partitions to neighbouring addresses, element by element: storing it as it lies and
+    transposing in HBM is faster.
+    """
     blocks = blocks_of([target, source], source.shape)
     if blocks is None:
         return False
+    lanes_adjacent = transpose_kernel.contiguous_dim(blocks[0]) == 0 and blocks[1].dims[0].partition
+    large = prod(source.shape) >= transpose_kernel.LEAST_ELEMENTS and len(blocks[0].dims) > 1
+    if lanes_adjacent and large and not force:
+        return False
+    if not target.in_sbuf and not source.in_sbuf and transpose_kernel.applies(*blocks):
+        transpose_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
+        return True
     copy(builder, blocks[0], blocks[1], stream)
     return True
 
