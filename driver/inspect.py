@@ -5,8 +5,8 @@ from collections import Counter
 from typing import Any
 
 from neuronx_cc.driver import files
-from neuronx_cc.driver.disassembly import disassemble
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.ir.isa.assembly import disassemble
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Variable
 from neuronx_cc.ir.neff import Neff
 
