@@ -11,19 +11,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from filecheck.finput import FInput
 from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
+from special_inputs import assert_same_bits, special_inputs
 
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.ir.errors import NeuronError
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.passes import PASSES
-from neuronx_cc.passes.dissolve_tuples import leaves
 from neuronx_cc.passes.manager import PassContext, PassOptions, parse_integer_downcast, run_passes
 
 FILES = sorted((Path(__file__).parent / "hlo").glob("*.hlo"))
@@ -62,38 +61,6 @@ def pass_options(options):
     if "mixed_precision_accumulation" in values:
         values["mixed_precision_accumulation"] = values["mixed_precision_accumulation"] == "true"
     return PassOptions(**values)
-
-
-def special_inputs(module):
-    random = np.random.default_rng(7)
-    made = []
-    leaf_types = [leaf for argument in module.entry.block.args for _, leaf in leaves(argument.type)]
-    for type_ in leaf_types:
-        shape = type_.data
-        if shape.dtype == "pred":
-            made.append(random.random(shape.dims) < 0.5)
-        elif shape.numpy_dtype.kind in "iu":
-            info = np.iinfo(shape.numpy_dtype)
-            ends = np.array([0, 1, 2, 3, info.max, info.min, info.max // 2, 5], shape.numpy_dtype)
-            made.append(random.choice(ends, shape.dims))
-        else:
-            values = random.standard_normal(shape.dims) * 4
-            special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, -2.5]
-            chosen = random.choice(special, shape.dims)
-            made.append(np.where(random.random(shape.dims) < 0.5, chosen, values).astype(shape.numpy_dtype))
-    return made
-
-
-def assert_same_bits(before, after):
-    assert len(before) == len(after)
-    for want, got in zip(before, after, strict=True):
-        assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        same = got == want
-        if want.dtype.kind in "fV":
-            wide_want, wide_got = want.astype(np.float64), got.astype(np.float64)
-            same = (wide_got == wide_want) & (np.signbit(wide_got) == np.signbit(wide_want))
-            same |= np.isnan(wide_want) & np.isnan(wide_got)
-        assert np.all(same), (want, got)
 
 
 def check_lines(section, printed):
