@@ -40,10 +40,13 @@ def test_rows_are_consistent() -> None:
             assert limit.sentence.endswith(".")
 
 
-SEED = """Abs Add Allgather Allreduce Atan2 Batchnorm Batchnormgrad Batchnorminference Broadcast BroadcastInDim Ceil Clamp
-Compare Concatenate Constant ConstantLiteral ConvertElementType Cos Customcall Div Dot DotGeneral DynamicUpdateSlice Eq
-Ge Gt Le Lt Ne Exp Floor Gather GetTupleElement Iota Log LogicalAnd LogicalNot Max Min Mul Neg Sub Pad Pow Reduce
-Reshape Rev RngBitGenerator RngUniform Rsqrt Scatter Select ShiftRightLogical Sign Sin Sqrt Tanh Slice Transpose Tuple"""
+SEED = """
+Abs Add Allgather Allreduce Atan2 Batchnorm Batchnormgrad Batchnorminference Broadcast BroadcastInDim Ceil Clamp
+Compare Concatenate Constant ConstantLiteral ConvertElementType Cos Customcall Div Dot DotGeneral DynamicUpdateSlice
+Eq Ge Gt Le Lt Ne Exp Floor Gather GetTupleElement Iota Log LogicalAnd LogicalNot Max Min Mul Neg Sub Pad Pow Reduce
+Reshape Rev RngBitGenerator RngUniform Rsqrt Scatter Select ShiftRightLogical Sign Sin Sqrt Tanh Slice Transpose
+Tuple
+"""
 
 
 def test_names_of_the_vendor_list() -> None:
@@ -87,7 +90,11 @@ def test_docs_page_has_a_row_for_every_opcode_and_target() -> None:
 
 
 def test_importing_the_table_loads_neither_numpy_nor_xdsl() -> None:
-    code = "import sys, neuronx_cc.ir.operators as o; o.listing(verbose=True); print('numpy' in sys.modules, 'xdsl' in sys.modules)"
+    code = (
+        "import sys, neuronx_cc.ir.operators as operators\n"
+        "operators.listing(verbose=True)\n"
+        "print('numpy' in sys.modules, 'xdsl' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "False"]
 
@@ -236,11 +243,8 @@ def test_element_types(dtype: str, code: str | None) -> None:
 
 
 def test_an_element_type_that_the_operator_does_not_take() -> None:
-    (problem,) = problems(
-        entry(
-            "  p0 = pred[4,4] parameter(0)\n  ROOT r = pred[4,4] dot(p0, p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
-        )
-    )
+    root = "  ROOT r = pred[4,4] dot(p0, p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    (problem,) = problems(entry(f"  p0 = pred[4,4] parameter(0)\n{root}"))
     assert problem.code == "ESPP004"
     assert problem.message == "dot: element type pred is not supported"
 
