@@ -18,7 +18,7 @@ EXTREMES: dict[str, type[hlo.HloOp]] = {"argmax": hlo.MaximumOp, "argmin": hlo.M
 
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in ops_of(computation.block):
+        for op in list(ops_of(computation.block)):  # the elements behind the op are erased with it
             if isinstance(op, hlo.ReduceOp) and op.kind is not None and op.kind.data in EXTREMES:
                 _expand(op, module)
 
@@ -60,7 +60,7 @@ def _reduce(
     """``operand`` folded over the dims of ``op`` by ``combiner``."""
     shape = hlo.shape_of(operand)
     dims = tuple(size for axis, size in enumerate(shape.dims) if axis not in op.dimensions.data)
-    properties = {
+    properties: dict[str, hlo.Attribute] = {
         "dimensions": op.dimensions,
         "to_apply": hlo.StrsAttr((_computation(module, combiner, shape.dtype),)),
         "kind": hlo.StrAttr(combiner.name.removeprefix("hlo.")),

@@ -1,0 +1,175 @@
+"""Cast modes against an evaluator that rounds FP32 values at the places the rules name, and the decision report."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from special_inputs import assert_same_bits
+
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, evaluate
+from neuronx_cc.passes.manager import PassContext, PassOptions, precision_report, run_passes
+from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
+
+NUMPY = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8_e4m3": ml_dtypes.float8_e4m3}
+
+KEEPS_FP32 = ("dot", "reduce", "constant", "iota", "tuple", "parameter", "scatter", "sort")
+
+
+def to_tf32(array):
+    """Rounds f32 to 10 mantissa bits, ties to even."""
+    bits = np.asarray(array, np.float32).view(np.uint32)
+    rounded = ((bits + 0xFFF + ((bits >> 13) & 1)) & ~np.uint32(0x1FFF)).view(np.float32)
+    return np.where(np.isfinite(array), rounded, array).astype(np.float32)
+
+
+def rounding(cast_type):
+    if cast_type == "tf32":
+        return to_tf32
+    return lambda array: np.asarray(array).astype(NUMPY[cast_type]).astype(np.float32)
+
+
+class Rounding(Evaluator):
+    """Evaluates in FP32, rounding the operands of dots, and in mode ``all`` every operand and result of other ops."""
+
+    def __init__(self, module: hlo.HloModule, mode: str, cast_type: str):
+        super().__init__(module, REFERENCE, CALLING)
+        self.mode = mode
+        self.round = rounding(cast_type)
+
+    def apply(self, op: hlo.HloOp, operands: Any) -> Any:
+        def rounded(value: Any) -> Any:
+            return self.round(value) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value
+
+        if op.opcode == "dot" or (self.mode == "all" and op.opcode not in KEEPS_FP32):
+            operands = [rounded(operand) for operand in operands]
+        value = super().apply(op, operands)
+        if self.mode == "all" and op.opcode not in KEEPS_FP32:
+            return rounded(value)
+        return value
+
+
+MODEL = """HloModule model
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+max { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] maximum(a, b) }
+ENTRY main {
+  x = f32[5,12] parameter(0)
+  w = f32[12,7] parameter(1)
+  b = f32[7] parameter(2)
+  n = s32[5,7] parameter(3)
+  zero = f32[] constant(0)
+  mean = f32[5] reduce(x, zero), dimensions={1}, to_apply=sum
+  low = f32[] constant(-inf)
+  wide = f32[5,12] broadcast(mean), dimensions={0}
+  c = f32[5,12] subtract(x, wide)
+  d = f32[5,7] dot(c, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  bias = f32[5,7] broadcast(b), dimensions={1}
+  e = f32[5,7] add(d, bias)
+  m = f32[5] reduce(e, low), dimensions={1}, to_apply=max
+  mw = f32[5,7] broadcast(m), dimensions={0}
+  s = f32[5,7] subtract(e, mw)
+  p = f32[5,7] exponential(s)
+  f = f32[5,7] convert(n)
+  q = f32[5,7] multiply(p, f)
+  t = f32[7,5] transpose(q), dimensions={1,0}
+  g = f32[7,12] dot(t, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  k = s32[5,7] add(n, n)
+  ROOT r = (f32[5,7], f32[7,12], s32[5,7], f32[5,7]) tuple(q, g, k, d)
+}
+"""
+
+
+def inputs():
+    random = np.random.default_rng(11)
+    return [
+        random.standard_normal((5, 12)).astype(np.float32),
+        random.standard_normal((12, 7)).astype(np.float32),
+        random.standard_normal(7).astype(np.float32),
+        random.integers(-9, 9, (5, 7)).astype(np.int32),
+    ]
+
+
+def cast(
+    text, mode, cast_type, passes=("auto_cast", "clean_casts", "canonicalize", "fold_constants", "dce"), **options
+):
+    module = parse_text(text)
+    context = PassContext(PassOptions(auto_cast=mode, auto_cast_type=cast_type, **options))
+    run_passes(module, passes, context, verify_each=True)
+    return module, context
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32", "fp8_e4m3"])
+@pytest.mark.parametrize("mode", ["matmult", "all"])
+def test_casts_round_where_the_rules_say(mode, cast_type):
+    original = parse_text(MODEL)
+    arrays = inputs()
+    want = Rounding(original, mode, cast_type).call("main", *arrays)
+    module, _ = cast(MODEL, mode, cast_type)
+    assert_same_bits(list(want), evaluate(module, arrays))
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "tf32"])
+@pytest.mark.parametrize("mode", ["none", "matmult", "all"])
+def test_pipeline_rounds_where_the_rules_say(mode, cast_type):
+    """The whole pipeline too, within what reassociated sums and the two exact forms of a quotient allow."""
+    original = parse_text(MODEL)
+    arrays = inputs()
+    want = Rounding(original, mode, cast_type).call("main", *arrays) if mode != "none" else evaluate(original, arrays)
+    module, _ = cast(MODEL, mode, cast_type, pass_names(DEFAULT_PIPELINE))
+    for expected, got in zip(want, evaluate(module, arrays), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["none", "matmult", "all"])
+def test_boundary_types_are_kept(mode):
+    module, _ = cast(MODEL, mode, "bf16", pass_names(DEFAULT_PIPELINE))
+    original = parse_text(MODEL)
+    assert [a.type for a in module.entry.block.args] == [a.type for a in original.entry.block.args]
+    assert module.entry.root.type == original.entry.root.type
+
+
+def test_report_names_each_decision():
+    plain = "g = f32[7,12] dot(t, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    place = 'metadata={op_name="jit(f)/dot" source_file="model.py" source_line=31}'
+    text = MODEL.replace(plain, f"{plain}, operand_precision={{highest,highest}}, {place}")
+    _, context = cast(text, "matmult", "bf16")
+    rows = {(r.name, r.operand): r for r in context.precision}
+    assert (rows["d", "operand 0"].from_dtype, rows["d", "operand 0"].to_dtype) == ("f32", "bf16")
+    assert rows["d", "operand 1"].reason == "--auto-cast matmult"
+    exempt = rows["g", "operand 0"]
+    assert (exempt.to_dtype, exempt.reason) == ("f32", "operand_precision={highest,highest}")
+    assert (exempt.op_name, exempt.source) == ("jit(f)/dot", "model.py:31")
+    report = precision_report(context)
+    assert len(report.splitlines()) == 1 + len(context.precision)
+    assert "model.py:31" in report
+
+
+def test_report_of_mode_all_covers_every_fp32_result():
+    _, context = cast(MODEL, "all", "bf16", ("auto_cast",))
+    reported = {r.name for r in context.precision if r.operand == "result"}
+    original = parse_text(MODEL)
+    fp32 = {
+        op.loc.name
+        for op in original.entry.block.ops
+        if isinstance(op, hlo.HloOp)
+        and str(op.results[0].type).find("f32") >= 0
+        and op.opcode not in ("constant", "tuple")
+    }
+    assert fp32 <= reported
+
+
+def test_constant_weights_are_cast_once():
+    text = """HloModule weights
+ENTRY main {
+  x = f32[2,3] parameter(0)
+  w = f32[2,3] constant({{1.001,2,3},{4,5,6}})
+  t = f32[3,2] transpose(w), dimensions={1,0}
+  b = f32[3,2] broadcast(t), dimensions={0,1}
+  ROOT d = f32[2,2] dot(x, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}"""
+    module, _ = cast(text, "matmult", "bf16", pass_names(DEFAULT_PIPELINE))
+    constants = [op for op in module.entry.block.ops if isinstance(op, hlo.ConstantOp)]
+    assert [str(op.shape.dtype) for op in constants] == ["bf16"]
+    assert module.constants.nbytes == 12
