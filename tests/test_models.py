@@ -59,16 +59,20 @@ def reference(model: Model, auto_cast: str, cast_type: str) -> list[np.ndarray]:
     return evaluate(module, model.arguments)
 
 
-def check(model: Model, auto_cast: str, cast_type: str) -> None:
+def check(model: Model, auto_cast: str, cast_type: str, flips: float) -> None:
+    """Run and compare. ``flips`` rounding errors are allowed between simulator and reference, in 2-norm.
+
+    Where their FP32 sums differ in the last bit, a cast may fall to the other side. That is rare, but each such
+    element disturbs all that follow it: over a dozen layers the two drift apart like any two correct roundings.
+    """
     outputs = compile_and_run(model, auto_cast, cast_type)
     assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in model.expected]
     if auto_cast == "none":
         error = differences(outputs, model.expected)
         assert error.largest <= FP32_TOLERANCE, error
         return
-    # Where the two sums differ in the last bit a cast may fall to the other side: rare, so small in norm.
     same_casts = differences(outputs, reference(model, auto_cast, cast_type))
-    assert same_casts.norm <= EPSILON[cast_type] / 4, same_casts
+    assert same_casts.norm <= flips * EPSILON[cast_type], same_casts
     if (auto_cast, cast_type) == ("all", "fp8_e4m3"):
         # Attention masks overflow and small variances vanish in this type: far from FP32 by nature.
         return
@@ -80,7 +84,7 @@ def check(model: Model, auto_cast: str, cast_type: str) -> None:
 @pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_model(name: str, auto_cast: str, cast_type: str) -> None:
-    check(quick(name), auto_cast, cast_type)
+    check(quick(name), auto_cast, cast_type, flips=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +97,7 @@ def full(request: pytest.FixtureRequest) -> Model:
 @pytest.mark.parametrize("full", FULL, indirect=True)
 @pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)
 def test_full_size_model(full: Model, auto_cast: str, cast_type: str) -> None:
-    check(full, auto_cast, cast_type)
+    check(full, auto_cast, cast_type, flips=5)
 
 
 def test_integer_outputs_are_exact() -> None:
