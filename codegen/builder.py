@@ -137,6 +137,15 @@ class Builder:
             self._free_registers += self._closed_registers
             self._closed_registers = []
 
+    def each(self, count: int, unroll: int = 4) -> Iterator[Affine]:
+        """Indices of a loop: constants of short loops, whose iterations then overlap freely, else a counted loop's."""
+        if count <= unroll:
+            for index in range(count):
+                yield Affine(index)
+            return
+        with self.loop(count) as index:
+            yield index
+
     def tiles(self, total: int, step: int) -> list[tuple[int, int, int]]:
         """Cut ``total`` into (start, count of tiles, tile size): the full tiles, then the rest."""
         full, rest = divmod(total, step)

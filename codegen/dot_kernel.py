@@ -306,12 +306,12 @@ class _Dot:
     def _outer_loops(self, depth: int, batch: list[Affine], m_outer: list[Affine]) -> None:
         """Loop over batch dims and the m dims that are not tiled."""
         if depth < len(self.b_sizes):
-            with self.builder.loop(self.b_sizes[depth]) as index:
+            for index in self.builder.each(self.b_sizes[depth], 16):
                 self._outer_loops(depth + 1, [*batch, index], m_outer)
             return
         others = [dim for dim in range(len(self.m_sizes)) if dim != self.m_dim]
         if len(m_outer) < len(others):
-            with self.builder.loop(self.m_sizes[others[len(m_outer)]]) as index:
+            for index in self.builder.each(self.m_sizes[others[len(m_outer)]]):
                 self._outer_loops(depth, batch, [*m_outer, index])
             return
         self._m_blocks(batch, dict(zip(others, m_outer, strict=True)))
@@ -319,7 +319,7 @@ class _Dot:
     def _m_blocks(self, batch: list[Affine], m_at: dict[int, Affine]) -> None:
         m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
         for start, tiles, size in self.builder.tiles(m_size, self.m_block):
-            with self.builder.loop(tiles) as index:
+            for index in self.builder.each(tiles):
                 at = {**m_at, self.m_dim: index * size + start}
                 lhs = None
                 if not self.accumulate_in_sbuf:
@@ -337,12 +337,12 @@ class _Dot:
         others = [dim for dim in range(len(self.n_sizes)) if dim != self.n_dim]
         if len(n_at) < len(others):
             dim = others[len(n_at)]
-            with self.builder.loop(self.n_sizes[dim]) as index:
+            for index in self.builder.each(self.n_sizes[dim]):
                 self._n_outer(batch, m_at, m_size, lhs, {**n_at, dim: index})
             return
         n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
         for start, tiles, size in self.builder.tiles(n_size, self.n_block):
-            with self.builder.loop(tiles) as index:
+            for index in self.builder.each(tiles):
                 at = {**n_at, self.n_dim: index * size + start}
                 if lhs is not None:
                     rhs = self._stage(self.rhs, batch, at, self.n_dim, size, (0, None), "rhs")
@@ -464,7 +464,7 @@ class _Dot:
             return out
         row_stride = source.dims[0].stride
         for start, tiles, rows in self.builder.tiles(size, TILE_ROWS):
-            with self.builder.loop(tiles) as index:
+            for index in self.builder.each(tiles):
                 at = index * rows + start
                 part = replace(
                     source,
@@ -494,7 +494,7 @@ class _Dot:
                 self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
             return
         for start, tiles, count in self.builder.tiles(total, per_bank):
-            with self.builder.loop(tiles) as loop_index:
+            for loop_index in self.builder.each(tiles):
                 first = loop_index * count + start
                 self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
 
@@ -533,10 +533,10 @@ class _Dot:
         rhs: list[Block],
     ) -> None:
         for m_start, m_tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
-            with self.builder.loop(m_tiles) as m_index:
+            for m_index in self.builder.each(m_tiles):
                 m_offset = m_index * rows + m_start
                 for n_start, n_tiles, columns in self.builder.tiles(n_size, TILE_COLUMNS):
-                    with self.builder.loop(n_tiles) as n_index:
+                    for n_index in self.builder.each(n_tiles):
                         n_offset = n_index * columns + n_start
                         bank = self._bank(rows, columns)
                         self._accumulate(bank, lhs, rhs, m_offset, rows, n_offset, columns)

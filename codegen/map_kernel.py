@@ -32,6 +32,12 @@ STREAM_TILE_BYTES = 8192
 """Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
 
 
+UNROLL = 4
+"""Tiles up to which a loop is unrolled."""
+OVERLAP_COLUMNS = 512
+"""Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner)."""
@@ -352,7 +358,10 @@ class _Box:
         # streaming kernels take small tiles that overlap; on-chip ones as much as fits
         if streamed and whole * 4 > STREAM_TILE_BYTES * 2:
             return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4))
-        return max(1, room // (4 * min(live, 12)))
+        fits = max(1, room // (4 * min(live, 12)))
+        if len(self.kernel.ops) > 1 and whole > OVERLAP_COLUMNS:
+            return min(fits, max(OVERLAP_COLUMNS, -(-whole // UNROLL)))
+        return fits
 
     def _loop(self, budget: int, blocks: dict[hlo.SSAValue, Block]) -> None:
         """Loop over outer free dims until the tile fits, then emit the body."""
@@ -386,10 +395,10 @@ class _Box:
             return
         (dim, step), *inner = loops
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
-            weight = self._iota_weight(dim) if tiles > 1 else 0
+            weight = self._iota_weight(dim) if tiles > UNROLL else 0
             if weight:
                 self._start_counter(dim, start * weight)
-            with self.builder.loop(tiles) as index:
+            for index in self.builder.each(tiles, UNROLL):
                 position = index * size + start
                 cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
                 self._nest(inner, {**starts, dim: (position, size)}, cut)
