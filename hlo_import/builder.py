@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
 from neuronx_cc.hlo_import.raw import CALL_FIELDS, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.verify import op_problem, verify_structure
 
@@ -216,6 +217,8 @@ class _Builder:
     ) -> hlo.SSAValue:
         operands = [values[operand] for operand in raw.operands]
         properties = raw.properties
+        if raw.operand_types:
+            self._check_operand_types(raw, operands)
         if raw.opcode == "bitcast" and len(operands) == 1:
             operand_layout = layouts[raw.operands[0]]
             if operand_layout is not None or raw.layout is not None:
@@ -229,6 +232,13 @@ class _Builder:
         if problem := op_problem(op, self.built):
             raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc)
         return op.results[0]
+
+    def _check_operand_types(self, raw: RawInstruction, operands: list[hlo.SSAValue]) -> None:
+        assert raw.operand_types is not None
+        for name, operand, written in zip(raw.operands, operands, raw.operand_types, strict=True):
+            if written is not None and written != operand.type:
+                found, is_ = type_text(written), type_text(operand.type)
+                raise self.raw.error(raw.position, f"expected operand {name} of type {is_}, found {found}", raw.loc)
 
     def _rename(self, field: str, attribute: hlo.Attribute) -> hlo.Attribute:
         if field not in CALL_FIELDS or not isinstance(attribute, hlo.StrsAttr):

@@ -15,6 +15,8 @@ Array = np.ndarray[Any, Any]
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)")
 _NAN = re.compile(r"(-?)nan\((0x[0-9a-fA-F]{1,16})\)")
+_PART = r"((?:[^(),{}]|\([^(),{}]*\))*)"
+_PAIR = re.compile(rf"\({_PART},{_PART}\)")
 _TO_SPACE = str.maketrans("{}()", "    ")
 _NOT_STRUCTURAL = bytes(byte for byte in range(256) if byte not in b"{},")
 _WORDS = {"true": 1.0, "false": 0.0}
@@ -57,7 +59,7 @@ def _check_structure(text: str, shape: Shape) -> None:
     if not shape.size and not text.translate(_TO_SPACE).replace(",", "").strip():
         return
     if shape.dtype in COMPLEX:
-        text = re.sub(r"\([^()]*\)", "", text)
+        text = _PAIR.sub("", text)
     found = text.encode("utf-8", "replace").translate(None, _NOT_STRUCTURAL)
     expected = b""
     for dim in reversed(shape.dims):
@@ -72,7 +74,7 @@ def _check_structure(text: str, shape: Shape) -> None:
 def _elements(text: str, dtype: str, count: int) -> Array:
     """The ``count`` numbers in ``text`` as a flat array of ``dtype``."""
     if dtype in COMPLEX:
-        pairs = re.findall(r"\(([^(),]*),([^(),]*)\)", text)
+        pairs = _PAIR.findall(text)
         if len(pairs) != count:
             raise LiteralError(f"expected {count} complex numbers such as (1, 2), found {len(pairs)}")
         part = "f32" if dtype == "c64" else "f64"

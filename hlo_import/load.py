@@ -23,7 +23,7 @@ def detect(data: bytes) -> str:
     stripped = _after_comments(head)
     if stripped.startswith(b"HloModule"):
         return "text"
-    if stripped.startswith((b"module", b"#", b"func.func", b'"builtin.module"', b"vhlo", b"!")):
+    if _is_text(head) and stripped.startswith((b"module", b"#", b"func.func", b'"builtin.module"', b"vhlo", b"!")):
         return "stablehlo"
     for magic, what in _KNOWN:
         if magic in head[: 2048 if magic == b"ustar" else len(magic)]:

@@ -149,7 +149,7 @@ class TextParser:
         elif opcode == "parameter":
             scan = self._parameter(scan, instruction)
         else:
-            instruction.operands, scan = self._operands(scan, computation)
+            instruction.operands, instruction.operand_types, scan = self._operands(scan)
         attributes, scan = self._attributes(scan, computation, depth)
         metadata = self._read_metadata(attributes.pop("metadata", ""))
         if metadata.rest:
@@ -268,35 +268,37 @@ class TextParser:
         instruction.properties = {"value": hlo.ConstantAttr(digest)}
         return end
 
-    def _operands(self, position: int, computation: RawComputation) -> tuple[list[str], int]:
-        """Names of the operands and the position behind the closing parenthesis."""
+    def _operands(self, position: int) -> tuple[list[str], list[hlo.Attribute | None] | None, int]:
+        """Names of the operands, the types before them if there are any, and the position behind the parenthesis."""
         match = _OPERANDS.match(self.text, position)
         if match is not None:
             names = match.group(1).replace("%", "").replace(" ", "").split(",")
             # "a b" would have become one name; only typed operands have such a space, and those have brackets
             if all(names) and " " not in match.group(1).strip().replace(", ", ""):
-                return names, match.end()
+                return names, None, match.end()
             if names == [""]:
-                return [], match.end()
+                return [], None, match.end()
         source = self.source
         operands: list[str] = []
+        types: list[hlo.Attribute | None] = []
         scan = source.skip(position)
         while source.at(scan) != ")":
             typed = _TYPED_OPERAND.match(self.text, scan)
             if typed is not None:
                 dtype, dims, layout, name = typed.groups()
                 scan = typed.end()
-                if dtype is not None:
-                    self.types.array(dtype, dims, layout, typed.start())
+                known = None if dtype is None else self.types.array(dtype, dims, layout, typed.start())
             else:
+                known = None
                 if source.at(scan) == "(" or re.compile(r"[a-z]\w*\[").match(self.text, scan):
-                    _, scan = self.types.read(scan)
+                    known, scan = self.types.read(scan)
                 name, scan = source.identifier(scan, "the name of an operand")
             operands.append(name)
+            types.append(known.type if known else None)
             scan = source.skip(scan)
             if source.at(scan) != ")":
                 scan = source.skip(source.expect(scan, ",", "or ')' between operands"))
-        return operands, scan + 1
+        return operands, types if any(types) else None, scan + 1
 
     def _attributes(
         self, position: int, computation: RawComputation | None = None, depth: int = 0

@@ -279,7 +279,10 @@ class ProtoReader:
         if not isinstance(type_, hlo.ArrayType):
             raise self.error(f"expected a constant of an array type, found {type_text(type_)}", loc=loc)
         shape = type_.data
-        flat = self._elements(literal, shape, loc)
+        try:
+            flat = self._elements(literal, shape, loc)
+        except WireError as problem:
+            raise self.error(f"byte {problem.position}: {problem.message}", loc=loc) from None
         order = self._typed(literal["shape"][-1], loc) if "shape" in literal else TypedText(type_)
         if order.type != type_:
             raise self.error(f"expected a literal of {shape}, found {type_text(order.type)}", loc=loc)
