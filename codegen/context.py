@@ -123,6 +123,29 @@ class Context:
             return [view for view in derived if view is not None]
         raise AssertionError(f"value of {value.owner} has no home")
 
+    def literal(self, value: hlo.SSAValue) -> tuple[View, np.ndarray] | None:
+        """A view of a large constant by its own bytes (offsets from 0, no HBM yet), and the array; else None."""
+        source = base(value)
+        if not isinstance(source, hlo.OpResult) or not isinstance(source.op, hlo.ConstantOp):
+            return None
+        array = self.module.constants[source.op.value.data]
+        if array.size <= 1 or not array.flags.c_contiguous:
+            return None
+        view: View | None = linear(Alloc(Space.HBM, 0, array.nbytes), 0, source.op.shape.dtype, array.shape)
+        chain = []
+        while value is not source:
+            assert isinstance(value, hlo.OpResult)
+            chain.append(value.op)
+            value = value.op.operands[0]
+        for op in reversed(chain):
+            view = apply_view(op, view) if view is not None else None  # type: ignore[arg-type]
+        return None if view is None or view.dtype != source.op.shape.dtype else (view, array)
+
+    def homes_of_constant(self, value: hlo.SSAValue) -> View:
+        """The dense HBM home of the constant that ``value`` is a view of."""
+        (home,) = self._derived(base(value))
+        return home
+
     def _constant_home(self, op: hlo.ConstantOp) -> View:
         array = self.module.constants[op.value.data]
         dims = op.shape.dims

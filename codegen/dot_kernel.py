@@ -10,8 +10,10 @@ in SBUF; partial sums stay in PSUM over all of k, or are added up in SBUF where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
+
+import numpy as np
 
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, Ring
 from neuronx_cc.codegen.context import Context
@@ -23,7 +25,7 @@ from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
 TILE_ROWS = 128
@@ -41,6 +43,10 @@ class Side:
     batch: list[Atom]
     free: list[Atom]
     contracted: list[Atom]
+    data: np.ndarray | None = None
+    """Bytes of a constant operand that is still to be laid out for this contraction."""
+    laid_out: dict[tuple[int, int], View] = field(default_factory=dict)
+    """(first row, rows of a block) -> the constant's blocks."""
 
     @property
     def on_chip(self) -> bool:
@@ -51,6 +57,8 @@ class Side:
         """Whether the free dim is (on chip) or should be (HBM: k is contiguous) on the partitions."""
         if self.on_chip:
             return any(atom.partition for atom in self.free)
+        if self.data is not None:
+            return False
         inner = [atom for atom in self.contracted if atom.stride == itemsize(self.view.dtype) and atom.size > 1]
         return bool(inner) or not self.free
 
@@ -114,10 +122,16 @@ class _Dot:
         lhs_value, _ = self._source(self.op.lhs)
         rhs_value, _ = self._source(self.op.rhs)
         chosen = []
+        self.data: dict[hlo.SSAValue, np.ndarray] = {}
         for value, order, free in (
             (lhs_value, self.lhs_order, len(self.m_dims)),
             (rhs_value, self.rhs_order, len(self.n_dims)),
         ):
+            literal = self.context.literal(value)
+            if literal is not None:
+                self.data[value] = literal[1]
+                chosen.append(literal[0].transpose([*order[0], *order[1], *order[2]]))
+                continue
             for view in self._views(value, order):
                 batch, _, _ = self._classes(view, free)
                 if not view.in_sbuf or (batch.partition_atom is None and view.partition_atom is not None):
@@ -139,7 +153,7 @@ class _Dot:
             self.context.homes[self.op.result] = [self.context.new_hbm(self.op.result)]
             return
         lhs, rhs = self._choose()
-        for dtype in {self.pe_dtype, *(view.dtype for view in (lhs, rhs) if view.dtype in PE_DTYPES)}:
+        for dtype in sorted({self.pe_dtype, *(view.dtype for view in (lhs, rhs) if view.dtype in PE_DTYPES)}):
             self.context.identity(dtype)
         out = self._choose_output(lhs)
         self.context.homes[self.op.result] = [out]
@@ -193,8 +207,10 @@ class _Dot:
         if any(atom.partition for atoms in n.atoms[1:] for atom in atoms) or any(a.partition for a in b.atoms[2]):
             return False
         self.b_sizes, self.m_sizes, self.n_sizes, self.k_sizes = b.sizes, m.sizes, n.sizes, k.sizes
-        self.lhs = Side(self._source(self.op.lhs)[0], lhs, self.pe_dtype, b.atoms[0], m.atoms[0], k.atoms[0])
-        self.rhs = Side(self._source(self.op.rhs)[0], rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1])
+        left, right = self._source(self.op.lhs)[0], self._source(self.op.rhs)[0]
+        literal = self.data.get
+        self.lhs = Side(left, lhs, self.pe_dtype, b.atoms[0], m.atoms[0], k.atoms[0], literal(left))
+        self.rhs = Side(right, rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1], literal(right))
         self.out = out
         self.out_batch, self.out_m, self.out_n = b.atoms[2], m.atoms[1], n.atoms[1]
         return self._lane_dims()
@@ -244,6 +260,11 @@ class _Dot:
 
     def _run(self) -> None:
         self._budget()
+        for side in (self.lhs, self.rhs):
+            if side.data is not None and (self.accumulate_in_sbuf or len(self.segments) > 1):
+                home = self.context.homes_of_constant(side.value)
+                side.view = replace(side.view, alloc=home.alloc, offset=side.view.offset + home.offset)
+                side.data = None
         self.acc = self._psum_ring(4)
         needs_transpose = self.lhs.rows_on_lanes or self.rhs.rows_on_lanes
         self.turn = self._psum_ring(3) if needs_transpose else None
@@ -363,6 +384,9 @@ class _Dot:
         name: str,
     ) -> list[Block]:
         """For each segment a block [lanes, chunks, size] of ``side``: in place, loaded, or transposed."""
+        if side.data is not None:
+            source = self._literal_block(side, batch, at, tile_dim, size)
+            return [self._loaded(side, source, size, name, self.segments[0])]
         blocks = []
         for segment in self.segments:
             source = self._source_block(side, batch, at, tile_dim, size, segment, k_range)
@@ -372,10 +396,73 @@ class _Dot:
             if in_place:
                 blocks.append(source if len(source.dims) == 3 else _insert_chunk(source))
             elif side.rows_on_lanes:
-                blocks.append(self._transposed(side, source, size, name))
+                blocks.append(self._transposed(side, source, size, name, segment))
             else:
-                blocks.append(self._loaded(side, source, size, name))
+                blocks.append(self._loaded(side, source, size, name, segment))
         return blocks
+
+    def _literal_block(
+        self, side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int
+    ) -> Block:
+        """A block of a constant, stored so that each partition reads one contiguous run."""
+        total = side.free[tile_dim].size if tile_dim >= 0 else 1
+        block = self.n_block if side is self.rhs else self.m_block
+        start = 0 if size == min(block, total) else total // block * block
+        (segment,) = self.segments
+        others = [count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim]
+        chunks = prod(others) * segment.outer
+        width = itemsize(side.dtype)
+        if (start, size) not in side.laid_out:
+            side.laid_out[start, size] = self._lay_out(side, tile_dim, start, size, segment)
+        view = side.laid_out[start, size]
+        outer = [(atom, index) for atom, index in zip(side.batch, batch, strict=True)]
+        outer += [(atom, at[dim]) for dim, atom in enumerate(side.free) if dim != tile_dim]
+        count = (total - start) // size * size
+        stride = count * segment.lanes * chunks * width
+        offset = Affine(view.offset)
+        for atom, index in reversed(outer):
+            offset = offset + index * stride
+            stride *= atom.size
+        if tile_dim >= 0:
+            offset = offset + (at[tile_dim] + -start) * (segment.lanes * chunks * width)
+        dims = (Atom(segment.lanes, chunks * size * width), Atom(chunks, size * width), Atom(size, width))
+        return Block(view.alloc, side.dtype, offset, dims)
+
+    def _lay_out(self, side: Side, tile_dim: int, start: int, size: int, segment: Segment) -> View:
+        """Register the constant as [batch..., other free dims..., blocks, lanes, chunks, rows of a block]."""
+        assert side.data is not None
+        atoms = [*side.batch, *side.free, *side.contracted]
+        raw = side.data.reshape(-1)
+        base = raw[side.view.offset // raw.itemsize :]
+        array = np.lib.stride_tricks.as_strided(
+            base, [atom.size for atom in atoms], [atom.stride for atom in atoms], writeable=False
+        )
+        batch, free = len(side.batch), len(side.free)
+        if tile_dim >= 0:
+            stop = start + (side.free[tile_dim].size - start) // size * size
+            array = array[(slice(None),) * (batch + tile_dim) + (slice(start, stop),)]
+        array = array.astype(NUMPY_DTYPE[side.dtype])
+        lane_axis = batch + free + self.k_dim
+        shape = list(array.shape)
+        if self.k_dim >= 0:
+            shape[lane_axis : lane_axis + 1] = [segment.outer, segment.lanes]
+        else:
+            lane_axis = len(shape)
+            shape += [1, 1]
+        row_axis = batch + tile_dim if tile_dim >= 0 else len(shape)
+        if tile_dim >= 0:
+            shape[row_axis : row_axis + 1] = [shape[row_axis] // size, size]
+            lane_axis += 1
+        else:
+            shape += [1, 1]
+        array = array.reshape(shape)
+        others = [axis for axis in range(batch + free + (tile_dim >= 0)) if axis not in (row_axis, row_axis + 1)]
+        others = [axis for axis in others if axis not in (lane_axis, lane_axis + 1)]
+        rest = [axis for axis in range(len(shape)) if axis not in (*others, row_axis, row_axis + 1, lane_axis, lane_axis + 1)]
+        order = [*others, row_axis, lane_axis + 1, *rest, lane_axis, row_axis + 1]
+        laid_out = np.ascontiguousarray(array.transpose(order))
+        name = f"{hlo.loc_of(side.value).name}.{start}"
+        return self.context.constant(laid_out, side.dtype, name)
 
     def _source_block(
         self,
@@ -413,11 +500,11 @@ class _Dot:
         dims = (rows, *chunks, lanes) if side.rows_on_lanes else (lanes, *chunks, rows)
         return Block(side.view.alloc, side.view.dtype, offset, dims)
 
-    def _loaded(self, side: Side, source: Block, size: int, name: str) -> Block:
+    def _loaded(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
         """DMA a block with k on the partitions, casting on the way."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[0].size
-        tile = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block", self._buffers(name))
+        tile = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name))
         target = _spread_chunks(tile, chunks)
         if side.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
@@ -448,11 +535,11 @@ class _Dot:
             self._rings_by_key: dict[tuple[str, int, int], Ring] = {}
         return self._rings_by_key
 
-    def _transposed(self, side: Side, source: Block, size: int, name: str) -> Block:
+    def _transposed(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
         """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[-1].size
-        out = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block", self._buffers(name))
+        out = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name))
         if source.dims[0].partition and source.dtype not in PE_DTYPES:
             cast = self._dense_tile(
                 "f32", [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{name} cast", 1
