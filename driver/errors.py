@@ -32,6 +32,9 @@ CATALOGUE: dict[str, Entry] = {
     "EARG904": Entry("target not supported", "Code is generated for NeuronCore-v2 only.", "use trn1, trn1n or inf2"),
     "EARG905": Entry("contradicting options", "These options exclude each other.", "give one of them"),
     "EARG906": Entry("not a module", "The Python API was given something that is no HLO.", "pass HLO or a lowered JAX"),
+    "EARG907": Entry(
+        "bad machine description", "A machine description or setting is not valid.", "see runtime/machines"
+    ),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),
     # structure and shapes
@@ -100,14 +103,13 @@ CATALOGUE: dict[str, Entry] = {
         "An instruction exceeds a limit of the instruction format; the program is larger than the format holds.",
         "report it with the module; a smaller batch may avoid it",
     ),
+    "EBIR903": Entry("illegal instruction", "An instruction breaks a rule of the instruction set.", "report it"),
     "EBIR902": Entry("damaged program", "The instruction streams of a NEFF break a rule.", "compile the module again"),
     "IDOT001": Entry("contraction", "A dot reached code generation that it has no form for.", "report it"),
     "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "report it"),
     "IRED001": Entry("reduction", "A reduction reached code generation that it has no form for.", "report it"),
     # running
     "ENEF901": Entry("not a loadable NEFF", "The file is no NEFF, or it is damaged.", "compile the module again"),
-    "ENRT001": Entry("inputs do not fit", "The inputs are not those of the program.", "see neuronx-cc inspect"),
-    "ENRT002": Entry("constants do not fit", "A constant of the program is missing or of wrong size.", "compile again"),
     "EOOB001": Entry("access out of bounds", "An instruction addressed memory that is not there.", "report it"),
     "ERUN001": Entry("inputs do not fit", "The inputs are not those of the module.", "check number, shapes and types"),
     "ERUN902": Entry("check failed", "A value differs from the reference semantics beyond rounding.", "report it"),

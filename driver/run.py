@@ -3,24 +3,27 @@
 Input: a NEFF, and an ``.npz`` of inputs or a seed for random ones. Output: an ``.npz`` of outputs, a report.
 """
 
-import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from neuronx_cc import runtime
 from neuronx_cc.driver import files
-from neuronx_cc.driver.check import Check, check
-from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.log import Log
-from neuronx_cc.driver.options import COMPILE
-from neuronx_cc.driver.parse import Parsed, from_keywords
-from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import Array, random_inputs, read_inputs, write_outputs
 from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
-from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.machine import load as load_machine
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.types import shape
-from neuronx_cc.runtime import RunResult, load
+from neuronx_cc.runtime import RunResult
+
+if TYPE_CHECKING:
+    from neuronx_cc.driver.check import Check
+
+MACHINES = Path(runtime.__file__).with_name("machines")
 
 
 def run_command(session: Session) -> int:
@@ -36,15 +39,17 @@ def run_command(session: Session) -> int:
     data = files.read(path, "NEFF")
     session.module = (path, data)
     neff = Neff.from_bytes(data)
-    source = find_module(neff, path, parsed.text_or_none("module")) if parsed.flag("check") else None
+    machine = _machine(parsed, neff)
+    checker = _checker(parsed, neff, session) if parsed.flag("check") else None
     session.enter("reading the inputs")
     inputs = _inputs(parsed, neff)
     session.enter("running")
-    result = load(neff).run(
+    result = runtime.load(neff).run(
         inputs,
         timing_only=parsed.flag("timing_only"),
         stochastic_rounding_seed=parsed.integer_or_none("stochastic_rounding"),
         trace=parsed.text_or_none("trace") is not None,
+        machine=machine,
     )
     session.enter("writing the results")
     if parsed.text_or_none("outputs"):
@@ -52,9 +57,9 @@ def run_command(session: Session) -> int:
     if parsed.text_or_none("trace"):
         files.write_text(parsed.text("trace"), json.dumps(result.trace), RunError)
     outcome = None
-    if source is not None:
+    if checker is not None:
         session.enter("checking against the reference semantics")
-        outcome = _check(neff, source, inputs, result.outputs, session)
+        outcome = checker(inputs, result.outputs)
     _print(parsed, result, outcome)
     if outcome is not None and not outcome.passed:
         loc = outcome.divergence.loc if outcome.divergence else NO_LOC
@@ -62,7 +67,15 @@ def run_command(session: Session) -> int:
     return 0
 
 
-def _print(parsed: Parsed, result: RunResult, outcome: Check | None) -> None:
+def _checker(parsed: Parsed, neff: Neff, session: Session) -> "Callable[[list[Array], list[Array]], Check]":
+    """Finds the module before time is spent on the simulation; running a NEFF without ``--check`` needs no compiler."""
+    from neuronx_cc.driver.check_neff import check_neff, find_module
+
+    source = find_module(neff, parsed.files[0], parsed.text_or_none("module"))
+    return lambda inputs, outputs: check_neff(neff, source, inputs, outputs, session)
+
+
+def _print(parsed: Parsed, result: RunResult, outcome: "Check | None") -> None:
     """The report, as text or JSON, and the outcome of the check."""
     report = result.report.to_json() if result.report is not None else {}
     if parsed.flag("json"):
@@ -100,39 +113,9 @@ def _inputs(parsed: Parsed, neff: Neff) -> list[Array]:
     return [] if parsed.flag("timing_only") else random_inputs(parameters, parsed.integer("seed"))
 
 
-def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes]:
-    """The file that ``neff`` was compiled from, told by its digest: ``explicit``, or by name beside the NEFF or here.
-
-    Raises ``RunError`` ERUN903 when it is not found or is another one.
-    """
-    name, digest = neff.options.get(MODULE_NAME), neff.options.get(MODULE_DIGEST)
-    if not isinstance(name, str) or not isinstance(digest, str):
-        raise RunError("ERUN903", "the NEFF does not say which module it was compiled from", "compile it from a file")
-    if explicit is not None:
-        data = files.read(explicit, "module")
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise RunError("ERUN903", f"{explicit} is not the module that the NEFF was compiled from ({name})")
-        return explicit, data
-    for folder in (Path(path).parent, Path()):
-        candidate = folder / name
-        if name and candidate.is_file():
-            data = files.read(str(candidate), "module")
-            if hashlib.sha256(data).hexdigest() == digest:
-                return str(candidate), data
-    raise RunError("ERUN903", f"--check needs the module that the NEFF was compiled from; {name!r} is not found")
-
-
-def _check(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array], session: Session) -> Check:
-    """Repeat import and passes with the recorded options, and judge ``outputs``."""
-    from neuronx_cc.hlo_import import load_module
-
-    known = {option.key for option in COMPILE.options}
-    parsed = from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
-    module = load_module(source[1], source[0])
-    # what the passes warn of was said when the NEFF was compiled
-    run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed))
-
-    def rerun(changed: HloModule) -> list[Array]:
-        return load(generate(changed, parsed, [])).run(inputs).outputs
-
-    return check(module, inputs, outputs, rerun)
+def _machine(parsed: Parsed, neff: Neff) -> Machine | None:
+    """The description that ``--machine`` and ``--set`` ask for; None for the target's own."""
+    path, settings = parsed.text_or_none("machine"), parsed.names("set")
+    if path is None and not settings:
+        return None
+    return load_machine(path or MACHINES / f"{neff.target}.toml").with_settings(settings)

@@ -33,17 +33,17 @@ def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
         index = keys.get(key, names.get(key))
         if index is None:
             raise RunError(
-                "ENRT001",
+                "ERUN001",
                 f"{path}: no parameter is called {key!r}{closest(key, (*keys, *names))}",
                 f"the program has {_signature(parameters)}",
             )
         if index in found:
-            raise RunError("ENRT001", f"{path}: {found[index][0]!r} and {key!r} are both parameter {index}")
+            raise RunError("ERUN001", f"{path}: {found[index][0]!r} and {key!r} are both parameter {index}")
         found[index] = (key, array)
     missing = [index for index in range(len(parameters)) if index not in found]
     if missing:
         raise RunError(
-            "ENRT001",
+            "ERUN001",
             f"{path}: no value for parameter {', '.join(map(str, missing))}",
             f"the program has {_signature(parameters)}",
         )
@@ -53,7 +53,7 @@ def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
 def fit(array: Array, shape: Shape, key: str) -> Array:
     """``array`` as stored elements of ``shape``; raises ``RunError`` unless type and dimensions agree."""
     if array.shape != shape.dims:
-        raise RunError("ENRT001", f"input {key} should be {shape}, found dimensions {list(array.shape)}")
+        raise RunError("ERUN001", f"input {key} should be {shape}, found dimensions {list(array.shape)}")
     wanted = shape.numpy_dtype
     if array.dtype == wanted:
         return array
@@ -65,9 +65,9 @@ def fit(array: Array, shape: Shape, key: str) -> Array:
         narrow = array.astype(wanted)
         if np.array_equal(narrow.astype(array.dtype), array):
             return narrow
-        raise RunError("ENRT001", f"input {key} should be {shape}, found values outside 4 bits")
+        raise RunError("ERUN001", f"input {key} should be {shape}, found values outside 4 bits")
     raise RunError(
-        "ENRT001",
+        "ERUN001",
         f"input {key} should be {shape}, found {array.dtype}",
         f"convert it with .astype({wanted.name!r}); 16-bit and 8-bit floats may also be raw V{wanted.itemsize} arrays",
     )
@@ -114,12 +114,12 @@ def _load(path: str, count: int) -> Mapping[str, Array]:
         raise RunError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None
     except Exception as error:
         # numpy, zipfile and zlib raise about ten kinds of exceptions for damaged files
-        raise RunError("ENRT001", f"{path} is no readable .npz file: {error}", "write it with numpy.savez") from None
+        raise RunError("ERUN001", f"{path} is no readable .npz file: {error}", "write it with numpy.savez") from None
     if named is None:
-        raise RunError("ENRT001", f"{path} is one array; the program takes {count}", "write them with numpy.savez")
+        raise RunError("ERUN001", f"{path} is one array; the program takes {count}", "write them with numpy.savez")
     for key, array in named.items():
         if not isinstance(array, np.ndarray):
-            raise RunError("ENRT001", f"{path}: {key!r} is no array", "write it with numpy.savez")
+            raise RunError("ERUN001", f"{path}: {key!r} is no array", "write it with numpy.savez")
     return named
 
 

@@ -37,7 +37,7 @@ def fail_with(error, command=COMPILE, argv=("graph.hlo",)):
     [
         (UsageError("EARG901", "unknown option --x"), 2),
         (CompileError("EVRF001", "no triangular-solve"), 70),
-        (RunError("ENRT001", "inputs"), 1),
+        (RunError("ERUN001", "inputs"), 1),
         (MemoryError(), 70),
         (ZeroDivisionError("division by zero"), 70),
         (RecursionError("too deep"), 70),

@@ -75,7 +75,7 @@ def test_misfits(change, mentions, tmp_path):
     np.savez(tmp_path / "x.npz", **named)
     with pytest.raises(RunError, match=mentions) as caught:
         tensors.read_inputs(str(tmp_path / "x.npz"), PARAMETERS)
-    assert caught.value.code == "ENRT001"
+    assert caught.value.code == "ERUN001"
 
 
 def test_objects_are_refused(tmp_path):

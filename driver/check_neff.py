@@ -1,0 +1,58 @@
+"""``run --check`` around ``check.py``: finds the module of a NEFF and repeats its passes.
+
+Input: a NEFF with the options and the digest of the module it was compiled from, inputs and simulated outputs.
+"""
+
+import hashlib
+from pathlib import Path
+
+from neuronx_cc import runtime
+from neuronx_cc.driver import files
+from neuronx_cc.driver.check import Array, Check, check
+from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.log import Log
+from neuronx_cc.driver.options import COMPILE
+from neuronx_cc.driver.parse import from_keywords
+from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.neff import Neff
+
+
+def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes]:
+    """The file that ``neff`` was compiled from, told by its digest: ``explicit``, or by name beside the NEFF or here.
+
+    Raises ``RunError`` ERUN903 when it is not found or is another one.
+    """
+    name, digest = neff.options.get(MODULE_NAME), neff.options.get(MODULE_DIGEST)
+    if not isinstance(name, str) or not isinstance(digest, str):
+        raise RunError("ERUN903", "the NEFF does not say which module it was compiled from", "compile it from a file")
+    if explicit is not None:
+        data = files.read(explicit, "module")
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise RunError("ERUN903", f"{explicit} is not the module that the NEFF was compiled from ({name})")
+        return explicit, data
+    for folder in (Path(path).parent, Path()):
+        candidate = folder / name
+        if name and candidate.is_file():
+            data = files.read(str(candidate), "module")
+            if hashlib.sha256(data).hexdigest() == digest:
+                return str(candidate), data
+    raise RunError("ERUN903", f"--check needs the module that the NEFF was compiled from; {name!r} is not found")
+
+
+def _check(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array], session: Session) -> Check:
+    """Repeat import and passes with the recorded options, and judge ``outputs``."""
+
+    known = {option.key for option in COMPILE.options}
+    parsed = from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
+    module = load_module(source[1], source[0])
+    # what the passes warn of was said when the NEFF was compiled
+    run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed))
+
+    def rerun(changed: HloModule) -> list[Array]:
+        return runtime.load(generate(changed, parsed, [])).run(inputs).outputs
+
+    return check(module, inputs, outputs, rerun)
