@@ -126,8 +126,8 @@ class TextParser:
         head = _HEAD.match(text, position)
         if head is not None:
             root, name, dtype, dims, layout, opcode = head.groups()
-            typed = self.types.array(dtype, dims, layout, head.start(3))
-            scan = head.end()
+            type_start, scan = head.start(3), head.end()
+            typed = self.types.array(dtype, dims, layout, type_start)
         else:
             start = _SLOW_HEAD.match(text, position)
             if start is None:
@@ -135,14 +135,14 @@ class TextParser:
                     position, f"expected an instruction such as 'a = f32[2] add(b, c)', found {source.found(position)}"
                 )
             root, name = start.groups()
-            typed, scan = self.types.read(start.end())
+            type_start = start.end()
+            typed, scan = self.types.read(type_start)
             scan = source.skip(scan)
             match = _OPCODE.match(text, scan)
             if match is None:
                 raise source.error(scan, f"expected an opcode and '(', found {source.found(scan)}")
             opcode, scan = match.group(1), match.end()
         opcode_position = scan - 1 - len(opcode)
-        type_start = head.start(3) if head is not None else start.end()
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
         if opcode == "constant":
             scan = self._constant(scan, instruction)

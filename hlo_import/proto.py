@@ -87,7 +87,7 @@ class ProtoReader:
         # one number per instruction stands for its position
         self._instructions: list[Loc] = []
         records = [self._computation(computation, computation is entry) for computation in computations]
-        header = ()
+        header: tuple[tuple[str, str], ...] = ()
         if proto.get("frontend_attributes", {}).get("map"):
             header = (("frontend_attributes", frontend_text(proto["frontend_attributes"])),)
         return RawModule(

@@ -1,5 +1,6 @@
 """What both front ends (text, protos) hand to the builder: computations as plain records, nothing resolved yet."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +24,7 @@ class RawInstruction:
     key: str | int
     opcode: str
     type: hlo.Attribute
-    operands: list[str] | list[int]
+    operands: Sequence[str | int]
     properties: Properties
     loc: Loc
     position: int

@@ -20,7 +20,8 @@ def parse_stablehlo(data: bytes, source: str = "") -> hlo.HloModule:
     """
     name = source or "<stablehlo>"
     try:
-        from jaxlib import _jax
+        # jaxlib gives its extension modules no type stubs under this name
+        from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
     except ImportError as problem:
         raise UsageError(
             "EVRF064",

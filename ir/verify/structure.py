@@ -1,8 +1,7 @@
 """The cheap check that always runs: definitions before uses, one return per computation, callees before callers."""
 
 from neuronx_cc.ir.errors import CompileError, Loc
-from neuronx_cc.ir.hlo import Alias, ComputationOp, HloModule, HloOp, ReturnOp, SSAValue, StrsAttr, TupleType
-from neuronx_cc.ir.hlo.attrs import Attribute
+from neuronx_cc.ir.hlo import Alias, Attribute, ComputationOp, HloModule, HloOp, ReturnOp, SSAValue, StrsAttr, TupleType
 from neuronx_cc.ir.verify.op import CALL_FIELDS
 
 
