@@ -142,14 +142,16 @@ def fold(
     evaluator: Evaluator, name: str, arrays: Sequence[Array], initial: Sequence[Array], dimensions: Sequence[int]
 ) -> Value:
     """Folds ``arrays`` over ``dimensions`` by computation ``name``; one array, or a tuple of several."""
-    if not dimensions and not evaluator.is_elementwise(name):
-        return unpack(evaluator.call_on_arrays(name, *initial, *arrays))
     opcode = evaluator.binary_opcode(name)
     if opcode in _FOLDS and len(arrays) == 1:
         return _fold_fast(_FOLDS[opcode], arrays[0], initial[0], tuple(dimensions))
     kept = [dim for dim in range(arrays[0].ndim) if dim not in dimensions]
     order = [*sorted(dimensions), *kept]
-    rows = [x.transpose(order).reshape(-1, *(x.shape[dim] for dim in kept)) for x in arrays]
+    dims = arrays[0].shape
+    rows = [
+        x.transpose(order).reshape(_product([dims[dim] for dim in dimensions]), *(dims[dim] for dim in kept))
+        for x in arrays
+    ]
     # neighbours are combined pairwise, which keeps their order and needs only log2(n) calls
     while rows[0].shape[0] > 1:
         even = rows[0].shape[0] // 2 * 2

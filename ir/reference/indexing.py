@@ -60,8 +60,9 @@ def gather(op: hlo.GatherOp, operand: Array, indices: Array) -> Array:
     batch = starts.shape[:-1]
     gone = {*dims.collapsed_slice_dims, *dims.operand_batching_dims}
     kept = [size for dim, size in enumerate(sizes) if dim not in gone]
-    slices = operand[_window_indices(starts, sizes)] if operand.ndim else np.broadcast_to(operand, batch)
-    return np.moveaxis(slices.reshape(*batch, *kept), range(len(batch), len(batch) + len(kept)), dims.offset_dims)
+    slices = np.asarray(operand[_window_indices(starts, sizes)]) if operand.ndim else np.broadcast_to(operand, batch)
+    slices = slices.reshape((*batch, *kept))
+    return np.moveaxis(slices, range(len(batch), len(batch) + len(kept)), dims.offset_dims)
 
 
 def scatter(evaluator: Evaluator, op: hlo.ScatterOp, *args: Array) -> Value:

@@ -93,6 +93,7 @@ PROGRAMS: dict[str, Program] = {
     # reductions
     "argmax": (lambda x: jnp.argmax(x, axis=1), [np.round(f32(7, 130) * 2)]),
     "argmin-nan": (lambda x: jnp.argmin(x), [np.array([3, np.nan, 1], np.float32)]),
+    "argmax-of-nothing": (lambda x: jnp.argmax(x, axis=1), [f32(0, 5)]),
     "logsumexp": (lambda x: jax.nn.logsumexp(x, axis=(0, 2)), [f32(3, 4, 129)]),
     "variance": (lambda x: jnp.var(x, axis=1), [f32(5, 513)]),
     "any-all": (lambda x: (jnp.any(x > 1, 0), jnp.all(x > -1, 1)), [f32(5, 7)]),
