@@ -43,9 +43,10 @@ def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes
     raise RunError("ERUN903", f"--check needs the module that the NEFF was compiled from; {name!r} is not found")
 
 
-def _check(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array], session: Session) -> Check:
+def check_neff(
+    neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array], session: Session
+) -> Check:
     """Repeat import and passes with the recorded options, and judge ``outputs``."""
-
     known = {option.key for option in COMPILE.options}
     parsed = from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
     module = load_module(source[1], source[0])

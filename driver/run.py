@@ -77,7 +77,7 @@ def _checker(parsed: Parsed, neff: Neff, session: Session) -> "Callable[[list[Ar
 
 def _print(parsed: Parsed, result: RunResult, outcome: "Check | None") -> None:
     """The report, as text or JSON, and the outcome of the check."""
-    report = result.report.to_json() if result.report is not None else {}
+    report: dict[str, object] = result.report.to_json() if result.report is not None else {}
     if parsed.flag("json"):
         if outcome is not None:
             report["check"] = {"passed": outcome.passed, "error": outcome.error, "summary": outcome.summary}
