@@ -46,6 +46,11 @@ TF32_EXACT = (*MOVEMENT, *CHOOSING)
 
 def cast_all(module: HloModule, context: PassContext, dtype: str) -> None:
     """Apply the mode to every code computation of ``module``."""
+    entry = module.entry
+    for index, arg in enumerate(entry.block.args):
+        if _is_f32(arg):
+            loc = entry.parameter_loc(index)
+            context.precision.append(record(loc, "parameter", "result", "f32", "f32", "program input"))
     for computation in code_computations(module):
         if dtype == "tf32":
             _round_all(computation, context)

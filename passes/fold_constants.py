@@ -52,7 +52,7 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def fold(module: HloModule, limit: int | None) -> None:
     """One forward sweep; ``limit`` bounds the elements of operands and results, None lifts it."""
-    from neuronx_cc.ir.reference import evaluator
+    from neuronx_cc.ir.reference import CALLING, REFERENCE, evaluator
 
     apply = evaluator(module).apply
     for computation in module.computations():
@@ -63,6 +63,8 @@ def fold(module: HloModule, limit: int | None) -> None:
             if not all(type(source) in SYMBOLIC for source in sources):
                 continue
             if op.results[0].first_use is None or not isinstance(op.results[0].type, hlo.ArrayType):
+                continue
+            if op.opcode not in REFERENCE and op.opcode not in CALLING:
                 continue
             if all(isinstance(source, hlo.ConstantOp) for source in sources):
                 arrays = [module.constants[s.value.data] for s in sources if isinstance(s, hlo.ConstantOp)]

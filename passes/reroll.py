@@ -55,6 +55,7 @@ class Numbering:
             return self.of("x")
         if value in seen:
             return seen[value]
+        seen[value] = -1  # counts towards the limit while its operands are numbered
         op = defining_op(value)
         number = splat_number(value, module)
         if number is not None:
