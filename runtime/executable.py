@@ -14,9 +14,14 @@ import numpy as np
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.ir.isa.program import Program, Variable
+from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
+from neuronx_cc.runtime.clock import simulate
 from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.report import RunReport, make_report
+from neuronx_cc.runtime.targets import find_machine
+from neuronx_cc.runtime.trace import make_trace
 from neuronx_cc.runtime.values import Executor
 
 
@@ -25,8 +30,9 @@ class RunResult:
     """``outputs`` in the order of the program's results (empty after a timing-only run)."""
 
     outputs: list[Array]
-    report: Any = None
-    trace: Any = None
+    report: RunReport
+    trace: dict[str, Any] | None = None
+    """A Chrome / Perfetto trace, when asked for."""
 
 
 @dataclass(slots=True)
@@ -46,6 +52,7 @@ class Executable:
         self._io = _io(program)
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
+        self._reports: dict[object, RunReport] = {}
         self._volatile = _complement(
             [(v.offset, v.offset + v.nbytes) for v in (*self._io.inputs, *self._io.constants)], program.hbm_bytes
         )
@@ -62,14 +69,19 @@ class Executable:
         timing_only: bool = False,
         stochastic_rounding_seed: int | None = None,
         trace: bool = False,
-        machine: Any = None,
+        machine: Machine | str | None = None,
         check_races: bool = True,
     ) -> RunResult:
-        """Run once. Raises RunError for wrong inputs, faults, races and deadlocks."""
+        """Run once: check for races, compute the values (unless ``timing_only``), and time the program.
+
+        ``machine`` is a description, or the name of a known one or a path; the program's own target is the default.
+        Raises RunError for wrong inputs, faults, races and deadlocks.
+        """
         if check_races:
             races.check(self.program)
+        report, events = self._time(find_machine(self.machine_name if machine is None else machine), trace)
         if timing_only:
-            return RunResult([])
+            return RunResult([], report, events)
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
         memory = executor.memory
@@ -77,7 +89,17 @@ class Executable:
         for variable, array in zip(self._io.inputs, arrays, strict=True):
             memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
         executor.run()
-        return RunResult([self._result(memory, variable) for variable in self._io.outputs])
+        return RunResult([self._result(memory, variable) for variable in self._io.outputs], report, events)
+
+    def _time(self, machine: Machine, trace: bool) -> tuple[RunReport, dict[str, Any] | None]:
+        """The timing does not depend on data, so each machine is simulated once."""
+        key = (machine.name, machine.key())
+        if trace or key not in self._reports:
+            timing = simulate(self.program, machine, trace)
+            self._reports[key] = make_report(self.program, timing, machine)
+            if trace:
+                return self._reports[key], make_trace(self.program, timing)
+        return self._reports[key], None
 
     def __call__(self, *inputs: Array) -> list[Array]:
         """The outputs for ``inputs``."""

@@ -16,6 +16,7 @@ from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Record, Ref, Stream
 from neuronx_cc.ir.isa.programs import PROGRAMS
 from neuronx_cc.ir.isa.semantics import SEMANTICS
+from neuronx_cc.runtime.blas import one_thread
 from neuronx_cc.runtime.memory import Memory, View
 
 Step: TypeAlias = Callable[[], None]
@@ -52,7 +53,7 @@ class Executor:
         self._counters.clear()
         if self.state.rounding is not None:
             self.state.rounding.instruction = 0
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), one_thread():
             for step in self._steps:
                 step()
 

@@ -103,14 +103,16 @@ COMPARE: dict[str, Callable[[Array, Array], Array]] = {
 
 def total_order_key(x: Array) -> Array:
     """Signed integers that sort as IEEE total order sorts floats (-NaN < -inf < ... < -0 < +0 < ... < NaN)."""
-    bits = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}").reshape(x.shape)
-    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+    bits: Array = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}").reshape(x.shape)
+    flipped: Array = bits ^ np.iinfo(bits.dtype).max
+    return np.where(bits < 0, flipped, bits)
 
 
 def count_leading_zeros(x: Array) -> Array:
     """Leading zero bits of each element (up to 32-bit elements), int64."""
     exponent: Array = np.frexp(unsigned(x).astype(np.float64))[1]
-    return np.subtract(x.dtype.itemsize * 8, exponent.astype(np.int64))
+    zeros: Array = x.dtype.itemsize * 8 - exponent.astype(np.int64)
+    return zeros
 
 
 def population_count(x: Array) -> Array:

@@ -1,0 +1,182 @@
+"""Verifies instructions against the instruction table and the access rules of the machine.
+
+``verify_instr(instr, machine)`` raises CompileError EBIR903 naming every rule that is broken. Access rules: legal start
+partitions, contiguous partitions, free dims and their 16-bit fields, elements per instruction, capacity, PSUM banks,
+and which operands must agree in counts. Addresses are checked with registers at 0; the loader checks their range.
+Source: hardware sheet sections 1.4 to 1.6 and 3.4.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import DMA_STREAMS, MAX_FREE_DIMS, Instr, Ref, Space
+from neuronx_cc.ir.isa.table import BITVEC, TABLE, Role, Row
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.types import itemsize
+
+MAX_COUNT = 65535
+MAX_STRIDE = 32768
+"""Limits of the 16-bit fields of an access pattern; strides in elements."""
+
+
+def verify_instr(instr: Instr, machine: Machine) -> None:
+    """Raises CompileError EBIR903 when ``instr`` breaks a rule."""
+    found = list(problems(instr, machine))
+    if found:
+        raise CompileError("EBIR903", f"{instr.op} on {instr.stream.name.lower()}: {'; '.join(found)}", "report it")
+
+
+def problems(instr: Instr, machine: Machine) -> Iterator[str]:
+    """Sentences about the rules that ``instr`` breaks."""
+    row = TABLE.get(instr.op)
+    if row is None:
+        yield f"there is no instruction {instr.op!r}"
+        return
+    if instr.stream not in row.streams:
+        yield f"runs on {', '.join(sorted(stream.name.lower() for stream in row.streams))} only"
+    outs, ins = _roles(row.outs, instr, len(instr.outs)), _roles(row.ins, instr, len(instr.ins))
+    if outs is None or ins is None:
+        yield f"{len(instr.outs)} results and {len(instr.ins)} sources do not fit its operands and flags"
+        return
+    yield from _modifiers(instr, row)
+    operands = [*zip(outs, instr.outs, strict=True), *zip(ins, instr.ins, strict=True)]
+    for role, ref in operands:
+        for problem in _operand(role, ref, machine, instr.stream in DMA_STREAMS):
+            yield f"{role.name}: {problem}"
+    if any(not ref.dims for _, ref in operands):
+        return
+    yield from _counts(instr, row, operands, machine)
+
+
+def _roles(roles: tuple[Role, ...], instr: Instr, given: int) -> list[Role] | None:
+    """The roles of the operands at hand, or None when their number is wrong."""
+    needed = [role for role in roles if not role.when or role.when in instr.flags]
+    optional = [role for role in roles if role.when == "optional"]
+    if given == len(needed):
+        return needed
+    return [*needed, *optional] if given == len(needed) + len(optional) else None
+
+
+def _modifiers(instr: Instr, row: Row) -> Iterator[str]:
+    if not len(row.alu) - row.alu_optional <= len(instr.alu) <= len(row.alu):
+        yield f"{len(instr.alu)} operators, takes {len(row.alu)}"
+    for op, allowed in zip(instr.alu, row.alu, strict=False):
+        if op not in allowed:
+            yield f"has no operator {op!r}"
+    least, most = row.imm
+    if not least <= len(instr.imm) <= most:
+        yield f"{len(instr.imm)} constants, takes {least} to {most}"
+    unknown = instr.flags - row.flags
+    if unknown:
+        yield f"has no flag {', '.join(sorted(unknown))}"
+    if any(role.when == "optional" for role in row.ins) and len(instr.ins) == 1 and not instr.imm:
+        yield "needs a constant or a second source"
+    bitwise = [op in BITVEC or op == "bitwise_not" for op in instr.alu]
+    if any(bitwise) and row.alu and BITVEC & row.alu[0]:
+        if not all(bitwise):
+            yield "mixes arithmetic and bit operators"
+        if len({itemsize(ref.dtype) for ref in (*instr.outs, *instr.ins)}) > 1:
+            yield "bit operators need elements of one width"
+
+
+def _operand(role: Role, ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
+    if ref.space not in role.spaces:
+        yield f"lies in {ref.space.name}, not in {' or '.join(sorted(space.name for space in role.spaces))}"
+    if ref.dtype not in role.dtypes:
+        yield f"element type {ref.dtype}"
+        return
+    if any(count < 1 for count in ref.counts):
+        yield f"counts {list(ref.counts)}"
+    if ref.space is Space.HBM:
+        if len(ref.dims) > MAX_FREE_DIMS + 1:
+            yield f"{len(ref.dims)} dims"
+        return
+    if not ref.dims:
+        yield "no partition dim"
+        return
+    yield from _on_chip(ref, machine, by_dma)
+
+
+def _on_chip(ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
+    lanes, free = ref.dims[0][0], ref.dims[1:]
+    if ref.dims[0][1] != 0:
+        yield "a partition stride"
+    if ref.partition + lanes > machine["memory.partitions"]:
+        yield f"{lanes} partitions from {ref.partition} on"
+    elif not by_dma and ref.partition not in starts(lanes):
+        yield f"{lanes} partitions cannot start at {ref.partition}"
+    if len(free) > MAX_FREE_DIMS:
+        yield f"{len(free)} free dims"
+    size = itemsize(ref.dtype)
+    for count, stride in free:
+        if count > MAX_COUNT:
+            yield f"a count of {count}"
+        if not by_dma and not -MAX_STRIDE <= stride // size < MAX_STRIDE:
+            yield f"a stride of {stride // size} elements"
+        if stride % size and count > 1:
+            yield f"a stride of {stride} bytes for {ref.dtype}"
+    elements = prod(count for count, _ in free)
+    limit = machine["memory.psum_max_elements" if ref.space is Space.PSUM else "memory.sbuf_max_elements"]
+    if not by_dma and elements > limit:
+        yield f"{elements} elements a partition, at most {limit}"
+    reach = [(count - 1) * stride for count, stride in free]
+    low = ref.offset + sum(min(r, 0) for r in reach)
+    high = ref.offset + sum(max(r, 0) for r in reach) + size
+    capacity = machine["memory.psum_partition_bytes"]
+    if ref.space is Space.SBUF:
+        capacity = machine["memory.sbuf_partition_bytes"] - machine["sbuf.reserved_bytes"]
+    if low < 0 or high > capacity:
+        yield f"bytes [{low}, {high}) leave the {capacity} bytes of a partition"
+    bank = machine["memory.psum_bank_bytes"]
+    if ref.space is Space.PSUM and low // bank != (high - 1) // bank:
+        yield f"bytes [{low}, {high}) cross a PSUM bank"
+
+
+def starts(lanes: int) -> tuple[int, ...]:
+    """Partitions at which an access of ``lanes`` partitions may start (hardware sheet 1.5)."""
+    if lanes > 64:
+        return (0,)
+    return (0, 64) if lanes > 32 else (0, 32, 64, 96)
+
+
+def _counts(instr: Instr, row: Row, operands: list[tuple[Role, Ref]], machine: Machine) -> Iterator[str]:
+    tiles = {ref.counts for role, ref in operands if role.shape == "tile"}
+    if len(tiles) > 1:
+        yield f"counts differ: {', '.join(str(list(counts)) for counts in sorted(tiles))}"
+    lanes = {counts[0] for counts in tiles}
+    for role, ref in operands:
+        if role.shape == "lane" and (prod(ref.counts[1:]) != 1 or ref.counts[0] not in lanes):
+            yield f"{role.name}: counts {list(ref.counts)}, expected one element a partition"
+    streamed = [ref for role, ref in operands[len(instr.outs) :] if role.shape == "tile"]
+    if len(streamed) == 2 and all(ref.space is Space.PSUM for ref in streamed):
+        yield "both sources lie in PSUM"
+    counts = [ref.counts for _, ref in operands]
+    if row.rule == "affine":
+        steps = len(instr.imm) - (2 if row.alu else 1)
+        if steps != len(counts[0]):
+            yield f"{steps} steps for {len(counts[0])} dims"
+    elif row.rule != "same" and not _agree(row.rule, counts, machine):
+        yield f"counts {', '.join(str(list(c)) for c in counts)} do not fit each other"
+
+
+def _agree(rule: str, counts: list[tuple[int, ...]], machine: Machine) -> bool:
+    first, second = counts[0], counts[-1]
+    if rule == "stationary":
+        return first[0] <= int(machine["pe.rows"]) and prod(first[1:]) <= int(machine["pe.columns"])
+    if rule == "multiply":
+        columns, longest = int(machine["pe.columns"]), int(machine["pe.max_moving"])
+        return first[0] <= columns and prod(first[1:]) == prod(second[1:]) <= longest
+    if rule == "reduce":
+        whole = len(first) <= 2 and prod(first[1:]) == 1 and first[0] == second[0]
+        return whole or first == second[: len(first)]
+    if rule == "transpose":
+        return len(first) == len(second) == 2 and first == second[::-1] and max(first) <= 32
+    if rule == "partition_reduce":
+        return first[0] == 1 and first[1:] == second[1:]
+    if rule == "partition_broadcast":
+        return second[0] == 1 and first[1:] == second[1:]
+    if rule == "one":
+        return prod(first) == 1
+    tile, rows = (counts[0], counts[1]) if rule == "gather" else (counts[1], counts[0])
+    return tile[1:] == rows[1:] and tile[0] == counts[2][0] and prod(counts[2][1:]) == 1

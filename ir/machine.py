@@ -1,0 +1,152 @@
+"""Machine descriptions: every hardware number with its unit, evidence grade and source.
+
+A description is a TOML file of sections of entries, ``rate_limit = {value = 1.0, unit = "1", grade = "X", source =
+"..."}``. ``inherits = "other.toml"`` takes over what a file next to it says. Grades: D documented by the vendor, M
+measured by the vendor, T measured by a third party, X derived, A assumed. Values are looked up by dotted key,
+``machine["pe.rate_limit"]``; ``with_settings(["pe.rate_limit=0.87"])`` replaces some.
+"""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from neuronx_cc.ir.errors import UsageError
+
+Value = float | int | str
+GRADES = "DMTXA"
+POSITIVE = ("clock.", "memory.", "pe.rate_limit", "pe.ls_speedup", "dma.engines", "dma.bw", "dma.packet", "hbm.bw")
+"""Keys (by prefix) whose numbers must be above 0; all other numbers must not be below."""
+CHOICES: dict[str, tuple[str, ...]] = {
+    "excl.vec_pool_sbuf": ("arbitrate", "ignore"),
+    "excl.vec_act_psum": ("arbitrate", "ignore"),
+    "num.denormals": ("keep",),
+    "pe.tf32_input": ("nearest",),
+    "pe.int8": ("unsupported",),
+    "sram.stride16_policy": ("slow", "fast"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value with its evidence."""
+
+    value: Value
+    unit: str
+    grade: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine(Mapping[str, Value]):
+    """A frozen machine description. ``machine[key]`` raises UsageError EARG907 for an unknown key."""
+
+    name: str
+    entries: Mapping[str, Entry]
+
+    def __getitem__(self, key: str) -> Any:
+        entry = self.entries.get(key)
+        if entry is None:
+            raise _unknown(key, self.entries)
+        return entry.value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def with_settings(self, settings: Iterable[str]) -> "Machine":
+        """A copy with ``key=value`` settings. Raises UsageError EARG907 for unknown keys and unfit values."""
+        entries = dict(self.entries)
+        for setting in settings:
+            key, separator, text = setting.partition("=")
+            key = key.strip()
+            if not separator:
+                raise UsageError("EARG907", f"expected key=value, found {setting!r}", "for example pe.rate_limit=0.87")
+            if key not in entries:
+                raise _unknown(key, entries)
+            entries[key] = replace(
+                entries[key], value=_parse(key, text.strip(), entries[key].value), grade="A", source="set by the user"
+            )
+        return replace(self, entries=entries)
+
+    def key(self) -> tuple[tuple[str, Value], ...]:
+        """All values, as a hashable key for caches of results."""
+        return tuple((key, entry.value) for key, entry in self.entries.items())
+
+
+def load(path: str | PathLike[str]) -> Machine:
+    """Read and check a description. Raises UsageError EFIL901 (unreadable) or EARG907 (not a valid description)."""
+    return Machine(Path(path).stem, _entries(Path(path), ()))
+
+
+def _entries(path: Path, seen: tuple[Path, ...]) -> dict[str, Entry]:
+    if path in seen:
+        raise UsageError("EARG907", f"{path.name}: the description inherits from itself")
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError("EFIL901", f"cannot read the machine description {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError("EARG907", f"{path.name}: not a TOML file: {error}") from None
+    base = document.pop("inherits", None)
+    entries = _entries(path.parent / str(base), (*seen, path)) if base is not None else {}
+    for key, table in _flatten(document, path.name):
+        entries[key] = _entry(path.name, key, table)
+    return entries
+
+
+def _flatten(document: dict[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, table in document.items():
+        if not isinstance(table, dict):
+            raise UsageError("EARG907", f"{where}: {prefix}{name} is not {{value, unit, grade, source}}")
+        if "value" in table:
+            yield prefix + name, table
+        else:
+            yield from _flatten(table, where, f"{prefix}{name}.")
+
+
+def _entry(where: str, key: str, table: dict[str, Any]) -> Entry:
+    if set(table) != {"value", "unit", "grade", "source"}:
+        raise UsageError("EARG907", f"{where}: {key} needs value, unit, grade and source, found {', '.join(table)}")
+    if table["grade"] not in set(GRADES):
+        raise UsageError("EARG907", f"{where}: {key} has grade {table['grade']!r}, expected one of {', '.join(GRADES)}")
+    value = table["value"]
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise UsageError("EARG907", f"{where}: {key} has the value {value!r}, expected a number or a name")
+    _check(key, value)
+    return Entry(value, str(table["unit"]), table["grade"], str(table["source"]))
+
+
+def _parse(key: str, text: str, like: Value) -> Value:
+    if isinstance(like, str):
+        _check(key, text)
+        return text
+    try:
+        value: Value = int(text) if isinstance(like, int) else float(text)
+    except ValueError:
+        kind = "a whole number" if isinstance(like, int) else "a number"
+        raise UsageError("EARG907", f"{key} takes {kind}, found {text!r}") from None
+    _check(key, value)
+    return value
+
+
+def _check(key: str, value: Value) -> None:
+    choices = CHOICES.get(key)
+    if choices is not None and value not in choices:
+        raise UsageError("EARG907", f"{key} is {value!r}, expected {' or '.join(choices)}")
+    if isinstance(value, str):
+        return
+    least = "above 0" if key.startswith(POSITIVE) else "0 or more"
+    if not 0 <= value < float("inf") or (value == 0 and least == "above 0"):
+        raise UsageError("EARG907", f"{key} is {value}, expected a number {least}")
+
+
+def _unknown(key: str, entries: Mapping[str, Entry]) -> UsageError:
+    close = get_close_matches(key, entries, 1)
+    hint = f"did you mean {close[0]}?" if close else f"keys: {', '.join(list(entries)[:8])}, ..."
+    return UsageError("EARG907", f"the machine description has no key {key!r}", hint)

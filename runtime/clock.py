@@ -1,0 +1,309 @@
+"""The clock: a discrete-event simulation of the streams of one core.
+
+Input: a ``Program`` and a machine description. Output: a ``Timing``. Each stream issues its instructions in order; an
+instruction starts when its waits are met, its engine is free and no exclusive port is taken. Streams are advanced in
+the order of their next start times, so shared resources are served first come, first served.
+
+* An engine takes the next instruction ``duration`` after the start of this one; results are visible ``latency`` later.
+  An instruction that uses what one of the two before it wrote also waits for the engine's dependent latency.
+* TensorE loads the next stationary tile while it multiplies with this one.
+* The DMA engines are one server: a transfer keeps it for its total engine time over the number of engines, and is done
+  a fixed latency and the time of its busiest engine after its start. A queue starts transfers in order and completes
+  them in order; many may be under way.
+* VectorE and GpSimdE take turns on SBUF, VectorE and ScalarE on PSUM (hardware sheet 1.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from neuronx_cc.ir.errors import Loc, RunError
+from neuronx_cc.ir.isa.program import Program, Stream
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.runtime.clock_program import (
+    CLOCK_KEY,
+    CONTROL,
+    DMA,
+    LOAD,
+    MULTIPLY,
+    SECTION,
+    Item,
+    Node,
+    prepare,
+)
+
+GAPS = ("dependency", "port", "dma engines", "function table")
+"""Reasons for waiting other than a stream's semaphore."""
+
+
+@dataclass(slots=True, eq=False)
+class StreamTiming:
+    """What one stream did. Times in ns."""
+
+    stream: Stream
+    instructions: int = 0
+    active: float = 0.0
+    """Time in which at least one of its instructions was being carried out."""
+    waited: dict[str, float] = field(default_factory=dict)
+    """Idle time between instructions by what ended it: a stream's name or one of ``GAPS``."""
+    end: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One dynamic instruction of a trace. Times in ns; ``cause`` is the stream that it waited for last, or None."""
+
+    node: Node
+    stream: Stream
+    start: float
+    end: float
+    cause: Stream | None
+
+
+@dataclass(slots=True, eq=False)
+class Timing:
+    """Result of a simulation. ``total`` is in ns and excludes the preamble and postamble of a run."""
+
+    total: float
+    streams: dict[Stream, StreamTiming]
+    nodes: list[Node]
+    events: list[Event] | None = None
+
+
+class _Lane:
+    """State of a stream during the simulation."""
+
+    __slots__ = (
+        "active_until",
+        "cause",
+        "done",
+        "free",
+        "head",
+        "previous",
+        "ready",
+        "registers",
+        "software_free",
+        "stats",
+        "table",
+        "walk",
+    )
+
+    def __init__(self, stream: Stream, items: list[Item]) -> None:
+        self.registers = [0] * 64
+        self.walk = _walk(items, self.registers)
+        self.stats = StreamTiming(stream)
+        self.done: list[float] = []
+        self.free = 0.0
+        self.ready = 0.0
+        self.previous = (-1e30, -1e30)
+        """When the last and the last but one instruction ended their occupation."""
+        self.head: Node | None = None
+        self.cause: Stream | None = None
+        self.software_free = 0.0
+        self.active_until = 0.0
+        self.table = ""
+
+
+def _walk(items: list[Item], registers: list[int]) -> Iterator[Node]:
+    """Dynamic instructions of a stream in order; ``registers`` are current when one is yielded."""
+    for item in items:
+        if isinstance(item, Node):
+            yield item
+            continue
+        register, body = item.register, item.body
+        for index in range(item.count):
+            registers[register] = index
+            for phase, modulus in item.phases:
+                registers[phase] = (item.begun + index) % modulus
+            yield from _walk(body, registers)
+        item.begun += item.count
+
+
+class Clock:
+    """One simulation of one program."""
+
+    def __init__(self, program: Program, machine: Machine, trace: bool = False) -> None:
+        self.program = program
+        trees, self.nodes = prepare(program, machine)
+        self.lanes = {int(stream): _Lane(stream, items) for stream, items in sorted(trees.items())}
+        self.events: list[Event] | None = [] if trace else None
+        self._heap: list[tuple[float, int]] = []
+        self._blocked: dict[int, list[tuple[int, int]]] = {}
+        self._semaphore = float(machine["sem.latency_ns"])
+        self._table_load = float(machine["act.table_load_ns"])
+        self._background = machine["pe.ls_background_depth"] > 0
+        self._sbuf_exclusive = machine["excl.vec_pool_sbuf"] == "arbitrate"
+        self._psum_exclusive = machine["excl.vec_act_psum"] == "arbitrate"
+        self._dependent = {
+            int(stream): machine[f"{section}.dependent_cycles"] / machine[CLOCK_KEY[stream]]
+            for stream, section in SECTION.items()
+        }
+        self._dma_free = 0.0
+        self._port_free: dict[tuple[str, int], float] = {}
+        self._multiply_start = self._multiply_free = self._load_free = 0.0
+
+    def run(self) -> Timing:
+        """Simulate to the end. Raises RunError ERUN913 on a deadlock."""
+        for stream in self.lanes:
+            self._next(stream)
+        while self._heap:
+            _, stream = heappop(self._heap)
+            self._start(stream)
+            blocked = self._blocked.get(stream)
+            if blocked:
+                self._wake(stream, blocked)
+            self._next(stream)
+        if any(lane.head is not None for lane in self.lanes.values()):
+            raise self._deadlock()
+        stats = {Stream(stream): lane.stats for stream, lane in self.lanes.items()}
+        total = max((timing.end for timing in stats.values()), default=0.0)
+        return Timing(total, stats, self.nodes, self.events)
+
+    def _next(self, stream: int) -> None:
+        """Fetch the stream's next instruction and queue it, or note what it waits for."""
+        lane = self.lanes[stream]
+        lane.head = next(lane.walk, None)
+        if lane.head is not None:
+            self._resolve(stream, lane)
+
+    def _resolve(self, stream: int, lane: _Lane) -> None:
+        assert lane.head is not None
+        ready, cause = lane.free, None
+        for producer, count, coefs in lane.head.waits:
+            for register, coef in coefs:
+                count += coef * lane.registers[register]
+            if count <= 0:
+                continue
+            other = self.lanes.get(producer)
+            done = other.done if other is not None else ()
+            if len(done) < count:
+                self._blocked.setdefault(producer, []).append((count, stream))
+                return
+            at = done[count - 1] + self._semaphore
+            if at > ready:
+                ready, cause = at, producer
+        lane.ready = ready
+        lane.cause = None if cause is None else Stream(cause)
+        heappush(self._heap, (ready, stream))
+
+    def _wake(self, producer: int, blocked: list[tuple[int, int]]) -> None:
+        finished = len(self.lanes[producer].done)
+        due = [waiter for count, waiter in blocked if count <= finished]
+        if due:
+            blocked[:] = [entry for entry in blocked if entry[0] > finished]
+            for waiter in due:
+                self._resolve(waiter, self.lanes[waiter])
+
+    def _start(self, stream: int) -> None:
+        lane = self.lanes[stream]
+        node = lane.head
+        assert node is not None
+        begin, reason = lane.ready, ""
+        before = lane.free
+        if node.kind == DMA:
+            begin, end, done = self._transfer(lane, node)
+            reason = "dma engines" if begin > lane.ready else ""
+        elif node.kind == LOAD:
+            begin = max(begin, self._load_free, self._multiply_start if self._background else self._multiply_free)
+            end = self._load_free = begin + node.duration
+            done, lane.free = end + node.latency, begin
+        elif node.kind == MULTIPLY:
+            begin = max(begin, self._multiply_free, self._load_free)
+            end = self._multiply_free = begin + node.duration
+            self._multiply_start = lane.free = begin
+            done = end + node.latency
+        elif node.kind == CONTROL:
+            end = done = lane.free = begin + node.duration
+        else:
+            begin, reason = self._engine_start(stream, lane, node)
+            end = lane.free = begin + node.duration
+            lane.previous = (end, lane.previous[0])
+            done = end + node.latency
+        finished = lane.done
+        if finished and done < finished[-1]:
+            done = finished[-1]
+        finished.append(done)
+        self._account(lane, node, before, begin, end, done, reason)
+
+    def _engine_start(self, stream: int, lane: _Lane, node: Node) -> tuple[float, str]:
+        begin, reason = lane.ready, ""
+        for depends, ended in zip(node.dependent, lane.previous, strict=True):
+            if depends and ended + self._dependent[stream] > begin:
+                begin, reason = ended + self._dependent[stream], "dependency"
+        if node.table_set and node.table_set != lane.table:
+            lane.table = node.table_set
+            loaded = lane.free + self._table_load
+            if loaded > begin:
+                begin, reason = loaded, "function table"
+        for space, first, second, exclusive in (
+            ("sbuf", Stream.VECTOR, Stream.GPSIMD, self._sbuf_exclusive and node.uses_sbuf),
+            ("psum", Stream.VECTOR, Stream.SCALAR, self._psum_exclusive and node.uses_psum),
+        ):
+            if exclusive and stream in (first, second):
+                taken = self._port_free.get((space, second if stream == first else first), 0.0)
+                if taken > begin:
+                    begin, reason = taken, "port"
+        if node.uses_sbuf:
+            self._port_free["sbuf", stream] = begin + node.duration
+        if node.uses_psum:
+            self._port_free["psum", stream] = begin + node.duration
+        return begin, reason
+
+    def _transfer(self, lane: _Lane, node: Node) -> tuple[float, float, float]:
+        """Start of the service, end of the data, completion."""
+        ready = lane.ready
+        if node.software:
+            ready = lane.software_free = max(ready, lane.software_free) + node.software
+        begin = max(ready, self._dma_free)
+        self._dma_free = begin + node.duration
+        lane.free = begin
+        done = begin + node.latency
+        return begin, done, done
+
+    def _account(
+        self, lane: _Lane, node: Node, before: float, begin: float, end: float, done: float, reason: str
+    ) -> None:
+        stats = lane.stats
+        stats.instructions += 1
+        if end > lane.active_until:
+            stats.active += end - max(begin, lane.active_until)
+            lane.active_until = end
+        stats.end = max(stats.end, done)
+        if lane.cause is not None and lane.ready > before:
+            name = lane.cause.name.lower()
+            stats.waited[name] = stats.waited.get(name, 0.0) + lane.ready - before
+        if reason and begin > lane.ready:
+            stats.waited[reason] = stats.waited.get(reason, 0.0) + begin - lane.ready
+        node.count += 1
+        node.busy += node.duration
+        if node.first < 0:
+            node.first = begin
+        node.last = max(node.last, done)
+        if self.events is not None:
+            self.events.append(Event(node, stats.stream, begin, end, lane.cause))
+
+    def _deadlock(self) -> RunError:
+        lines = []
+        loc = Loc()
+        for producer, blocked in sorted(self._blocked.items()):
+            for count, waiter in blocked:
+                lane = self.lanes[waiter]
+                if lane.head is None:
+                    continue
+                has = len(self.lanes[producer].done) if producer in self.lanes else 0
+                lines.append(
+                    f"{Stream(waiter).name.lower()} waits with {lane.head.instr.op} (record {lane.head.index}) until "
+                    f"{Stream(producer).name.lower()} has finished {count} instructions; it has finished {has}"
+                )
+                debug = self.program.debug
+                if lane.head.instr.debug < len(debug):
+                    at = debug[lane.head.instr.debug]
+                    loc = Loc(at.hlo, at.op_name, at.source_file, at.source_line)
+        return RunError("ERUN913", "deadlock: " + "; ".join(lines), "report it", loc)
+
+
+def simulate(program: Program, machine: Machine, trace: bool = False) -> Timing:
+    """Time ``program`` on ``machine``; with ``trace`` the timing keeps every dynamic instruction."""
+    return Clock(program, machine, trace).run()

@@ -1,0 +1,271 @@
+"""What a run cost: the report of the clock, in the vendor profiler's vocabulary where the meaning matches.
+
+Input: a program, its ``Timing`` and the machine. Output: ``RunReport``, whose ``summary`` has the fields of the
+profiler's summary table (time, engines, FLOPs, utilisation, DMA, memory) and which also lists kernels, HLO ops and
+what each engine waited for. All of it is simulated (``is_simulation``) and independent of data.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Program, Ref, Space, Stream
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.runtime.clock import Timing
+from neuronx_cc.runtime.clock_program import Node, hull
+
+ENGINE_NAME = {
+    Stream.TENSOR: "tensor",
+    Stream.VECTOR: "vector",
+    Stream.SCALAR: "scalar",
+    Stream.GPSIMD: "gpsimd",
+    Stream.SYNC: "sync",
+}
+TRAFFIC = {"input": "input_queue_bytes", "output": "output_queue_bytes", "constant": "weight_queue_bytes"}
+
+
+@dataclass(slots=True)
+class Usage:
+    """Time of one kernel or HLO op: occupation by engine in ns (``dma``: of the shared DMA engines)."""
+
+    name: str
+    instructions: int = 0
+    start_ns: float = -1.0
+    end_ns: float = 0.0
+    busy_ns: dict[str, float] = field(default_factory=dict)
+    op_name: str = ""
+    source: str = ""
+
+    def add(self, node: Node) -> None:
+        engine = ENGINE_NAME.get(node.instr.stream, "dma")
+        self.instructions += node.count
+        self.busy_ns[engine] = self.busy_ns.get(engine, 0.0) + node.busy
+        self.start_ns = node.first if self.start_ns < 0 else min(self.start_ns, node.first)
+        self.end_ns = max(self.end_ns, node.last)
+
+    def to_dict(self) -> dict[str, Any]:
+        busy = {name: round(time, 3) for name, time in sorted(self.busy_ns.items())}
+        row: dict[str, Any] = {"name": self.name, "instructions": self.instructions, "busy_ns": busy}
+        row |= {"start_ns": round(self.start_ns, 3), "end_ns": round(self.end_ns, 3)}
+        return row | ({"op_name": self.op_name, "source": self.source} if self.op_name or self.source else {})
+
+
+@dataclass(slots=True)
+class RunReport:
+    """The report of one program on one machine."""
+
+    machine: str
+    time_ns: float
+    """Device time with preamble and postamble."""
+    kernel_ns: float
+    """Device time of the instructions alone."""
+    summary: dict[str, float]
+    waited_ns: dict[str, dict[str, float]]
+    """Stream -> what it waited for -> ns."""
+    kernels: list[Usage]
+    operators: list[Usage]
+    """HLO ops, the costliest first."""
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values, ready for ``json.dump``."""
+        return {
+            "is_simulation": True,
+            "machine": self.machine,
+            "time_ns": round(self.time_ns, 3),
+            "kernel_ns": round(self.kernel_ns, 3),
+            "summary": {name: round(value, 6) for name, value in self.summary.items()},
+            "waited_ns": {name: {key: round(t, 3) for key, t in row.items()} for name, row in self.waited_ns.items()},
+            "kernels": [usage.to_dict() for usage in self.kernels],
+            "operators": [usage.to_dict() for usage in self.operators],
+        }
+
+    def to_text(self, rows: int = 10) -> str:
+        """The report for a reader; ``rows`` limits the tables."""
+        s = self.summary
+        lines = [
+            f"Simulated on {self.machine}: {self.time_ns / 1e3:.1f} us ({self.kernel_ns / 1e3:.1f} us without "
+            "preamble and postamble)",
+            "",
+            f"{'engine':<8} {'instructions':>12} {'active':>9}  waited for",
+        ]
+        for engine in ENGINE_NAME.values():
+            count = s[f"{engine}_engine_instruction_count"]
+            if count:
+                active = f"{s[f'{engine}_engine_active_time_percent'] * 100:.1f} %"
+                lines.append(f"{engine:<8} {count:>12.0f} {active:>9}  {_longest(self.waited_ns.get(engine, {}))}")
+        transfers, active = f"{s['dma_transfer_count']:.0f}", f"{s['dma_active_time_percent'] * 100:.1f} %"
+        lines.append(f"{'dma':<8} {transfers:>12} {active:>9}")
+        lines += [
+            "",
+            f"TensorE {s['mfu_inst_estimated_percent'] * 100:.1f} % of peak (adjusted for element types), "
+            f"hardware FLOPs {s['hardware_flops'] / 1e9:.3f} G",
+            f"DMA {s['dma_total_bytes'] / 1e6:.3f} MB in transfers of {s['dma_average_bytes'] / 1024:.1f} KiB; HBM "
+            f"{s['hbm_bandwidth_gbps']:.1f} GB/s ({s['mbu_estimated_percent'] * 100:.1f} % of its peak)",
+            f"Memory: SBUF {s['sbuf_peak_bytes'] / 1024:.1f} KiB a partition, PSUM {s['psum_peak_bytes'] / 1024:.1f} "
+            f"KiB a partition, HBM {s['hbm_peak_bytes'] / 2**20:.1f} MiB",
+        ]
+        lines += _table("kernel", self.kernels, rows) + _table("HLO op", self.operators, rows)
+        return "\n".join(lines) + "\n"
+
+
+def _longest(waited: dict[str, float]) -> str:
+    top = sorted(waited.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{name} {time / 1e3:.1f} us" for name, time in top)
+
+
+def _table(title: str, usages: Sequence[Usage], rows: int) -> list[str]:
+    shown = sorted(usages, key=lambda usage: -max(usage.busy_ns.values(), default=0.0))[:rows]
+    if not shown:
+        return []
+    engines = [*list(ENGINE_NAME.values())[:4], "dma"]
+    width = max(len(title), *(len(usage.name) for usage in shown))
+    lines = ["", f"{title:<{width}} {'start us':>9} {'end us':>9}" + "".join(f" {name:>8}" for name in engines)]
+    for usage in shown:
+        times = "".join(f" {usage.busy_ns.get(name, 0.0) / 1e3:>8.1f}" for name in engines)
+        lines.append(f"{usage.name:<{width}} {usage.start_ns / 1e3:>9.1f} {usage.end_ns / 1e3:>9.1f}{times}")
+    if len(usages) > rows:
+        lines.append(f"... and {len(usages) - rows} more")
+    return lines
+
+
+def make_report(program: Program, timing: Timing, machine: Machine) -> RunReport:
+    """Fold a timing into a report."""
+    extra = (machine["run.preamble_us"] + machine["run.postamble_us"]) * 1e3
+    total = timing.total + extra
+    summary = {"total_time": total / 1e9, "total_exec_time": timing.total / 1e9}
+    summary["neuroncore_cycle_count"] = total * machine["clock.base_ghz"]
+    summary |= _engines(timing, total) | _flops(timing, machine, total) | _dma(program, timing, machine, total)
+    summary |= _memory(program)
+    waited = {
+        ENGINE_NAME.get(stream, stream.name.lower()): dict(sorted(stats.waited.items()))
+        for stream, stats in timing.streams.items()
+    }
+    kernels, operators = _usages(program, timing.nodes)
+    return RunReport(machine.name, total, timing.total, summary, waited, kernels, operators)
+
+
+def _engines(timing: Timing, total: float) -> dict[str, float]:
+    result = {}
+    for stream, name in ENGINE_NAME.items():
+        stats = timing.streams.get(stream)
+        busy = sum(node.busy for node in timing.nodes if node.instr.stream is stream)
+        result[f"{name}_engine_instruction_count"] = float(stats.instructions if stats else 0)
+        result[f"{name}_engine_instruction_time"] = busy / 1e9
+        result[f"{name}_engine_active_time"] = (stats.active if stats else 0.0) / 1e9
+        result[f"{name}_engine_active_time_percent"] = (stats.active if stats else 0.0) / total if total else 0.0
+    return result
+
+
+def _flops(timing: Timing, machine: Machine, total: float) -> dict[str, float]:
+    """FLOPs of TensorE. Hardware FLOPs count an f32 multiplication twice (two passes), adjusted ones four times."""
+    hardware = adjusted = logical = 0.0
+    count = 0
+    for node in timing.nodes:
+        if node.instr.op != "multiply_moving":
+            continue
+        out, moving = node.instr.outs[0], node.instr.ins[0]
+        flops = 2.0 * moving.counts[0] * out.counts[0] * prod(moving.counts[1:]) * node.count
+        full = moving.dtype == "f32" and "tf32" not in node.instr.flags
+        logical += flops
+        hardware += flops * (2 if full else 1)
+        adjusted += flops * (machine["pe.fp32_passes"] if full else 1)
+        count += node.count
+    peak = 2 * machine["pe.rows"] * machine["pe.columns"] * machine["clock.tensor_ghz"]
+    possible = peak * total if total else 1.0
+    return {
+        "matmul_instruction_count": float(count),
+        "matmul_flops": logical,
+        "hardware_flops": hardware,
+        "adjusted_hardware_flops": adjusted,
+        "hfu_estimated_percent": hardware / possible,
+        "mfu_inst_estimated_percent": adjusted / possible,
+        "tensor_utilisation": adjusted / (peak * timing.total) if timing.total else 0.0,
+    }
+
+
+def _dma(program: Program, timing: Timing, machine: Machine, total: float) -> dict[str, float]:
+    nodes = [node for node in timing.nodes if node.instr.stream in DMA_STREAMS and node.nbytes]
+    transfers = sum(node.count for node in nodes)
+    nbytes = sum(node.nbytes * node.count for node in nodes)
+    traffic = dict.fromkeys(TRAFFIC.values(), 0.0)
+    traffic |= {"hbm_read_bytes": 0.0, "hbm_write_bytes": 0.0, "spill_save_bytes": 0.0, "spill_reload_bytes": 0.0}
+    kinds = _Kinds(program)
+    for node in nodes:
+        for ref, write in ((node.instr.outs[0], True), (node.instr.ins[0], False)):
+            if ref.space is Space.HBM:
+                size = float(_moved(node.instr) * itemsize(ref.dtype) * node.count)
+                traffic["hbm_write_bytes" if write else "hbm_read_bytes"] += size
+                spill = "spill_save_bytes" if write else "spill_reload_bytes"
+                traffic[TRAFFIC.get(kinds.of(ref.offset), spill)] += size
+    hbm = traffic["hbm_read_bytes"] + traffic["hbm_write_bytes"]
+    active = sum(node.busy for node in nodes)
+    return traffic | {
+        "dma_transfer_count": float(transfers),
+        "dma_total_bytes": float(nbytes),
+        "dma_average_bytes": nbytes / transfers if transfers else 0.0,
+        "dma_descriptor_count": float(sum(node.descriptors * node.count for node in nodes)),
+        "dma_queue_count": float(len({node.instr.stream for node in nodes})),
+        "dma_active_time": active / 1e9,
+        "dma_active_time_percent": active / total if total else 0.0,
+        "hbm_bandwidth_gbps": hbm / total if total else 0.0,
+        "mbu_estimated_percent": hbm / total / machine["hbm.bw_per_core"] if total else 0.0,
+    }
+
+
+def _moved(instr: Instr) -> int:
+    return min(prod(instr.outs[0].counts), prod(instr.ins[0].counts))
+
+
+class _Kinds:
+    """Kind of the variable at an HBM offset."""
+
+    def __init__(self, program: Program) -> None:
+        self._variables = sorted(program.variables, key=lambda variable: variable.offset)
+        self._offsets = [variable.offset for variable in self._variables]
+
+    def of(self, offset: int) -> str:
+        at = bisect_right(self._offsets, offset) - 1
+        if at < 0 or offset >= self._variables[at].offset + self._variables[at].nbytes:
+            return "scratch"
+        return self._variables[at].kind
+
+
+def _memory(program: Program) -> dict[str, float]:
+    psum = 0
+    for record in program.records:
+        if isinstance(record, Instr):
+            for ref in record.outs:
+                psum = max(psum, _end(ref)) if ref.space is Space.PSUM else psum
+    weights = sum(variable.nbytes for variable in program.variables if variable.kind == "constant")
+    return {
+        "sbuf_peak_bytes": float(program.sbuf_peak),
+        "psum_peak_bytes": float(psum),
+        "hbm_peak_bytes": float(program.hbm_bytes),
+        "weight_size_bytes": float(weights),
+    }
+
+
+def _end(ref: Ref) -> int:
+    return hull(ref)[1]
+
+
+def _usages(program: Program, nodes: Sequence[Node]) -> tuple[list[Usage], list[Usage]]:
+    kernels: dict[str, Usage] = {}
+    operators: dict[str, Usage] = {}
+    for node in nodes:
+        if not node.count or node.instr.debug >= len(program.debug):
+            continue
+        debug = program.debug[node.instr.debug]
+        kernels.setdefault(debug.kernel, Usage(debug.kernel)).add(node)
+        source = f"{debug.source_file}:{debug.source_line}" if debug.source_file else ""
+        operators.setdefault(debug.hlo, Usage(debug.hlo, op_name=debug.op_name, source=source)).add(node)
+    ranked = sorted(operators.values(), key=lambda usage: (-max(usage.busy_ns.values()), usage.name))
+    return list(kernels.values()), ranked

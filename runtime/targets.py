@@ -1,0 +1,32 @@
+"""Finds machine descriptions: by the name of a known target, or by path.
+
+The descriptions are the TOML files of ``machines``; ``ir.machine`` reads them.
+"""
+
+from functools import cache
+from os import PathLike
+from pathlib import Path
+
+from neuronx_cc.ir import machine as machines
+from neuronx_cc.ir.machine import Machine
+
+FOLDER = Path(__file__).parent / "machines"
+
+
+def names() -> list[str]:
+    """Known targets."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def find_machine(source: Machine | str | PathLike[str]) -> Machine:
+    """The description itself, of a known target, or in a file. Raises UsageError EFIL901 or EARG907."""
+    if isinstance(source, Machine):
+        return source
+    if isinstance(source, str) and source in names():
+        return _known(source)
+    return machines.load(source)
+
+
+@cache
+def _known(name: str) -> Machine:
+    return machines.load(FOLDER / f"{name}.toml")
