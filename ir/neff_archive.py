@@ -30,10 +30,8 @@ feature bits; logical core size; padding (sheet 6.5)."""
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
 _LEVEL = 6
-_MAX_TEXT = 256 << 20
-"""Bytes of one member that is not a constant."""
-_MAX_EXPANSION = 1100
-"""No deflate stream expands more (zlib's technical notes: 1032)."""
+MAX_EXPANDED = 1 << 30
+"""Bytes of all members together that are not constants."""
 _GZIP = b"\x1f\x8b"
 
 Bytes = bytes | memoryview
@@ -133,6 +131,7 @@ class Reader:
         self.compressed = bytes(payload[:2]) == _GZIP
         self._source = _Inflater(payload) if self.compressed else _Plain(payload)
         self._payload_size = len(payload)
+        self._expandable = MAX_EXPANDED
 
     def read(self, name: str, size: int | None = None) -> Any:
         """The next member, which must be called ``name`` (and be ``size`` bytes long).
@@ -147,8 +146,9 @@ class Reader:
         if info.name != name or info.type != tarfile.REGTYPE:
             raise malformed(f"there should be a member {name}, not {info.name!r}")
         if size is None:
-            if not 0 <= info.size <= min(_MAX_TEXT, _MAX_EXPANSION * self._payload_size):
+            if not 0 <= info.size <= self._expandable:
                 raise malformed(f"{name} has {info.size} bytes")
+            self._expandable -= info.size
         elif info.size != size:
             raise malformed(f"{name} has {info.size} bytes, {size} expected")
         content = self._take(info.size) if size is None else self._source.array(size)

@@ -107,6 +107,16 @@ def operands(instr: Instr) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
     return instr.ins, instr.outs
 
 
+def _check_nesting(kinds: list[int]) -> None:
+    depth = 0
+    for row, kind in enumerate(kinds):
+        depth += (kind == LOOP) - (kind == END)
+        if depth < 0:
+            raise RunError("EBIR902", f"record {row} ends a loop that is not open")
+    if depth:
+        raise RunError("EBIR902", "a loop has no end")
+
+
 class _Lowering:
     """Turns records into nests of sites: every address and threshold for every iteration."""
 
@@ -115,6 +125,7 @@ class _Lowering:
         self._footprints = footprints
         kind_of = {Instr: INSTRUCTION, Loop: LOOP}
         kinds = [kind_of.get(type(record), END) for record in program.records]
+        _check_nesting(kinds)
         loads = [
             Load(row, record.stream, *map(int, record.imm))
             for row, record in enumerate(program.records)
@@ -166,8 +177,8 @@ class _Lowering:
                 row,
                 _SLOT[instr.stream],
                 waits,
-                [self._numbers(row, instr, ref, False) for ref in reads],
-                [self._numbers(row, instr, ref, True) for ref in writes],
+                [self._numbers(row, instr, ref, False) for ref in reads if 0 not in ref.counts],
+                [self._numbers(row, instr, ref, True) for ref in writes if 0 not in ref.counts],
             )
         except RunError as error:
             self._fail(row, error.message, error.code)

@@ -6,6 +6,7 @@ balanced, and the same in every stream that takes part; each address stays insid
 registers. Failure is RunError EBIR902, which says where.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.registers import Load, RegisterRanges
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _STREAMS = np.zeros(256, bool)
 _STREAMS[[int(stream) for stream in Stream]] = True
 
@@ -71,7 +73,7 @@ def _check_names(names: Names) -> None:
         if dtype not in NUMPY_DTYPE:
             _fail(f"unknown element type {dtype!r}")
     for name in (*names.opcodes, *names.alu, *names.flags):
-        if not name or not name.isascii() or not name.isprintable():
+        if not _NAME.fullmatch(name):
             _fail(f"bad name {name!r}")
     for group in (names.opcodes, names.alu, names.flags, names.dtypes):
         if list(group) != sorted(set(group)):

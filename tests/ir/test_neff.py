@@ -282,6 +282,15 @@ def test_an_archive_cannot_expand_without_limit():
     assert "info.json has" in refused(resealed(body))
 
 
+def test_members_share_one_limit(monkeypatch):
+    with tarfile.open(fileobj=io.BytesIO(PLAIN[1024:])) as source:
+        total = sum(info.size for info in source if not info.name.startswith("constants/"))
+    monkeypatch.setattr(neff_archive, "MAX_EXPANDED", total)
+    Neff.from_bytes(DATA)
+    monkeypatch.setattr(neff_archive, "MAX_EXPANDED", total - 1)
+    assert "bytes" in refused(DATA)
+
+
 def test_a_constant_cannot_be_larger_than_the_file():
     def huge(value):
         value["hbm_bytes"] = 1 << 34

@@ -407,7 +407,7 @@ def small_programs(draw):
     return instrs
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(small_programs(), st.booleans())
 def test_agrees_with_a_model_of_explicit_graphs(instrs, all_defined):
     # everything is written once at the start, unless undefined reads are to be found, too
@@ -434,6 +434,101 @@ def test_agrees_with_a_model_of_explicit_graphs(instrs, all_defined):
     if expected in ("", "ERUN913") or found in ("", "ERUN913"):
         assert found == expected
     # of several errors at one instruction, either may be named
+
+
+def unrolled(records: Sequence[Record]) -> list[Instr]:
+    """The dynamic instructions of a program without ``reg_load``."""
+    values: dict[int, int] = {}
+    begun: dict[int, int] = {}
+    result: list[Instr] = []
+
+    def affine(base: int, coefs: tuple[tuple[int, int], ...]) -> int:
+        return base + sum(coef * values[register] for register, coef in coefs)
+
+    def fixed(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
+        return tuple(replace(ref, offset=affine(ref.offset, ref.coefs), coefs=()) for ref in refs)
+
+    def run(first: int) -> int:
+        """Run from a record to the end of its block; returns the row of that end."""
+        row = first
+        while row < len(records):
+            record = records[row]
+            if isinstance(record, End):
+                return row
+            if isinstance(record, Instr):
+                waits = tuple(Wait(wait.stream, affine(wait.count, wait.coefs)) for wait in record.waits)
+                result.append(replace(record, outs=fixed(record.outs), ins=fixed(record.ins), waits=waits))
+            else:
+                start = row
+                for trip in range(record.count):
+                    values[record.register] = trip
+                    for register, modulus in record.phases:
+                        values[register] = begun.get(start, 0) % modulus
+                    begun[start] = begun.get(start, 0) + 1
+                    row = run(start + 1)
+            row += 1
+        return row
+
+    run(0)
+    return result
+
+
+@st.composite
+def looping_programs(draw):
+    streams = [Stream.VECTOR, Stream.SCALAR, Stream.DMA_LOAD]
+
+    def coefs(registers):
+        return tuple((register, draw(st.sampled_from([0, 1, 1, 2]))) for register in registers if draw(st.booleans()))
+
+    def block(depth, registers):
+        records = []
+        for _ in range(draw(st.integers(1, 3))):
+            if depth < 2 and draw(st.booleans()):
+                fresh = (depth, 8 + depth)
+                loop = Loop(draw(st.integers(1, 4)), fresh[0], ((fresh[1], draw(st.integers(1, 3))),))
+                records += [loop, *block(depth + 1, (*registers, *fresh)), End()]
+                continue
+            refs = [
+                Ref(
+                    Space.SBUF,
+                    "u8",
+                    draw(st.integers(0, 8)),
+                    ((1, 0), (draw(st.integers(1, 4)), 1)),
+                    0,
+                    coefs(registers),
+                )
+                for _ in range(2)
+            ]
+            waits = tuple(
+                Wait(stream, draw(st.integers(-6, 3)), coefs(registers))
+                for stream in draw(st.lists(st.sampled_from(streams), max_size=3))
+            )
+            op = draw(st.sampled_from(["tensor_copy", "memset"]))
+            ins = (refs[1],) if op == "tensor_copy" else ()
+            records.append(Instr(op, draw(st.sampled_from(streams)), (refs[0],), ins, waits=waits))
+        return records
+
+    everything = Ref(Space.SBUF, "u8", 0, ((1, 0), (64, 1)))
+    started = [Instr("nop", stream, waits=(Wait(Stream.SYNC, 1),)) for stream in streams]
+    return [Instr("memset", Stream.SYNC, (everything,)), *started, *block(0, ())]
+
+
+@settings(max_examples=150, deadline=None)
+@given(looping_programs())
+def test_loops_mean_what_they_unroll_to(records):
+    found = []
+    for version in (records, unrolled(records)):
+        try:
+            found.append(check(program(version)).finished)
+        except RunError as error:
+            # of several errors at one instruction, either may be named
+            found.append("ERUN911" if error.code == "ERUN912" else error.code)
+    assert found[0] == found[1]
+
+
+def test_unbalanced_loops_are_refused():
+    refused([End()], "EBIR902")
+    refused([Loop(2, 0), writer(Stream.VECTOR)], "EBIR902")
 
 
 @settings(max_examples=200, deadline=None)
