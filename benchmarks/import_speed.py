@@ -83,10 +83,8 @@ def main() -> None:
     for what, seconds in rows:
         print(f"  {what:40s} {1e6 * seconds / count:7.1f} us an instruction  {seconds:6.3f} s")
 
-    large = constant_module(110_000_000)
-    data = large.as_serialized_hlo_module_proto()
+    data = constant_module(110_000_000).as_serialized_hlo_module_proto()
     print(f"  proto with a constant of {len(data) / 1e6:.0f} MB: {best(lambda: load_module(data), 1):.2f} s")
-    del large, data
     million = constant_module(1_000_000).as_hlo_text(print_large_constants=True)
     print(f"  text with a constant of 1 M floats: {best(lambda: load_module(million.encode())):.2f} s", end="")
     print(f" (XLA {best(lambda: _hlo.hlo_module_from_text(million)):.2f} s)")

@@ -147,7 +147,7 @@ def gemm() -> Row:
     shape = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)
     proto = lower(lambda a, b: a @ b, (shape, shape))
     executable = neuronx_cc.compile(proto, auto_cast="none")
-    report = executable.run(None, timing_only=True).report
+    report = executable.run([], timing_only=True).report
     random = np.random.default_rng(0)
     array = jax.device_put(random.standard_normal((size, size), np.float32).astype(jnp.bfloat16))
     product = jax.jit(lambda a, b: a @ b)
@@ -168,7 +168,7 @@ def bert_base() -> Row:
     """BERT-base with its weights as constants, as one would deploy it."""
     model = bert.build(weights="constants")
     executable = neuronx_cc.compile(model.proto, auto_cast="matmult")
-    report = executable.run(None, timing_only=True).report
+    report = executable.run([], timing_only=True).report
     model.jitted()
     peer = best(model.jitted, 5)
     milliseconds = report.seconds * 1e3
@@ -229,6 +229,13 @@ ROWS: dict[str, Callable[[], Row]] = {
 }
 
 
+def reason(error: Exception) -> str:
+    """One line of why: the compiler's own error line if there is one, else the last line."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if "[NCC_" in line]
+    return f"{type(error).__name__}: {(own or lines[-1:] or [''])[0][:150]}"
+
+
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--compile-by-jaxlib"]:
         compile_xla(Path(arguments[1]).read_bytes())
@@ -244,8 +251,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             r = row()
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[-1]
-            print(f"{name:<48} not available: {type(error).__name__}: {reason[:150]}", flush=True)
+            print(f"{name:<48} not available: {reason(error)}", flush=True)
             continue
         print(f"{r.what:<48} {r.measured:<38} {r.jaxlib:<34} {r.budget:<36} {'yes' if r.met else 'no'}", flush=True)
     return 0
