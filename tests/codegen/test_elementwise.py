@@ -215,7 +215,7 @@ ENTRY main {
   ROOT y = bf16[8] stochastic-convert(x, r)
 }
 """
-    with pytest.raises(CompileError, match="EVRF001.*stochastic-convert.*%y"):
+    with pytest.raises(CompileError, match=r"EVRF001.*stochastic-convert.*%y"):
         compile_text(text)
 
 
