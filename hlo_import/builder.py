@@ -134,6 +134,8 @@ class _Builder:
             op.set_parameter_loc(index, parameter.loc)
             if extra := parameter.properties.get("extra"):
                 op.attributes[f"param_extra.{index}"] = extra
+            if parameter.metadata:
+                op.attributes[f"param_metadata.{index}"] = hlo.StrAttr(parameter.metadata)
             values[parameter.key] = op.block.args[index]
             layouts[parameter.key] = parameter.layout
         for instruction in self._defined_first(raw):
@@ -228,6 +230,9 @@ class _Builder:
         if self.renamed and any(field in properties for field in CALL_FIELDS):
             properties = {name: self._rename(name, attr) for name, attr in properties.items()}
         op = hlo.OPCODES[raw.opcode].make(operands, raw.type, raw.loc, properties)
+        if raw.metadata:
+            # beside the location, not among the properties: ops that compute the same should look the same
+            op.attributes["metadata"] = hlo.StrAttr(raw.metadata)
         block.add_op(op)
         if problem := op_problem(op, self.built):
             raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc)

@@ -152,8 +152,7 @@ class TextParser:
             instruction.operands, instruction.operand_types, scan = self._operands(scan)
         attributes, scan = self._attributes(scan, computation, depth)
         metadata = self._read_metadata(attributes.pop("metadata", ""))
-        if metadata.rest:
-            attributes["metadata"] = f"{{{metadata.rest}}}"
+        instruction.metadata = metadata.rest
         instruction.loc = Loc(
             name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
         )

@@ -32,7 +32,8 @@ def print_computation(computation: hlo.ComputationOp, module: hlo.HloModule, lar
         text = f"{names[argument]} = {type_text(argument.type)} parameter({index})"
         extra = computation.attributes.get(f"param_extra.{index}")
         extras = extra.data if isinstance(extra, hlo.ExtraAttr) else ()
-        text += _attributes(extras, computation.parameter_loc(index))
+        rest = computation.attributes.get(f"param_metadata.{index}")
+        text += _attributes(extras, computation.parameter_loc(index), rest)
         lines.append(f"  {'ROOT ' if argument is root else ''}{text}")
     for op in computation.block.ops:
         if isinstance(op, hlo.HloOp):
@@ -99,8 +100,9 @@ def _instruction(
         operands = ", ".join([names[operand] for operand in op.operands])
     result = op.results[0]
     attributes = dict(attribute_texts(op, str))
+    rest = op.attributes.get("metadata")
     type_ = attributes.pop(RESULT_LAYOUT, "") or type_text(result.type)
-    return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(tuple(attributes.items()), op.loc)}"
+    return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(tuple(attributes.items()), op.loc, rest)}"
 
 
 def _literal(op: hlo.ConstantOp, module: hlo.HloModule | None, large_constants: bool) -> str:
@@ -110,14 +112,11 @@ def _literal(op: hlo.ConstantOp, module: hlo.HloModule | None, large_constants: 
     return literal_text(module.constants[op.value.data], shape.dtype)
 
 
-def _attributes(attributes: tuple[tuple[str, str], ...], loc: Loc) -> str:
-    parts = []
+def _attributes(attributes: tuple[tuple[str, str], ...], loc: Loc, rest: hlo.Attribute | None) -> str:
+    parts = [f", {name}={text}" for name, text in attributes]
     metadata = _metadata(loc)
-    for name, text in attributes:
-        if name == "metadata":
-            metadata = [*metadata, text[1:-1]]
-        else:
-            parts.append(f", {name}={text}")
+    if isinstance(rest, hlo.StrAttr):
+        metadata.append(rest.data)
     if metadata:
         parts.append(f", metadata={{{' '.join(metadata)}}}")
     return "".join(parts)

@@ -165,27 +165,24 @@ class ProtoReader:
         typed = self._typed(proto["shape"][-1], loc)
         operands = proto.get("operand_ids", [])
         control = [names[one] for one in proto.get("control_predecessor_ids", ()) if one in names]
-        properties = self._read_properties(opcode, proto, control, metadata, loc)
+        properties = self._read_properties(opcode, proto, control, loc)
         record = RawInstruction(
             proto.get("id", 0), opcode, typed.type, operands, properties, loc, position, typed.layout
         )
+        record.metadata = metadata.rest
         if opcode == "parameter":
             record.parameter = proto.get("parameter_number", 0)
         elif opcode == "constant":
             record.properties = {**properties, "value": self._constant(proto.get("literal", {}), typed.type, loc)}
         return record
 
-    def _read_properties(
-        self, opcode: str, proto: Message, control: list[str], metadata: Metadata, loc: Loc
-    ) -> Properties:
+    def _read_properties(self, opcode: str, proto: Message, control: list[str], loc: Loc) -> Properties:
         converter = ProtoAttributes(self._called, lambda span: self._layout_text(span, loc))
         try:
             texts = converter.texts(opcode, proto, control)
         except (ValueError, KeyError) as problem:
             what = problem.args[0] if isinstance(problem, ValueError) else f"expected known numbers, found {problem}"
             raise self.error(f"{opcode}: {what}", loc=loc) from None
-        if metadata.rest:
-            texts["metadata"] = f"{{{metadata.rest}}}"
         key = (opcode, tuple(texts.items()))
         properties = self._properties.get(key)
         if properties is None:

@@ -33,6 +33,8 @@ class RawInstruction:
     """Minor-to-major order when it is not row-major."""
     parameter: int = -1
     """Parameter number of a ``parameter``."""
+    metadata: str = ""
+    """Metadata fields that ``loc`` does not carry, as text."""
     operand_types: list[hlo.Attribute | None] | None = None
     """Types written before the operands in the long form of the text, to compare with what the operands are."""
 

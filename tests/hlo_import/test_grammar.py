@@ -218,3 +218,19 @@ def test_names_stay_distinct_when_passes_reuse_them() -> None:
     printed = print_module(module)
     assert "b.1 = f32[4] negate(b)" in printed
     parse_text(printed)
+
+
+def test_combiners_that_differ_in_places_only_become_one() -> None:
+    body = "{{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT r = f32[] add(x, y), metadata={{{}}}\n}}\n"
+    bodies = [
+        f"{name} " + body.format(f'op_name="{name}" source_file="a.py" source_line={line} source_end_line={line}')
+        for line, name in enumerate("fg", 3)
+    ]
+    text = (
+        f"HloModule m\n{bodies[0]}{bodies[1]}ENTRY main {{\n  a = f32[2,3] parameter(0)\n  z = f32[] constant(1)\n"
+        "  b = f32[2] reduce(a, z), dimensions={1}, to_apply=f\n"
+        "  ROOT r = f32[] reduce(b, z), dimensions={0}, to_apply=g\n}\n"
+    )
+    module = parse_text(text)
+    assert [computation.computation_name for computation in module.computations()] == ["f", "main"]
+    assert "source_end_line=3" in print_module(module)

@@ -121,14 +121,12 @@ def _without_metadata(module: hlo.HloModule) -> hlo.HloModule:
     for computation in module.computations():
         for index in range(len(computation.block.args)):
             computation.set_parameter_loc(index, Loc(computation.parameter_loc(index).name))
+            computation.attributes.pop(f"param_metadata.{index}", None)
         for op in computation.block.ops:
             if not isinstance(op, hlo.HloOp):
                 continue
             op.attributes["loc"] = hlo.LocAttr(Loc(op.loc.name))
-            extra = op.properties.pop("extra", None)
-            left = [pair for pair in extra.data if pair[0] != "metadata"] if isinstance(extra, hlo.ExtraAttr) else []
-            if left:
-                op.properties["extra"] = hlo.ExtraAttr(tuple(left))
+            op.attributes.pop("metadata", None)
     return module
 
 
