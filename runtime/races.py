@@ -15,32 +15,19 @@ Addresses from ``reg_load`` count as touching all that their clamp range allows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
-import numpy as np
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Program, Space, Stream
+from neuronx_cc.runtime.footprints import Footprints
+from neuronx_cc.runtime.race_sites import STREAMS, Lowering, Nest, Site, describe, location
 
-from neuronx_cc.ir.errors import NO_LOC, Loc, RunError
-from neuronx_cc.ir.isa.format import END, INSTRUCTION, LOOP
-from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Loop, Program, Ref, Space, Stream
-from neuronx_cc.ir.isa.registers import Load, RegisterRanges
-from neuronx_cc.runtime.footprints import Dims, Footprints
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_STREAMS = tuple(Stream)
-_SLOT = {stream: slot for slot, stream in enumerate(_STREAMS)}
-_NOBODY = len(_STREAMS)
+_NOBODY = len(STREAMS)
 """Slot of the writer of memory that is defined from the start; everybody knows all of its writes."""
 _ALWAYS = 1 << 62
 _NEVER = _ALWAYS + 1
 """Position of the last write to memory that nothing has written."""
-_READ_MODIFY_WRITE = {
-    "copy_predicated": True,
-    "multiply_moving": "accumulate",
-    "dma_scatter": "add",
-}
-"""Instructions that read their first result, always or under a flag."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,25 +46,6 @@ class RaceSummary:
     """Final value of each progress semaphore."""
 
 
-@dataclass(slots=True)
-class _Site:
-    """One instruction of the program, for all iterations. Lists are indexed by iteration of the whole nest."""
-
-    row: int
-    slot: int
-    waits: list[tuple[int, list[int]]]
-    reads: list[list[int]]
-    writes: list[list[int]]
-
-
-@dataclass(slots=True)
-class _Nest:
-    """A loop (or the whole program, once)."""
-
-    count: int
-    body: list[_Site | _Nest] = field(default_factory=list)
-
-
 def check(program: Program) -> RaceSummary:
     """Prove the program free of races, deadlocks and reads of undefined memory.
 
@@ -87,7 +55,7 @@ def check(program: Program) -> RaceSummary:
     if isinstance(program.race_summary, RaceSummary):
         return program.race_summary
     footprints = Footprints()
-    nest = _Lowering(program, footprints).run()
+    nest = Lowering(program, footprints).run()
     defined = [
         (variable.offset, variable.offset + variable.nbytes)
         for variable in program.variables
@@ -99,118 +67,6 @@ def check(program: Program) -> RaceSummary:
     return summary
 
 
-def operands(instr: Instr) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-    """What an instruction reads, and what it writes."""
-    condition = _READ_MODIFY_WRITE.get(instr.op)
-    if condition is True or condition in instr.flags:
-        return (*instr.ins, instr.outs[0]), instr.outs
-    return instr.ins, instr.outs
-
-
-def _check_nesting(kinds: list[int]) -> None:
-    depth = 0
-    for row, kind in enumerate(kinds):
-        depth += (kind == LOOP) - (kind == END)
-        if depth < 0:
-            raise RunError("EBIR902", f"record {row} ends a loop that is not open")
-    if depth:
-        raise RunError("EBIR902", "a loop has no end")
-
-
-class _Lowering:
-    """Turns records into nests of sites: every address and threshold for every iteration."""
-
-    def __init__(self, program: Program, footprints: Footprints) -> None:
-        self._program = program
-        self._footprints = footprints
-        kind_of = {Instr: INSTRUCTION, Loop: LOOP}
-        kinds = [kind_of.get(type(record), END) for record in program.records]
-        _check_nesting(kinds)
-        loads = [
-            Load(row, record.stream, *map(int, record.imm))
-            for row, record in enumerate(program.records)
-            if isinstance(record, Instr) and record.op == "reg_load"
-        ]
-        self._ranges = RegisterRanges(kinds, loads)
-        self._values: dict[int, Array] = {}
-        """Loop or phase register -> its value in each iteration of the current nest."""
-        self._iterations = 1
-
-    def run(self) -> _Nest:
-        stack = [(_Nest(1), self._values, 1)]
-        for row, record in enumerate(self._program.records):
-            if isinstance(record, Instr):
-                stack[-1][0].body.append(self._site(row, record))
-                self._ranges.step(row)
-            elif isinstance(record, Loop):
-                counted = [(record.register, record.count), *record.phases]
-                self._ranges.enter(row, record.streams or _STREAMS, counted)
-                nest = _Nest(record.count)
-                stack[-1][0].body.append(nest)
-                stack.append((nest, self._values, self._iterations))
-                self._enter(record)
-            else:
-                _, self._values, self._iterations = stack.pop()
-                self._ranges.leave()
-        return stack[0][0]
-
-    def _enter(self, loop: Loop) -> None:
-        self._values = {register: np.repeat(values, loop.count) for register, values in self._values.items()}
-        begun = np.arange(self._iterations * loop.count)
-        self._values[loop.register] = begun % loop.count
-        for register, modulus in loop.phases:
-            self._values[register] = begun % modulus
-        self._iterations *= loop.count
-
-    def _site(self, row: int, instr: Instr) -> _Site:
-        waits = []
-        for wait in instr.waits:
-            threshold: Any = wait.count
-            for register, coef in wait.coefs:
-                if register not in self._values:
-                    self._fail(row, f"a wait depends on register {register}, which no loop counts")
-                threshold = threshold + coef * self._values[register]
-            waits.append((_SLOT[wait.stream], self._per_iteration(threshold)))
-        reads, writes = operands(instr)
-        try:
-            return _Site(
-                row,
-                _SLOT[instr.stream],
-                waits,
-                [self._numbers(row, instr, ref, False) for ref in reads if 0 not in ref.counts],
-                [self._numbers(row, instr, ref, True) for ref in writes if 0 not in ref.counts],
-            )
-        except RunError as error:
-            self._fail(row, error.message, error.code)
-
-    def _per_iteration(self, value: Any) -> list[int]:
-        if isinstance(value, int):
-            return [value] * self._iterations
-        values: list[int] = value.tolist()
-        return values
-
-    def _numbers(self, row: int, instr: Instr, ref: Ref, write: bool) -> list[int]:
-        """The footprint of an operand in each iteration."""
-        spread: Dims = ()
-        offset: Any = 0
-        for register, stride in ref.coefs:
-            found = self._ranges.range_of(instr.stream, register)
-            if found is None:
-                self._fail(row, f"an address depends on register {register}, which nothing sets")
-            if self._ranges.is_loaded(instr.stream, register):
-                spread += ((found[1] - found[0] + 1, stride),)
-                offset = offset + stride * found[0]
-            else:
-                offset = offset + stride * self._values[register]
-        pattern, base = self._footprints.pattern(ref, spread)
-        if isinstance(offset, int):
-            return [self._footprints.add(pattern, base + offset, write)] * self._iterations
-        return self._footprints.add_all(pattern, base + offset, write)
-
-    def _fail(self, row: int, message: str, code: str = "ERUN913") -> NoReturn:
-        raise RunError(code, f"{describe(self._program, row)}: {message}", "", location(self._program, row))
-
-
 class _Walk:
     """The dynamic walk: clocks per stream, last accesses per memory class."""
 
@@ -219,12 +75,12 @@ class _Walk:
         self._footprints = footprints
         self._classes = footprints.classes
         self._known: list[tuple[int, ...]] = []
-        for stream in _STREAMS:
+        for stream in STREAMS:
             own = 0 if stream in DMA_STREAMS else _ALWAYS
-            self._known.append((*(own if other is stream else 0 for other in _STREAMS), _ALWAYS))
-        self._history: list[list[tuple[int, ...]]] = [[] for _ in _STREAMS]
+            self._known.append((*(own if other is stream else 0 for other in STREAMS), _ALWAYS))
+        self._history: list[list[tuple[int, ...]]] = [[] for _ in STREAMS]
         """What each instruction of each stream knew at its start."""
-        self._sites: list[list[tuple[_Site, int]]] = [[] for _ in _STREAMS]
+        self._sites: list[list[tuple[Site, int]]] = [[] for _ in STREAMS]
         self._writer = [_NOBODY] * footprints.class_count
         self._written = [_NEVER] * footprints.class_count
         for number in initialised:
@@ -232,14 +88,14 @@ class _Walk:
         self._readers: list[dict[int, int] | None] = [None] * footprints.class_count
         self._accesses = self._waits = self._implied = 0
 
-    def run(self, nest: _Nest) -> RaceSummary:
+    def run(self, nest: Nest) -> RaceSummary:
         self._block(nest.body, 0)
-        finished = {stream: len(done) for stream, done in zip(_STREAMS, self._history, strict=True) if done}
+        finished = {stream: len(done) for stream, done in zip(STREAMS, self._history, strict=True) if done}
         return RaceSummary(sum(finished.values()), self._accesses, self._waits, self._implied, finished)
 
-    def _block(self, body: list[_Site | _Nest], iteration: int) -> None:
+    def _block(self, body: list[Site | Nest], iteration: int) -> None:
         for item in body:
-            if isinstance(item, _Site):
+            if isinstance(item, Site):
                 known = self._start(item, iteration)
                 position = len(self._history[item.slot])
                 for numbers in item.writes:
@@ -252,7 +108,7 @@ class _Walk:
                 for index in range(iteration * item.count, (iteration + 1) * item.count):
                     self._block(item.body, index)
 
-    def _start(self, site: _Site, iteration: int) -> tuple[int, ...]:
+    def _start(self, site: Site, iteration: int) -> tuple[int, ...]:
         """Wait; returns what the instruction knows when it starts."""
         slot = site.slot
         known = self._known[slot]
@@ -274,7 +130,7 @@ class _Walk:
         self._sites[slot].append((site, iteration))
         return known
 
-    def _read(self, site: _Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
+    def _read(self, site: Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
         slot, writer, written, readers = site.slot, self._writer, self._written, self._readers
         for number in self._classes[footprint]:
             if written[number] > known[writer[number]]:
@@ -286,7 +142,7 @@ class _Walk:
                 since[slot] = position
         self._accesses += 1
 
-    def _check_write(self, site: _Site, iteration: int, footprint: int, known: tuple[int, ...]) -> None:
+    def _check_write(self, site: Site, iteration: int, footprint: int, known: tuple[int, ...]) -> None:
         writer, written, readers = self._writer, self._written, self._readers
         for number in self._classes[footprint]:
             since = readers[number]
@@ -307,7 +163,7 @@ class _Walk:
 
     def _conflict(
         self,
-        site: _Site,
+        site: Site,
         iteration: int,
         footprint: int,
         number: int,
@@ -330,7 +186,7 @@ class _Walk:
         exact = [(each, kind) for each, kind in touching if self._footprints.overlap(footprint, each)]
         if not exact:
             return  # only the hulls of scattered footprints meet
-        mine, theirs = _STREAMS[site.slot].name.lower(), _STREAMS[other_slot].name.lower()
+        mine, theirs = STREAMS[site.slot].name.lower(), STREAMS[other_slot].name.lower()
         what = self._bytes(footprint)
         raise RunError(
             "ERUN911",
@@ -342,7 +198,7 @@ class _Walk:
             location(self._program, site.row),
         )
 
-    def _undefined(self, site: _Site, footprint: int) -> NoReturn:
+    def _undefined(self, site: Site, footprint: int) -> NoReturn:
         raise RunError(
             "ERUN912",
             f"{self._name(site, 0)} reads {self._bytes(footprint)}, part of which nothing has written",
@@ -350,8 +206,8 @@ class _Walk:
             location(self._program, site.row),
         )
 
-    def _deadlock(self, site: _Site, iteration: int, awaited: int, count: int) -> NoReturn:
-        stream = _STREAMS[awaited]
+    def _deadlock(self, site: Site, iteration: int, awaited: int, count: int) -> NoReturn:
+        stream = STREAMS[awaited]
         raise RunError(
             "ERUN913",
             f"deadlock: {self._name(site, iteration)} waits until {stream.name.lower()} has finished {count} "
@@ -360,7 +216,7 @@ class _Walk:
             location(self._program, site.row),
         )
 
-    def _name(self, site: _Site, iteration: int) -> str:
+    def _name(self, site: Site, iteration: int) -> str:
         return describe(self._program, site.row, iteration)
 
     def _bytes(self, footprint: int) -> str:
@@ -368,21 +224,3 @@ class _Walk:
         rows = "" if pattern.space is Space.HBM else f" partitions {pattern.first}..{pattern.last - 1}"
         scattered = f" ({pattern.runs} runs of {pattern.run})" if pattern.runs > 1 else ""
         return f"{pattern.space.name}{rows} bytes {base}..{base + pattern.extent - 1}{scattered}"
-
-
-def location(program: Program, row: int) -> Loc:
-    """HLO op and source line of the instruction at record ``row``."""
-    record = program.records[row]
-    if not isinstance(record, Instr) or record.debug >= len(program.debug):
-        return NO_LOC
-    debug = program.debug[record.debug]
-    return Loc(debug.hlo, debug.op_name, debug.source_file, debug.source_line)
-
-
-def describe(program: Program, row: int, iteration: int = 0) -> str:
-    """The instruction at record ``row`` in words."""
-    record = program.records[row]
-    assert isinstance(record, Instr)
-    origin = f" of %{program.debug[record.debug].hlo}" if record.debug < len(program.debug) else ""
-    trip = f", iteration {iteration}" if iteration else ""
-    return f"{record.op} on {record.stream.name.lower()} (record {row}{trip}{origin})"

@@ -24,8 +24,9 @@ from neuronx_cc.ir.isa.program import (
     Wait,
 )
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.runtime import footprints, races
-from neuronx_cc.runtime.races import check, operands
+from neuronx_cc.runtime import footprints
+from neuronx_cc.runtime.race_sites import describe, operands
+from neuronx_cc.runtime.races import check
 
 TILE = 2048
 ROWS = 128
@@ -548,4 +549,4 @@ def test_classes_are_exact(refs):
 def test_reads_of_weights_cost_nothing():
     loads = [copy(sbuf(4096 * i), hbm(TILE * i)) for i in range(4)]
     assert check(program(loads)).accesses == 4 * 2
-    assert races.describe(program(loads), 0) == "dma_copy on dma_load (record 0 of %op.1)"
+    assert describe(program(loads), 0) == "dma_copy on dma_load (record 0 of %op.1)"
