@@ -21,10 +21,17 @@ def _constant(value: Any, module: "hlo.HloModule") -> Any:
     return module.constants[owner.value.data]
 
 
-def _body_opcodes(op: Any, module: "hlo.HloModule") -> list[str]:
-    """Opcodes of the first called computation, without its return."""
-    body = module.computation(op.to_apply.data[0])
-    return [cast(Any, inner).opcode for inner in body.block.ops if hasattr(inner, "opcode")]
+def _body(op: Any, module: "hlo.HloModule") -> list[Any]:
+    """Ops of the first called computation, without its return."""
+    return [inner for inner in module.computation(op.to_apply.data[0]).block.ops if hasattr(inner, "opcode")]
+
+
+def _combines_two_by(op: Any, module: "hlo.HloModule", opcodes: frozenset[str]) -> bool:
+    """Whether an op with one operand and one initial value combines by one of ``opcodes`` alone."""
+    body = _body(op, module)
+    if len(op.operands) != 2 or len(body) != 1 or body[0].opcode not in opcodes:
+        return False
+    return {operand.owner for operand in body[0].operands} == {body[0].parent} and len(set(body[0].operands)) == 2
 
 
 def exponent_is_constant_integer(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
@@ -54,18 +61,19 @@ def never(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     return False
 
 
+_PLAIN = frozenset(["add", "maximum", "minimum", "multiply"])
+_CHOOSING = frozenset(["and", "compare", "maximum", "minimum", "not", "or", "select", "tuple", "xor"])
+
+
 def reduce_is_generated(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
-    opcodes = _body_opcodes(op, module)
-    if len(op.operands) == 2:
-        return len(opcodes) == 1 and opcodes[0] in ("add", "and", "maximum", "minimum", "multiply", "or")
-    choosing = {"and", "compare", "constant", "not", "or", "select", "tuple"}
-    return len(op.operands) == 4 and choosing.issuperset(opcodes)
+    if _combines_two_by(op, module, _PLAIN | {"and", "or"}):
+        return True
+    is_pair = len(op.operands) == 4 and cast(Any, op.operands[1].type).data.dtype[0] in "su"
+    return is_pair and all(inner.opcode in _CHOOSING for inner in _body(op, module))
 
 
 def reduce_is_plain(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
-    opcodes = _body_opcodes(op, module)
-    plain = len(opcodes) == 1 and opcodes[0] in ("add", "maximum", "minimum", "multiply")
-    return len(op.operands) == 2 and plain and _constant(op.operands[1], module) is not None
+    return _combines_two_by(op, module, _PLAIN) and _constant(op.operands[1], module) is not None
 
 
 def starts_are_constant(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:

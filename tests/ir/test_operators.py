@@ -137,6 +137,7 @@ GATHER_WINDOWS = entry(
     "p0 = f32[9,4] parameter(0)\n p1 = s32[5] parameter(1)\n ROOT r = f32[5,2,4] gather(p0, p1), offset_dims={1,2}, "
     "collapsed_slice_dims={}, start_index_map={0}, index_vector_dim=1, slice_sizes={2,4}"
 )
+REDUCE_DOUBLING = REDUCE_ADD.replace("add(a, b)", "add(b, b)")
 XOR = entry("p0 = u32[4] parameter(0)\n ROOT r = u32[4] xor(p0, p0)")
 ALL = {"2.1", "2.2", "2.3", "latest"}
 
@@ -152,6 +153,7 @@ ACCEPTED: dict[str, tuple[str, set[str]]] = {
     "reduce add": (REDUCE_ADD, ALL),
     "reduce from a variable": (REDUCE_VARIABLE_INITIAL, {"latest"}),
     "reduce and": (REDUCE_AND, {"latest"}),
+    "reduce that doubles": (REDUCE_DOUBLING, set()),
     "embedding lookup": (LOOKUP, ALL),
     "gather of windows": (GATHER_WINDOWS, set()),
     "xor, in no list": (XOR, {"latest"}),
