@@ -7,12 +7,12 @@ property covers is kept, as text, in the ``extra`` property.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from neuronx_cc.hlo_import.raw import Properties
+from neuronx_cc.hlo_import.replica_groups import replica_groups
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import (
     BoolAttr,
@@ -40,7 +40,6 @@ from neuronx_cc.ir.hlo import (
 )
 
 Attributes = dict[str, str]
-MAX_GROUP_MEMBERS = 1 << 20
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 
@@ -118,28 +117,6 @@ def boolean(text: str) -> bool:
     if text not in ("true", "false", "1", "0"):
         raise ValueError(f"expected true or false, found {text[:60]!r}")
     return text in ("true", "1")
-
-
-def replica_groups(text: str) -> tuple[tuple[int, ...], ...]:
-    """``{{0,1},{2,3}}``, or the short form ``[2,2]<=[4]`` and ``[2,2]<=[2,2]T(1,0)``."""
-    short = re.fullmatch(r"\[(\d{1,9}),(\d{1,9})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?", text.replace(" ", ""))
-    if short:
-        groups, size = int(short.group(1)), int(short.group(2))
-        dims = tuple(integer(part) for part in short.group(3).split(","))
-        if prod(dims) != groups * size or prod(dims) > MAX_GROUP_MEMBERS:
-            raise ValueError(f"expected {groups} x {size} devices, found {prod(dims)}")
-        devices = np.arange(prod(dims)).reshape(dims)
-        if short.group(4):
-            order = tuple(integer(part) for part in short.group(4).split(","))
-            if sorted(order) != list(range(len(dims))):
-                raise ValueError(f"expected a permutation of {len(dims)} dimensions, found T({short.group(4)})")
-            devices = devices.transpose(order)
-        return tuple(tuple(row) for row in devices.reshape(groups, size).tolist())
-    inside = braced(text)
-    groups_found = re.findall(r"\{[^{}]*\}", inside)
-    if re.sub(r"\{[^{}]*\}", "", inside).replace(",", "").strip():
-        raise ValueError(f"expected groups such as {{{{0,1}},{{2,3}}}}, found {text[:60]!r}")
-    return tuple(integers(group) for group in groups_found)
 
 
 def slice_dims(text: str) -> tuple[SliceDim, ...]:

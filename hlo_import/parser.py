@@ -14,6 +14,7 @@ from neuronx_cc.hlo_import.lexer import IDENTIFIER, SourceText
 from neuronx_cc.hlo_import.literals import LiteralError, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
 from neuronx_cc.hlo_import.raw import RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.replica_groups import MESH_VALUE
 from neuronx_cc.hlo_import.shapes import TypeReader, type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
@@ -324,7 +325,8 @@ class TextParser:
                 name, start = head.group(1), head.end()
                 inline = computation is not None and name in _INLINE_CALLS and source.at(start) == "{"
                 if not inline:
-                    end = source.value_end(start)
+                    mesh = MESH_VALUE.match(text, start) if name == "replica_groups" else None
+                    end = mesh.end() if mesh else source.value_end(start)
                     value = text[start:end]
             if match is not None and computation is not None and name in _INLINE_CALLS and value[0] == "{":
                 inline, start = True, match.start(2)

@@ -102,6 +102,8 @@ class ProtoAttributes:
         groups = devices.get("replica_groups") or proto.get("replica_groups")
         if iota := proto.get("iota_collective_device_list") or devices.get("iota_replica_group_list"):
             out["replica_groups"] = iota_groups_text(iota)
+        elif mesh := proto.get("mesh_axes_replica_group_list"):
+            out["replica_groups"] = mesh_groups_text(mesh)
         elif groups:
             out["replica_groups"] = braces(tuple(braces(tuple(group.get("replica_ids", ()))) for group in groups))
         elif opcode in _GROUPED:
@@ -174,6 +176,27 @@ def iota_groups_text(groups: Message) -> str:
     order = groups.get("iota_transpose_perm", [])
     transposed = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
     return f"[{groups.get('num_replica_groups', 0)},{groups.get('num_devices_per_group', 0)}]<=[{dims}]{transposed}"
+
+
+def mesh_groups_text(groups: Message) -> str:
+    """``mesh['x'=2,'y'=4], device_ids=(1,0,...) {'x','y':(1)2}``. Raises ValueError on axes the mesh has not got."""
+    mesh = groups.get("mesh", {})
+    axes = mesh.get("axes", [])
+    ids = ""
+    if "iota" in mesh:
+        dims, order = mesh["iota"].get("reshape_dims", ()), mesh["iota"].get("transpose_perm", ())
+        ids = f", device_ids=([{','.join(map(str, dims))}]T({','.join(map(str, order))}))"
+    elif mesh.get("device_ids"):
+        ids = f", device_ids=({','.join(map(str, mesh['device_ids']))})"
+    references = []
+    for axis in groups.get("axes", ()):
+        index, part = axis.get("mesh_axis_index", 0), axis.get("sub_axis_info")
+        if not 0 <= index < len(axes):
+            raise ValueError(f"expected an axis of the mesh, found number {index}")
+        sub = f":({part.get('pre_size', 0)}){part.get('size', 0)}" if part else ""
+        references.append(f"'{axes[index].get('name', '')}'{sub}")
+    shown = ",".join(f"'{axis.get('name', '')}'={axis.get('size', 0)}" for axis in axes)
+    return f"mesh[{shown}]{ids} {{{','.join(references)}}}"
 
 
 _SIMPLE_SHARDINGS = {0: "replicated", 4: "manual", 5: "unknown", 6: "unreduced"}

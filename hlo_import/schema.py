@@ -103,6 +103,7 @@ SCHEMA: Schema = {
         num_carries=(95, "int"),
         is_associative=(96, "int"),
         iota_collective_device_list=(92, "IotaReplicaGroupListProto"),
+        mesh_axes_replica_group_list=(93, "MeshAxesReplicaGroupListProto"),
     ),
     "SliceDimensions": _message(start=(1, "int"), limit=(2, "int"), stride=(3, "int")),
     "ShapeProto": _message(
@@ -217,6 +218,12 @@ SCHEMA: Schema = {
     "CollectiveDeviceListProto": _message(
         replica_groups=(1, "ReplicaGroup*"), iota_replica_group_list=(2, "IotaReplicaGroupListProto")
     ),
+    "MeshAxesReplicaGroupListProto": _message(mesh=(1, "MeshProto"), axes=(2, "AxisRefProto*")),
+    "MeshProto": _message(axes=(1, "MeshAxis*"), device_ids=(2, "int*"), iota=(3, "MeshIota")),
+    "MeshAxis": _message(name=(1, "str"), size=(2, "int")),
+    "MeshIota": _message(reshape_dims=(1, "int*"), transpose_perm=(2, "int*")),
+    "AxisRefProto": _message(mesh_axis_index=(1, "int"), sub_axis_info=(2, "SubAxis")),
+    "SubAxis": _message(pre_size=(1, "int"), size=(2, "int")),
     "ParameterReplication": _message(replicated_at_leaf_buffers=(1, "bool*")),
     "OutputOperandAliasing": _message(
         output_shape_index=(1, "int*"), operand_index=(2, "int"), operand_shape_index=(3, "int*")
