@@ -41,23 +41,26 @@ def splat(op: hlo.HloOp, scope: Scope, number: float | int) -> Value:
 
 
 def _splat_right(op: hlo.BinaryOp, scope: Scope) -> Value | None:
-    if splat_number(op.lhs, scope.module) is None or splat_number(op.rhs, scope.module) is not None:
+    lhs, rhs = op.operands
+    if splat_number(lhs, scope.module) is None or splat_number(rhs, scope.module) is not None:
         return None
-    return build(op, type(op), op.rhs, op.lhs)
+    return build(op, type(op), rhs, lhs)
 
 
 def _neutral_right(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     """``x op e`` -> ``x`` for the exact neutral element."""
+    lhs, rhs = op.operands
+    number = splat_number(rhs, scope.module)
+    if number is None:
+        return None
     kind = "or" if op.opcode == "add" and op.shape.dtype == "pred" else op.opcode
-    if same_number(splat_number(op.rhs, scope.module), identity_of(kind, op.shape.dtype)):
-        return op.lhs
-    return None
+    return lhs if same_number(number, identity_of(kind, op.shape.dtype)) else None
 
 
 def _integer_constants_together(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     """``(x op c) op d`` -> ``x op (c op d)`` for integers, where wrapping arithmetic is associative."""
-    inner = result_op(op.lhs)
-    if op.shape.dtype not in INTEGERS or type(inner) is not type(op):
+    inner = result_op(op.operands[0])
+    if type(inner) is not type(op) or op.shape.dtype not in INTEGERS:
         return None
     assert isinstance(inner, hlo.BinaryOp)
     outer_number, inner_number = splat_number(op.rhs, scope.module), splat_number(inner.rhs, scope.module)
@@ -72,10 +75,11 @@ def _integer_constants_together(op: hlo.BinaryOp, scope: Scope) -> Value | None:
 
 
 def _add_of_negate(op: hlo.AddOp, scope: Scope) -> Value | None:
-    if isinstance(negate := result_op(op.rhs), hlo.NegateOp):
-        return build(op, hlo.SubtractOp, op.lhs, negate.operand)
-    if isinstance(negate := result_op(op.lhs), hlo.NegateOp):
-        return build(op, hlo.SubtractOp, op.rhs, negate.operand)
+    lhs, rhs = op.operands
+    if type(rhs.owner) is hlo.NegateOp:
+        return build(op, hlo.SubtractOp, lhs, rhs.owner.operands[0])
+    if type(lhs.owner) is hlo.NegateOp:
+        return build(op, hlo.SubtractOp, rhs, lhs.owner.operands[0])
     return None
 
 
@@ -96,13 +100,16 @@ def _subtract(op: hlo.SubtractOp, scope: Scope) -> Value | None:
 
 def _multiply(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``x * -1``, integer ``x * 0``, ``-x * -y``, ``-x * c``."""
+    lhs, rhs = op.operands
+    number = splat_number(rhs, scope.module)
+    if number is None and type(lhs.owner) is not hlo.NegateOp:
+        return None
     dtype = op.shape.dtype
-    number = splat_number(op.rhs, scope.module)
     if number == -1 and (is_float(dtype) or dtype in SIGNED):
-        return build(op, hlo.NegateOp, op.lhs)
+        return build(op, hlo.NegateOp, lhs)
     if number == 0 and dtype in INTEGERS:
         return splat(op, scope, 0)
-    left, right = result_op(op.lhs), result_op(op.rhs)
+    left, right = result_op(lhs), result_op(rhs)
     if not isinstance(left, hlo.NegateOp):
         return None
     if isinstance(right, hlo.NegateOp):

@@ -304,7 +304,7 @@ def _rejoin(op: hlo.HloOp, axis: int, left: Value, right: Value) -> Value | None
     return _sliced(op, first.operand, (*a[:axis], SliceDim(a[axis].start, b[axis].limit), *a[axis + 1 :]))
 
 
-# reshapes among elementwise ops
+# reshapes and broadcasts among elementwise ops
 
 
 def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
@@ -337,6 +337,28 @@ def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
             operands.append(insert_before(op, hlo.BroadcastOp, (inner.operand,), wide, inner.loc, inner.properties))
     value = insert_before(op, type(op), operands, _typed(op, source), op.loc, op.properties)
     return reshaped(op, value, dims)
+
+
+def sink_broadcast(op: hlo.HloOp, scope: Scope) -> Value | None:
+    """An elementwise op that repeats along a dim where no operand varies works once, and its result is repeated."""
+    if not all(type(operand.owner) is hlo.BroadcastOp for operand in op.operands):
+        return None
+    sources = [inner for operand in op.operands if isinstance(inner := result_op(operand), hlo.BroadcastOp)]
+    varying = sorted({dim for source in sources for dim in source.dimensions.data})
+    if len(varying) == op.shape.rank or any(list(s.dimensions.data) != sorted(s.dimensions.data) for s in sources):
+        return None
+    dims = tuple(op.shape.dims[i] for i in varying)
+    operands = []
+    for source in sources:
+        dtype = source.shape.dtype
+        if hlo.shape_of(source.operand).dims == dims:
+            operands.append(source.operand)
+            continue
+        properties = {"dimensions": hlo.IntsAttr(tuple(varying.index(i) for i in source.dimensions.data))}
+        type_ = hlo.array_type(dtype, dims)
+        operands.append(insert_before(op, hlo.BroadcastOp, (source.operand,), type_, source.loc, properties))
+    value = insert_before(op, type(op), operands, _typed(op, dims), op.loc, op.properties)
+    return broadcasted(op, value, op.shape.dims, tuple(varying))
 
 
 def _is_splat_broadcast(op: hlo.HloOp | None) -> bool:

@@ -34,37 +34,55 @@ def run(module: HloModule, context: PassContext) -> None:
     from neuronx_cc.passes.canonical_contraction import RULES as CONTRACTION
     from neuronx_cc.passes.canonical_contraction import TRANSPOSE_RULES
     from neuronx_cc.passes.canonical_movement import RULES as MOVEMENT
-    from neuronx_cc.passes.canonical_movement import sink_reshape
+    from neuronx_cc.passes.canonical_movement import sink_broadcast, sink_reshape
 
     rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION}
     rules[hlo.TransposeOp] += TRANSPOSE_RULES
     for kind in hlo.OPCODES.values():
         if issubclass(kind, hlo.ElementwiseUnaryOp | hlo.ElementwiseBinaryOp | hlo.SelectOp):
-            rules[kind] = (*rules.get(kind, ()), sink_reshape)
+            rules[kind] = (*rules.get(kind, ()), sink_reshape, sink_broadcast)
     scope = Scope(module)
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if type(op) in rules and op.results[0].first_use is not None:
-                _simplify(op, rules, scope)
+            applicable = rules.get(type(op))
+            if applicable is None or op.results[0].first_use is None:
+                continue
+            before = op.prev_op
+            value = _first_rewrite(op, applicable, scope)
+            if value is not None:
+                _simplify(_replace(op, value, before, rules), rules, scope)
 
 
-def _simplify(op: hlo.HloOp, rules: dict[type, tuple[Rule, ...]], scope: Scope) -> None:
-    """Apply rules to ``op`` and to what they build, until none applies."""
-    pending = [op]
+def _first_rewrite(op: hlo.HloOp, applicable: tuple[Rule, ...], scope: Scope) -> hlo.SSAValue | None:
+    for rule in applicable:
+        value = rule(op, scope)
+        if value is not None:
+            return value
+    return None
+
+
+def _replace(
+    op: hlo.HloOp, value: hlo.SSAValue, before: hlo.Operation | None, rules: dict[type, tuple[Rule, ...]]
+) -> list[hlo.HloOp]:
+    """Put ``value`` in the place of ``op``; the ops built since ``before``, last first."""
+    built = _built(before, op, rules)
+    op.results[0].replace_all_uses_with(value)
+    erase(op)
+    return built
+
+
+def _simplify(pending: list[hlo.HloOp], rules: dict[type, tuple[Rule, ...]], scope: Scope) -> None:
+    """Apply rules to the ops ``pending`` and to what they build, until none applies."""
     for _ in range(LIMIT):
         if not pending:
             return
-        current = pending.pop()
-        result = current.results[0]
-        if result.first_use is None:
+        op = pending.pop()
+        if op.results[0].first_use is None:
             continue
-        before = current.prev_op
-        value = next((new for rule in rules[type(current)] if (new := rule(current, scope)) is not None), None)
-        if value is None:
-            continue
-        pending.extend(_built(before, current, rules))
-        result.replace_all_uses_with(value)
-        erase(current)
+        before = op.prev_op
+        value = _first_rewrite(op, rules[type(op)], scope)
+        if value is not None:
+            pending.extend(_replace(op, value, before, rules))
 
 
 def _built(

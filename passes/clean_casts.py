@@ -3,7 +3,7 @@
 * A conversion that undoes a widening one vanishes: bf16 -> f32 -> bf16. (f32 -> bf16 -> f32 stays: it loses bits.)
 * A narrowing conversion, and ``reduce-precision``, moves up through broadcast, reshape, transpose and reverse that
   serve it alone, through slice too when a constant is behind: constants and parameters are cast once, at their size.
-* A widening conversion moves down through the same ops: they move fewer bytes.
+* A widening conversion moves down through the same ops but broadcast: they move fewer bytes.
 
 Input and output: any inlined module. One backward sweep for what moves up, one forward for the rest.
 """
@@ -31,7 +31,7 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in ops_of(computation.block):
             if isinstance(op, hlo.ConvertOp):
                 _cancel(op)
-            elif type(op) in MOVEMENT:
+            elif type(op) in MOVEMENT and type(op) is not hlo.BroadcastOp:
                 _move_down(op)
             elif isinstance(op, hlo.ReducePrecisionOp):
                 _round_once(op)

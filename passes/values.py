@@ -11,7 +11,7 @@ from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED
 
 Array = np.ndarray[Any, Any]
 
-_SPREADING = (hlo.BroadcastOp, hlo.ReshapeOp, hlo.TransposeOp)
+_SPREADING = frozenset([hlo.BroadcastOp, hlo.ReshapeOp, hlo.TransposeOp])
 
 
 def constant_of(value: hlo.SSAValue, module: HloModule) -> Array | None:
@@ -22,10 +22,10 @@ def constant_of(value: hlo.SSAValue, module: HloModule) -> Array | None:
 
 def splat_of(value: hlo.SSAValue, module: HloModule) -> Array | None:
     """The one value (rank 0) that all elements of ``value`` have, when it is a known constant; else None."""
-    op = defining_op(value)
-    while isinstance(op, _SPREADING):
-        op = defining_op(op.operand)
-    if not isinstance(op, hlo.ConstantOp):
+    op = value.owner
+    while type(op) in _SPREADING:
+        op = op.operands[0].owner  # type: ignore[union-attr]
+    if type(op) is not hlo.ConstantOp:
         return None
     array = module.constants[op.value.data]
     if array.size == 1:
