@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder
+from neuronx_cc.codegen.combiners import simple_combiners
 from neuronx_cc.codegen.graph import base, is_view, squeeze
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import transfer
@@ -40,6 +41,7 @@ class Context:
         self._last_use: dict[hlo.SSAValue, int] = {}
         self._owned: dict[hlo.SSAValue, list[Alloc]] = {}
         self.resident_bytes = 0
+        self._ones: Block | None = None
         self._identities: dict[str, Block] = {}
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
@@ -88,6 +90,15 @@ class Context:
             self.builder.emit("affine_select", Stream.GPSIMD, [block], [block], ["is_equal"], [0.0, 0, 1, -1])
             self._identities[dtype] = block
         return self._identities[dtype]
+
+    def ones(self, lanes: int) -> Block:
+        """A row of ones on partition 0, the stationary that repeats a row over ``lanes`` partitions."""
+        if self._ones is None:
+            alloc = self.builder.sbuf.allocate(512, "ones", from_top=True)
+            assert alloc is not None, "requested before the program fills SBUF"
+            self._ones = Block(alloc, "f32", Affine(alloc.lo), (Atom(1, 1, True), Atom(128, 4)))
+            self.builder.emit("memset", Stream.GPSIMD, [self._ones], [], imm=[1.0])
+        return self._ones.index(1, Affine(0), lanes)
 
     # ---- homes -----------------------------------------------------------------------------------------------
 
@@ -230,26 +241,8 @@ class Context:
                     self.builder.hbm.free(alloc)
 
 
-
-
 def _copy_stream(source: View) -> Stream:
     return Stream.DMA_STORE if source.in_sbuf else Stream.DMA_LOAD
-
-
-def simple_combiners(module: hlo.HloModule) -> dict[str, str]:
-    """Computations of the form ``op(parameter, parameter)`` with an associative op."""
-    found = {}
-    for computation in module.computations():
-        root = computation.root
-        if (
-            isinstance(root, hlo.OpResult)
-            and isinstance(root.op, hlo.HloOp)
-            and root.op.opcode in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
-            and set(root.op.operands) == set(computation.block.args)
-            and len(computation.block.args) == 2
-        ):
-            found[computation.computation_name] = root.op.opcode
-    return found
 
 
 def apply_view(op: hlo.HloOp, view: View) -> View | None:

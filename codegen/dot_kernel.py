@@ -19,7 +19,7 @@ from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, Ring
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.elementwise import Emitter
 from neuronx_cc.codegen.graph import is_load_cast
-from neuronx_cc.codegen.map_kernel import Lanes, _divisor, _lanes_of, _resident, is_given
+from neuronx_cc.codegen.map_plan import Lanes, is_given, lane_divisor, lanes_of, resident_view
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
@@ -140,8 +140,8 @@ class _Dot:
             else:
                 chosen.append(self.context.hbm(value).transpose([*order[0], *order[1], *order[2]]))
         lhs, rhs = chosen
-        k_lhs = _lanes_of(self._classes(lhs, len(self.m_dims))[2]) if lhs.in_sbuf else None
-        k_rhs = _lanes_of(self._classes(rhs, len(self.n_dims))[2]) if rhs.in_sbuf else None
+        k_lhs = lanes_of(self._classes(lhs, len(self.m_dims))[2]) if lhs.in_sbuf else None
+        k_rhs = lanes_of(self._classes(rhs, len(self.n_dims))[2]) if rhs.in_sbuf else None
         if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
             lhs = self.context.hbm(lhs_value).transpose([*self.lhs_order[0], *self.lhs_order[1], *self.lhs_order[2]])
         return lhs, rhs
@@ -177,10 +177,10 @@ class _Dot:
         dims = op.shape.dims
         batch, free = len(self.batch_dims), len(self.m_dims)
         m_view = self._classes(lhs, free)[1]
-        lanes = _lanes_of(m_view) if lhs.in_sbuf else None
+        lanes = lanes_of(m_view) if lhs.in_sbuf else None
         if lanes is None and free:
-            axis = max(range(free), key=lambda axis: (_divisor(self.m_dims[axis]), axis))
-            lanes = Lanes(axis, _divisor(self.m_dims[axis]), 1)
+            axis = max(range(free), key=lambda axis: (lane_divisor(self.m_dims[axis]), axis))
+            lanes = Lanes(axis, lane_divisor(self.m_dims[axis]), 1)
         only_result = op.result in context.outputs and context.last_use(op.result) <= self.step
         if lanes is not None and lanes.size > 1 and not only_result and (lanes.size >= 32 or prod(dims) <= 8192):
             lanes = replace(lanes, axis=lanes.axis + batch)
@@ -188,7 +188,7 @@ class _Dot:
             near = context.last_use(op.result) - self.step <= 48
             alloc = context.new_resident(op.result, per_partition) if near else None
             if alloc is not None:
-                return _resident(alloc, op.shape.dtype, dims, lanes)
+                return resident_view(alloc, op.shape.dtype, dims, lanes)
         return context.new_hbm(op.result)
 
     def _refine(self, lhs: View, rhs: View, out: View) -> bool:
@@ -227,9 +227,9 @@ class _Dot:
         if marked:
             self.segments = [Segment(0, self.k_sizes[self.k_dim], 1)]
         elif self.k_sizes:
-            self.k_dim = max(range(len(self.k_sizes)), key=lambda dim: (_divisor(self.k_sizes[dim]), dim))
+            self.k_dim = max(range(len(self.k_sizes)), key=lambda dim: (lane_divisor(self.k_sizes[dim]), dim))
             size = self.k_sizes[self.k_dim]
-            lanes = _divisor(size)
+            lanes = lane_divisor(size)
             if lanes >= 64 or size <= 128 or len(self.k_sizes) > 1:
                 self.segments = [Segment(0, lanes, size // lanes)]
             else:
@@ -401,9 +401,7 @@ class _Dot:
                 blocks.append(self._loaded(side, source, size, name, segment))
         return blocks
 
-    def _literal_block(
-        self, side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int
-    ) -> Block:
+    def _literal_block(self, side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int) -> Block:
         """A block of a constant, stored so that each partition reads one contiguous run."""
         total = side.free[tile_dim].size if tile_dim >= 0 else 1
         block = self.n_block if side is self.rhs else self.m_block
@@ -458,7 +456,11 @@ class _Dot:
         array = array.reshape(shape)
         others = [axis for axis in range(batch + free + (tile_dim >= 0)) if axis not in (row_axis, row_axis + 1)]
         others = [axis for axis in others if axis not in (lane_axis, lane_axis + 1)]
-        rest = [axis for axis in range(len(shape)) if axis not in (*others, row_axis, row_axis + 1, lane_axis, lane_axis + 1)]
+        rest = [
+            axis
+            for axis in range(len(shape))
+            if axis not in (*others, row_axis, row_axis + 1, lane_axis, lane_axis + 1)
+        ]
         order = [*others, row_axis, lane_axis + 1, *rest, lane_axis, row_axis + 1]
         laid_out = np.ascontiguousarray(array.transpose(order))
         name = f"{hlo.loc_of(side.value).name}.{start}"
@@ -504,7 +506,9 @@ class _Dot:
         """DMA a block with k on the partitions, casting on the way."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[0].size
-        tile = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name))
+        tile = self._dense_tile(
+            side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
+        )
         target = _spread_chunks(tile, chunks)
         if side.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
@@ -539,7 +543,9 @@ class _Dot:
         """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[-1].size
-        out = self._dense_tile(side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name))
+        out = self._dense_tile(
+            side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
+        )
         if source.dims[0].partition and source.dtype not in PE_DTYPES:
             cast = self._dense_tile(
                 "f32", [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{name} cast", 1

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import frexp, isfinite, prod
 
-from neuronx_cc.codegen.builder import Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.builder import MAX_FREE_DIMS, Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import FLOATS, INTEGERS, itemsize
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS, INTEGERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,22 @@ class Splat:
     dtype: str
 
 
-Operand = Block | Splat
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """``block alu constant`` in FP32, computed by the instruction that reads it."""
+
+    block: Block
+    alu: str
+    constant: float
+    reverse: bool
+    """``constant alu block`` instead."""
+
+    @property
+    def dtype(self) -> str:
+        return self.block.dtype
+
+
+Operand = Block | Splat | Deferred
 
 
 @dataclass(slots=True)
@@ -40,6 +55,17 @@ class Emitter:
     scalar_load: int = 0
 
     def over(self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: object) -> None:
+        """Emit over blocks of equal sizes, within the rules for operands in PSUM (hardware sheet 1.4, 3.4)."""
+        in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
+        if in_psum:
+            ins = self._legal_inputs(stream, list(ins))
+            merged = merge_free([*outs, *ins])
+            if len(merged[0].dims) == 2 and merged[0].dims[1].size > BANK_ELEMENTS:
+                for start in range(0, merged[0].dims[1].size, BANK_ELEMENTS):
+                    width = min(BANK_ELEMENTS, merged[0].dims[1].size - start)
+                    part = [block.index(1, Affine(start), width) for block in merged]
+                    self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
+                return
         size = prod(atom.size for atom in outs[0].dims[1:])
         if stream is Stream.VECTOR:
             self.vector_load += max(64, size * max(1, len(ins)))
@@ -47,7 +73,20 @@ class Emitter:
             self.scalar_load += max(64, size)
         emit_over(self.builder, op, stream, outs, ins, **modifiers)  # type: ignore[arg-type]
 
-    def copy(self, out: Block, source: Operand) -> None:
+    def _legal_inputs(self, stream: Stream, ins: list[Block]) -> list[Block]:
+        """At most one input in PSUM, none for GpSimd: the others are copied to SBUF."""
+        allowed = 0 if stream is Stream.GPSIMD else 1
+        for position, block in enumerate(ins):
+            if block.alloc.space is not Space.PSUM:
+                continue
+            if allowed:
+                allowed -= 1
+                continue
+            ins[position] = self.scratch(block, block.dtype)
+            self.over("tensor_copy", Stream.VECTOR, [ins[position]], [block])
+        return ins
+
+    def copy(self, out: Block, source: Block | Splat) -> None:
         """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
         if isinstance(source, Splat):
             self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
@@ -72,7 +111,8 @@ def lane_block(block: Block) -> Block:
 
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
-COMMUTATIVE = frozenset(["add", "multiply", "maximum", "minimum", "and", "or", "xor"])
+BANK_ELEMENTS = 512
+"""FP32 elements of a PSUM bank: no operand crosses a bank."""
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
 MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
 ACTIVATION = {
@@ -119,8 +159,14 @@ GPSIMD_BINARY = frozenset(["power", "remainder", "atan2", "stochastic-convert"])
 
 def arithmetic(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
     """Float ``lhs alu rhs`` on Vector; on Scalar where an add or multiply has one value a partition."""
+    if isinstance(lhs, Deferred) or isinstance(rhs, Deferred):
+        _after_deferred(e, alu, out, lhs, rhs)
+        return
     if isinstance(lhs, Splat) and isinstance(rhs, Splat):
         lhs = _fill(e, out, lhs)
+    if lhs is rhs and alu == "multiply" and out.dtype in FLOATS:
+        e.over("activation", Stream.SCALAR, [out], [_block(e, out, lhs)], alu=["square"], imm=[1.0])
+        return
     if isinstance(lhs, Block) and isinstance(rhs, Block):
         scalar = lane_block(rhs) if lane_scalar(rhs) else lane_block(lhs) if lane_scalar(lhs) else None
         if scalar is None:
@@ -136,6 +182,41 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> 
         e.over("activation", Stream.SCALAR, [out], [block], alu=["copy"], imm=[splat.value])
         return
     e.over("tensor_scalar", Stream.VECTOR, [out], [block], alu=[alu], imm=[splat.value], flags=flags)
+
+
+def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+    """``(block op0 constant) alu other`` in one Vector instruction."""
+    first = isinstance(lhs, Deferred)
+    deferred, other = (lhs, rhs) if first else (rhs, lhs)
+    assert isinstance(deferred, Deferred)
+    assert not isinstance(other, Deferred), "one operand is deferred at most"
+    alus = [deferred.alu, alu]
+    flags = (["reverse0"] if deferred.reverse else []) + ([] if first else ["reverse1"])
+    if isinstance(other, Splat):
+        imm = [deferred.constant, other.value]
+        e.over("tensor_scalar", Stream.VECTOR, [out], [deferred.block], alu=alus, imm=imm, flags=flags)
+    else:
+        blocks = [deferred.block, other]
+        e.over("scalar_tensor_tensor", Stream.VECTOR, [out], blocks, alu=alus, imm=[deferred.constant], flags=flags)
+
+
+def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
+    """Whether ``op`` (float arithmetic with a constant) can be part of ``user``'s instruction."""
+    if op.opcode not in ARITHMETIC or op.shape.dtype != "f32":
+        return False
+    if user.opcode in ARITHMETIC:
+        return user.operands[0] is not user.operands[1]
+    return op.opcode == "multiply" and user.opcode in ACTIVATION
+
+
+def defer(op: hlo.HloOp, ins: Sequence[Operand]) -> Deferred | None:
+    """``op`` as a deferred operand; None when it is not a block with a constant."""
+    lhs, rhs = ins
+    if isinstance(lhs, Block) and isinstance(rhs, Splat):
+        return Deferred(lhs, ARITHMETIC[op.opcode], rhs.value, False)
+    if isinstance(lhs, Splat) and isinstance(rhs, Block):
+        return Deferred(rhs, ARITHMETIC[op.opcode], lhs.value, True)
+    return None
 
 
 def _with_lane_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
@@ -158,8 +239,6 @@ def _with_lanes(
     imm: list[float],
     flags: list[str],
 ) -> None:
-    from neuronx_cc.codegen.builder import MAX_FREE_DIMS, merge_free
-
     size = prod(atom.size for atom in out.dims[1:])
     if stream is Stream.VECTOR:
         e.vector_load += max(64, size)
@@ -191,17 +270,21 @@ def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) ->
     """Float division; by one value a row as a multiplication with its reciprocal, unless a rounding op looks."""
     if isinstance(rhs, Splat) and _power_of_two(rhs.value):
         arithmetic(e, "multiply", out, lhs, Splat(1 / rhs.value, rhs.dtype))
-    elif isinstance(rhs, Block) and lane_scalar(rhs) and isinstance(lhs, Block) and not _is_rounded(op):
-        lanes = lane_block(rhs)
-        inverse = e.scratch(lanes, "f32")
-        e.over("reciprocal", Stream.VECTOR, [inverse], [lanes])
-        arithmetic(e, "multiply", out, lhs, replace(rhs, **_place(inverse)))
+    elif isinstance(rhs, Block) and _repeats(rhs) and isinstance(lhs, Block) and not _is_rounded(op):
+        kept = [dim for dim, atom in enumerate(rhs.dims) if dim == 0 or atom.stride]
+        divisors = rhs.select(kept)
+        inverse = e.scratch(divisors, "f32")
+        e.over("reciprocal", Stream.VECTOR, [inverse], [divisors])
+        strides = dict(zip(kept, inverse.dims, strict=True))
+        spread = tuple(strides.get(dim, atom) for dim, atom in enumerate(rhs.dims))
+        arithmetic(e, "multiply", out, lhs, replace(inverse, dims=spread))
     else:
         arithmetic(e, "divide", out, lhs, rhs)
 
 
-def _place(block: Block) -> dict[str, object]:
-    return {"alloc": block.alloc, "offset": block.offset, "partition": block.partition}
+def _repeats(block: Block) -> bool:
+    """Whether each value serves several elements, so that inverting it once is cheaper."""
+    return prod(atom.size for atom in block.dims[1:] if not atom.stride) >= 4
 
 
 def _is_rounded(op: hlo.HloOp) -> bool:
@@ -288,6 +371,10 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, ins: Sequence[Operand]) -> None:
         emit_binary(e, "minimum", dtype, out, tile, ins[2])
     elif opcode == "divide" and is_float:
         divide(e, op, out, ins[0], ins[1])
+    elif opcode in ACTIVATION and is_float and isinstance(ins[0], Deferred):
+        scaled = ins[0]
+        alu, imm = [ACTIVATION[opcode]], [scaled.constant]
+        e.over("activation", Stream.SCALAR, [out], [scaled.block], alu=alu, imm=imm)
     elif opcode in ACTIVATION and is_float:
         e.over("activation", Stream.SCALAR, [out], [_block(e, out, ins[0])], alu=[ACTIVATION[opcode]], imm=[1.0])
     elif opcode == "negate":
@@ -375,8 +462,6 @@ def _reduce_integers(e: Emitter, opcode: str, out: Block, source: Block) -> None
     if len(work.dims) == outer:
         e.over("tensor_copy", Stream.GPSIMD, [out], [work])
         return
-    from neuronx_cc.codegen.builder import Affine
-
     count = work.dims[outer].size
     while count > 1:
         half = count // 2
@@ -385,6 +470,3 @@ def _reduce_integers(e: Emitter, opcode: str, out: Block, source: Block) -> None
         e.over("int_tensor_tensor", Stream.GPSIMD, [low], [low, high], alu=[opcode])
         count -= half
     e.over("tensor_copy", Stream.GPSIMD, [out], [work.index(outer, Affine(0))])
-
-
-__all__ = ["Emitter", "Operand", "Ring", "Splat", "emit", "itemsize", "reduce_rows"]

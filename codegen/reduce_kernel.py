@@ -11,9 +11,10 @@ from math import prod
 
 from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
+from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.elementwise import Emitter, Splat
-from neuronx_cc.codegen.map_kernel import identity, is_given
+from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align

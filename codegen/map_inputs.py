@@ -1,0 +1,142 @@
+"""Tiles of a map kernel's operands: loaded, repeated over the partitions, or counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.elementwise import BANK_ELEMENTS
+from neuronx_cc.codegen.map_plan import is_given
+from neuronx_cc.codegen.tiles import TilePool
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom, IterSpace
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space, Stream
+
+Starts = dict[int, tuple[Affine, int]]
+"""Looped free dim -> (first index, size) of the current tile."""
+
+
+def load(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+    """The tile of an input: in place when resident, else loaded without its repetitions."""
+    if block.alloc.space is not Space.HBM:
+        return block
+    sizes = [atom.size for atom in block.dims[1:]]
+    repeated = [atom.stride == 0 for atom in block.dims[1:]]
+    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    if block.dims[0].stride == 0 and lanes > 8 and block.dtype == "f32":
+        spread = _repeat_row(context, pool, block, lanes, stream)
+        if spread is not None:
+            return spread
+    tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
+    dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
+    copy(context.builder, tile.select(dims), block.select(dims), stream)
+    full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
+    return replace(tile, dims=(tile.dims[0], *full))
+
+
+def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream) -> Block | None:
+    """A row repeated over the partitions: loaded once, multiplied by a column of ones, left in PSUM.
+
+    None when the row is longer than two banks, or PSUM is taken. The product with ones is exact.
+    """
+    dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    row = prod(block.dims[dim].size for dim in dims)
+    alone = row == prod(atom.size for atom in block.dims[1:])
+    if row > BANK_ELEMENTS and not (alone and row <= 2 * BANK_ELEMENTS):
+        return None
+    bank = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK)
+    if bank is None:
+        return None
+    builder = context.builder
+    line = pool.tile([block.dims[dim].size for dim in dims], "f32", 1)
+    source = replace(block, dims=(Atom(1, 0), *(block.dims[dim] for dim in dims)))
+    copy(builder, line, source, stream)
+    flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
+    target = Block(bank.alloc, "f32", builder.slot(bank), (Atom(lanes, 1, True), Atom(row, 4)))
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
+    for start in range(0, row, BANK_ELEMENTS):
+        width = min(BANK_ELEMENTS, row - start)
+        part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
+        builder.emit("multiply_moving", Stream.TENSOR, [part[0]], [part[1]])
+    pool.give_back(line)
+    atoms = dict(zip(dims, line.dims[1:], strict=True))
+    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return replace(target, dims=(target.dims[0], *full))
+
+
+@dataclass(slots=True)
+class Counting:
+    """Operands that count along an axis of the kernel's space: its dims are the digits of a mixed-radix number."""
+
+    builder: Builder
+    pool: TilePool
+    space: IterSpace
+    lane_dim: int
+    order: Sequence[int]
+    """Refined dim of each free dim of the tile."""
+    origin: Sequence[int]
+    lanes: int
+    counters: dict[int, Block] = field(default_factory=dict)
+    """Looped free dim -> counter of the counting operands along it, [lanes, 1] s32."""
+
+    def weight(self, dim: int) -> int:
+        """Elements along the axis of free dim ``dim`` that one step of it skips."""
+        position = self.order[dim]
+        axis = self.space.axes[position]
+        inner = (size for at, size in enumerate(self.space.sizes) if self.space.axes[at] == axis and at > position)
+        return prod(inner)
+
+    def axis(self, dim: int) -> int:
+        return self.space.axes[self.order[dim]]
+
+    def start(self, dim: int, value: int) -> None:
+        """Begin a loop over ``dim``: a loop index is no immediate, so a counter in SBUF follows it."""
+        ring = self.pool.ring(64, 1)
+        block = Block(ring.alloc, "s32", Affine(ring.alloc.lo), (Atom(self.lanes, 1, True), Atom(1, 4)))
+        self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[value])
+        self.counters[dim] = block
+
+    def step(self, dim: int, amount: int) -> None:
+        counter = self.counters[dim]
+        self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [counter], [counter], ["add"], [amount])
+
+    def emit(self, out: Block, axis: int, starts: Starts) -> None:
+        """Fill ``out`` with the index along ``axis`` (zeros when the axis has size 1, ``axis`` -1)."""
+        digits = [dim for dim in range(len(self.space.sizes)) if self.space.axes[dim] == axis]
+        weights: dict[int, int] = {}
+        weight = 1
+        for dim in reversed(digits):
+            weights[dim] = weight
+            weight *= self.space.sizes[dim]
+        lane = weights.get(self.lane_dim, 0)
+        steps = [weights.get(dim, 0) for dim in self.order]
+        counted = [dim for dim in starts if dim in self.counters and steps[dim]]
+        first = self.origin[axis] if digits else 0
+        first += sum(at.const * steps[dim] for dim, (at, _) in starts.items() if dim not in counted)
+        if not counted:
+            self._iota(out, first, lane, steps)
+            return
+        sizes = [atom.size for atom in out.dims[1:]]
+        total = out if out.dtype in ("s32", "u32") else self.pool.tile(sizes, "s32", self.lanes)
+        self._iota(total, first, lane, steps)
+        for dim in counted:
+            counter = self.counters[dim]
+            spread = replace(counter, dims=(counter.dims[0], *(Atom(size, 0) for size in sizes)))
+            emit_over(self.builder, "int_tensor_tensor", Stream.GPSIMD, [total], [total, spread], ["add"])
+        if total is not out:
+            emit_over(self.builder, "convert", Stream.GPSIMD, [out], [total])
+            self.pool.give_back(total)
+
+    def _iota(self, out: Block, first: int, lane: int, steps: Sequence[int]) -> None:
+        dims = [dim for dim in range(len(steps)) if out.dims[dim + 1].size > 1]
+        if len(dims) > 4:
+            outer = dims[0]
+            for index in range(out.dims[outer + 1].size):
+                self._iota(out.index(outer + 1, Affine(index), 1), first + index * steps[outer], lane, steps)
+            return
+        target = out.select([0, *(dim + 1 for dim in dims)])
+        self.builder.emit("iota", Stream.GPSIMD, [target], [], imm=[first, lane, *(steps[dim] for dim in dims)])

@@ -1,0 +1,189 @@
+"""What a map kernel decides before it emits: partitions, homes of inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.graph import Kernel, base, squeeze, trace
+from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
+from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import itemsize
+
+RESIDENT_STEPS = 48
+"""A value whose last use is more kernels away than this does not stay on chip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner)."""
+
+    axis: int
+    size: int
+    inner: int
+
+
+@dataclass(slots=True)
+class MapPlan:
+    """Everything about a map kernel but its addresses."""
+
+    kernel: Kernel
+    iotas: dict[hlo.SSAValue, int] = field(default_factory=dict)
+    """Counting operands -> axis of the kernel's shape."""
+    lanes: Lanes | None = None
+
+
+def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
+    """External operands that are arrays; fills ``plan.iotas``."""
+    kernel = plan.kernel
+    external: dict[hlo.SSAValue, None] = {}
+    for op in kernel.ops:
+        for operand in op.operands:
+            if trace(operand, kernel, member) is not None or context.splat(operand) is not None:
+                continue
+            if isinstance(operand, hlo.OpResult) and isinstance(operand.op, hlo.IotaOp):
+                dims = operand.op.shape.dims
+                axis = operand.op.iota_dimension.data
+                plan.iotas[operand] = len(squeeze(dims[:axis])) if dims[axis] != 1 else -1
+                continue
+            external[operand] = None
+    return list(external)
+
+
+def full_view(view: View, kernel: Kernel) -> View:
+    """A view of a full or row value, as one of the kernel's whole shape."""
+    view = squeezed(view)
+    if len(view.dims) < len(kernel.shape):
+        return view.broadcast(kernel.shape, range(len(view.dims)))
+    return view
+
+
+def lanes_of(view: View) -> Lanes | None:
+    for axis, atoms in enumerate(view.dims):
+        for index, atom in enumerate(atoms):
+            if atom.partition:
+                return Lanes(axis, atom.size, prod(a.size for a in atoms[index + 1 :]))
+    return None
+
+
+def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> Lanes | None:
+    """The partition assignment of most resident bytes; without residents, the axis that fills most partitions."""
+    kernel = plan.kernel
+    row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
+    votes: dict[Lanes, int] = {}
+    for value in external:
+        for view in context.views(value):
+            lanes = lanes_of(full_view(view, kernel)) if view.in_sbuf else None
+            if lanes is not None and lanes.axis < row_axes:
+                votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
+    if votes:
+        return max(votes, key=lambda lanes: votes[lanes])
+    if (not kernel.rows and kernel.reduced) or not kernel.shape:
+        return None
+    largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
+    streams = largest * 4 > 128 * 49152
+    axes = range(row_axes) if kernel.reduced or len(kernel.shape) == 1 else range(len(kernel.shape) - 1)
+    if streams:
+        axis = max(range(row_axes), key=lambda axis: min(128, lane_divisor(kernel.shape[axis])) * 1000 - axis)
+        size = (
+            lane_divisor(kernel.shape[axis]) if lane_divisor(kernel.shape[axis]) >= 64 else min(128, kernel.shape[axis])
+        )
+        return Lanes(axis, size, kernel.shape[axis] // size)
+    axis = max(axes, key=lambda axis: (lane_divisor(kernel.shape[axis]), axis))
+    size = lane_divisor(kernel.shape[axis])
+    if size < 32 and kernel.shape[axis] > 128:
+        return Lanes(axis, 128, kernel.shape[axis] // 128)
+    if len(kernel.shape) == 1 and not kernel.reduced:
+        return Lanes(axis, size, kernel.shape[axis] // size)
+    return Lanes(axis, size, 1)
+
+
+def lane_divisor(size: int) -> int:
+    """Largest divisor that fits the partitions."""
+    return next(count for count in range(min(128, size), 0, -1) if size % count == 0)
+
+
+def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
+    """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
+    for view in context.views(value):
+        full = full_view(view, plan.kernel)
+        if plan.lanes is not None and view.in_sbuf and lanes_of(full) == plan.lanes:
+            return full
+    full = full_view(context.hbm(value), plan.kernel)
+    if plan.lanes is not None and _lies_across(full, plan.lanes):
+        return full_view(context.dense(value), plan.kernel)
+    return full
+
+
+def _lies_across(view: View, lanes: Lanes) -> bool:
+    """Whether neighbours in memory would go to different partitions, so that every element is a DMA run."""
+    size = itemsize(view.dtype)
+    atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
+    if prod(atom.size for _, atom in atoms) < LEAST_ELEMENTS:
+        return False
+    contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
+    return contiguous == [lanes.axis] and lanes.inner == 1 and len(view.dims) > 1
+
+
+def used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:
+    for use in value.uses:
+        user = use.operation
+        if not isinstance(user, hlo.HloOp):
+            return True
+        if member.get(user.results[0]) is kernel:
+            if trace(value, kernel, member) is None:
+                return True
+            continue
+        if member.get(user.results[0]) is None and user.opcode != "tuple":
+            if used_outside(user.results[0], kernel, member):
+                return True
+            continue
+        return True
+    return False
+
+
+def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
+    """Resident in the kernel's lanes if it fits and is used again soon; else HBM."""
+    shape = hlo.shape_of(value)
+    lanes = plan.lanes
+    dims = squeeze(shape.dims)
+    only_result = value in context.outputs and context.last_use(value) <= step
+    if lanes is not None and not only_result and plan.kernel.shape[lanes.axis] % (lanes.size * lanes.inner) == 0:
+        per_partition = prod(dims) // lanes.size * itemsize(shape.dtype)
+        near = context.last_use(value) - step <= RESIDENT_STEPS or per_partition <= 1024
+        alloc = context.new_resident(value, per_partition) if near else None
+        if alloc is not None:
+            return _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
+    return context.new_hbm(value)
+
+
+def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:
+    stride = itemsize(dtype)
+    atoms: list[tuple[Atom, ...]] = []
+    for axis in reversed(range(len(dims))):
+        pieces = [(dims[axis], False)]
+        if axis == lanes.axis:
+            pieces = [(dims[axis] // (lanes.size * lanes.inner), False), (lanes.size, True), (lanes.inner, False)]
+        built = []
+        for size, partition in reversed(pieces):
+            if size == 1:
+                continue
+            built.append(Atom(size, 1 if partition else stride, partition))
+            stride *= 1 if partition else size
+        atoms.append(tuple(reversed(built)))
+    return View(alloc, dtype, alloc.lo, tuple(reversed(atoms)))
+
+
+def _unsqueezed(view: View, dims: Sequence[int]) -> View:
+    pending = iter(view.dims)
+    return replace(view, dims=tuple(() if size == 1 else next(pending) for size in dims))
+
+
+def is_given(value: hlo.SSAValue) -> bool:
+    """Whether the data is there before the program starts: a parameter or a constant."""
+    source = base(value)
+    return not isinstance(source, hlo.OpResult) or isinstance(source.op, hlo.ConstantOp)
