@@ -272,6 +272,8 @@ DOCUMENTED = (
         "1 least compile time, 2 default, 3 most optimisation",
         values=("1", "2", "3"),
         default="2",
+        effect=Effect.NO_EFFECT,
+        reason="there is one level of optimisation",
     ),
     FAST_CONTEXT_SWITCH,
     FAST_LOADING,
@@ -334,7 +336,11 @@ WRAPPER = (
 )
 
 MACHINE = (
-    _plain("--machine", "machine description to use instead of the target's", metavar="FILE"),
+    _plain(
+        "--machine",
+        "machine description instead of the target's own: a file or a target",
+        metavar="FILE",
+    ),
     _plain("--set", "override one value of the machine description", Kind.ASSIGNMENTS, "KEY=VALUE", default=()),
 )
 

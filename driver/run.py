@@ -5,7 +5,6 @@ Input: a NEFF, and an ``.npz`` of inputs or a seed for random ones. Output: an `
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuronx_cc import runtime
@@ -15,15 +14,13 @@ from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import Array, random_inputs, read_inputs, write_outputs
 from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
 from neuronx_cc.ir.machine import Machine
-from neuronx_cc.ir.machine import load as load_machine
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.types import shape
 from neuronx_cc.runtime import RunResult
+from neuronx_cc.runtime.targets import find_machine
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
-
-MACHINES = Path(runtime.__file__).with_name("machines")
 
 
 def run_command(session: Session) -> int:
@@ -77,14 +74,13 @@ def _checker(parsed: Parsed, neff: Neff, session: Session) -> "Callable[[list[Ar
 
 def _print(parsed: Parsed, result: RunResult, outcome: "Check | None") -> None:
     """The report, as text or JSON, and the outcome of the check."""
-    report: dict[str, object] = result.report.to_json() if result.report is not None else {}
     if parsed.flag("json"):
+        report = result.report.to_json()
         if outcome is not None:
             report["check"] = {"passed": outcome.passed, "error": outcome.error, "summary": outcome.summary}
         print(json.dumps(report, indent=1))
         return
-    if result.report is not None:
-        print(result.report)
+    print(result.report.to_text(), end="")
     if outcome is not None and outcome.passed:
         print(f"check: {outcome.summary}")
 
@@ -113,9 +109,6 @@ def _inputs(parsed: Parsed, neff: Neff) -> list[Array]:
     return [] if parsed.flag("timing_only") else random_inputs(parameters, parsed.integer("seed"))
 
 
-def _machine(parsed: Parsed, neff: Neff) -> Machine | None:
-    """The description that ``--machine`` and ``--set`` ask for; None for the target's own."""
-    path, settings = parsed.text_or_none("machine"), parsed.names("set")
-    if path is None and not settings:
-        return None
-    return load_machine(path or MACHINES / f"{neff.target}.toml").with_settings(settings)
+def _machine(parsed: Parsed, neff: Neff) -> Machine:
+    """The target's description, or that of ``--machine``, with the values of ``--set``."""
+    return find_machine(parsed.text_or_none("machine") or neff.target).with_settings(parsed.names("set"))

@@ -182,7 +182,7 @@ def test_opt_takes_the_precision_options():
 
 def test_notices_name_what_has_no_effect():
     parsed = parse(
-        ["x", "--model-type=transformer", "--disable-dge", "--tensorizer-options=--a", "--cache_dir=/c", "-O1"], COMPILE
+        ["x", "--model-type=transformer", "--disable-dge", "--tensorizer-options=--a", "--cache_dir=/c", "-lnc=1"], COMPILE
     )
     lines = parsed.notices()
     assert len(lines) == 2

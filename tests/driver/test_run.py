@@ -164,3 +164,72 @@ def test_inspect_json(capsys):
 def test_run_log(capsys):
     assert main(["run", "g.neff", "--logfile", "r.log"]) == 0
     assert "run g.neff" in Path("r.log").read_text()
+
+
+def report(capsys, *argv):
+    assert main(["run", "g.neff", "--json", *argv]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_report_as_text(capsys):
+    assert main(["run", "g.neff"]) == 0
+    out = capsys.readouterr().out
+    for text in ("Simulated on trn1", "tensor", "of peak", "DMA", "GB/s", "SBUF", "HBM"):
+        assert text in out
+
+
+def test_timing_only_gives_the_same_time(capsys):
+    full, timed = report(capsys), report(capsys, "--timing-only")
+    assert full == timed
+    assert full["is_simulation"] is True
+    assert full["time_ns"] > 0
+    assert {"tensor_engine_active_time_percent", "dma_total_bytes", "sbuf_peak_bytes"} <= set(full["summary"])
+
+
+def test_machine_and_settings(capsys):
+    slow = report(capsys, "--timing-only", "--set", "clock.tensor_ghz=0.1", "--set=dma.bw_per_engine=1")
+    assert slow["time_ns"] > report(capsys, "--timing-only")["time_ns"]
+    assert report(capsys, "--timing-only", "--machine", "inf2")["machine"] == "inf2"
+
+
+@pytest.mark.parametrize(
+    ("argv", "mentions"),
+    [
+        (["--machine", "absent.toml"], "absent.toml"),
+        (["--machine", "graph.hlo"], "graph.hlo"),
+        (["--set", "clock.tensor_ghs=1"], "clock.tensor_ghz"),
+        (["--set", "clock.tensor_ghz=fast"], "fast"),
+        (["--set", "clock.tensor_ghz=-1"], "clock.tensor_ghz"),
+    ],
+)
+def test_bad_machines(argv, mentions, capsys):
+    assert main(["run", "g.neff", *argv]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("[NCC_E")
+    assert mentions in err
+
+
+def test_trace(capsys):
+    assert main(["run", "g.neff", "--trace", "t.json", "--timing-only"]) == 0
+    trace = json.loads(Path("t.json").read_text())
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    lanes = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert {"tensor", "scalar"} <= lanes
+    assert "d" in {event["name"] for event in slices}
+
+
+def test_stochastic_rounding_follows_its_seed(inputs):
+    module = "HloModule s\n\nENTRY main {\n  x = f32[4096] parameter(0)\n  ROOT r = bf16[4096] convert(x)\n}\n"
+    Path("s.hlo").write_text(module)
+    np.savez("s.npz", arg0=np.full(4096, 1 + 2**-9, np.float32))
+    assert main(["compile", "s.hlo", "--output", "s.neff"]) == 0
+    outputs = []
+    for argv in ([], ["--stochastic-rounding", "1"], ["--stochastic-rounding=1"], ["--stochastic-rounding", "2"]):
+        assert main(["run", "s.neff", "--inputs", "s.npz", "--outputs", "o.npz", *argv]) == 0
+        with np.load("o.npz") as file:
+            outputs.append(file["out0"].view(inputs[2].dtype).astype(np.float32))
+    assert set(outputs[0]) == {1.0}
+    np.testing.assert_array_equal(outputs[1], outputs[2])
+    assert not np.array_equal(outputs[1], outputs[3])
+    assert set(outputs[1]) == {1.0, 1 + 2**-7}
+    assert abs(outputs[1].mean() - (1 + 2**-9)) < 2**-11
