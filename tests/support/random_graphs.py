@@ -13,6 +13,8 @@ NUMBERS = ("0", "-0", "1", "-1", "2", "0.5", "3", "inf", "-inf")
 INT_NUMBERS = ("0", "1", "-1", "7", "2147483647")
 COMBINERS = {"add": ("0", "-0"), "maximum": ("-inf", "0"), "minimum": ("inf",)}
 INT_COMBINERS = {"add": ("0", "3"), "maximum": ("-2147483648",), "minimum": ("2147483647",)}
+NEUTRAL = {(kind, "s32"): numbers[:1] for kind, numbers in INT_COMBINERS.items()}
+NEUTRAL |= {(kind, "f32"): numbers[:1] for kind, numbers in COMBINERS.items()}
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,10 @@ def reduce(g: Graph) -> None:
     x = g.pick("f32", "s32")
     combiners = INT_COMBINERS if x.dtype == "s32" else COMBINERS
     kind = g.draw(st.sampled_from(sorted(combiners)))
-    start = g.add(x.dtype, (), f"constant({g.draw(st.sampled_from(combiners[kind]))})", visible=False)
     folded = [i for i in range(len(x.dims)) if g.draw(st.booleans())]
+    # XLA drops the initial value of a reduction over one element, which HLO allows only because it should be neutral
+    choices = combiners[kind] if prod(x.dims[i] for i in folded) > 1 else NEUTRAL[kind, x.dtype]
+    start = g.add(x.dtype, (), f"constant({g.draw(st.sampled_from(choices))})", visible=False)
     name = f"{kind}_{x.dtype}"
     g.bodies[name] = (
         f"{name} {{ a = {x.dtype}[] parameter(0) b = {x.dtype}[] parameter(1) ROOT r = {x.dtype}[] {kind}(a, b) }}"
