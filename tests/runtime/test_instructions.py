@@ -293,9 +293,11 @@ def test_exact_integer_arithmetic(dtype):
     edge = [info.min, info.min + 1, -7, -1, 0, 1, 2, 7, 31, info.max - 1, info.max]
     values = np.array([v for v in edge if info.min <= v <= info.max], storage)
     a, b = (x.reshape(1, -1) for x in np.meshgrid(values, values))
-    wrap = lambda f: np.array(
-        [f(int(x), int(y)) & ((1 << info.bits) - 1) for x, y in zip(a[0], b[0], strict=True)]
-    ).astype(f"u{storage.itemsize}")
+
+    def wrap(f):
+        results = [f(int(x), int(y)) & ((1 << info.bits) - 1) for x, y in zip(a[0], b[0], strict=True)]
+        return np.array(results).astype(f"u{storage.itemsize}")
+
     quotient = lambda x, y: -1 if y == 0 else abs(x) // abs(y) * (1 if x * y >= 0 else -1)  # noqa: E731
     unsigned = lambda x: x & ((1 << info.bits) - 1)  # noqa: E731
     expected = {
