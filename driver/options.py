@@ -284,7 +284,7 @@ DOCUMENTED = (
 
 OWN = (
     _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
-    _plain("--dump", "write the input, the IR after every stage, the options and the log there", metavar="DIR"),
+    _plain("--dump", "write the input, the IR after every stage and the options there", metavar="DIR"),
     _plain("--explain-options", "print every effective option and where it came from", Kind.FLAG, default=False),
 )
 

@@ -52,6 +52,9 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
     stages = default_stages() if stages is None else stages
     before = _selected(parsed, "print_ir_before", stages)
     after = _selected(parsed, "print_ir_after", stages)
+    precision_file = parsed.text_or_none("dump_precision")
+    if precision_file is not None:
+        files.check_writable(precision_file, "--dump-precision", parsed.files)
     context = PassContext(pass_options(parsed))
     dump = _Dump(parsed, session)
     dump.module("import", module)
@@ -75,7 +78,6 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
         dump.module(stage, module)
     for warning in context.warnings:
         session.log.warning(str(warning))
-    precision_file = parsed.text_or_none("dump_precision")
     if precision_file is not None:
         files.write_text(precision_file, precision_report(context), CompileError)
     if parsed.flag("time_passes"):

@@ -71,6 +71,8 @@ def test_help(argv, capsys):
         (["compile", "graph.hlo", "--logfile", "no/such/log"], "log file"),
         (["compile", "graph.hlo", "--print-ir-after", "csee"], "did you mean cse"),
         (["compile", "graph.hlo", "--dump", "graph.hlo"], "cannot make the directory"),
+        (["compile", "graph.hlo", "--dump-precision", "no/such/file"], "no directory"),
+        (["opt", "graph.hlo", "--dump-precision", "graph.hlo"], "it is the input"),
         (["opt", "graph.hlo", "--passes", "dcee"], "did you mean dce"),
         (["opt", "graph.hlo", "--passes", "dce", "--print-ir-before", "cse"], "no pass 'cse' runs"),
         (["list-operators", "graph.hlo"], "no file"),

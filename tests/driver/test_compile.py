@@ -201,3 +201,12 @@ def test_neuron_cc_compiles(capsys):
     assert neuron_cc_main(["compile", "graph.hlo", "--fp32-cast", "matmult-fp16", "--verbose", "ERROR"]) == 0
     cast = Neff.from_bytes(Path("out.neff").read_bytes()).options
     assert (cast["auto_cast"], cast["auto_cast_type"], cast["fast_relayout"]) == ("matmult", "fp16", True)
+
+
+def test_compiling_text_and_running_import_no_jax_and_running_no_compiler():
+    code = "import sys; from neuronx_cc.driver.cli import main; main({!r}); print(*sys.modules, file=sys.stderr)"
+    forbidden = {"jax", "jaxlib"}
+    for argv in (["compile", "graph.hlo"], ["run", "file.neff", "--timing-only"]):
+        done = subprocess.run([sys.executable, "-c", code.format(argv)], capture_output=True, text=True, check=True)
+        assert not forbidden & set(done.stderr.splitlines()[-1].split()), argv
+        forbidden |= {"xdsl", "neuronx_cc.codegen", "neuronx_cc.passes", "neuronx_cc.hlo_import"}

@@ -181,9 +181,8 @@ def test_opt_takes_the_precision_options():
 
 
 def test_notices_name_what_has_no_effect():
-    parsed = parse(
-        ["x", "--model-type=transformer", "--disable-dge", "--tensorizer-options=--a", "--cache_dir=/c", "-lnc=1"], COMPILE
-    )
+    argv = ["x", "--model-type=transformer", "--disable-dge", "--tensorizer-options=--a", "--cache_dir=/c", "-lnc=1"]
+    parsed = parse(argv, COMPILE)
     lines = parsed.notices()
     assert len(lines) == 2
     assert lines[0].startswith("--model-type has no effect here: ")
