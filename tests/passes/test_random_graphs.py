@@ -61,3 +61,21 @@ def test_pipeline_means_the_same_to_xla(text):
         tolerance = {"f": 1e-5, "V": 2e-2}.get(want.dtype.kind, 0)
         wide = np.float64 if want.dtype.kind in "fV" else want.dtype
         np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
+
+
+@QUIET
+@given(text=modules(dtypes=("s32", "f32")))
+def test_narrowing_without_warnings_changes_no_value(text):
+    """64-bit programs whose arithmetic is proved to fit give the same on 32 bits."""
+    module = parse_text(text.replace("s32", "s64"))
+    random = np.random.default_rng(5)
+    inputs = []
+    for argument in module.entry.block.args:
+        shape = argument.type.data
+        wide = random.integers(-(2**31), 2**31, shape.dims)
+        inputs.append(np.asarray(wide if shape.dtype == "s64" else wide / 2**29).astype(shape.numpy_dtype))
+    before = evaluate(module, inputs)
+    context = PassContext()
+    run_passes(module, ["narrow_int64"], context, verify_each=True)
+    if all("inputs are truncated" in warning.message for warning in context.warnings):
+        assert_same_bits(before, evaluate(module, inputs))
