@@ -115,7 +115,7 @@ class Counting:
         lane = weights.get(self.lane_dim, 0)
         steps = [weights.get(dim, 0) for dim in self.order]
         counted = [dim for dim in starts if dim in self.counters and steps[dim]]
-        first = self.origin[axis] if digits else 0
+        first = self.origin[axis] if axis >= 0 else 0
         first += sum(at.const * steps[dim] for dim, (at, _) in starts.items() if dim not in counted)
         if not counted:
             self._iota(out, first, lane, steps)

@@ -133,7 +133,7 @@ def coalesce(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
 
 def _slice(atoms: tuple[Atom, ...], start: int, size: int, step: int) -> tuple[tuple[Atom, ...], int] | None:
     total = prod(atom.size for atom in atoms)
-    if start == 0 and step == 1 and size == total:
+    if size == total:  # of a single element, with any step
         return atoms, 0
     outer, inner_atoms = atoms[0], atoms[1:]
     inner = prod(atom.size for atom in inner_atoms)

@@ -23,4 +23,8 @@ from neuronx_cc.ir.hlo.control import *
 from neuronx_cc.ir.hlo.elementwise import *
 from neuronx_cc.ir.hlo.module import *
 from neuronx_cc.ir.hlo.movement import *
-from neuronx_cc.ir.types import FLOATS, INTEGERS, Shape, itemsize, shape
+from neuronx_cc.ir.types import FLOATS as FLOATS
+from neuronx_cc.ir.types import INTEGERS as INTEGERS
+from neuronx_cc.ir.types import Shape as Shape
+from neuronx_cc.ir.types import itemsize as itemsize
+from neuronx_cc.ir.types import shape as shape
