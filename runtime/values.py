@@ -12,11 +12,11 @@ from typing import TypeAlias
 import numpy as np
 
 from neuronx_cc.ir.errors import Loc, NeuronError, RunError
+from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Record, Ref, Stream
 from neuronx_cc.ir.isa.programs import PROGRAMS
 from neuronx_cc.ir.isa.semantics import SEMANTICS
-from neuronx_cc.runtime.blas import one_thread
 from neuronx_cc.runtime.memory import Memory, View
 
 Step: TypeAlias = Callable[[], None]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from neuronx_cc.ir.isa import functions
+from neuronx_cc.ir.isa import blas, functions
 from neuronx_cc.ir.isa.elements import F32, STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 
@@ -89,14 +89,13 @@ def multiply_moving(i: Instr, state: State) -> Kernel:
             raise ValueError(f"the stationary tile is {list(weights.shape)}, the instruction wants [{lanes}, {rows}]")
         if tf32:
             weights, moving = functions.round_mantissa(weights, 10), functions.round_mantissa(moving, 10)
-        if plain and not accumulate:
+        if plain and accumulate:
+            blas.accumulate(weights, moving, y)
+        elif plain:
             np.matmul(weights.T, moving, out=y)
-            return
-        product = np.matmul(weights.T, moving).reshape(y.shape)
-        if accumulate:
-            np.add(y, product, out=y)
         else:
-            y[...] = product
+            product = np.matmul(weights.T, moving).reshape(y.shape)
+            y[...] = y + product if accumulate else product
 
     return run
 
