@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronx_cc.codegen import graph, map_kernel
+from neuronx_cc.codegen import dot_kernel, graph, map_kernel
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import Kernel, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
@@ -62,6 +62,8 @@ def _lower_kernel(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, K
         return
     if kernel.is_map:
         map_kernel.lower(context, kernel, member, step)
+    elif isinstance(first, hlo.DotOp):
+        dot_kernel.lower(context, kernel, step)
     elif first.opcode in LOWERINGS:
         LOWERINGS[first.opcode](context, first, step)
     else:

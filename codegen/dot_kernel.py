@@ -18,8 +18,9 @@ import numpy as np
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, Ring
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.elementwise import Emitter
-from neuronx_cc.codegen.graph import is_load_cast
-from neuronx_cc.codegen.map_plan import Lanes, is_given, lane_divisor, lanes_of, resident_view
+from neuronx_cc.codegen.graph import Kernel, is_load_cast, takes_row
+from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, is_given, lane_divisor, lanes_of, resident_view
+from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
@@ -74,13 +75,23 @@ class Segment:
     """Steps of the lane dim around the lanes."""
 
 
-def lower(context: Context, op: hlo.DotOp, step: int) -> None:
-    """Emit the contraction and give its result a home."""
-    _Dot(context, op, step).emit()
+def lower(context: Context, kernel: Kernel, step: int) -> None:
+    """Emit the contraction (and the bias that the kernel adds to it) and give the result a home."""
+    op = kernel.ops[0]
+    assert isinstance(op, hlo.DotOp)
+    bias = None
+    if len(kernel.ops) > 1:
+        bias = takes_row(Kernel(0, [op]), kernel.ops[1])
+        assert bias is not None, "kernel formation found the row"
+    _Dot(context, op, kernel.ops[-1].results[0], bias, step).emit()
 
 
 class _Dot:
-    def __init__(self, context: Context, op: hlo.DotOp, step: int) -> None:
+    def __init__(
+        self, context: Context, op: hlo.DotOp, result: hlo.SSAValue, bias: hlo.SSAValue | None, step: int
+    ) -> None:
+        self.result = result
+        self.bias = bias
         self.context = context
         self.builder: Builder = context.builder
         self.op = op
@@ -150,13 +161,13 @@ class _Dot:
 
     def emit(self) -> None:
         if self.op.shape.size == 0:
-            self.context.homes[self.op.result] = [self.context.new_hbm(self.op.result)]
+            self.context.homes[self.result] = [self.context.new_hbm(self.result)]
             return
         lhs, rhs = self._choose()
         for dtype in sorted({self.pe_dtype, *(view.dtype for view in (lhs, rhs) if view.dtype in PE_DTYPES)}):
             self.context.identity(dtype)
         out = self._choose_output(lhs)
-        self.context.homes[self.op.result] = [out]
+        self.context.homes[self.result] = [out]
         for attempt in range(3):
             if self._refine(lhs, rhs, out):
                 break
@@ -181,15 +192,15 @@ class _Dot:
         if lanes is None and free:
             axis = max(range(free), key=lambda axis: (lane_divisor(self.m_dims[axis]), axis))
             lanes = Lanes(axis, lane_divisor(self.m_dims[axis]), 1)
-        only_result = op.result in context.outputs and context.last_use(op.result) <= self.step
+        only_result = self.result in context.outputs and context.last_use(self.result) <= self.step
         if lanes is not None and lanes.size > 1 and not only_result and (lanes.size >= 32 or prod(dims) <= 8192):
             lanes = replace(lanes, axis=lanes.axis + batch)
             per_partition = prod(dims) // lanes.size * itemsize(op.shape.dtype)
-            near = context.last_use(op.result) - self.step <= 48
-            alloc = context.new_resident(op.result, per_partition) if near else None
+            near = context.last_use(self.result) - self.step <= RESIDENT_STEPS
+            alloc = context.new_resident(self.result, per_partition) if near else None
             if alloc is not None:
                 return resident_view(alloc, op.shape.dtype, dims, lanes)
-        return context.new_hbm(op.result)
+        return context.new_hbm(self.result)
 
     def _refine(self, lhs: View, rhs: View, out: View) -> bool:
         batch, free = len(self.batch_dims), len(self.m_dims)
@@ -268,7 +279,45 @@ class _Dot:
         self.acc = self._psum_ring(4)
         needs_transpose = self.lhs.rows_on_lanes or self.rhs.rows_on_lanes
         self.turn = self._psum_ring(3) if needs_transpose else None
+        self._load_bias()
         self._outer_loops(0, [], [])
+
+    def _load_bias(self) -> None:
+        """The whole bias row on partition 0, FP32, in the order of the refined n dims."""
+        self.bias_row: Block | None = None
+        if self.bias is None:
+            return
+        self.context.ones(1)
+        free = len(self.n_dims)
+        view = self.context.hbm(self.bias)
+        view = replace(view, dims=view.dims[-free:])
+        space = align([view, replace(self.out, dims=self.out.dims[-free:])], view.shape)
+        assert space is not None, "the row aligns with the result"
+        total = prod(space.sizes)
+        self.bias_row = self._dense_tile("f32", [total], 1, "bias", 1)
+        atoms = (Atom(1, 0), *space.atoms[0])
+        source = Block(view.alloc, view.dtype, Affine(view.offset), atoms)
+        target = replace(self.bias_row, dims=(Atom(1, 1, True), *dense(space.sizes, "f32")))
+        copy(self.builder, target, source, Stream.DMA_WEIGHT)
+
+    def _add_bias(self, bank: Block, n_at: dict[int, Affine], n_offset: Affine, rows: int, columns: int) -> None:
+        """Accumulate ones[rows] x bias[columns] into a PSUM tile."""
+        if self.bias_row is None:
+            return
+        position, stride = Affine(), 1
+        for dim in reversed(range(len(self.n_sizes))):
+            position = position + n_at[dim] * stride
+            if dim == self.n_dim:
+                position = position + n_offset * stride
+                step = stride
+            stride *= self.n_sizes[dim]
+        row = replace(
+            self.bias_row,
+            offset=self.bias_row.offset + position * 4,
+            dims=(Atom(1, 1, True), Atom(columns, 4 * step if self.n_sizes else 4)),
+        )
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.context.ones(rows)])
+        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [row], flags=["accumulate"])
 
     def _budget(self) -> None:
         """Block sizes: k whole if possible, wide rhs blocks for long DMA runs, then as many rows of lhs as fit."""
@@ -633,6 +682,7 @@ class _Dot:
                         n_offset = n_index * columns + n_start
                         bank = self._bank(rows, columns)
                         self._accumulate(bank, lhs, rhs, m_offset, rows, n_offset, columns)
+                        self._add_bias(bank, n_at, n_offset, rows, columns)
                         self._write(bank, batch, m_at, m_offset, rows, n_at, n_offset, columns)
 
     def _bank(self, rows: int, columns: int) -> Block:
@@ -780,6 +830,8 @@ class _Dot:
                 )
                 bank = self._bank(rows, n_size)
                 self._accumulate(bank, lhs, rhs, m_offset, rows, Affine(0), n_size)
+                if not add:
+                    self._add_bias(bank, n_at, Affine(0), rows, n_size)
                 if add:
                     self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
                 else:

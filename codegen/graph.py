@@ -75,6 +75,8 @@ VIEWS = frozenset(["reshape", "transpose", "broadcast", "slice", "reverse", "cop
 FREE = frozenset(["constant", "iota"])
 """Ops regenerated wherever they are used."""
 
+MAX_ROWS_WITH_BIAS = 256
+"""Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
 MAX_REDUCED_ROW = 12288
 """Elements of a row that a map kernel may reduce: two tiles of it and temporaries fit a partition."""
 
@@ -205,6 +207,10 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
                 new(op, True, squeeze(op.shape.dims))
             continue
         kernel = newest(op)
+        if kernel is not None and takes_row(kernel, op) is not None:
+            kernel.ops.append(op)
+            member[op.results[0]] = kernel
+            continue
         if op.opcode in ELEMENTWISE:
             dims = squeeze(op.shape.dims)
             joins = (
@@ -241,4 +247,42 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
                     new(op, True, dims, count)
                 continue
         new(op, False)
-    return kernels
+    return by_depth(kernels, member)
+
+
+def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel]) -> list[Kernel]:
+    """Kernels in order of their longest chain of producers: independent ones stand together and overlap."""
+    depth: dict[Kernel, int] = {}
+    for kernel in kernels:
+        producers = (member.get(base(operand)) for op in kernel.ops for operand in op.operands)
+        depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
+    ordered = sorted(kernels, key=lambda kernel: (depth[kernel], kernel.number))
+    for number, kernel in enumerate(ordered):
+        kernel.number = number
+    return ordered
+
+
+def takes_row(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
+    """The repeated row that ``op`` adds to the contraction of ``kernel``, when TensorE can add it into the partial sums.
+
+    That is: both FP32, the contraction has no other user, and the row is given before the program starts and
+    repeats over all of the result's dims but the last contraction's free dims of rhs.
+    """
+    dot = kernel.ops[-1]
+    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32":
+        return None
+    uses = list(dot.result.uses)
+    if len(uses) != 1 or op.lhs is op.rhs:
+        return None
+    other = op.rhs if op.lhs is dot.result else op.lhs
+    dims = dot.dims.data
+    free = hlo.shape_of(dot.rhs).rank - len(dims.rhs_batch) - len(dims.rhs_contracting)
+    if not free or prod(op.shape.dims[: op.shape.rank - free]) > MAX_ROWS_WITH_BIAS:
+        return None
+    if not isinstance(other, hlo.OpResult) or not isinstance(other.op, hlo.BroadcastOp):
+        return None
+    row = hlo.shape_of(other.op.operand).dims
+    varying = {axis for axis, size in zip(other.op.dimensions.data, row, strict=True) if size != 1}
+    source = base(other)
+    given = not isinstance(source, hlo.OpResult) or isinstance(source.op, hlo.ConstantOp)
+    return other if given and all(axis >= op.shape.rank - free for axis in varying) else None

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-from neuronx_cc.codegen import dot_kernel, indexed_kernel, movement_kernel, reduce_kernel
+from neuronx_cc.codegen import indexed_kernel, movement_kernel, reduce_kernel
 from neuronx_cc.codegen.context import Context
 
 LOWERINGS: dict[str, Callable[..., None]] = {
     "concatenate": movement_kernel.concatenate,
-    "dot": dot_kernel.lower,
     "dynamic-slice": indexed_kernel.dynamic_slice,
     "dynamic-update-slice": indexed_kernel.dynamic_update_slice,
     "gather": indexed_kernel.gather,
