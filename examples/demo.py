@@ -69,9 +69,18 @@ def run(*arguments: str) -> str:
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the numbers of the run's report that are single values, then those of each engine."""
-    for key, value in report.items():
-        print(f"  {key:<24} {json.dumps(value) if isinstance(value, dict | list) else value}")
+    """Print time, busy share of each engine, utilisation and memory out of the JSON report of ``neuronx-cc run``."""
+    summary = report["summary"]
+    engines = ("tensor", "vector", "scalar", "gpsimd")
+    busy = [f"{name} {summary[f'{name}_engine_active_time_percent']:.0%}" for name in engines]
+    print(f"simulated {report['machine']}: {report['time_ns'] / 1e6:.3f} ms")
+    print(f"  engines active  {', '.join(busy)}, DMA {summary['dma_active_time_percent']:.0%}")
+    print(f"  TensorE         {summary['mfu_inst_estimated_percent']:.1%} of its peak")
+    print(f"  DMA             {summary['dma_total_bytes'] / 1e6:.0f} MB, HBM {summary['hbm_bandwidth_gbps']:.0f} GB/s")
+    peaks = (
+        f"SBUF {summary['sbuf_peak_bytes'] / 1024:.0f} KiB a partition, HBM {summary['hbm_peak_bytes'] / 2**20:.0f} MiB"
+    )
+    print(f"  memory peak     {peaks}")
 
 
 if __name__ == "__main__":
