@@ -28,14 +28,15 @@ class ConstantPool:
         splat = array.size > 1 and all(
             stride == 0 or dim == 1 for stride, dim in zip(array.strides, array.shape, strict=True)
         )
-        digest = hashlib.blake2b(f"{dtype}{array.shape}{splat}".encode(), digest_size=16)
+        # processors have instructions for SHA-256: over twice as fast as BLAKE2 there
+        digest = hashlib.sha256(f"{dtype}{array.shape}{splat}".encode())
         if splat:
             digest.update(array[(0,) * array.ndim].tobytes())
         else:
             # ascontiguousarray turns rank 0 into rank 1
             array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
             digest.update(array.reshape(-1).view(np.uint8).data)
-        key = digest.hexdigest()
+        key = digest.hexdigest()[:32]
         if key not in self._arrays:
             kept = array.view()
             kept.flags.writeable = False
