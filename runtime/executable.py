@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
-from neuronx_cc.ir.isa.program import Program, Variable
+from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
@@ -50,6 +52,7 @@ class Executable:
         self.machine_name = machine_name
         self._constants = list(constants)
         self._io = _io(program)
+        self._bound = _only_read(program, [*self._io.inputs, *self._io.constants])
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
         self._reports: dict[object, RunReport] = {}
@@ -87,7 +90,7 @@ class Executable:
         memory = executor.memory
         memory.poison(self._volatile)
         for variable, array in zip(self._io.inputs, arrays, strict=True):
-            memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
+            self._place(memory, variable, array)
         executor.run()
         return RunResult([self._result(memory, variable) for variable in self._io.outputs], report, events)
 
@@ -127,20 +130,29 @@ class Executable:
 
     def _executor(self, seed: int | None) -> Executor:
         if self._memory is None:
-            self._memory = Memory(self.program.hbm_bytes)
+            bound = [(variable.offset, variable.offset + variable.nbytes) for variable in self._bound]
+            self._memory = Memory(self.program.hbm_bytes, bound)
             for variable in self._io.constants:
-                if not 0 <= variable.index < len(self._constants):
-                    raise RunError("ENEF901", f"the data of constant {variable.name} is missing")
-                data = np.ascontiguousarray(self._constants[variable.index])
-                target = self._memory.array(variable.offset, variable.nbytes, "u8", (variable.nbytes,))
-                if data.nbytes != variable.nbytes:
-                    raise RunError(
-                        "ENEF901", f"constant {variable.name} has {data.nbytes} bytes, expected {variable.nbytes}"
-                    )
-                target[...] = data.reshape(-1).view(np.uint8)
+                self._place(self._memory, variable, self._constant(variable))
         if seed not in self._executors:
             self._executors[seed] = Executor(self.program, self._memory, seed)
         return self._executors[seed]
+
+    def _constant(self, variable: Variable) -> Array:
+        if not 0 <= variable.index < len(self._constants):
+            raise RunError("ENEF901", f"the data of constant {variable.name} is missing")
+        data = self._constants[variable.index]
+        if data.nbytes != variable.nbytes:
+            raise RunError("ENEF901", f"constant {variable.name} has {data.nbytes} bytes, expected {variable.nbytes}")
+        return np.ascontiguousarray(data).view(STORAGE[variable.dtype]).reshape(variable.dims)
+
+    def _place(self, memory: Memory, variable: Variable, array: Array) -> None:
+        """Make ``array`` the content of a variable: by binding where the program only reads it, else by copying."""
+        region = memory.regions.get(variable.offset)
+        if region is not None and array.size:
+            region.bind(np.ascontiguousarray(array))
+        elif array.size:
+            memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
 
     def _result(self, memory: Memory, variable: Variable) -> Array:
         stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
@@ -167,3 +179,24 @@ def _complement(ranges: list[tuple[int, int]], size: int) -> list[tuple[int, int
             gaps.append((at, lo))
         at = max(at, hi)
     return [*gaps, (at, size)] if at < size else gaps
+
+
+def _only_read(program: Program, variables: Sequence[Variable]) -> list[Variable]:
+    """The variables that no instruction writes and that share no bytes with another one."""
+    written = [
+        ref.offset
+        for record in program.records
+        if isinstance(record, Instr)
+        for ref in record.outs
+        if ref.space is Space.HBM
+    ]
+    written.sort()
+    spans = sorted((variable.offset, variable.offset + variable.nbytes) for variable in program.variables)
+    shared = {span for span, after in pairwise(spans) if span[1] > after[0]}
+    shared |= {after for span, after in pairwise(spans) if span[1] > after[0]}
+    result = []
+    for variable in variables:
+        lo, hi = variable.offset, variable.offset + variable.nbytes
+        if (lo, hi) not in shared and bisect_left(written, lo) == bisect_left(written, hi):
+            result.append(variable)
+    return result

@@ -2,9 +2,14 @@
 
 SBUF and PSUM are [partition, byte] arrays; partitions lie 64 bytes further apart than they are long, so that equal
 offsets of different partitions do not share a cache set. HBM is one flat array. All bytes start as 0xFF: NaN as
-floats, -1 as integers.
+floats, -1 as integers. Constants and inputs that the program only reads are not copied: the part of HBM that they
+occupy is bound to their arrays.
 """
 
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,10 +27,31 @@ SKEW = 64
 POISON = 0xFF
 
 
-class Memory:
-    """SBUF, PSUM and ``hbm_bytes`` of HBM."""
+class Region:
+    """Part of HBM that is someone else's array: a constant or an input that the program only reads."""
 
-    def __init__(self, hbm_bytes: int) -> None:
+    __slots__ = ("bytes", "hi", "lo", "views")
+
+    def __init__(self, lo: int, hi: int) -> None:
+        self.lo, self.hi = lo, hi
+        self.bytes: Array | None = None
+        self.views: list[View] = []
+
+    def bind(self, array: Array) -> None:
+        """Let the region show ``array``, which has its size and is dense."""
+        flat = array.reshape(-1).view(np.uint8)
+        before = self.bytes
+        self.bytes = flat
+        same = before is not None and before.__array_interface__["data"] == flat.__array_interface__["data"]
+        if not same:
+            for view in self.views:
+                view.rebind(flat)
+
+
+class Memory:
+    """SBUF, PSUM and ``hbm_bytes`` of HBM; ``regions`` of HBM are bound to arrays instead of being copied."""
+
+    def __init__(self, hbm_bytes: int, regions: Sequence[tuple[int, int]] = ()) -> None:
         self.pitch = {Space.SBUF: SBUF_BYTES + SKEW, Space.PSUM: PSUM_BYTES + SKEW}
         self.size = {Space.HBM: hbm_bytes, Space.SBUF: SBUF_BYTES, Space.PSUM: PSUM_BYTES}
         self.bytes: dict[Space, Array] = {
@@ -33,6 +59,14 @@ class Memory:
             Space.SBUF: np.empty(PARTITIONS * self.pitch[Space.SBUF], np.uint8),
             Space.PSUM: np.empty(PARTITIONS * self.pitch[Space.PSUM], np.uint8),
         }
+        self.regions = {lo: Region(lo, hi) for lo, hi in regions if hi > lo}
+        self._starts = sorted(self.regions)
+
+    def region(self, offset: int) -> Region | None:
+        """The bound region that holds an HBM offset."""
+        at = bisect_right(self._starts, offset) - 1
+        found = self.regions[self._starts[at]] if at >= 0 else None
+        return found if found is not None and offset < found.hi else None
 
     def poison(self, hbm_ranges: list[tuple[int, int]]) -> None:
         """Fill SBUF, PSUM and the given byte ranges of HBM with poison."""
@@ -43,32 +77,46 @@ class Memory:
 
     def array(self, offset: int, nbytes: int, dtype: str, dims: tuple[int, ...]) -> Array:
         """The dense array at an HBM offset."""
-        dense: Array = self.bytes[Space.HBM][offset : offset + nbytes]
+        region = self.region(offset)
+        dense = self.bytes[Space.HBM][offset : offset + nbytes]
+        if region is not None and region.bytes is not None:
+            dense = region.bytes[offset - region.lo : offset - region.lo + nbytes]
         return dense.view(STORAGE[dtype]).reshape(dims)
 
 
 class View:
-    """An operand's access pattern, ready to be placed at an address. ``fits`` tells whether an offset is in bounds."""
+    """An operand's access pattern, ready to be placed at an address."""
 
-    __slots__ = ("_base", "_buffer", "_cache", "_dtype", "_shape", "_strides", "high", "low")
+    __slots__ = ("_base", "_buffer", "_cache", "_dtype", "_shape", "_strides", "high", "low", "rebinds")
 
     def __init__(self, memory: Memory, ref: Ref) -> None:
         on_chip = ref.space is not Space.HBM
-        itemsize = STORAGE[ref.dtype].itemsize
+        region = None if on_chip else memory.region(ref.offset)
+        start, end = (region.lo, region.hi) if region is not None else (0, memory.size[ref.space])
         free = ref.dims[1:] if on_chip else ref.dims
         reach = [(count - 1) * stride for count, stride in free]
-        self.low = -sum(min(r, 0) for r in reach)
+        self.low = start - sum(min(r, 0) for r in reach)
         """Least offset that is in bounds, and ``high`` the greatest."""
-        self.high = memory.size[ref.space] - itemsize - sum(max(r, 0) for r in reach)
+        self.high = end - STORAGE[ref.dtype].itemsize - sum(max(r, 0) for r in reach)
         strides = tuple(stride for _, stride in free)
         if on_chip:
             if ref.partition < 0 or ref.partition + ref.dims[0][0] > PARTITIONS:
                 self.high = -1
             strides = (memory.pitch[ref.space], *strides)
-        self._base = ref.partition * memory.pitch[ref.space] if on_chip else 0
-        self._buffer = memory.bytes[ref.space]
+        self._base = ref.partition * memory.pitch[ref.space] if on_chip else -start
+        self._buffer: Array | None = memory.bytes[ref.space]
+        self.rebinds = region is not None
+        """Whether the buffer may be exchanged between runs."""
+        if region is not None:
+            self._buffer = region.bytes
+            region.views.append(self)
         self._dtype, self._shape, self._strides = STORAGE[ref.dtype], ref.counts, strides
         self._cache: dict[int, Array] = {}
+
+    def rebind(self, buffer: Array) -> None:
+        """Look at another buffer from now on."""
+        self._buffer = buffer
+        self._cache.clear()
 
     def at(self, offset: int) -> Array:
         """The array at a byte offset. Raises IndexError out of bounds."""

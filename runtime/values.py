@@ -125,14 +125,19 @@ class Executor:
         return View(self.memory, ref), ref.offset, coefs
 
     def _fixed(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
-        """All operands at fixed addresses: their arrays are made on the first run and kept."""
+        """All operands at fixed addresses: unless some may be bound anew, their arrays are made once and kept."""
         arrays: list[Array] = []
+        keep = not any(view.rebinds for view, _, _ in operands)
 
         def run() -> None:
             try:
-                if not arrays:
-                    arrays.extend(view.at(offset) for view, offset, _ in operands)
-                kernel(*arrays)
+                if arrays:
+                    kernel(*arrays)
+                    return
+                found = [view.at(offset) for view, offset, _ in operands]
+                kernel(*found)
+                if keep:
+                    arrays.extend(found)
             except (IndexError, ValueError, TypeError) as error:
                 raise self.fault(number, instr, str(error)) from error
 
