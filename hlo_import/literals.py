@@ -4,6 +4,7 @@ Large literals go through NumPy's separator parser; the brace structure is compa
 """
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -107,10 +108,13 @@ def _fast_numbers(text: str, dtype: np.dtype[Any], count: int) -> Array | None:
         return None
     if dtype.kind == "i" and re.search(r"[.eEinfa]|\d{19}", flat):
         return None
-    try:
-        values = np.fromstring(flat, dtype=dtype, sep=",", count=-1)
-    except (ValueError, DeprecationWarning):
-        return None
+    # NumPy warns of text it cannot read to the end, and stops there
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            values = np.fromstring(flat, dtype=dtype, sep=",", count=-1)
+        except (ValueError, DeprecationWarning):
+            return None
     return values if len(values) == count else None
 
 

@@ -10,6 +10,7 @@ from neuronx_cc.hlo_import import schema
 from neuronx_cc.hlo_import.attribute_text import braces, dim_labels_text, padding_text, quote, window_text
 from neuronx_cc.hlo_import.attributes import DOT_DIMS, GATHER_DIMS, SCATTER_DIMS, Attributes
 from neuronx_cc.hlo_import.raw import RESULT_LAYOUT
+from neuronx_cc.hlo_import.sharding_text import iota_groups_text, mesh_groups_text, sharding_text
 from neuronx_cc.hlo_import.wire import Message
 from neuronx_cc.ir import hlo
 
@@ -168,67 +169,6 @@ def accuracy_text(accuracy: Message) -> str:
         fields = [tolerance.get("atol", 0.0), tolerance.get("rtol", 0.0), tolerance.get("ulps", 0)]
         return f"{{tolerance={{atol={fields[0]!r}, rtol={fields[1]!r}, ulps={fields[2]}}}}}"
     return "{mode=highest}" if accuracy.get("mode") == 1 else ""
-
-
-def iota_groups_text(groups: Message) -> str:
-    """``[2,4]<=[4,2]T(1,0)``."""
-    dims = ",".join(map(str, groups.get("iota_reshape_dims", ())))
-    order = groups.get("iota_transpose_perm", [])
-    transposed = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
-    return f"[{groups.get('num_replica_groups', 0)},{groups.get('num_devices_per_group', 0)}]<=[{dims}]{transposed}"
-
-
-def mesh_groups_text(groups: Message) -> str:
-    """``mesh['x'=2,'y'=4], device_ids=(1,0,...) {'x','y':(1)2}``. Raises ValueError on axes the mesh has not got."""
-    mesh = groups.get("mesh", {})
-    axes = mesh.get("axes", [])
-    ids = ""
-    if "iota" in mesh:
-        dims, order = mesh["iota"].get("reshape_dims", ()), mesh["iota"].get("transpose_perm", ())
-        ids = f", device_ids=([{','.join(map(str, dims))}]T({','.join(map(str, order))}))"
-    elif mesh.get("device_ids"):
-        ids = f", device_ids=({','.join(map(str, mesh['device_ids']))})"
-    references = []
-    for axis in groups.get("axes", ()):
-        index, part = axis.get("mesh_axis_index", 0), axis.get("sub_axis_info")
-        if not 0 <= index < len(axes):
-            raise ValueError(f"expected an axis of the mesh, found number {index}")
-        sub = f":({part.get('pre_size', 0)}){part.get('size', 0)}" if part else ""
-        references.append(f"'{axes[index].get('name', '')}'{sub}")
-    shown = ",".join(f"'{axis.get('name', '')}'={axis.get('size', 0)}" for axis in axes)
-    return f"mesh[{shown}]{ids} {{{','.join(references)}}}"
-
-
-_SIMPLE_SHARDINGS = {0: "replicated", 4: "manual", 5: "unknown", 6: "unreduced"}
-_SUBGROUPS = {0: "replicated", 1: "maximal", 4: "manual", 5: "unknown", 6: "unreduced"}
-
-
-def sharding_text(sharding: Message, depth: int = 0) -> str:
-    """``{devices=[2,1]<=[2]}``, ``{replicated}``, ``{maximal device=0}``, tuples of these."""
-    kind = sharding.get("type", 0)
-    if kind == 2:
-        return f"{{{', '.join(sharding_text(part, depth + 1) for part in sharding.get('tuple_shardings', ()))}}}"
-    group = ""
-    if sharding.get("is_shard_group"):
-        word = "shard_like" if sharding.get("shard_group_type") else "shard_as"
-        group = f" {word} {sharding.get('shard_group_id', 0)}"
-    if kind in _SIMPLE_SHARDINGS:
-        return f"{{{_SIMPLE_SHARDINGS[kind]}{group}}}"
-    devices = sharding.get("tile_assignment_devices", [])
-    if kind == 1:
-        return f"{{maximal device={devices[0] if devices else 0}{group}}}"
-    dims = ",".join(map(str, sharding.get("tile_assignment_dimensions", ())))
-    if reshape := sharding.get("iota_reshape_dims"):
-        order = sharding.get("iota_transpose_perm", [])
-        turned = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
-        text = f"devices=[{dims}]<=[{','.join(map(str, reshape))}]{turned}"
-    else:
-        text = f"devices=[{dims}]{','.join(map(str, devices))}"
-    if sharding.get("replicate_on_last_tile_dim"):
-        text += " last_tile_dim_replicate"
-    if last := sharding.get("last_tile_dims"):
-        text += f" last_tile_dims={{{', '.join(_SUBGROUPS.get(one, 'replicated') for one in last)}}}"
-    return f"{{{text}{group}}}"
 
 
 def _operand_alias(alias: Message) -> str:

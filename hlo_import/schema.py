@@ -245,7 +245,16 @@ SCHEMA: Schema = {
         is_shard_group=(11, "bool"),
         shard_group_id=(12, "int"),
         shard_group_type=(13, "int"),
+        named_sharding=(14, "NamedShardingProto"),
     ),
+    "NamedShardingProto": _message(
+        tuple_shardings=(1, "NamedShardingProto*"),
+        mesh=(2, "MeshProto"),
+        dim_shardings=(3, "DimensionSharding*"),
+        replicated_axes=(4, "AxisRefProto*"),
+        unreduced_axes=(5, "AxisRefProto*"),
+    ),
+    "DimensionSharding": _message(axes=(1, "AxisRefProto*"), is_closed=(2, "bool")),
     "HloInputOutputAliasProto": _message(entries=(1, "AliasEntryProto*")),
     "AliasEntryProto": _message(
         output_shape_index=(1, "int*"),

@@ -234,3 +234,10 @@ def test_combiners_that_differ_in_places_only_become_one() -> None:
     module = parse_text(text)
     assert [computation.computation_name for computation in module.computations()] == ["f", "main"]
     assert "source_end_line=3" in print_module(module)
+
+
+def test_large_constants_can_be_left_out() -> None:
+    text = f"HloModule m\nENTRY main {{\n  ROOT a = s32[20] constant({{{', '.join(map(str, range(20)))}}})\n}}"
+    module = parse_text(text)
+    assert "constant({...})" in print_module(module, large_constants=False)
+    assert "18, 19}" in print_module(module)
