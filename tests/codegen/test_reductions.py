@@ -1,0 +1,177 @@
+"""Reductions over every subset of dims, by every combiner and type; argmax and argmin; fused rows."""
+
+from itertools import combinations
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import assert_close, check_function, check_text, compile_text, text_of
+from jax import lax
+
+from neuronx_cc.ir.errors import CompileError
+
+Array = np.ndarray[Any, Any]
+
+# NumPy is the oracle of the many small cases: it compiles nothing
+DIMS = [(5,), (130,), (3, 7), (130, 257), (2, 3, 5), (4, 130, 9), (3, 5, 2, 129), (1, 257, 1, 3)]
+CASES = [
+    (dims, folded)
+    for dims in DIMS
+    for count in range(1, len(dims) + 1)
+    for folded in combinations(range(len(dims)), count)
+]
+
+
+def normal(random: np.random.Generator, *dims: int) -> Array:
+    return random.standard_normal(dims).astype(np.float32)
+
+
+def integers(random: np.random.Generator, *dims: int) -> Array:
+    return random.integers(-1000, 1000, dims).astype(np.int32)
+
+
+@pytest.mark.parametrize(("dims", "folded"), CASES, ids=str)
+def test_neutral_start(dims: tuple[int, ...], folded: tuple[int, ...], random: np.random.Generator) -> None:
+    def function(x: Any, n: Any, p: Any) -> Any:
+        bits = lax.reduce(n, np.int32(-1), lax.bitwise_and, folded), lax.reduce(n, np.int32(0), lax.bitwise_or, folded)
+        floats = x.sum(folded), x.max(folded), (x * 2).min(folded), (1 + x / 64).prod(folded)
+        return *floats, n.sum(folded), n.min(folded), n.max(folded), n.prod(folded), *bits, p.any(folded), p.all(folded)
+
+    x, n = normal(random, *dims) + 2, integers(random, *dims)
+    p = n > 900
+    results = compile_text(text_of(function, x, n, p)).run([x, n, p])
+    wide = x.astype(np.float64)
+    want = [wide.sum(folded), wide.max(folded), wide.min(folded) * 2, (1 + wide / 64).prod(folded)]
+    want = [np.asarray(array).astype(np.float32) for array in want]
+    want += [n.sum(folded, dtype=np.int32), n.min(folded), n.max(folded), n.prod(folded, dtype=np.int32)]
+    want += [np.bitwise_and.reduce(n, axis=folded), np.bitwise_or.reduce(n, axis=folded)]
+    want += [p.any(folded), p.all(folded)]
+    for index, (result, expected) in enumerate(zip(results, want, strict=True)):
+        assert_close(result, np.asarray(expected), name=f"result {index}")
+
+
+@pytest.mark.parametrize(("dims", "folded"), CASES, ids=str)
+def test_bf16(dims: tuple[int, ...], folded: tuple[int, ...], random: np.random.Generator) -> None:
+    x = (normal(random, *dims) + 2).astype(ml_dtypes.bfloat16)
+    text = text_of(lambda x: (lax.reduce(x, np.float32(0).astype(x.dtype), lax.add, folded), x.max(folded)), x)
+    total, largest = compile_text(text).run([x])
+    assert_close(total, np.asarray(x.astype(np.float64).sum(folded)).astype(x.dtype), relative=0.0)
+    np.testing.assert_array_equal(largest, x.max(folded))
+
+
+@pytest.mark.parametrize(("dims", "folded"), CASES, ids=str)
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+def test_other_start(
+    dims: tuple[int, ...], folded: tuple[int, ...], constant: bool, random: np.random.Generator
+) -> None:
+    """NumPy is the oracle: XLA may use the initial value more than once."""
+    x, n = normal(random, *dims) + 2, integers(random, *dims)
+    start, count, flag = np.float32(3.25), np.int32(7), np.bool_(True)
+
+    def function(x: Any, n: Any, f: Any = start, i: Any = count, b: Any = flag) -> Any:
+        floats = lax.reduce(x * 2, f, lax.add, folded), lax.reduce(x, f, lax.max, folded)
+        whole = lax.reduce(n, i, lax.add, folded), lax.reduce(n, i, lax.min, folded)
+        return *floats, *whole, lax.reduce(n > 2000, b, lax.bitwise_or, folded)
+
+    given = (x, n) if constant else (x, n, start, count, flag)
+    results = compile_text(text_of(function, *given)).run([np.asarray(array) for array in given])
+    exact = x.astype(np.float64) * 2
+    want = [np.asarray(exact.sum(folded) + 3.25).astype(np.float32), np.maximum(x.max(folded), start)]
+    want += [n.sum(folded, dtype=np.int32) + count, np.minimum(n.min(folded), count)]
+    want += [np.ones_like(want[-1], np.bool_)]
+    for index, (result, expected) in enumerate(zip(results, want, strict=True)):
+        assert_close(result, np.asarray(expected), name=f"result {index}")
+
+
+@pytest.mark.parametrize("dims", [(5,), (1009,), (130, 257), (4, 130, 9), (3, 5, 2, 129), (7, 1)], ids=str)
+def test_positions_of_extremes(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    x = normal(random, *dims)
+    holes, ties = x.copy(), np.round(x)
+    holes.flat[3] = np.nan
+
+    def function(*given: Any) -> Any:
+        axes = range(len(dims))
+        return [f(x, axis) for x in given for axis in axes for f in (jnp.argmax, jnp.argmin)]
+
+    check_function(function, x, holes, ties, integers(random, *dims) // 300)
+
+
+@pytest.mark.parametrize("dims", [(0, 5), (5, 0), (0,), (3, 0, 2)], ids=str)
+def test_of_nothing(dims: tuple[int, ...]) -> None:
+    x = np.zeros(dims, np.float32)
+    check_function(lambda x: [x.sum(axis) for axis in range(len(dims))] + [x.sum(), x.astype(np.int32).prod()], x)
+
+
+@pytest.mark.parametrize("dims", [(127, 129), (1009, 33), (3, 50257), (2, 5, 7, 1000), (1, 20000)], ids=str)
+def test_fused_rows(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    def function(x: Any, scale: Any, shift: Any) -> Any:
+        centred = x - x.mean(-1, keepdims=True)
+        norm = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + shift
+        mask = jnp.arange(dims[-1]) % 3 > 0
+        return jax.nn.softmax(x), norm, jax.nn.log_softmax(jnp.where(mask, x, -1e9)), jax.nn.logsumexp(x * 2, -1)
+
+    check_function(function, normal(random, *dims), normal(random, dims[-1]), normal(random, dims[-1]))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax_over_leading_dims(axis: int, random: np.random.Generator) -> None:
+    check_function(lambda x: jax.nn.softmax(jnp.tanh(x), axis) + x, normal(random, 37, 129, 5))
+
+
+@pytest.mark.parametrize("dims", [(2, 1_500_000), (1_500_000, 2), (1_000_003,), (3, 300_000, 3)], ids=str)
+def test_long(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    def function(x: Any) -> Any:
+        return [f(axis) for axis in range(len(dims)) for f in (x.sum, x.max)] + [x.sum()]
+
+    check_function(function, np.abs(normal(random, *dims)))
+
+
+def test_special_values() -> None:
+    x = np.array([[1, np.nan, 3], [np.inf, 2, -np.inf], [-np.inf, -np.inf, 1], [-0.0, -0.0, -0.0]], np.float32)
+    check_function(lambda x: (x.sum(1), x.max(1), x.min(1), x.max(0), x.min(0), x.prod(1), x.sum(), x.max()), x)
+
+
+def test_integer_overflow_wraps() -> None:
+    x = np.full((3, 300), 2**30, np.int32)
+    check_function(lambda x: (x.sum(1), x.sum(0), x.sum(), (x.astype(np.int8) + 100).sum(1, dtype=np.int8)), x)
+
+
+def test_a_combiner_of_its_own_is_refused() -> None:
+    text = """HloModule m
+
+f {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ab = f32[] multiply(a, b)
+  ROOT r = f32[] add(ab, b)
+}
+
+ENTRY main {
+  x = f32[8,4] parameter(0)
+  z = f32[] constant(0)
+  ROOT y = f32[8] reduce(x, z), dimensions={1}, to_apply=f
+}
+"""
+    with pytest.raises(CompileError, match=r"EVRF001.*%y"):
+        compile_text(text)
+
+
+def test_combiner_with_swapped_parameters() -> None:
+    text = """HloModule m
+
+f {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] maximum(b, a)
+}
+
+ENTRY main {
+  x = f32[8,4] parameter(0)
+  z = f32[] constant(-inf)
+  ROOT y = f32[8] reduce(x, z), dimensions={1}, to_apply=f
+}
+"""
+    check_text(text, np.arange(32, dtype=np.float32).reshape(8, 4))
