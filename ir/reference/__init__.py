@@ -10,6 +10,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.reference.compute import COMPUTE, COMPUTE_CALLING
 from neuronx_cc.ir.reference.control import CONTROL, CONTROL_CALLING
 from neuronx_cc.ir.reference.elementwise import ELEMENTWISE
@@ -46,7 +47,8 @@ def evaluate(module: hlo.HloModule, inputs: Sequence[Array], watch: Watch | None
     arguments = [_take(argument.type, supplied, i) for i, argument in enumerate(entry.block.args)]
     if supplied:
         raise RunError("ERUN001", f"{len(supplied)} more inputs than the {len(inputs) - len(supplied)} expected")
-    return _flatten(evaluator(module).call(entry.computation_name, *arguments, watch=watch))
+    with one_thread():  # on a busy machine BLAS threads that spin cost several times the work
+        return _flatten(evaluator(module).call(entry.computation_name, *arguments, watch=watch))
 
 
 def _take(type_: hlo.Attribute, supplied: list[Array], parameter: int) -> Value:
