@@ -113,21 +113,23 @@ def _first_divergence(
     module: hlo.HloModule, inputs: Sequence[Array], rerun: Rerun
 ) -> tuple[Divergence | None, list[Array]]:
     """The first op that differs on its own simulated operands, and the outputs as rerun."""
-    original_count = len(_outputs(module))
     ops = [op for op in module.entry.block.ops if isinstance(op, hlo.HloOp)]
-    simulated: dict[int, Array] = {}
+    outputs = _outputs(module)
+    places = {value: index for index, value in enumerate(outputs)}
+    simulated: dict[hlo.SSAValue, Array] = {}
     repeated: list[Array] = []
-    for chunk in _chunks(ops):
+    for chunk in _chunks([op for op in ops if op.results[0] not in places]):
         results = rerun(_with_outputs(module, chunk))
-        repeated = results[:original_count]
-        simulated |= dict(zip(chunk, results[original_count:], strict=True))
+        repeated = results[: len(outputs)]
+        simulated |= dict(zip((op.results[0] for op in chunk), results[len(outputs) :], strict=True))
+    simulated |= {value: repeated[index] for value, index in places.items() if isinstance(value, hlo.OpResult)}
 
     evaluator = reference.evaluator(module)
     values: dict[hlo.SSAValue, Any] = dict(zip(module.entry.block.args, inputs, strict=True))
-    for position, op in enumerate(ops):
+    for op in ops:
         operands = [values[operand] for operand in op.operands]
         expected = evaluator.apply(op, operands)
-        found = simulated.get(position)
+        found = simulated.get(op.results[0])
         if found is not None:
             scale = _magnitude(evaluator, op, operands, expected)
             divergence = compare(op, found, np.asarray(expected), scale)
@@ -175,27 +177,27 @@ def _magnitude(evaluator: reference.Evaluator, op: hlo.HloOp, operands: Sequence
     return np.asarray(wide + (finite.mean() if finite.size else 0.0))
 
 
-def _chunks(ops: Sequence[hlo.HloOp]) -> list[list[int]]:
-    """Positions of the ops whose values are worth keeping, in runs of bounded size; at least one run."""
-    chunks: list[list[int]] = [[]]
+def _chunks(ops: Sequence[hlo.HloOp]) -> list[list[hlo.HloOp]]:
+    """The ops whose values are worth keeping, in runs of bounded size; at least one run."""
+    chunks: list[list[hlo.HloOp]] = [[]]
     used = 0
-    for position, op in enumerate(ops):
+    for op in ops:
         if not isinstance(op.results[0].type, hlo.ArrayType) or op.opcode in ("constant", "iota"):
             continue
         if used + op.shape.nbytes > _CHUNK_BYTES and chunks[-1]:
             chunks.append([])
             used = 0
-        chunks[-1].append(position)
+        chunks[-1].append(op)
         used += op.shape.nbytes
     return chunks
 
 
-def _with_outputs(module: hlo.HloModule, positions: Sequence[int]) -> hlo.HloModule:
-    """A copy whose results are the module's own, flat, then those of the ops at ``positions`` of the entry."""
+def _with_outputs(module: hlo.HloModule, kept: Sequence[hlo.HloOp]) -> hlo.HloModule:
+    """A copy whose results are the module's own, flat, then those of the entry's ops ``kept``."""
     copy = dataclasses.replace(module, op=module.op.clone(), aliases=(), donors=())
     block = copy.entry.block
-    ops = [op for op in block.ops if isinstance(op, hlo.HloOp)]
-    values = _outputs(copy) + [ops[position].results[0] for position in positions]
+    twin = dict(zip(module.entry.block.ops, block.ops, strict=True))
+    values = [*_outputs(copy), *(twin[op].results[0] for op in kept)]
     result = hlo.TupleOp.make(values, hlo.tuple_type(tuple(value.type for value in values)), NO_LOC)
     last = block.last_op
     assert isinstance(last, hlo.ReturnOp)
@@ -234,4 +236,5 @@ def _is_float(array: Array) -> bool:
 
 
 def _wide(array: Array) -> Array:
-    return array if array.dtype.kind == "c" else array.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return array if array.dtype.kind == "c" else array.astype(np.float64)
