@@ -64,9 +64,12 @@ class ReduceOp(VariadicOp):
     dimensions = prop_def(IntsAttr)
     to_apply = prop_def(StrsAttr)
     kind = opt_prop_def(StrAttr)
-    """What ``to_apply`` is, where the pass ``decompose`` recognises it: ``add``, ``multiply``, ``maximum``, ``minimum``,
-    ``and``, ``or``, ``xor``; ``argmax`` or ``argmin`` of (values, indices), where the first NaN wins and equal values give
-    the lowest index; ``argmax_no_nan`` and ``argmin_no_nan``, which leave open what a NaN does. Not part of HLO text."""
+    """What ``to_apply`` is, where the pass ``decompose`` recognises it.
+
+    ``add``, ``multiply``, ``maximum``, ``minimum``, ``and``, ``or``, ``xor``; ``argmax`` or ``argmin`` of (values,
+    indices), where the first NaN wins and equal values give the lowest index; ``argmax_no_nan`` and ``argmin_no_nan``,
+    which leave open what a NaN does. Not part of HLO text.
+    """
 
 
 @irdl_op_definition
