@@ -77,27 +77,45 @@ def load_stationary(i: Instr, state: State) -> Kernel:
 
 
 def multiply_moving(i: Instr, state: State) -> Kernel:
-    read, tf32 = reader(i.ins[0].dtype), "tf32" in i.flags
+    read, tf32, accumulate = reader(i.ins[0].dtype), "tf32" in i.flags, "accumulate" in i.flags
     columns = int(np.prod(i.ins[0].counts[1:], dtype=np.int64))
     rows, lanes = i.outs[0].counts[0], i.ins[0].counts[0]
-    accumulate, plain = "accumulate" in i.flags, len(i.outs[0].dims) == 2
-    plain = plain and i.outs[0].dims[1][1] == 4
+    flat = len(i.ins[0].dims) == 2 and (i.ins[0].dtype != "f32" or i.ins[0].dims[1][1] == 4)
+    direct = len(i.outs[0].dims) == 2 and i.outs[0].dims[1][1] == 4
 
     def run(y: Array, x: Array) -> None:
-        weights, moving = state.weights, read(x).reshape(lanes, columns)
+        weights, moving = state.weights, read(x)
         if weights.shape != (lanes, rows):
             raise ValueError(f"the stationary tile is {list(weights.shape)}, the instruction wants [{lanes}, {rows}]")
+        if not flat:
+            moving = np.ascontiguousarray(moving).reshape(lanes, columns)
         if tf32:
             weights, moving = functions.round_mantissa(weights, 10), functions.round_mantissa(moving, 10)
-        if plain and accumulate:
-            blas.accumulate(weights, moving, y)
-        elif plain:
-            np.matmul(weights.T, moving, out=y)
+        if not accumulate and lanes == columns and is_identity(moving) and finite(weights):
+            product = (weights.T + 0).reshape(y.shape)
+            np.copyto(y, product)
+        elif direct:
+            blas.multiply(weights, moving, y, accumulate)
         else:
-            product = np.matmul(weights.T, moving).reshape(y.shape)
-            y[...] = y + product if accumulate else product
+            product = np.empty((rows, columns), F32)
+            blas.multiply(weights, moving, product, False)
+            np.copyto(y, y + product.reshape(y.shape) if accumulate else product.reshape(y.shape))
 
     return run
+
+
+_IDENTITY = np.eye(128, dtype=np.float32)
+
+
+def is_identity(x: Array) -> bool:
+    """Whether a square tile is the identity matrix; usually decided by two elements."""
+    return bool(x[0, 0] == 1 and x[0, -1] == (len(x) == 1) and np.array_equal(x, _IDENTITY[: len(x), : len(x)]))
+
+
+def finite(x: Array) -> bool:
+    """Whether a dense array certainly has neither infinities nor NaN (False also for some huge values)."""
+    flat = x.reshape(-1)
+    return bool(np.isfinite(np.dot(flat, flat)))
 
 
 def tensor_copy(i: Instr, state: State) -> Kernel:
