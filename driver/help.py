@@ -49,7 +49,7 @@ def _usage(option: Option) -> str:
     if option.metavar:
         return f"{spellings} {option.metavar}"
     if option.values:
-        return f"{spellings} {{{','.join(option.values)}}}"
+        return f"{spellings} {{{', '.join(option.values)}}}"
     return f"{spellings} VALUE"
 
 
@@ -68,7 +68,10 @@ def _entry(left: str, text: str) -> list[str]:
     body = textwrap.wrap(text, _width(), initial_indent=" " * 26, subsequent_indent=" " * 26, break_on_hyphens=False)
     if len(left) <= 22 and body:
         return [f"  {left:<24}{body[0].strip()}", *body[1:]]
-    return [f"  {left}", *body]
+    return [
+        *textwrap.wrap(left, _width(), initial_indent="  ", subsequent_indent=" " * 6, break_on_hyphens=False),
+        *body,
+    ]
 
 
 def _width() -> int:

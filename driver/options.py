@@ -140,6 +140,8 @@ SATURATE_INFINITY = Option(
     "matrix engine, where infinity times zero would be NaN",
     dest="saturate_infinity",
     default=False,
+    effect=Effect.NO_EFFECT,
+    reason="not implemented yet; an infinity among the operands that TensorE transposes gives NaN",
 )
 FAST_CONTEXT_SWITCH = Option(
     ("--enable-fast-context-switch",),
@@ -204,6 +206,8 @@ PRECISION = (
         Kind.FLAG,
         "transposes may go through the matrix engine in the cast type, which rounds FP32; else they are exact",
         default=False,
+        effect=Effect.NO_EFFECT,
+        reason="transposes never round",
     ),
     SATURATE_INFINITY,
     RELEASE,
