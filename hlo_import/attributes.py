@@ -43,7 +43,7 @@ Attributes = dict[str, str]
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 
-class AttributeError_(Exception):
+class MalformedAttribute(Exception):
     """What is wrong with attribute ``name``."""
 
     def __init__(self, name: str, message: str):
@@ -353,7 +353,7 @@ def _convert(name: str, text: str, read: Callable[[str], Any]) -> Any:
     try:
         return read(text)
     except (ValueError, OverflowError) as problem:
-        raise AttributeError_(name, f"{problem} in {name}") from None
+        raise MalformedAttribute(name, f"{problem} in {name}") from None
 
 
 def _dot_dims(attributes: Attributes) -> Properties:
@@ -366,7 +366,7 @@ def _dot_dims(attributes: Attributes) -> Properties:
 def _indexed_dims(opcode: str, attributes: Attributes) -> Properties:
     wanted = GATHER_DIMS if opcode == "gather" else SCATTER_DIMS
     if "index_vector_dim" not in attributes:
-        raise AttributeError_("", f"expected attribute index_vector_dim on {opcode}")
+        raise MalformedAttribute("", f"expected attribute index_vector_dim on {opcode}")
     fields = {
         name: _convert(name, attributes.pop(name), integer if name == "index_vector_dim" else integers)
         for name in wanted
@@ -383,18 +383,20 @@ def _branches(attributes: Attributes) -> Properties:
     if "true_computation" in attributes and "false_computation" in attributes:
         both = [attributes.pop("true_computation"), attributes.pop("false_computation")]
         return {"branches": StrsAttr(tuple(name.removeprefix("%") for name in both))}
-    raise AttributeError_("", "expected branch_computations, or true_computation and false_computation, on conditional")
+    raise MalformedAttribute(
+        "", "expected branch_computations, or true_computation and false_computation, on conditional"
+    )
 
 
 def _select_and_scatter(attributes: Attributes) -> Properties:
     if "select" not in attributes or "scatter" not in attributes:
-        raise AttributeError_("", "expected attributes select and scatter on select-and-scatter")
+        raise MalformedAttribute("", "expected attributes select and scatter on select-and-scatter")
     both = [attributes.pop("select"), attributes.pop("scatter")]
     return {"to_apply": StrsAttr(tuple(name.removeprefix("%") for name in both))}
 
 
 def read_attributes(opcode: str, attributes: Attributes) -> Properties:
-    """Properties of an op from its text attributes. Raises ``AttributeError_``."""
+    """Properties of an op from its text attributes. Raises ``MalformedAttribute``."""
     left = dict(attributes)
     properties: Properties = {}
     if opcode in ("dot", "ragged-dot", "scaled-dot"):
@@ -410,7 +412,7 @@ def read_attributes(opcode: str, attributes: Attributes) -> Properties:
         if text is not None:
             properties[field.property] = _convert(field.name, text, field.read)
         elif field.default is _REQUIRED:
-            raise AttributeError_("", f"expected attribute {field.name} on {opcode}")
+            raise MalformedAttribute("", f"expected attribute {field.name} on {opcode}")
         elif field.default is not None:
             properties[field.property] = field.default
     if left:

@@ -7,10 +7,10 @@ one. Every op is verified; an error is placed at the instruction it came from.
 from collections.abc import Iterator
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
-from neuronx_cc.hlo_import.raw import CALL_FIELDS, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.raw import RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.verify import op_problem, verify_structure
+from neuronx_cc.ir.verify import CALL_FIELDS, op_problem, verify_structure
 
 COMBINER_USERS = frozenset(
     [

@@ -7,7 +7,7 @@ One fast path of regular expressions covers the usual instruction; everything el
 
 import re
 
-from neuronx_cc.hlo_import.attributes import AttributeError_, Attributes, read_attributes, unquote
+from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, read_attributes, unquote
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.header import read_header
 from neuronx_cc.hlo_import.lexer import IDENTIFIER, SourceText
@@ -197,7 +197,7 @@ class TextParser:
     def _read_properties(self, instruction: RawInstruction, opcode: str, attributes: Attributes) -> Properties:
         try:
             return read_attributes(opcode, attributes)
-        except AttributeError_ as problem:
+        except MalformedAttribute as problem:
             position = instruction.position
             if problem.name:
                 found = re.compile(rf"\b{re.escape(problem.name)}\s*=").search(self.text, position)

@@ -11,7 +11,7 @@ import numpy as np
 
 from neuronx_cc.hlo_import import schema
 from neuronx_cc.hlo_import.attribute_text import quote
-from neuronx_cc.hlo_import.attributes import AttributeError_, read_attributes
+from neuronx_cc.hlo_import.attributes import MalformedAttribute, read_attributes
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.literals import splat_view
 from neuronx_cc.hlo_import.metadata import Metadata, StackFrames
@@ -188,7 +188,7 @@ class ProtoReader:
         if properties is None:
             try:
                 properties = read_attributes(opcode, texts)
-            except AttributeError_ as problem:
+            except MalformedAttribute as problem:
                 raise self.error(problem.message, loc=loc) from None
             self._properties[key] = properties
         return properties

@@ -3,6 +3,7 @@
 Going through text keeps one table of attribute rules (``attributes``); the texts are short and memoised by the caller.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -157,11 +158,14 @@ def frontend_text(attributes: Message) -> str:
 
 
 def config_text(config: bytes, quoted: bool) -> str:
-    """A backend config: JSON objects stand as they are, anything else is quoted."""
+    """A backend config: JSON objects stand as they are, their keys sorted as XLA prints them; the rest is quoted."""
     text = config.decode("utf-8", "replace")
-    if not quoted and text.startswith("{") and text.endswith("}"):
-        return text
-    return quote(text)
+    if quoted or not text.startswith("{"):
+        return quote(text)
+    try:
+        return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return quote(text)
 
 
 def accuracy_text(accuracy: Message) -> str:

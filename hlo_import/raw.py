@@ -10,9 +10,6 @@ from neuronx_cc.ir.errors import CompileError, Loc
 
 Properties = dict[str, hlo.Attribute]
 
-CALL_FIELDS = ("to_apply", "calls", "body", "condition", "branches", "called")
-"""Properties that name computations."""
-
 RESULT_LAYOUT = "result_layout"
 """Name under which ``extra`` keeps the result type of a custom call whose layouts are constrained, layouts included."""
 

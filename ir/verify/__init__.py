@@ -12,10 +12,10 @@ import neuronx_cc.ir.verify.elementwise
 import neuronx_cc.ir.verify.movement  # noqa: F401
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule, HloOp
-from neuronx_cc.ir.verify.op import op_problem, verify_op
+from neuronx_cc.ir.verify.op import CALL_FIELDS, op_problem, verify_op
 from neuronx_cc.ir.verify.structure import verify_structure
 
-__all__ = ["op_problem", "verify_module", "verify_op", "verify_structure"]
+__all__ = ["CALL_FIELDS", "op_problem", "verify_module", "verify_op", "verify_structure"]
 
 
 def verify_module(module: HloModule) -> None:

@@ -9,6 +9,7 @@ from neuronx_cc.ir.hlo import ArrayType, ComputationOp, HloOp, StrsAttr
 from neuronx_cc.ir.verify.rule import ANY, RULES, ArrayRule, CallRule, show
 
 CALL_FIELDS = ("to_apply", "calls", "body", "condition", "branches", "called")
+"""Properties that name computations."""
 
 
 def verify_op(op: HloOp, computations: Mapping[str, ComputationOp] | None = None) -> None:
