@@ -1,8 +1,8 @@
 """Rewrites ops that no engine does directly into ops that engines do, and names the combiners of reductions.
 
-Input: an inlined, canonical module. Output: no ``clamp``, ``bitcast`` or integer ``power`` with a small constant
-exponent; ``kind`` set on every reduce whose body is recognised. All other elementwise functions stay: code generation
-has an instruction or a GpSimd program for each.
+Input: an inlined, canonical module. Output: no ``clamp``, ``bitcast``, integer ``power`` with a small constant
+exponent, dot that contracts nothing or gives integers narrower than 32 bits; ``kind`` set on every reduce whose body
+is recognised. All other elementwise functions stay: code generation has an instruction or a GpSimd program for each.
 """
 
 from collections.abc import Callable
@@ -70,6 +70,19 @@ def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     return result
 
 
+def _dot(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    """Zeros when nothing is contracted; sums of narrow integers in 32 bits, converted (which wraps)."""
+    assert isinstance(op, hlo.DotOp)
+    dtype, lhs = op.shape.dtype, hlo.shape_of(op.lhs).dims
+    if any(lhs[axis] == 0 for axis in op.dims.data.lhs_contracting):
+        return insert_splat(module, op, np.array(0, NUMPY_DTYPE[dtype]), dtype, op.shape.dims, op.loc)
+    if dtype not in INTEGERS or NUMPY_DTYPE[dtype].itemsize >= 4:
+        return None
+    wide = hlo.array_type("s32", op.shape.dims)
+    total = insert_before(op, hlo.DotOp, (op.lhs, op.rhs), wide, op.loc, dict(op.properties))
+    return insert_before(op, hlo.ConvertOp, (total,), op.results[0].type, op.loc)
+
+
 def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:
     assert isinstance(op, hlo.ReduceOp)
     body = module.computation(op.to_apply.data[0])
@@ -81,6 +94,7 @@ def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:
 RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
     hlo.ClampOp: _clamp,
     hlo.BitcastOp: _bitcast,
+    hlo.DotOp: _dot,
     hlo.PowerOp: _integer_power,
     hlo.ReduceOp: _name_combiner,
 }
