@@ -9,7 +9,7 @@ in SBUF; partial sums stay in PSUM over all of k, or are added up in SBUF where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -31,6 +31,13 @@ from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
 TILE_ROWS = 128
 TILE_COLUMNS = 512
+RESULT_COLUMNS = 2048
+"""Columns of a result row that are stored together."""
+RESULT_BUFFERS = 3
+LONG_RUN = 2400
+"""Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
+TRANSPOSE_BYTES = 0.15
+"""Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
 
 
 @dataclass(slots=True)
@@ -171,9 +178,9 @@ class _Dot:
         for attempt in range(3):
             if self._refine(lhs, rhs, out):
                 break
-            lhs = self.context.dense(self._source(self.op.lhs)[0]).transpose(sum(self.lhs_order, []))
+            lhs = self._dense(self.op.lhs, self.lhs_order)
             if attempt:
-                rhs = self.context.dense(self._source(self.op.rhs)[0]).transpose(sum(self.rhs_order, []))
+                rhs = self._dense(self.op.rhs, self.rhs_order)
         else:
             raise CompileError("IDOT001", "operand layouts of the dot do not nest", "report this", self.op.loc)
         self._run()
@@ -181,6 +188,11 @@ class _Dot:
             self.builder.sbuf.free(ring.alloc)
         for ring in self.psum_rings:
             self.builder.psum.free(ring.alloc)
+
+    def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
+        source = self._source(value)[0]
+        self.data.pop(source, None)
+        return self.context.dense(source).transpose([*order[0], *order[1], *order[2]])
 
     def _choose_output(self, lhs: View) -> View:
         """Resident with rows of lhs on the partitions where that fits, else HBM."""
@@ -278,9 +290,9 @@ class _Dot:
                 side.data = None
         self.acc = self._psum_ring(4)
         needs_transpose = self.lhs.rows_on_lanes or self.rhs.rows_on_lanes
-        self.turn = self._psum_ring(3) if needs_transpose else None
+        self.turn = self._psum_ring(4) if needs_transpose else None
         self._load_bias()
-        self._outer_loops(0, [], [])
+        self._batches([])
 
     def _load_bias(self) -> None:
         """The whole bias row on partition 0, FP32, in the order of the refined n dims."""
@@ -320,48 +332,66 @@ class _Dot:
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [row], flags=["accumulate"])
 
     def _budget(self) -> None:
-        """Block sizes: k whole if possible, wide rhs blocks for long DMA runs, then as many rows of lhs as fit."""
+        """Block sizes: k whole if possible; then the loop order and blocks that move and transpose least."""
         size = itemsize(self.pe_dtype)
         others = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
         depth = max(1, others * max(segment.outer for segment in self.segments))
         lanes = max(segment.lanes for segment in self.segments)
         m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
         n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
-        room = int(self.builder.sbuf.largest_gap() * 0.9) - 3 * min(n_size, TILE_COLUMNS) * itemsize(self.out.dtype)
-        natural = 2 * lanes * size if self.lhs.rows_on_lanes or self.rhs.rows_on_lanes else 0
-        one = size * (2 * min(n_size, 128) + 2 * min(m_size, 128)) + 2 * natural
-        self.k_block = max(1, min(depth, room // one))
-        if len(self.k_sizes) > 1:
-            self.k_block = depth
+        results = RESULT_BUFFERS * min(n_size, RESULT_COLUMNS) * itemsize(self.out.dtype)
+        room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
+        natural = 2 * lanes * size * sum(side.rows_on_lanes for side in (self.lhs, self.rhs))
+        one = size * (2 * min(n_size, 128) + 2 * min(m_size, 128)) + natural
+        self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // one))
         self.accumulate_in_sbuf = self.k_block < depth
-        room -= 2 * natural * self.k_block
-        column = self.k_block * size
-        m_least = min(m_size, TILE_ROWS) * column
-        n_blocks = 3
-        self.n_block = _block(
-            n_size,
-            max(1, min((room - m_least) // n_blocks, max(room // 5, TILE_COLUMNS * column)) // column),
-            TILE_COLUMNS,
-        )
-        repeats = (
-            prod(self.n_sizes)
-            // n_size
-            * -(-n_size // self.n_block)
-            * prod(self.b_sizes)
-            * prod(self.m_sizes)
-            // m_size
-        )
-        self.rhs_buffers = min(n_blocks, repeats)
-        left = room - self.rhs_buffers * self.n_block * column
-        blocks = 2 if 2 * m_size * column <= left else 1
-        self.m_block = _block(m_size, max(1, left // blocks // column), TILE_ROWS)
-        self.lhs_buffers = min(2, prod(self.b_sizes) * (prod(self.m_sizes) // m_size) * -(-m_size // self.m_block))
-        if self.lhs_buffers * self.m_block * column > left:
-            self.lhs_buffers = 1
+        self.rhs_outside = False
         if self.accumulate_in_sbuf:
-            self.m_block = min(self.m_block, 4 * TILE_ROWS)
-            self.n_block = min(self.n_block, TILE_COLUMNS)
-            self.rhs_buffers, self.lhs_buffers = 2, 2
+            # the sums take room too: two buffers of four rows of tiles
+            room -= 2 * 4 * min(n_size, TILE_COLUMNS) * 4
+            self.k_block = max(1, room // one)
+            self.rhs_buffers = self.lhs_buffers = 2
+            each = (room - natural * self.k_block) // (4 * self.k_block * size)
+            self.m_block = min(_block(m_size, max(1, each), TILE_ROWS), 4 * TILE_ROWS)
+            self.n_block = min(_block(n_size, max(1, each), TILE_COLUMNS), TILE_COLUMNS)
+            self.builder.sbuf.make_room(room)
+            return
+        column = self.k_block * size
+        room -= natural * self.k_block
+        small_m = min(m_size, TILE_ROWS)
+        # rhs inside: a large block of lhs stays while blocks of rhs stream by
+        wide = max((room - small_m * column) // 3, column)
+        n_inner = _block(n_size, min(wide, max(room // 5, TILE_COLUMNS * column)) // column, TILE_COLUMNS)
+        m_outer, m_buffers = _outer_block(m_size, room - 3 * n_inner * column, column, TILE_ROWS)
+        # rhs outside: the other way round
+        m_inner = small_m
+        n_outer, n_buffers = _outer_block(n_size, room - 3 * m_inner * column, column, TILE_COLUMNS)
+        inside = self._traffic(self.lhs, m_size) + self._traffic(self.rhs, n_inner) * -(-m_size // m_outer)
+        outside = self._traffic(self.rhs, n_outer) + self._traffic(self.lhs, m_size) * -(-n_size // n_outer)
+        self.rhs_outside = outside < inside
+        if self.rhs_outside:
+            self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_inner, n_outer, 3, n_buffers
+        else:
+            self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_outer, n_inner, m_buffers, 3
+        batches = prod(self.b_sizes)
+        m_blocks = batches * prod(self.m_sizes) // m_size * -(-m_size // self.m_block)
+        n_blocks = batches * prod(self.n_sizes) // n_size * -(-n_size // self.n_block)
+        self.lhs_buffers = min(self.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
+        self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
+        staged = (self.lhs_buffers * self.m_block + self.rhs_buffers * self.n_block) * column
+        self.builder.sbuf.make_room(staged + natural * self.k_block + results)
+
+    def _traffic(self, side: Side, block: int) -> float:
+        """Relative cost of staging all of ``side`` once in blocks of ``block``: bytes by run length, and transposes."""
+        if side.on_chip and not side.rows_on_lanes:
+            return 0.0
+        free = prod(self.m_sizes if side is self.lhs else self.n_sizes)
+        nbytes = float(free * prod(self.k_sizes) * itemsize(side.view.dtype))
+        if side.data is not None:
+            return nbytes
+        run = itemsize(side.view.dtype) * (prod(self.k_sizes) if side.rows_on_lanes else block)
+        transposes = TRANSPOSE_BYTES * nbytes * (4 if side.dtype == "f32" else 1) if side.rows_on_lanes else 0.0
+        return (0.0 if side.on_chip else nbytes * max(1.0, LONG_RUN / run)) + transposes
 
     def _psum_ring(self, banks: int) -> Ring:
         ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, "partial sums")
@@ -373,52 +403,42 @@ class _Dot:
         self.rings.append(ring)
         return ring
 
-    def _outer_loops(self, depth: int, batch: list[Affine], m_outer: list[Affine]) -> None:
-        """Loop over batch dims and the m dims that are not tiled."""
-        if depth < len(self.b_sizes):
-            for index in self.builder.each(self.b_sizes[depth], 16):
-                self._outer_loops(depth + 1, [*batch, index], m_outer)
+    def _batches(self, batch: list[Affine]) -> None:
+        if len(batch) < len(self.b_sizes):
+            for index in self.builder.each(self.b_sizes[len(batch)], 16):
+                self._batches([*batch, index])
             return
-        others = [dim for dim in range(len(self.m_sizes)) if dim != self.m_dim]
-        if len(m_outer) < len(others):
-            for index in self.builder.each(self.m_sizes[others[len(m_outer)]]):
-                self._outer_loops(depth, batch, [*m_outer, index])
-            return
-        self._m_blocks(batch, dict(zip(others, m_outer, strict=True)))
+        whole: tuple[Affine | int, int | None] = (0, None)
+        if self.accumulate_in_sbuf:
+            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
+                for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
+                    self._k_blocks(batch, m_at, m_size, n_at, n_size)
+        elif self.rhs_outside:
+            for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
+                rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, whole, "rhs")
+                for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
+                    lhs = self._stage(self.lhs, batch, m_at, self.m_dim, m_size, whole, "lhs")
+                    self._tiles(batch, m_at, m_size, n_at, n_size, lhs, rhs)
+        else:
+            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
+                lhs = self._stage(self.lhs, batch, m_at, self.m_dim, m_size, whole, "lhs")
+                for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
+                    rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, whole, "rhs")
+                    self._tiles(batch, m_at, m_size, n_at, n_size, lhs, rhs)
 
-    def _m_blocks(self, batch: list[Affine], m_at: dict[int, Affine]) -> None:
-        m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
-        for start, tiles, size in self.builder.tiles(m_size, self.m_block):
-            for index in self.builder.each(tiles):
-                at = {**m_at, self.m_dim: index * size + start}
-                lhs = None
-                if not self.accumulate_in_sbuf:
-                    lhs = self._stage(self.lhs, batch, at, self.m_dim, size, (0, None), "lhs")
-                self._n_outer(batch, at, size, lhs, {})
-
-    def _n_outer(
-        self,
-        batch: list[Affine],
-        m_at: dict[int, Affine],
-        m_size: int,
-        lhs: list[Block] | None,
-        n_at: dict[int, Affine],
-    ) -> None:
-        others = [dim for dim in range(len(self.n_sizes)) if dim != self.n_dim]
-        if len(n_at) < len(others):
-            dim = others[len(n_at)]
-            for index in self.builder.each(self.n_sizes[dim]):
-                self._n_outer(batch, m_at, m_size, lhs, {**n_at, dim: index})
+    def _positions(
+        self, sizes: Sequence[int], tile_dim: int, block: int, at: dict[int, Affine] | None = None
+    ) -> Iterator[tuple[dict[int, Affine], int]]:
+        """Loop over all dims of one side: the index of each, and the size of the block along ``tile_dim``."""
+        at = at or {}
+        left = [dim for dim in range(len(sizes)) if dim != tile_dim and dim not in at]
+        if left:
+            for index in self.builder.each(sizes[left[0]]):
+                yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index})
             return
-        n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
-        for start, tiles, size in self.builder.tiles(n_size, self.n_block):
+        for start, tiles, size in self.builder.tiles(sizes[tile_dim] if tile_dim >= 0 else 1, block):
             for index in self.builder.each(tiles):
-                at = {**n_at, self.n_dim: index * size + start}
-                if lhs is not None:
-                    rhs = self._stage(self.rhs, batch, at, self.n_dim, size, (0, None), "rhs")
-                    self._tiles(batch, m_at, m_size, at, size, lhs, rhs)
-                else:
-                    self._k_blocks(batch, m_at, m_size, at, size)
+                yield {**at, tile_dim: index * size + start}, size
 
     # staging: k on the partitions ------------------------------------------------------------------------------
 
@@ -571,8 +591,8 @@ class _Dot:
 
     def _dense_tile(self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int) -> Block:
         nbytes = prod(sizes) * itemsize(dtype)
-        key = (name, nbytes, count)
-        if key not in self._tile_rings:
+        key = (name, count)
+        if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
             self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
         ring = self._tile_rings[key]
         stride = itemsize(dtype)
@@ -583,9 +603,9 @@ class _Dot:
         return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *reversed(atoms)))
 
     @property
-    def _tile_rings(self) -> dict[tuple[str, int, int], Ring]:
+    def _tile_rings(self) -> dict[tuple[str, int], Ring]:
         if not hasattr(self, "_rings_by_key"):
-            self._rings_by_key: dict[tuple[str, int, int], Ring] = {}
+            self._rings_by_key: dict[tuple[str, int], Ring] = {}
         return self._rings_by_key
 
     def _transposed(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
@@ -636,7 +656,7 @@ class _Dot:
                 self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
             return
         for start, tiles, count in self.builder.tiles(total, per_bank):
-            for loop_index in self.builder.each(tiles):
+            for loop_index in self.builder.each(tiles, 8):
                 first = loop_index * count + start
                 self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
 
@@ -674,16 +694,26 @@ class _Dot:
         lhs: list[Block],
         rhs: list[Block],
     ) -> None:
+        """All PSUM tiles of a block pair; results for HBM are collected into long rows before they are stored."""
         for m_start, m_tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
             for m_index in self.builder.each(m_tiles):
                 m_offset = m_index * rows + m_start
-                for n_start, n_tiles, columns in self.builder.tiles(n_size, TILE_COLUMNS):
-                    for n_index in self.builder.each(n_tiles):
-                        n_offset = n_index * columns + n_start
-                        bank = self._bank(rows, columns)
-                        self._accumulate(bank, lhs, rhs, m_offset, rows, n_offset, columns)
-                        self._add_bias(bank, n_at, n_offset, rows, columns)
-                        self._write(bank, batch, m_at, m_offset, rows, n_at, n_offset, columns)
+                for start, groups, width in self.builder.tiles(n_size, RESULT_COLUMNS):
+                    for group in self.builder.each(groups):
+                        offset = group * width + start
+                        target = self._target(batch, m_at, m_offset, rows, n_at, offset, width)
+                        result = target
+                        if not self.out.in_sbuf:
+                            result = self._dense_tile(self.out.dtype, [width], rows, "result", RESULT_BUFFERS)
+                        for n_start, n_tiles, columns in self.builder.tiles(width, TILE_COLUMNS):
+                            for n_index in self.builder.each(n_tiles):
+                                n_offset = n_index * columns + n_start
+                                bank = self._bank(rows, columns)
+                                self._accumulate(bank, lhs, rhs, m_offset, rows, offset + n_offset, columns)
+                                self._add_bias(bank, n_at, offset + n_offset, rows, columns)
+                                self.emitter.copy(result.index(1, n_offset, columns), bank)
+                        if not self.out.in_sbuf:
+                            copy(self.builder, target, result, Stream.DMA_STORE)
 
     def _bank(self, rows: int, columns: int) -> Block:
         return Block(self.acc.alloc, "f32", self.builder.slot(self.acc), (Atom(rows, 1, True), Atom(columns, 4)))
@@ -719,25 +749,6 @@ class _Dot:
         flags = (["accumulate"] if accumulate else []) + (["tf32"] if self.tf32 and self.pe_dtype == "f32" else [])
         # an accumulating multiply also reads its bank
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
-
-    def _write(
-        self,
-        bank: Block,
-        batch: list[Affine],
-        m_at: dict[int, Affine],
-        m_offset: Affine,
-        rows: int,
-        n_at: dict[int, Affine],
-        n_offset: Affine,
-        columns: int,
-    ) -> None:
-        target = self._target(batch, m_at, m_offset, rows, n_at, n_offset, columns)
-        if self.out.in_sbuf:
-            self.emitter.copy(target, bank)
-            return
-        tile = self._dense_tile(self.out.dtype, [columns], rows, "result", 3)
-        self.emitter.copy(tile, bank)
-        copy(self.builder, target, tile, Stream.DMA_STORE)
 
     def _target(
         self,
@@ -855,8 +866,17 @@ def _block(size: int, room: int, tile: int) -> int:
     if size <= room:
         return size
     if room >= tile:
-        return room // tile * tile
+        blocks = -(-size // (room // tile * tile))
+        return -(-size // (blocks * tile)) * tile
     return next((part for part in (256, 128, 64) if part <= room), max(1, room))
+
+
+def _outer_block(size: int, room: int, column: int, tile: int) -> tuple[int, int]:
+    """Largest block of the outer side, and how many buffers of it fit (two let the next one load)."""
+    for buffers in (2, 1):
+        if size * column * buffers <= room or buffers == 1:
+            return _block(size, max(1, room // (buffers * column)), tile), buffers
+    raise AssertionError("unreachable")
 
 
 def _insert_chunk(block: Block) -> Block:

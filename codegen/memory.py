@@ -27,6 +27,15 @@ class Arena:
     def largest_gap(self) -> int:
         return max((hi - lo for lo, hi in self._gaps()), default=0)
 
+    def make_room(self, nbytes: int) -> None:
+        """Move the cursor so that allocations of ``nbytes`` in all find one gap, if any gap is that large."""
+        for lo, hi in self._gaps():
+            if lo <= self._cursor < hi and hi - self._cursor >= nbytes:
+                return
+        fitting = [(lo, hi) for lo, hi in self._gaps() if hi - lo >= nbytes]
+        lo, _ = min(fitting, default=max(self._gaps(), key=lambda gap: gap[1] - gap[0], default=(0, 0)))
+        self._cursor = lo
+
     def _gaps(self) -> list[tuple[int, int]]:
         gaps = []
         at = 0
