@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from neuronx_cc.ir.errors import Loc, NeuronError, RunError
+from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Record, Ref, Stream
 from neuronx_cc.ir.isa.programs import PROGRAMS
@@ -52,7 +53,7 @@ class Executor:
         self._counters.clear()
         if self.state.rounding is not None:
             self.state.rounding.instruction = 0
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), one_thread():
             for step in self._steps:
                 step()
 
