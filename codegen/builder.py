@@ -99,6 +99,8 @@ class Builder:
     sbuf: Arena = field(default_factory=lambda: Arena(Space.SBUF, SBUF_BYTES, 64))
     psum: Arena = field(default_factory=lambda: Arena(Space.PSUM, PSUM_BYTES, PSUM_BANK))
     _free_registers: list[int] = field(default_factory=lambda: list(range(63, -1, -1)))
+    _unrolled: list[Frame] = field(default_factory=list)
+    """Scopes whose iterations are being unrolled, innermost last."""
     _closed_registers: list[int] = field(default_factory=list)
     _debug: dict[Debug, int] = field(default_factory=dict)
     _current_debug: int = 0
@@ -139,9 +141,14 @@ class Builder:
 
     def each(self, count: int, unroll: int = 4) -> Iterator[Affine]:
         """Indices of a loop: constants of short loops, whose iterations then overlap freely, else a counted loop's."""
+        if count == 1:
+            yield Affine()
+            return
         if count <= unroll:
+            self._unrolled.append(self.sync.frames[-1])
             for index in range(count):
                 yield Affine(index)
+            self._unrolled.pop()
             return
         with self.loop(count) as index:
             yield index
@@ -184,11 +191,14 @@ class Builder:
         return Ring(alloc, count, nbytes)
 
     def slot(self, ring: Ring) -> Affine:
-        """Offset of the ring's next buffer: by the phase of the innermost loop, or fixed outside loops."""
+        """Offset of the ring's next buffer: by the phase of the innermost loop, or fixed in straight-line code.
+
+        Iterations that are unrolled count as straight-line code, also inside a loop.
+        """
         frame: Frame = self.sync.frames[-1]
         if ring.count == 1:
             return Affine(ring.alloc.lo)
-        if frame.register < 0:
+        if frame.register < 0 or (self._unrolled and self._unrolled[-1] is frame):
             ring.turn = (ring.turn + 1) % ring.count
             return Affine(ring.alloc.lo + ring.turn * ring.nbytes)
         if ring.count not in frame.phases:
