@@ -1,5 +1,6 @@
 """``neuronx-cc``: finds the command, reads its options, runs it."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -58,6 +59,10 @@ def dispatch(session: Session, program: str, commands: Mapping[str, Command], bo
         session.log.warning(line)
     if not parsed.values.get("explain_options"):
         require_files(parsed, program)
+    try:
+        os.getcwd()
+    except OSError:
+        raise UsageError("EFIL901", "the working directory no longer exists", "change to another one") from None
     return bodies[word](session)
 
 

@@ -125,7 +125,7 @@ CATALOGUE: dict[str, Entry] = {
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",
-        "report it with the reproducer directory; --verify-each may tell the pass",
+        "report it with the reproducer directory",
     ),
 }
 

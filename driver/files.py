@@ -36,7 +36,9 @@ def check_writable(path: str, option: str, inputs: Iterable[str] = ()) -> None:
             problem = "it is the input"
         else:
             return
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        problem = str(error.strerror)
+    except ValueError as error:
         problem = str(error)
     raise UsageError("EFIL902", f"cannot write {path}: {problem}", f"choose another {option}")
 

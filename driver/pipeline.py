@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from neuronx_cc.passes.manager import PassContext, PassOptions
 
 Stages = Sequence[tuple[str, Sequence[str]]]
+WARNINGS_PER_CODE = 8
 
 
 def pass_options(parsed: Parsed) -> "PassOptions":
@@ -76,13 +78,26 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
             raise
         session.log.info(f"{stage}: {time.perf_counter() - started:.3f} s")
         dump.module(stage, module)
-    for warning in context.warnings:
-        session.log.warning(str(warning))
+    _warn(context, session)
     if precision_file is not None:
         files.write_text(precision_file, precision_report(context), CompileError)
     if parsed.flag("time_passes"):
         print(timing_table(context), end="")
     return context
+
+
+def _warn(context: "PassContext", session: Session) -> None:
+    """Print the passes' warnings, of each code the first few; the log file and the NEFF have all."""
+    counts: Counter[str] = Counter()
+    for warning in context.warnings:
+        counts[warning.code] += 1
+        if counts[warning.code] <= WARNINGS_PER_CODE:
+            session.log.warning(str(warning))
+        else:
+            session.log.file_only(str(warning))
+    for code, count in counts.items():
+        if count > WARNINGS_PER_CODE:
+            session.log.warning(f"[NCC_{code}] {count - WARNINGS_PER_CODE} more such warnings")
 
 
 def _print_ir(module: "HloModule", title: str) -> None:

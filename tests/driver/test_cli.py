@@ -1,6 +1,7 @@
 """``neuronx-cc`` as a command: streams, exit status, help, bad input. Compiling and running have their own files."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -201,6 +202,32 @@ def test_full_stdout():
     assert done.returncode == 70
     assert done.stderr.startswith("[NCC_EFIL902] cannot write to stdout")
     assert "Traceback" not in done.stderr
+
+
+def test_working_directory_that_is_gone(capsys):
+    Path("gone").mkdir()
+    os.chdir("gone")
+    os.rmdir("../gone")
+    assert main(["compile", "graph.hlo"]) == 2
+    assert capsys.readouterr().err.startswith("[NCC_EFIL901] the working directory no longer exists")
+
+
+@pytest.mark.parametrize("argv", [["compile", "pipe", "--output", "o.neff"], ["run", "pipe"]])
+def test_interrupt(argv):
+    """Ctrl-C while the command waits for its input."""
+    os.mkfifo("pipe")
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("neuronx-cc"), *argv],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with open("pipe", "wb"):  # opens when the command has opened it to read
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert process.stderr is not None
+    assert process.stderr.read() == "interrupted\n"
+    assert not Path("o.neff").exists()
 
 
 def test_light_commands_import_nothing_heavy():

@@ -210,3 +210,27 @@ def test_compiling_text_and_running_import_no_jax_and_running_no_compiler():
         done = subprocess.run([sys.executable, "-c", code.format(argv)], capture_output=True, text=True, check=True)
         assert not forbidden & set(done.stderr.splitlines()[-1].split()), argv
         forbidden |= {"xdsl", "neuronx_cc.codegen", "neuronx_cc.passes", "neuronx_cc.hlo_import"}
+
+
+def test_warnings_are_located_kept_and_not_a_flood(capsys):
+    """64-bit values that may not fit 32 bits: one warning each, of which the console shows the first."""
+    steps = [f"  p{i} = s64[4] multiply(p{i - 1}, p{i - 1})" for i in range(1, 31)]
+    text = [
+        "HloModule w",
+        "",
+        "ENTRY main {",
+        "  p0 = s64[4] parameter(0)",
+        *steps,
+        "  ROOT r = s32[4] convert(p30)",
+        "}",
+    ]
+    Path("wide.hlo").write_text("\n".join(text))
+    assert main(["compile", "wide.hlo"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    kept = Neff.from_bytes(Path("file.neff").read_bytes()).warnings
+    assert len(kept) > len(lines) > 1
+    assert lines[0] == f"WARNING: {kept[0]}"
+    assert "%p1" in lines[1]
+    assert lines[-1].endswith("more such warnings")
+    log = Path("log-neuron-cc.txt").read_text()
+    assert all(warning in log for warning in kept)
