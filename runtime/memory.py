@@ -9,7 +9,7 @@ occupy is bound to their arrays.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,22 +30,20 @@ POISON = 0xFF
 class Region:
     """Part of HBM that is someone else's array: a constant or an input that the program only reads."""
 
-    __slots__ = ("bytes", "hi", "lo", "views")
+    __slots__ = ("bytes", "forget", "hi", "lo")
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo, self.hi = lo, hi
         self.bytes: Array | None = None
-        self.views: list[View] = []
+        self.forget: list[Callable[[], None]] = []
+        """Called when views of the region become stale."""
 
     def bind(self, array: Array) -> None:
         """Let the region show ``array``, which has its size and is dense."""
-        flat = array.reshape(-1).view(np.uint8)
-        before = self.bytes
-        self.bytes = flat
-        same = before is not None and before.__array_interface__["data"] == flat.__array_interface__["data"]
-        if not same:
-            for view in self.views:
-                view.rebind(flat)
+        before, self.bytes = self.bytes, array.reshape(-1).view(np.uint8)
+        if before is None or before.__array_interface__["data"] != self.bytes.__array_interface__["data"]:
+            for forget in self.forget:
+                forget()
 
 
 class Memory:
@@ -87,12 +85,12 @@ class Memory:
 class View:
     """An operand's access pattern, ready to be placed at an address."""
 
-    __slots__ = ("_base", "_buffer", "_cache", "_dtype", "_shape", "_strides", "high", "low", "rebinds")
+    __slots__ = ("_base", "_dtype", "_memory", "_shape", "_strides", "high", "low", "region")
 
     def __init__(self, memory: Memory, ref: Ref) -> None:
         on_chip = ref.space is not Space.HBM
-        region = None if on_chip else memory.region(ref.offset)
-        start, end = (region.lo, region.hi) if region is not None else (0, memory.size[ref.space])
+        self.region = None if on_chip else memory.region(ref.offset)
+        start, end = (0, memory.size[ref.space]) if self.region is None else (self.region.lo, self.region.hi)
         free = ref.dims[1:] if on_chip else ref.dims
         reach = [(count - 1) * stride for count, stride in free]
         self.low = start - sum(min(r, 0) for r in reach)
@@ -104,28 +102,12 @@ class View:
                 self.high = -1
             strides = (memory.pitch[ref.space], *strides)
         self._base = ref.partition * memory.pitch[ref.space] if on_chip else -start
-        self._buffer: Array | None = memory.bytes[ref.space]
-        self.rebinds = region is not None
-        """Whether the buffer may be exchanged between runs."""
-        if region is not None:
-            self._buffer = region.bytes
-            region.views.append(self)
+        self._memory = memory.bytes[ref.space]
         self._dtype, self._shape, self._strides = STORAGE[ref.dtype], ref.counts, strides
-        self._cache: dict[int, Array] = {}
-
-    def rebind(self, buffer: Array) -> None:
-        """Look at another buffer from now on."""
-        self._buffer = buffer
-        self._cache.clear()
 
     def at(self, offset: int) -> Array:
         """The array at a byte offset. Raises IndexError out of bounds."""
-        found = self._cache.get(offset)
-        if found is not None:
-            return found
         if not self.low <= offset <= self.high:
             raise IndexError(f"byte offset {offset} is outside [{self.low}, {self.high}] of an operand")
-        array: Array = np.ndarray(self._shape, self._dtype, self._buffer, self._base + offset, self._strides)
-        if len(self._cache) < 4096:
-            self._cache[offset] = array
-        return array
+        buffer = self._memory if self.region is None else self.region.bytes
+        return np.ndarray(self._shape, self._dtype, buffer, self._base + offset, self._strides)

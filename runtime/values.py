@@ -7,6 +7,7 @@ bounds, run-time indices out of range) are RunErrors that name the instruction, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +24,8 @@ Step: TypeAlias = Callable[[], None]
 Operand: TypeAlias = tuple[View, int, tuple[tuple[int, int], ...]]
 """A pattern, its base offset, and (place in ``State.registers``, stride) pairs."""
 
+MAX_KNOWN = 4096
+"""Sets of operand arrays that are kept for one instruction."""
 REGISTERS = 64
 STREAMS = max(Stream) + 1
 
@@ -115,44 +118,34 @@ class Executor:
         except (KeyError, ValueError, IndexError) as error:
             raise self.fault(number, instr, f"cannot be carried out: {error!r}") from error
         operands = [self._operand(ref, instr.stream, owned) for ref in refs]
-        step = self._fixed(kernel, operands, number, instr)
-        if any(coefs for _, _, coefs in operands):
-            step = self._indexed(kernel, operands, number, instr)
+        step = self._call(kernel, operands, number, instr)
         return step if self.state.rounding is None else self._numbered(step, self.state.rounding)
 
     def _operand(self, ref: Ref, stream: Stream, owned: frozenset[int]) -> Operand:
         coefs = tuple((_place(register, stream, owned), stride) for register, stride in ref.coefs if stride)
         return View(self.memory, ref), ref.offset, coefs
 
-    def _fixed(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
-        """All operands at fixed addresses: unless some may be bound anew, their arrays are made once and kept."""
-        arrays: list[Array] = []
-        keep = not any(view.rebinds for view, _, _ in operands)
-
-        def run() -> None:
-            try:
-                if arrays:
-                    kernel(*arrays)
-                    return
-                found = [view.at(offset) for view, offset, _ in operands]
-                kernel(*found)
-                if keep:
-                    arrays.extend(found)
-            except (IndexError, ValueError, TypeError) as error:
-                raise self.fault(number, instr, str(error)) from error
-
-        return run
-
-    def _indexed(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
+    def _call(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
+        """Operand arrays are made once for each value of the registers that they depend on, and kept."""
+        known: dict[object, list[Array]] = {}
+        for view, _, _ in operands:
+            if view.region is not None:
+                view.region.forget.append(known.clear)
         registers = self.state.registers
+        places = sorted({place for _, _, coefs in operands for place, _ in coefs})
+        key: Callable[[list[int]], object] = itemgetter(*places) if places else _no_key
 
         def run() -> None:
+            values = key(registers)
+            arrays = known.get(values)
             try:
-                arrays = []
-                for view, offset, coefs in operands:
-                    for place, stride in coefs:
-                        offset += registers[place] * stride
-                    arrays.append(view.at(offset))
+                if arrays is None:
+                    arrays = [
+                        view.at(offset + sum(registers[place] * stride for place, stride in coefs))
+                        for view, offset, coefs in operands
+                    ]
+                    if len(known) < MAX_KNOWN:
+                        known[values] = arrays
                 kernel(*arrays)
             except (IndexError, ValueError, TypeError) as error:
                 raise self.fault(number, instr, str(error)) from error
@@ -173,6 +166,10 @@ class Executor:
         loc = Loc(debug.hlo, debug.op_name, debug.source_file, debug.source_line) if debug else Loc()
         where = f"{instr.op} (record {number}, {instr.stream.name}){kernel}"
         return RunError("ERUN914", f"{where}: {what}", "this is a defect of the compiled program: report it", loc)
+
+
+def _no_key(registers: list[int]) -> object:
+    return None
 
 
 def _place(register: int, stream: Stream, owned: frozenset[int]) -> int:
