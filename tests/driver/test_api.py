@@ -76,6 +76,7 @@ def test_output_and_load(arrays):
     direct = neuronx_cc.compile("graph.hlo", output="g.neff", logfile="l.txt")
     loaded = neuronx_cc.load("g.neff")
     np.testing.assert_array_equal(direct.run(arrays).outputs[0], loaded.run(arrays).outputs[0])
+    np.testing.assert_array_equal(loaded(*arrays)[0], loaded.run(arrays).outputs[0])
     assert "auto_cast = matmult" in Path("l.txt").read_text()
 
 
