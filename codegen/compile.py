@@ -36,6 +36,10 @@ def lower_module(module: hlo.HloModule) -> tuple[Program, list[np.ndarray]]:
         computed = isinstance(value, hlo.OpResult) and not is_view(value.op) and value not in planes
         if computed and value not in context.outputs and not isinstance(value.op, hlo.ConstantOp):
             context.outputs[value] = target
+        if value in planes:
+            for plane, part in zip(planes[value], _words(target), strict=True):
+                if all(use.operation in _made(planes[value]) for use in plane.uses):
+                    context.outputs.setdefault(plane, part)  # made for this only
     kernels = graph.form(entry, context.combiners)
     member = {result: kernel for kernel in kernels for op in kernel.ops for result in op.results}
     _note_uses(context, kernels, results, planes)
@@ -125,14 +129,14 @@ def _split_wide_results(module: hlo.HloModule) -> dict[hlo.SSAValue, list[hlo.SS
     entry = module.entry
     planes: dict[hlo.SSAValue, list[hlo.SSAValue]] = {}
     for value in _results(entry):
-        if not isinstance(value, hlo.OpResult) or not isinstance(value.op, hlo.ConvertOp) or value in planes:
+        if hlo.shape_of(value).dtype not in ("s64", "u64") or value in planes:
             continue
-        if value.op.shape.dtype not in ("s64", "u64"):
+        low = _narrowed(entry, value)
+        if low is None:
             continue
-        low = value.op.operand
+        assert isinstance(value, hlo.OpResult)
+        assert isinstance(value.op, hlo.HloOp)
         shape = hlo.shape_of(low)
-        if shape.dtype in ("s64", "u64"):
-            continue
         narrow = low
         if shape.dtype not in ("s32", "u32"):
             wide = hlo.ConvertOp.make([low], hlo.array_type("s32", shape.dims), value.op.loc)
@@ -147,6 +151,25 @@ def _split_wide_results(module: hlo.HloModule) -> dict[hlo.SSAValue, list[hlo.SS
     return planes
 
 
+def _narrowed(entry: hlo.ComputationOp, value: hlo.SSAValue) -> hlo.SSAValue | None:
+    """What 64-bit ``value`` widens, with the views between them; None for a parameter or a view of one."""
+    if not isinstance(value, hlo.OpResult) or not isinstance(value.op, hlo.HloOp):
+        return None
+    op = value.op
+    if isinstance(op, hlo.ConvertOp):
+        return op.operand if hlo.shape_of(op.operand).dtype not in ("s64", "u64") else None
+    if not is_view(op):
+        return None
+    source = _narrowed(entry, op.operands[0])
+    if source is None:
+        return None
+    view = type(op).make(
+        [source], hlo.array_type(hlo.shape_of(source).dtype, op.shape.dims), op.loc, dict(op.properties)
+    )
+    entry.block.insert_op_before(view, op)
+    return view.results[0]
+
+
 def _shift_count(module: hlo.HloModule, before: hlo.HloOp, like: hlo.SSAValue) -> hlo.SSAValue:
     """A splat of 31 (signed: all sign bits) or 32 (unsigned: zero) of ``like``'s shape."""
     shape = hlo.shape_of(like)
@@ -156,6 +179,10 @@ def _shift_count(module: hlo.HloModule, before: hlo.HloOp, like: hlo.SSAValue) -
     spread = hlo.BroadcastOp.make([constant.result], like.type, before.loc, {"dimensions": hlo.IntsAttr(())})
     module.entry.block.insert_ops_before([constant, spread], before)
     return spread.result
+
+
+def _made(planes: list[hlo.SSAValue]) -> list[hlo.Operation]:
+    return [plane.op for plane in planes if isinstance(plane, hlo.OpResult)]
 
 
 def _words(target: View) -> list[View]:

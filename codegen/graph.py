@@ -172,6 +172,13 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
     return count
 
 
+def _computes_elementwise(op: hlo.Operation) -> bool:
+    """False also for the widening of a 64-bit result, which is no kernel's."""
+    if not isinstance(op, hlo.HloOp) or op.opcode not in ELEMENTWISE:
+        return False
+    return op.opcode != "convert" or op.shape.dtype not in ("s64", "u64")
+
+
 def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Kernel]:
     """Kernels of ``computation`` in execution order. ``combiner_of``: computation name -> opcode of a simple combiner."""
     kernels: list[Kernel] = []
@@ -200,10 +207,7 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
         if op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
             continue  # widened on the way out of the program
         if op.opcode == "iota":
-            if any(
-                not isinstance(use.operation, hlo.HloOp) or use.operation.opcode not in ELEMENTWISE
-                for use in op.result.uses
-            ):
+            if any(not _computes_elementwise(use.operation) for use in op.result.uses):
                 new(op, True, squeeze(op.shape.dims))
             continue
         kernel = newest(op)

@@ -14,7 +14,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.transfer import blocks_of, copy
-from neuronx_cc.codegen.views import Atom, View, align
+from neuronx_cc.codegen.views import Atom, View, align, coalesce
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
@@ -41,6 +41,8 @@ def gather(context: Context, op: hlo.GatherOp, step: int) -> None:
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
     view = context.dense(operand) if len(dims.start_index_map) > 1 else context.hbm(operand)
+    if any(len(coalesce(view.dims[axis])) > 1 for axis in dims.start_index_map):
+        view = context.dense(operand)
     columns: View | None = view
     for axis, size in enumerate(op.slice_sizes.data):
         if axis not in dims.start_index_map:
@@ -173,7 +175,7 @@ class _Gather:
         for tile, axis in zip(tiles, axes, strict=True):
             builder.emit("int_tensor_tensor", Stream.GPSIMD, [tile], [tile], ["maximum"], [0])
             builder.emit("int_tensor_tensor", Stream.GPSIMD, [tile], [tile], ["minimum"], [dims[axis] - 1])
-            weight = prod(dims[other] for other in axes if other > axis)
+            weight = _stride(self.view, axis) // max(1, self._row_stride())
             builder.emit("int_tensor_tensor", Stream.GPSIMD, [tile], [tile], ["multiply"], [weight])
         for tile in tiles[1:]:
             builder.emit("int_tensor_tensor", Stream.GPSIMD, [tiles[0]], [tiles[0], tile], ["add"])
@@ -182,9 +184,9 @@ class _Gather:
     def _pieces(self, cut: int, step: int, at: Affine, lanes: int, rows: Block, rings: list[object]) -> None:
         builder = self.context.builder
         dims = hlo.shape_of(self.op.lhs).dims
-        axes = sorted(self.op.dims.data.start_index_map)
-        total_rows = prod(dims[axis] for axis in axes)
-        row_stride = _stride(self.view, axes[-1])
+        row_stride = self._row_stride()
+        reach = sum((dims[axis] - 1) * _stride(self.view, axis) for axis in self.op.dims.data.start_index_map)
+        total_rows = 1 + reach // row_stride if row_stride else 1
         pieces = builder.tiles(self.row[cut].size, step) if self.row else [(0, 1, 1)]
         for start, tiles, size in pieces:
             with builder.loop(tiles) as index:
@@ -215,13 +217,18 @@ class _Gather:
                 )
                 copy(builder, target, tile, Stream.DMA_STORE)
 
+    def _row_stride(self) -> int:
+        """Bytes from one row number to the next: the step of the innermost indexed dim, which divides the others."""
+        strides = [_stride(self.view, axis) for axis in self.op.dims.data.start_index_map]
+        return min((stride for stride in strides if stride), key=abs, default=0)
+
     @property
     def batch_alloc(self) -> object:
         return self.context.homes[self.op.result][0].alloc
 
 
 def _stride(view: View, axis: int) -> int:
-    atoms = view.dims[axis]
+    atoms = coalesce(view.dims[axis])
     return atoms[-1].stride if atoms else 0
 
 

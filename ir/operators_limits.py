@@ -46,15 +46,13 @@ def gather_dims_disjoint(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     return gone.issuperset(dims.start_index_map)
 
 
-def gather_is_lookup(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
+def gather_is_generated(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     gather = cast(Any, op)
     dims, sizes = gather.dims.data, gather.slice_sizes.data
-    operand = gather.operands[0].type.data.dims
-    if len(dims.start_index_map) != 1 or dims.operand_batching_dims:
+    if dims.operand_batching_dims or any(sizes[i] != 1 for i in dims.start_index_map):
         return False
-    others = [i for i in range(len(sizes)) if i not in dims.start_index_map]
-    whole = all(sizes[i] == operand[i] for i in others)
-    return whole and bool(sizes[dims.start_index_map[0]] == 1)
+    batch = [axis for axis in range(len(gather.shape.dims)) if axis not in dims.offset_dims]
+    return not batch or batch[-1] - batch[0] == len(batch) - 1
 
 
 def never(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:

@@ -226,9 +226,9 @@ _ROWS = (
         ),
         Limit(
             ("latest",),
-            "Only as an embedding lookup: one gathered dimension, the others taken whole.",
-            limits.gather_is_lookup,
-            "flatten the gathered dimensions into one index, or use dynamic-slice",
+            "Only with slices of size 1 along the indexed dimensions and no gap between the batch dimensions.",
+            limits.gather_is_generated,
+            "index single rows (jnp.take, x[i, j]), or use dynamic-slice",
         ),
     ),
     _row("get-dimension-size", "GetDimensionSize", ALL, "planned", reason="static sizes are not folded yet"),
