@@ -26,6 +26,8 @@ Operand: TypeAlias = tuple[View, int, tuple[tuple[int, int], ...]]
 
 MAX_KNOWN = 4096
 """Sets of operand arrays that are kept for one instruction."""
+READS_SBUF = frozenset(["load_stationary", "multiply_moving"])
+"""Instructions that leave SBUF alone."""
 REGISTERS = 64
 STREAMS = max(Stream) + 1
 
@@ -52,7 +54,7 @@ class Executor:
     def run(self) -> None:
         """Execute everything once. Raises RunError on a fault."""
         self.state.registers[:] = [0] * (REGISTERS * (STREAMS + 1))
-        self.state.weights = np.full((128, 128), np.nan, np.float32)
+        self.state.weights, self.state.borrowed = np.full((128, 128), np.nan, np.float32), False
         self._counters.clear()
         if self.state.rounding is not None:
             self.state.rounding.instruction = 0
@@ -74,6 +76,8 @@ class Executor:
                     raise RunError("EBIR902", f"record {number} ends a loop that is not open")
                 scopes[-1].steps.append(self._loop(scope.loop, scope.steps))
             else:
+                if record.op not in READS_SBUF and (number == 0 or not _writes(records[number - 1])):
+                    scopes[-1].steps.append(self.state.settle)
                 scopes[-1].steps.append(self._step(number, record, scopes[-1].owned))
         if len(scopes) > 1:
             raise RunError("EBIR902", "a loop has no end")
@@ -166,6 +170,11 @@ class Executor:
         loc = Loc(debug.hlo, debug.op_name, debug.source_file, debug.source_line) if debug else Loc()
         where = f"{instr.op} (record {number}, {instr.stream.name}){kernel}"
         return RunError("ERUN914", f"{where}: {what}", "this is a defect of the compiled program: report it", loc)
+
+
+def _writes(record: Record) -> bool:
+    """Whether it is an instruction before which borrowed weights have been settled."""
+    return isinstance(record, Instr) and record.op not in READS_SBUF
 
 
 def _no_key(registers: list[int]) -> object:

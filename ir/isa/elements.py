@@ -62,8 +62,16 @@ class State:
 
     weights: Array = field(default_factory=lambda: np.full((128, 128), np.nan, np.float32))
     """[K, M] f32, as the last ``load_stationary`` left it; NaN before."""
+    borrowed: bool = False
+    """``weights`` is a view of SBUF, valid as long as nothing writes there."""
     registers: list[int] = field(default_factory=list)
     rounding: StochasticRounding | None = None
+
+    def settle(self) -> None:
+        """Copy borrowed weights: SBUF may be written from here on."""
+        if self.borrowed:
+            self.weights = self.weights.copy()
+            self.borrowed = False
 
 
 def _small_float_reader(dtype: np.dtype[Any]) -> Callable[[Array], Array]:
