@@ -134,14 +134,16 @@ class _Box:
         ]
         # a dense on-chip layout that marks the partition dim
         template = resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, plan.lanes or Lanes(-1, 1, 1))
-        space = align([template, *views], shape, frozenset([rows]))
+        # an axis that is counted along stays apart from its neighbours
+        fences = frozenset([rows, *(fence for axis in self._counted_axes() for fence in (axis, axis + 1))])
+        space = align([template, *views], shape, fences)
         if space is None:
             # a view whose atoms do not nest with the lanes: go through a dense copy
             views = [
                 view if align([template, view], shape) is not None else full_view(context.dense(value), self.kernel)
                 for value, view in zip(values, views, strict=True)
             ]
-            space = align([template, *views], shape, frozenset([rows]))
+            space = align([template, *views], shape, fences)
         assert space is not None, "dense views align with anything"
         lane_dims = [dim for dim, atom in enumerate(space.atoms[0]) if atom.partition]
         self.lane_dim = lane_dims[0] if lane_dims else -1

@@ -62,6 +62,16 @@ def test_counting(rows: int, columns: int, random: np.random.Generator) -> None:
     check_function(function, normal(random, rows, columns))
 
 
+@pytest.mark.parametrize("dims", [(2, 3, 2, 5), (2, 6, 1, 5), (4, 2, 130), (2, 2, 2, 2, 3), (3, 1000, 11)], ids=str)
+def test_counting_along_every_axis(dims: tuple[int, ...]) -> None:
+    def function() -> Any:
+        return [
+            lax.broadcasted_iota(dtype, dims, axis) for axis in range(len(dims)) for dtype in (jnp.int32, jnp.float32)
+        ]
+
+    check_function(function)
+
+
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int16, jnp.uint32, jnp.bfloat16, jnp.float16])
 def test_counting_types(dtype: Any, random: np.random.Generator) -> None:
     dims = (3, 5, 100, 7)

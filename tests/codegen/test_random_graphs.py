@@ -1,0 +1,34 @@
+"""Random small modules: exact results, no races."""
+
+import zlib
+
+import numpy as np
+import pytest
+from generated import check_text
+from hypothesis import HealthCheck, given, settings
+from whole_number_graphs import whole_number_modules
+
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
+
+QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+def check(text: str) -> None:
+    random = np.random.default_rng(zlib.crc32(text.encode()))
+    shapes = [hlo.shape_of(argument) for argument in parse_text(text).entry.block.args]
+    inputs = [random.integers(-3, 4, shape.dims).astype(shape.numpy_dtype) for shape in shapes]
+    check_text(text, *inputs, relative=0.0)
+
+
+@settings(QUIET, max_examples=40)
+@given(text=whole_number_modules())
+def test_small_modules(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.slow
+@settings(QUIET, max_examples=1000)
+@given(text=whole_number_modules())
+def test_many_small_modules(text: str) -> None:
+    check(text)
