@@ -30,8 +30,10 @@ _ERF_Q: tuple[float, ...] = (
     -7.37332916720468e-03,
     -1.42647390514189e-02,
 )
-_ERF_ONE = F32(3.832506856900711)
+_ERF_ONE = F32(4)
 """From here on erf is 1 in f32."""
+_LOWEST = F32(-3.4e38)
+"""Stands in for -inf as a factor of 0."""
 
 
 def polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -66,7 +68,7 @@ def gelu(x: Array) -> Array:
     """``x (1 + erf(x / sqrt 2)) / 2``; accurate relative to x."""
     result = erf(x * F32(0.5**0.5))
     result += F32(1)
-    result *= x
+    result *= np.maximum(x, _LOWEST)
     result *= F32(0.5)
     return result
 
@@ -80,7 +82,7 @@ def gelu_tanh(x: Array) -> Array:
     result *= F32(0.7978845608028654)
     np.tanh(result, out=result)
     result += F32(1)
-    result *= x
+    result *= np.maximum(x, _LOWEST)
     result *= F32(0.5)
     return result
 
@@ -88,7 +90,7 @@ def gelu_tanh(x: Array) -> Array:
 def silu(x: Array) -> Array:
     """``x sigmoid(x)``; -0 at -inf."""
     result = sigmoid(x)
-    result *= np.maximum(x, F32(-3.4e38))
+    result *= np.maximum(x, _LOWEST)
     return result
 
 
