@@ -16,7 +16,7 @@ INSTALLED := .venv/.installed
 PACKAGES := hlo_import ir passes codegen runtime driver
 FARM := build/typing/neuronx_cc
 
-.PHONY: demo test test-all lint format bench clean setup
+.PHONY: demo test test-all lint style types farm format bench clean setup
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -28,9 +28,13 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "slow or not slow" $(PYTEST_ARGUMENTS)
 
-lint: $(INSTALLED) farm
+lint: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) farm
 	$(BIN)/mypy
 
 format: $(INSTALLED)
@@ -43,7 +47,6 @@ bench: $(INSTALLED)
 setup: $(INSTALLED)
 
 # The folders are imported as parts of neuronx_cc; mypy finds them under that name through these links.
-.PHONY: farm
 farm:
 	@mkdir -p $(FARM)
 	@ln -sfn ../../../driver/neuronx_cc/__init__.py $(FARM)/__init__.py
