@@ -57,6 +57,9 @@ class Memory:
             Space.SBUF: np.empty(PARTITIONS * self.pitch[Space.SBUF], np.uint8),
             Space.PSUM: np.empty(PARTITIONS * self.pitch[Space.PSUM], np.uint8),
         }
+        # glibc keeps freed memory up to twice the largest block it has unmapped; without this, the temporaries of
+        # every instruction are given back to the system and faulted in again, which costs more than the arithmetic
+        np.empty(16 << 20, np.uint8)
         self.regions = {lo: Region(lo, hi) for lo, hi in regions if hi > lo}
         self._starts = sorted(self.regions)
 
