@@ -15,12 +15,15 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Program, Stream
 
 
-def lower_module(module: hlo.HloModule) -> tuple[Program, list[np.ndarray]]:
+def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Program, list[np.ndarray]]:
     """The program of ``module``'s entry computation and the data of its constants.
+
+    ``fast_relayout``: TensorE transposes 16- and 8-bit operands of contractions as values, so that an infinity
+    or NaN spreads over its 128 rows (hardware sheet 2.3); without it, and for FP32 always, as bit patterns.
 
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
-    context = Context(module)
+    context = Context(module, fast_relayout)
     entry = module.entry
     planes = _split_wide_results(module)
     for index, argument in enumerate(entry.block.args):
@@ -117,8 +120,10 @@ def _note_uses(
                 context.note_use(operand, step)
             for result in op.results:
                 context.note_use(result, step)
+    seen: set[hlo.SSAValue] = set()
     for value in results:
-        stored_directly = value in context.outputs and base(value) is value
+        stored_directly = value in context.outputs and base(value) is value and value not in seen
+        seen.add(value)
         for part in planes.get(value, [value]):
             if not stored_directly:
                 context.note_use(part, len(kernels))

@@ -30,8 +30,10 @@ RESIDENT_VALUE_BYTES = 49152
 class Context:
     """State of one compilation below the HLO level."""
 
-    def __init__(self, module: hlo.HloModule) -> None:
+    def __init__(self, module: hlo.HloModule, fast_relayout: bool = True) -> None:
         self.module = module
+        self.fast_relayout = fast_relayout
+        """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder()
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []

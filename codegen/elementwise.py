@@ -90,7 +90,7 @@ class Emitter:
         """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
         if isinstance(source, Splat):
             self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
-        elif out.dtype in FLOATS and source.dtype in FLOATS and self.scalar_load < self.vector_load:
+        elif self.scalar_load < self.vector_load and {out.dtype, source.dtype} <= SCALAR_COPIES:
             self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
         else:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
@@ -111,6 +111,8 @@ def lane_block(block: Block) -> Block:
 
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
+SCALAR_COPIES = FLOATS | {"u8", "u16"}
+"""Types whose values pass Scalar's FP32 unchanged (NaN payloads aside, which no cast keeps)."""
 BANK_ELEMENTS = 512
 """FP32 elements of a PSUM bank: no operand crosses a bank."""
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
@@ -176,7 +178,8 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> 
         _with_lane_scalar(e, alu, out, lhs if not reverse else rhs, scalar, reverse)
         return
     block, splat = (lhs, rhs) if isinstance(lhs, Block) else (rhs, lhs)
-    assert isinstance(block, Block) and isinstance(splat, Splat)
+    assert isinstance(block, Block)
+    assert isinstance(splat, Splat)
     flags = [] if block is lhs else ["reverse0"]
     if e.scalar_load < e.vector_load and alu == "multiply":
         e.over("activation", Stream.SCALAR, [out], [block], alu=["copy"], imm=[splat.value])

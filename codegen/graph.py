@@ -83,7 +83,7 @@ MAX_REDUCED_ROW = 12288
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """A map kernel: ``shape`` is its iteration space without size-1 dims, of which the trailing ``reduced`` are reduced."""
+    """``shape``: a map kernel's iteration space without size-1 dims, of which the trailing ``reduced`` are reduced."""
 
     number: int
     ops: list[hlo.HloOp] = field(default_factory=list)
@@ -180,7 +180,7 @@ def _computes_elementwise(op: hlo.Operation) -> bool:
 
 
 def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Kernel]:
-    """Kernels of ``computation`` in execution order. ``combiner_of``: computation name -> opcode of a simple combiner."""
+    """Kernels of ``computation`` in execution order. ``combiner_of``: computation -> opcode of a simple combiner."""
     kernels: list[Kernel] = []
     member: dict[hlo.SSAValue, Kernel] = {}
 
@@ -267,7 +267,7 @@ def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel]) -> list[
 
 
 def takes_row(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
-    """The repeated row that ``op`` adds to the contraction of ``kernel``, when TensorE can add it into the partial sums.
+    """The repeated row that ``op`` adds to the contraction of ``kernel``, when TensorE can add it to the sums.
 
     That is: both FP32, the contraction has no other user, and the row is given before the program starts and
     repeats over all of the result's dims but the last contraction's free dims of rhs.

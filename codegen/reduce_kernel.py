@@ -68,7 +68,8 @@ class _Reduce:
         folded_view = squeezed(replace(view, dims=view.dims[len(kept) :]))
         kept_space = align([kept_view, squeezed(target)], kept_view.shape)
         folded_space = align([folded_view], folded_view.shape)
-        assert kept_space is not None and folded_space is not None, "HBM views align"
+        assert kept_space is not None, "HBM views align"
+        assert folded_space is not None, "HBM views align"
         self.view = view
         self.target = target
         self.kept = kept_space.atoms[0]

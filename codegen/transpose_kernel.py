@@ -112,10 +112,10 @@ def _load_and_turn(builder: Builder, columns: Block, part: Block, rows: object, 
                 with builder.loop(a_tiles) as a_index:
                     source = tile.index(1, a_index * a_count + a_start, a_count)
                     target = columns.index(1, a_index + a_start // LANES).index(1, at, b_count)
-                    _squares(builder, target, source)
+                    turn_squares(builder, target, source)
 
 
-def _squares(builder: Builder, target: Block, source: Block) -> None:
+def turn_squares(builder: Builder, target: Block, source: Block) -> None:
     """Transpose [b, a] into [a, b], both at most 128 x 128, square by square."""
     for b in range(0, source.dims[0].size, SQUARE):
         for a in range(0, source.dims[1].size, SQUARE):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 from neuronx_cc.codegen.sync import Alloc
@@ -170,7 +171,7 @@ def common_factors(size: int, cuts: Sequence[list[int]]) -> list[int] | None:
     """Sizes, major first, that refine every list of cuts of a dim; None when they do not nest."""
     bounds = sorted({1, size, *(cut for view_cuts in cuts for cut in view_cuts)})
     sizes = []
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in pairwise(bounds):
         if high % low:
             return None
         sizes.append(high // low)

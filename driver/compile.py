@@ -66,7 +66,7 @@ def generate(module: "HloModule", parsed: "Parsed", warnings: list[str]) -> "Nef
     from neuronx_cc.codegen.compile import lower_module
     from neuronx_cc.ir.neff import Neff
 
-    program, constants = lower_module(module)
+    program, constants = lower_module(module, parsed.flag("fast_relayout"))
     return Neff(
         program,
         constants,

@@ -1,0 +1,338 @@
+"""What a contraction decides before it emits: homes of operands and result, tiled dims, blocks, loop order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from neuronx_cc.codegen.builder import Builder, Ring
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.elementwise import Emitter
+from neuronx_cc.codegen.graph import is_load_cast
+from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
+from neuronx_cc.codegen.views import Atom, View, align
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import itemsize
+
+PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
+HALVES = {4: ("u16", "f32"), 2: ("u8", "bf16"), 1: ("u8", "bf16")}
+"""Bytes of an element -> (integer type of its parts, float type that holds them exactly).
+
+TensorE transposes by multiplying with ones and zeros, so that an infinity or NaN would spread over its
+128 rows (hardware sheet 2.3); the parts of their bit patterns are ordinary integers.
+"""
+TILE_ROWS = 128
+TILE_COLUMNS = 512
+RESULT_COLUMNS = 2048
+"""Columns of a result row that are stored together."""
+RESULT_BUFFERS = 3
+LONG_RUN = 2400
+"""Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
+TRANSPOSE_BYTES = 0.15
+"""Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
+
+
+@dataclass(slots=True)
+class Side:
+    """One operand: its view with dims [batch..., free..., contracted...], refined class by class."""
+
+    value: hlo.SSAValue
+    view: View
+    dtype: str
+    """Element type on TensorE."""
+    batch: list[Atom]
+    free: list[Atom]
+    contracted: list[Atom]
+    data: np.ndarray | None = None
+    """Bytes of a constant operand that is still to be laid out for this contraction."""
+    laid_out: dict[tuple[int, int], View] = field(default_factory=dict)
+    """(first row, rows of a block) -> the constant's blocks."""
+
+    @property
+    def on_chip(self) -> bool:
+        return self.view.in_sbuf
+
+    @property
+    def rows_on_lanes(self) -> bool:
+        """Whether the free dim is (on chip) or should be (HBM: k is contiguous) on the partitions."""
+        if self.on_chip:
+            return any(atom.partition for atom in self.free)
+        if self.data is not None:
+            return False
+        inner = [atom for atom in self.contracted if atom.stride == itemsize(self.view.dtype) and atom.size > 1]
+        return bool(inner) or not self.free
+
+
+@dataclass(slots=True)
+class Segment:
+    """A part of k: ``lanes`` elements on the partitions, in ``chunks`` tuples of the other k dims."""
+
+    start: int
+    """First index along the lane dim (only cut when k is one dim)."""
+    lanes: int
+    outer: int
+    """Steps of the lane dim around the lanes."""
+
+
+class DotPlan:
+    """Views of ``out[b, m, n] = sum_k lhs[b, m, k] * rhs[b, n, k]`` and the sizes of its blocks."""
+
+    def __init__(
+        self, context: Context, op: hlo.DotOp, result: hlo.SSAValue, bias: hlo.SSAValue | None, step: int
+    ) -> None:
+        self.result = result
+        self.bias = bias
+        self.context = context
+        self.builder: Builder = context.builder
+        self.op = op
+        self.step = step
+        dims = op.dims.data
+        lhs_shape, rhs_shape = hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
+        self.lhs_order = _order(lhs_shape.rank, dims.lhs_batch, dims.lhs_contracting)
+        self.rhs_order = _order(rhs_shape.rank, dims.rhs_batch, dims.rhs_contracting)
+        self.batch_dims = [lhs_shape.dims[axis] for axis in dims.lhs_batch]
+        self.m_dims = [lhs_shape.dims[axis] for axis in self.lhs_order[1]]
+        self.n_dims = [rhs_shape.dims[axis] for axis in self.rhs_order[1]]
+        self.k_dims = [lhs_shape.dims[axis] for axis in dims.lhs_contracting]
+        self.pe_dtype = _pe_dtype(self._source(op.lhs)[1], self._source(op.rhs)[1])
+        self.tf32 = op.algorithm is not None and "tf32" in op.algorithm.data
+        self.rings: list[Ring] = []
+        self.psum_rings: list[Ring] = []
+        self.emitter = Emitter(self.builder, lambda like, dtype: like)
+
+    # ---- operands ---------------------------------------------------------------------------------------------
+
+    def fast(self, dtype: str) -> bool:
+        """Whether TensorE transposes rows of ``dtype`` as values: 16- and 8-bit types, when that is allowed."""
+        return self.context.fast_relayout and itemsize(dtype) < 4
+
+    def _source(self, value: hlo.SSAValue) -> tuple[hlo.SSAValue, str]:
+        """The value to read and the type it has for the contraction (a cast of given data happens on load)."""
+        dtype = hlo.shape_of(value).dtype
+        while isinstance(value, hlo.OpResult) and is_load_cast(value.op):
+            value = value.op.operands[0]
+        return value, dtype
+
+    def _views(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> list[View]:
+        permutation = [*order[0], *order[1], *order[2]]
+        return [view.transpose(permutation) for view in self.context.views(value)]
+
+    def _classes(self, view: View, free: int) -> tuple[View, View, View]:
+        batch = len(self.batch_dims)
+        parts = (view.dims[:batch], view.dims[batch : batch + free], view.dims[batch + free :])
+        return tuple(replace(view, dims=part) for part in parts)  # type: ignore[return-value]
+
+    def _choose(self) -> tuple[View, View]:
+        """Homes of both operands whose partitions TensorE can use."""
+        lhs_value, _ = self._source(self.op.lhs)
+        rhs_value, _ = self._source(self.op.rhs)
+        chosen = []
+        self.data: dict[hlo.SSAValue, np.ndarray] = {}
+        for value, order, free in (
+            (lhs_value, self.lhs_order, len(self.m_dims)),
+            (rhs_value, self.rhs_order, len(self.n_dims)),
+        ):
+            literal = self.context.literal(value)
+            if literal is not None:
+                self.data[value] = literal[1]
+                chosen.append(literal[0].transpose([*order[0], *order[1], *order[2]]))
+                continue
+            for view in self._views(value, order):
+                batch, _, _ = self._classes(view, free)
+                if not view.in_sbuf or (batch.partition_atom is None and view.partition_atom is not None):
+                    chosen.append(view)
+                    break
+            else:
+                chosen.append(self.context.hbm(value).transpose([*order[0], *order[1], *order[2]]))
+        lhs, rhs = chosen
+        k_lhs = lanes_of(self._classes(lhs, len(self.m_dims))[2]) if lhs.in_sbuf else None
+        k_rhs = lanes_of(self._classes(rhs, len(self.n_dims))[2]) if rhs.in_sbuf else None
+        if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
+            lhs = self.context.hbm(lhs_value).transpose([*self.lhs_order[0], *self.lhs_order[1], *self.lhs_order[2]])
+        return lhs, rhs
+
+    def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
+        source = self._source(value)[0]
+        self.data.pop(source, None)
+        return self.context.dense(source).transpose([*order[0], *order[1], *order[2]])
+
+    def _choose_output(self, lhs: View) -> View:
+        """Resident with rows of lhs on the partitions where that fits, else HBM."""
+        context, op = self.context, self.op
+        dims = op.shape.dims
+        batch, free = len(self.batch_dims), len(self.m_dims)
+        m_view = self._classes(lhs, free)[1]
+        lanes = lanes_of(m_view) if lhs.in_sbuf else None
+        if lanes is None and free:
+            axis = max(range(free), key=lambda axis: (lane_divisor(self.m_dims[axis]), axis))
+            lanes = Lanes(axis, lane_divisor(self.m_dims[axis]), 1)
+        only_result = self.result in context.outputs and context.last_use(self.result) <= self.step
+        if lanes is not None and lanes.size > 1 and not only_result and (lanes.size >= 32 or prod(dims) <= 8192):
+            lanes = replace(lanes, axis=lanes.axis + batch)
+            per_partition = prod(dims) // lanes.size * itemsize(op.shape.dtype)
+            near = context.last_use(self.result) - self.step <= RESIDENT_STEPS
+            alloc = context.new_resident(self.result, per_partition) if near else None
+            if alloc is not None:
+                return resident_view(alloc, op.shape.dtype, dims, lanes)
+        return context.new_hbm(self.result)
+
+    def _refine(self, lhs: View, rhs: View, out: View) -> bool:
+        batch, free = len(self.batch_dims), len(self.m_dims)
+        lhs_b, lhs_m, lhs_k = self._classes(lhs, free)
+        rhs_b, rhs_n, rhs_k = self._classes(rhs, len(self.n_dims))
+        out_b = replace(out, dims=out.dims[:batch])
+        out_m = replace(out, dims=out.dims[batch : batch + free])
+        out_n = replace(out, dims=out.dims[batch + free :])
+        b = align([lhs_b, rhs_b, out_b], self.batch_dims)
+        m = align([lhs_m, out_m], self.m_dims)
+        n = align([rhs_n, out_n], self.n_dims)
+        k = align([lhs_k, rhs_k], self.k_dims)
+        if b is None or m is None or n is None or k is None:
+            return False
+        if any(atom.partition for atoms in n.atoms[1:] for atom in atoms) or any(a.partition for a in b.atoms[2]):
+            return False
+        self.b_sizes, self.m_sizes, self.n_sizes, self.k_sizes = b.sizes, m.sizes, n.sizes, k.sizes
+        left, right = self._source(self.op.lhs)[0], self._source(self.op.rhs)[0]
+        literal = self.data.get
+        self.lhs = Side(left, lhs, self.pe_dtype, b.atoms[0], m.atoms[0], k.atoms[0], literal(left))
+        self.rhs = Side(right, rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1], literal(right))
+        self.out = out
+        self.out_batch, self.out_m, self.out_n = b.atoms[2], m.atoms[1], n.atoms[1]
+        return self._lane_dims()
+
+    def _lane_dims(self) -> bool:
+        """Pick the dims that are tiled: k on partitions, m on the output's partitions, n along the free dim."""
+        marked = [
+            dim
+            for dim in range(len(self.k_sizes))
+            if self.lhs.contracted[dim].partition or self.rhs.contracted[dim].partition
+        ]
+        self.k_dim = marked[0] if marked else -1
+        self.segments: list[Segment] = []
+        if marked:
+            self.segments = [Segment(0, self.k_sizes[self.k_dim], 1)]
+        elif self.k_sizes:
+            self.k_dim = max(range(len(self.k_sizes)), key=lambda dim: (lane_divisor(self.k_sizes[dim]), dim))
+            size = self.k_sizes[self.k_dim]
+            lanes = lane_divisor(size)
+            if lanes >= 64 or size <= 128 or len(self.k_sizes) > 1:
+                self.segments = [Segment(0, lanes, size // lanes)]
+            else:
+                self.segments = [Segment(0, 128, size // 128)]
+                if size % 128:
+                    self.segments.append(Segment(size // 128 * 128, size % 128, 1))
+        else:
+            self.segments = [Segment(0, 1, 1)]
+        out_lane = [dim for dim, atom in enumerate(self.out_m) if atom.partition]
+        lhs_lane = [dim for dim, atom in enumerate(self.lhs.free) if atom.partition]
+        if out_lane and lhs_lane and out_lane != lhs_lane:
+            return False
+        wanted = out_lane or lhs_lane
+        self.m_dim = (
+            wanted[0]
+            if wanted
+            else (max(range(len(self.m_sizes)), key=lambda d: self.m_sizes[d]) if self.m_sizes else -1)
+        )
+        rhs_lane = [dim for dim, atom in enumerate(self.rhs.free) if atom.partition]
+        self.n_dim = (
+            rhs_lane[0]
+            if rhs_lane
+            else (max(range(len(self.n_sizes)), key=lambda d: self.n_sizes[d]) if self.n_sizes else -1)
+        )
+        return True
+
+    def _budget(self) -> None:
+        """Block sizes: k whole if possible; then the loop order and blocks that move and transpose least."""
+        size = itemsize(self.pe_dtype)
+        others = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
+        depth = max(1, others * max(segment.outer for segment in self.segments))
+        lanes = max(segment.lanes for segment in self.segments)
+        m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
+        n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
+        results = RESULT_BUFFERS * min(n_size, RESULT_COLUMNS) * itemsize(self.out.dtype)
+        room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
+        turned = size if self.fast(self.pe_dtype) else size + itemsize(HALVES[size][1])
+        natural = 2 * lanes * turned * sum(side.rows_on_lanes for side in (self.lhs, self.rhs))
+        one = size * (2 * min(n_size, 128) + 2 * min(m_size, 128)) + natural
+        self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // one))
+        self.accumulate_in_sbuf = self.k_block < depth
+        self.rhs_outside = False
+        if self.accumulate_in_sbuf:
+            # the sums take room too: two buffers of four rows of tiles
+            room -= 2 * 4 * min(n_size, TILE_COLUMNS) * 4
+            self.k_block = max(1, room // one)
+            self.rhs_buffers = self.lhs_buffers = 2
+            each = (room - natural * self.k_block) // (4 * self.k_block * size)
+            self.m_block = min(_block(m_size, max(1, each), TILE_ROWS), 4 * TILE_ROWS)
+            self.n_block = min(_block(n_size, max(1, each), TILE_COLUMNS), TILE_COLUMNS)
+            self.builder.sbuf.make_room(room)
+            return
+        column = self.k_block * size
+        room -= natural * self.k_block
+        small_m = min(m_size, TILE_ROWS)
+        # rhs inside: a large block of lhs stays while blocks of rhs stream by
+        wide = max((room - small_m * column) // 3, column)
+        n_inner = _block(n_size, min(wide, max(room // 5, TILE_COLUMNS * column)) // column, TILE_COLUMNS)
+        m_outer, m_buffers = _outer_block(m_size, room - 3 * n_inner * column, column, TILE_ROWS)
+        # rhs outside: the other way round
+        m_inner = small_m
+        n_outer, n_buffers = _outer_block(n_size, room - 3 * m_inner * column, column, TILE_COLUMNS)
+        inside = self._traffic(self.lhs, m_size) + self._traffic(self.rhs, n_inner) * -(-m_size // m_outer)
+        outside = self._traffic(self.rhs, n_outer) + self._traffic(self.lhs, m_size) * -(-n_size // n_outer)
+        self.rhs_outside = outside < inside
+        if self.rhs_outside:
+            self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_inner, n_outer, 3, n_buffers
+        else:
+            self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_outer, n_inner, m_buffers, 3
+        batches = prod(self.b_sizes)
+        m_blocks = batches * prod(self.m_sizes) // m_size * -(-m_size // self.m_block)
+        n_blocks = batches * prod(self.n_sizes) // n_size * -(-n_size // self.n_block)
+        self.lhs_buffers = min(self.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
+        self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
+        staged = (self.lhs_buffers * self.m_block + self.rhs_buffers * self.n_block) * column
+        self.builder.sbuf.make_room(staged + natural * self.k_block + results)
+
+    def _traffic(self, side: Side, block: int) -> float:
+        """Relative cost of staging all of ``side`` once in blocks of ``block``: bytes by run length, and transposes."""
+        if side.on_chip and not side.rows_on_lanes:
+            return 0.0
+        free = prod(self.m_sizes if side is self.lhs else self.n_sizes)
+        nbytes = float(free * prod(self.k_sizes) * itemsize(side.view.dtype))
+        if side.data is not None:
+            return nbytes
+        run = itemsize(side.view.dtype) * (prod(self.k_sizes) if side.rows_on_lanes else block)
+        transposes = TRANSPOSE_BYTES * nbytes * (4 if side.dtype == "f32" else 1) if side.rows_on_lanes else 0.0
+        return (0.0 if side.on_chip else nbytes * max(1.0, LONG_RUN / run)) + transposes
+
+
+def _order(rank: int, batch: Sequence[int], contracting: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    free = [axis for axis in range(rank) if axis not in batch and axis not in contracting]
+    return list(batch), free, list(contracting)
+
+
+def _pe_dtype(lhs: str, rhs: str) -> str:
+    """Operand type on TensorE: 16- and 8-bit floats as they are (if both are), everything else FP32."""
+    if lhs == rhs and lhs in PE_DTYPES:
+        return lhs
+    return "f32"
+
+
+def _block(size: int, room: int, tile: int) -> int:
+    """Block of at most ``room`` elements, in whole tiles if it is cut at all."""
+    if size <= room:
+        return size
+    if room >= tile:
+        blocks = -(-size // (room // tile * tile))
+        return -(-size // (blocks * tile)) * tile
+    return next((part for part in (256, 128, 64) if part <= room), max(1, room))
+
+
+def _outer_block(size: int, room: int, column: int, tile: int) -> tuple[int, int]:
+    """Largest block of the outer side, and how many buffers of it fit (two let the next one load)."""
+    for buffers in (2, 1):
+        if size * column * buffers <= room or buffers == 1:
+            return _block(size, max(1, room // (buffers * column)), tile), buffers
+    raise AssertionError("unreachable")

@@ -1,0 +1,325 @@
+"""Operands of a contraction brought to SBUF with k on the partitions: in place, loaded, transposed or laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
+from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Segment, Side
+from neuronx_cc.codegen.map_plan import is_given
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
+
+
+class DotStaging(DotPlan):
+    """Stages blocks of both operands."""
+
+    def _psum_ring(self, banks: int) -> Ring:
+        ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, "partial sums")
+        self.psum_rings.append(ring)
+        return ring
+
+    def _ring(self, nbytes: int, count: int, name: str) -> Ring:
+        ring = self.builder.ring(self.builder.sbuf, nbytes, count, name)
+        self.rings.append(ring)
+        return ring
+
+    def _stage(
+        self,
+        side: Side,
+        batch: list[Affine],
+        at: dict[int, Affine],
+        tile_dim: int,
+        size: int,
+        k_range: tuple[Affine | int, int | None],
+        name: str,
+    ) -> list[Block]:
+        """For each segment a block [lanes, chunks, size] of ``side``: in place, loaded, or transposed."""
+        if side.data is not None:
+            source = self._literal_block(side, batch, at, tile_dim, size)
+            return [self._loaded(side, source, size, name, self.segments[0])]
+        blocks = []
+        for segment in self.segments:
+            source = self._source_block(side, batch, at, tile_dim, size, segment, k_range)
+            in_place = (
+                side.on_chip and not side.rows_on_lanes and side.view.dtype == side.dtype and len(source.dims) <= 3
+            )
+            if in_place:
+                blocks.append(source if len(source.dims) == 3 else _insert_chunk(source))
+            elif side.rows_on_lanes:
+                blocks.append(self._transposed(side, source, size, name, segment))
+            else:
+                blocks.append(self._loaded(side, source, size, name, segment))
+        return blocks
+
+    def _literal_block(self, side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int) -> Block:
+        """A block of a constant, stored so that each partition reads one contiguous run."""
+        total = side.free[tile_dim].size if tile_dim >= 0 else 1
+        block = self.n_block if side is self.rhs else self.m_block
+        start = 0 if size == min(block, total) else total // block * block
+        (segment,) = self.segments
+        others = [count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim]
+        chunks = prod(others) * segment.outer
+        width = itemsize(side.dtype)
+        if (start, size) not in side.laid_out:
+            side.laid_out[start, size] = self._lay_out(side, tile_dim, start, size, segment)
+        view = side.laid_out[start, size]
+        outer = [(atom, index) for atom, index in zip(side.batch, batch, strict=True)]
+        outer += [(atom, at[dim]) for dim, atom in enumerate(side.free) if dim != tile_dim]
+        count = (total - start) // size * size
+        stride = count * segment.lanes * chunks * width
+        offset = Affine(view.offset)
+        for atom, index in reversed(outer):
+            offset = offset + index * stride
+            stride *= atom.size
+        if tile_dim >= 0:
+            offset = offset + (at[tile_dim] + -start) * (segment.lanes * chunks * width)
+        dims = (Atom(segment.lanes, chunks * size * width), Atom(chunks, size * width), Atom(size, width))
+        return Block(view.alloc, side.dtype, offset, dims)
+
+    def _lay_out(self, side: Side, tile_dim: int, start: int, size: int, segment: Segment) -> View:
+        """Register the constant as [batch..., other free dims..., blocks, lanes, chunks, rows of a block]."""
+        assert side.data is not None
+        atoms = [*side.batch, *side.free, *side.contracted]
+        raw = side.data.reshape(-1)
+        base = raw[side.view.offset // raw.itemsize :]
+        array = np.lib.stride_tricks.as_strided(
+            base, [atom.size for atom in atoms], [atom.stride for atom in atoms], writeable=False
+        )
+        batch, free = len(side.batch), len(side.free)
+        if tile_dim >= 0:
+            stop = start + (side.free[tile_dim].size - start) // size * size
+            array = array[(slice(None),) * (batch + tile_dim) + (slice(start, stop),)]
+        array = array.astype(NUMPY_DTYPE[side.dtype])
+        lane_axis = batch + free + self.k_dim
+        shape = list(array.shape)
+        if self.k_dim >= 0:
+            shape[lane_axis : lane_axis + 1] = [segment.outer, segment.lanes]
+        else:
+            lane_axis = len(shape)
+            shape += [1, 1]
+        row_axis = batch + tile_dim if tile_dim >= 0 else len(shape)
+        if tile_dim >= 0:
+            shape[row_axis : row_axis + 1] = [shape[row_axis] // size, size]
+            lane_axis += 1
+        else:
+            shape += [1, 1]
+        array = array.reshape(shape)
+        others = [axis for axis in range(batch + free + (tile_dim >= 0)) if axis not in (row_axis, row_axis + 1)]
+        others = [axis for axis in others if axis not in (lane_axis, lane_axis + 1)]
+        rest = [
+            axis
+            for axis in range(len(shape))
+            if axis not in (*others, row_axis, row_axis + 1, lane_axis, lane_axis + 1)
+        ]
+        order = [*others, row_axis, lane_axis + 1, *rest, lane_axis, row_axis + 1]
+        laid_out = np.ascontiguousarray(array.transpose(order))
+        name = f"{hlo.loc_of(side.value).name}.{start}"
+        return self.context.constant(laid_out, side.dtype, name)
+
+    def _source_block(
+        self,
+        side: Side,
+        batch: list[Affine],
+        at: dict[int, Affine],
+        tile_dim: int,
+        size: int,
+        segment: Segment,
+        k_range: tuple[Affine | int, int | None],
+    ) -> Block:
+        """The operand's part: [k lanes, other k dims..., rows] or, rows on lanes, [rows, k dims..., lanes dim]."""
+        offset = Affine(side.view.offset)
+        for atom, index in zip(side.batch, batch, strict=True):
+            offset = offset + index * atom.stride
+        rows = Atom(1, 0)
+        for dim, atom in enumerate(side.free):
+            if dim == tile_dim:
+                rows = replace(atom, size=size)
+                if atom.partition:
+                    continue
+            offset = offset + at[dim] * atom.stride
+        others = [(dim, atom) for dim, atom in enumerate(side.contracted) if dim != self.k_dim]
+        lane_atom = side.contracted[self.k_dim] if self.k_dim >= 0 else Atom(1, 0)
+        offset = offset + (0 if lane_atom.partition else segment.start * lane_atom.stride)
+        chunks = [atom for _, atom in others]
+        if segment.outer > 1 or k_range[1] is not None:
+            outer = Atom(segment.outer, lane_atom.stride * segment.lanes)
+            if k_range[1] is not None:
+                begin = k_range[0] if isinstance(k_range[0], Affine) else Affine(k_range[0])
+                offset = offset + begin * outer.stride
+                outer = replace(outer, size=k_range[1])
+            chunks.append(outer)
+        lanes = replace(lane_atom, size=segment.lanes)
+        dims = (rows, *chunks, lanes) if side.rows_on_lanes else (lanes, *chunks, rows)
+        return Block(side.view.alloc, side.view.dtype, offset, dims)
+
+    def _loaded(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
+        """DMA a block with k on the partitions, casting on the way."""
+        chunks = [atom.size for atom in source.dims[1:-1]]
+        lanes = source.dims[0].size
+        tile = self._dense_tile(
+            side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
+        )
+        target = _spread_chunks(tile, chunks)
+        if side.on_chip:
+            self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
+        else:
+            stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
+            copy(self.builder, target, source, stream)
+        return tile
+
+    def _buffers(self, name: str) -> int:
+        return self.lhs_buffers if name == "lhs" else self.rhs_buffers
+
+    def _dense_tile(self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int) -> Block:
+        nbytes = prod(sizes) * itemsize(dtype)
+        key = (name, count)
+        if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
+            self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
+        ring = self._tile_rings[key]
+        stride = itemsize(dtype)
+        atoms = []
+        for size in reversed(sizes):
+            atoms.append(Atom(size, stride))
+            stride *= size
+        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *reversed(atoms)))
+
+    @property
+    def _tile_rings(self) -> dict[tuple[str, int], Ring]:
+        if not hasattr(self, "_rings_by_key"):
+            self._rings_by_key: dict[tuple[str, int], Ring] = {}
+        return self._rings_by_key
+
+    def _transposed(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
+        """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
+        chunks = [atom.size for atom in source.dims[1:-1]]
+        lanes = source.dims[-1].size
+        out = self._dense_tile(
+            side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
+        )
+        exact_cast = not self.fast(source.dtype) and source.dtype != side.dtype
+        if source.dims[0].partition and (source.dtype not in PE_DTYPES or exact_cast):
+            cast = self._dense_tile(
+                side.dtype, [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{name} cast", 1
+            )
+            self.emitter.over("tensor_copy", Stream.VECTOR, [cast], [source])
+            source = cast
+        if source.dims[0].partition:
+            self._turn(side, source, out, chunks, Affine(0), size)
+            return out
+        row_stride = source.dims[0].stride
+        for start, tiles, rows in self.builder.tiles(size, TILE_ROWS):
+            for index in self.builder.each(tiles):
+                at = index * rows + start
+                part = replace(
+                    source,
+                    offset=source.offset + at * row_stride,
+                    dims=(replace(source.dims[0], size=rows), *source.dims[1:]),
+                )
+                natural = self._dense_tile(side.dtype, [*chunks, lanes], rows, f"{name} rows", 2)
+                stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
+                copy(self.builder, natural, part, stream)
+                self._turn(side, natural, out, chunks, at, rows)
+        return out
+
+    def _turn(self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
+        """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, at : at + rows]``."""
+        turn = self._turn_rows if self.fast(natural.dtype) else self._turn_exactly
+        turn(side, natural, out, chunks, at, rows)
+
+    def _turn_rows(self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
+        """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, at : at + rows]``, a PSUM bank at a time."""
+        identity = self.context.identity(natural.dtype)
+        identity = replace(identity, dims=(replace(identity.dims[0], size=rows), replace(identity.dims[1], size=rows)))
+        lanes = natural.dims[-1].size
+        flat = _flatten_chunks(natural)
+        total = prod(chunks)
+        per_bank = max(1, TILE_COLUMNS // max(rows, 1))
+        assert self.turn is not None
+        if flat is None:
+            for position, index in enumerate(_every(chunks)):
+                piece = natural
+                for value in index:
+                    piece = piece.index(1, Affine(value))
+                self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
+            return
+        for start, tiles, count in self.builder.tiles(total, per_bank):
+            for loop_index in self.builder.each(tiles, 8):
+                first = loop_index * count + start
+                self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
+
+    def _turn_exactly(
+        self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int
+    ) -> None:
+        """Transpose the bit patterns, half by half, as integers that TensorE carries exactly."""
+        part, carrier = HALVES[itemsize(natural.dtype)]
+        width = itemsize(part)
+        for position in range(itemsize(natural.dtype) // width):
+            bits = replace(natural, dtype=part, offset=natural.offset + position * width)
+            sizes = [atom.size for atom in natural.dims[1:]]
+            plane = self._dense_tile(carrier, sizes, rows, "bits", 2)
+            self.emitter.copy(plane, bits)
+            target = replace(out, dtype=part, offset=out.offset + position * width)
+            self._turn_rows(side, plane, target, chunks, at, rows)
+
+    def _turn_some(
+        self,
+        source: Block,
+        first: Affine | None,
+        identity: Block,
+        out: Block,
+        chunk: Affine,
+        count: int,
+        at: Affine,
+        rows: int,
+        lanes: int,
+    ) -> None:
+        assert self.turn is not None
+        slot = self.builder.slot(self.turn)
+        bank = Block(self.turn.alloc, "f32", slot, (Atom(lanes, 1, True), Atom(count, rows * 4), Atom(rows, 4)))
+        for position in range(count):
+            piece = source if first is None else source.index(1, first + position)
+            self.builder.emit("load_stationary", Stream.TENSOR, [], [piece])
+            self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
+        target = out.index(1, chunk, count).index(2, at, rows)
+        self.emitter.copy(target, bank)
+
+
+def _insert_chunk(block: Block) -> Block:
+    return replace(block, dims=(block.dims[0], Atom(1, 0), block.dims[1]))
+
+
+def _spread_chunks(tile: Block, chunks: Sequence[int]) -> Block:
+    """View the flat chunk dim of a staged tile as the k dims it came from."""
+    stride = tile.dims[1].stride
+    atoms = []
+    for size in reversed(chunks):
+        atoms.append(Atom(size, stride))
+        stride *= size
+    return replace(tile, dims=(tile.dims[0], *reversed(atoms), tile.dims[2]))
+
+
+def _flatten_chunks(block: Block) -> Block | None:
+    """Merge the chunk dims between the first and the last dim into one; None when their strides differ."""
+    dims = list(block.dims[1:-1])
+    if not dims:
+        return replace(block, dims=(block.dims[0], Atom(1, 0), block.dims[-1]))
+    while len(dims) > 1:
+        if dims[0].stride != dims[1].stride * dims[1].size:
+            return None
+        dims[0:2] = [Atom(dims[0].size * dims[1].size, dims[1].stride)]
+    return replace(block, dims=(block.dims[0], dims[0], block.dims[-1]))
+
+
+def _every(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    out: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        out = [(*index, value) for index in out for value in range(size)]
+    return out
