@@ -204,10 +204,17 @@ PRECISION = (
     Option(
         ("--fast-relayout",),
         Kind.FLAG,
-        "transposes may go through the matrix engine in the cast type, which rounds FP32; else they are exact",
-        default=False,
-        effect=Effect.NO_EFFECT,
-        reason="transposes never round",
+        "16- and 8-bit operands of contractions are transposed by the matrix engine as values (default): nothing is "
+        "rounded, but an infinity or NaN spreads over its 128 rows; FP32 is always transposed bit for bit",
+        default=True,
+    ),
+    Option(
+        ("--no-fast-relayout",),
+        Kind.FLAG,
+        "every transpose moves bits",
+        dest="fast_relayout",
+        default=True,
+        const=False,
     ),
     SATURATE_INFINITY,
     RELEASE,

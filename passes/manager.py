@@ -50,7 +50,7 @@ class PassOptions:
     implicit_integer_downcast: frozenset[str] = frozenset(INTEGER_DOWNCASTS)
     mixed_precision_accumulation: bool = True
     """Sum and product reductions of 16-bit values run in FP32 and are cast back."""
-    fast_relayout: bool = False
+    fast_relayout: bool = True
     """Transposes may go through TensorE in the cast type (read by codegen)."""
     saturate_infinity: bool = False
     """Clamp infinities ahead of transposes that the compiler inserts on TensorE (read by codegen)."""
