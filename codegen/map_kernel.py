@@ -268,6 +268,11 @@ class _Box:
             here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
             if isinstance(op, hlo.ReduceOp):
+                if isinstance(ins[0], Splat):
+                    full = self.pool.tile(sizes, ins[0].dtype, self.lanes)
+                    scratch.append(full)
+                    emitter.copy(full, ins[0])
+                    ins[0] = full
                 self._reduce(emitter, op, out, ins, row_dims)
             elif isinstance(op, hlo.IotaOp):
                 self.counting.emit(out, _iota_axis(op), starts)
@@ -326,7 +331,7 @@ class _Box:
         opcode = self.context.combiners[op.to_apply.data[0]]
         source, init = ins
         if not isinstance(source, Block):
-            raise CompileError("IRED001", "a reduction of a constant was not folded", "report this", op.loc)
+            raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
         elementwise.reduce_rows(emitter, opcode, out, source)
         dtype = op.shape.dtype
         if not isinstance(init, Splat) or init.value != identity(opcode, dtype):

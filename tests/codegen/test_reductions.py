@@ -134,6 +134,34 @@ def test_special_values() -> None:
     check_function(lambda x: (x.sum(1), x.max(1), x.min(1), x.max(0), x.min(0), x.prod(1), x.sum(), x.max()), x)
 
 
+@pytest.mark.parametrize("dims", [(1, 258), (300, 7), (3, 20_000)], ids=str)
+def test_of_a_constant(dims: tuple[int, ...]) -> None:
+    """Not folded: XLA text with a broadcast, or a counting operand along a dim of size 1."""
+    size, (rows, columns) = f"[{dims[0]},{dims[1]}]", dims
+    text = f"""HloModule m
+
+f {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  x = f32[{rows}] parameter(0)
+  c = f32[] constant(1.5)
+  z = f32[] constant(0)
+  i = f32{size} broadcast(c), dimensions={{}}
+  n = f32[1,{columns}] iota(), iota_dimension=0
+  s = f32[{rows}] reduce(i, z), dimensions={{1}}, to_apply=f
+  t = f32[{columns}] reduce(i, z), dimensions={{0}}, to_apply=f
+  u = f32[1] reduce(n, z), dimensions={{1}}, to_apply=f
+  y = f32[{rows}] add(s, x)
+  ROOT r = (f32[{rows}], f32[{columns}], f32[1]) tuple(y, t, u)
+}}
+"""
+    check_text(text, np.ones(rows, np.float32))
+
+
 def test_integer_overflow_wraps() -> None:
     x = np.full((3, 300), 2**30, np.int32)
     check_function(lambda x: (x.sum(1), x.sum(0), x.sum(), (x.astype(np.int8) + 100).sum(1, dtype=np.int8)), x)
