@@ -18,6 +18,7 @@ from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Record, Ref, Stream
 from neuronx_cc.ir.isa.programs import PROGRAMS
 from neuronx_cc.ir.isa.semantics import SEMANTICS
+from neuronx_cc.runtime.constant_tiles import ConstantTiles
 from neuronx_cc.runtime.memory import Memory, View
 
 Step: TypeAlias = Callable[[], None]
@@ -48,6 +49,7 @@ class Executor:
         self.program = program
         self.memory = memory
         self.state = State(rounding=None if seed is None else StochasticRounding(seed))
+        self._constant = ConstantTiles(program)
         self._steps = self._bind(program.records)
         self._counters: dict[int, int] = {}
 
@@ -55,6 +57,7 @@ class Executor:
         """Execute everything once. Raises RunError on a fault."""
         self.state.registers[:] = [0] * (REGISTERS * (STREAMS + 1))
         self.state.weights, self.state.borrowed = np.full((128, 128), np.nan, np.float32), False
+        self.state.run += 1
         self._counters.clear()
         if self.state.rounding is not None:
             self.state.rounding.instruction = 0
@@ -114,6 +117,8 @@ class Executor:
         refs = (*instr.outs, *instr.ins)
         if any(0 in ref.counts for ref in refs):
             return lambda: None
+        if instr.op == "multiply_moving" and (number, instr.ins[0]) in self._constant:
+            instr = replace(instr, flags=instr.flags | {"constant"})
         if instr.op == "reg_load":
             place = _place(int(instr.imm[0]), instr.stream, frozenset())
             instr = replace(instr, imm=(*instr.imm[:3], place))

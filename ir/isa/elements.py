@@ -65,6 +65,8 @@ class State:
     borrowed: bool = False
     """``weights`` is a view of SBUF, valid as long as nothing writes there."""
     registers: list[int] = field(default_factory=list)
+    run: int = 0
+    """Number of the run."""
     rounding: StochasticRounding | None = None
 
     def settle(self) -> None:
@@ -124,12 +126,20 @@ def _integer_writer(storage: np.dtype[Any]) -> Callable[[Array, Array], None]:
     info = np.iinfo(storage)
     # the largest float64 below 2^63 or 2^64 stands in for the greatest 64-bit integers
     high = float(info.max) if storage.itemsize < 8 else float(np.nextafter(float(info.max), 0))
+    low, top = np.float32(info.min), np.float32(info.max)
 
     def write(target: Array, values: Array) -> None:
         whole = np.clip(np.rint(values.astype(np.float64)), float(info.min), high)
         target[...] = np.where(np.isnan(whole), 0, whole)
 
-    return write
+    def write_short(target: Array, values: Array) -> None:
+        whole = np.clip(values, low, top)
+        np.rint(whole, out=whole)
+        if np.isnan(np.add.reduce(whole, axis=None)):
+            np.copyto(whole, 0, where=np.isnan(whole))
+        target[...] = whole
+
+    return write if storage.itemsize > 2 else write_short
 
 
 def raw(x: Array) -> Array:

@@ -80,13 +80,18 @@ def load_stationary(i: Instr, state: State) -> Kernel:
 
 
 def multiply_moving(i: Instr, state: State) -> Kernel:
+    """A product with the identity is a transpose. The flag ``constant``, which programs cannot have, says that the
+    moving tile is the same throughout a run."""
     read, tf32, accumulate = reader(i.ins[0].dtype), "tf32" in i.flags, "accumulate" in i.flags
     columns = int(np.prod(i.ins[0].counts[1:], dtype=np.int64))
     rows, lanes = i.outs[0].counts[0], i.ins[0].counts[0]
     flat = len(i.ins[0].dims) == 2 and (i.ins[0].dtype != "f32" or i.ins[0].dims[1][1] == 4)
     direct = len(i.outs[0].dims) == 2 and i.outs[0].dims[1][1] == 4
+    square, constant = lanes == columns and not accumulate, "constant" in i.flags
+    seen, transposes = -1, False
 
     def run(y: Array, x: Array) -> None:
+        nonlocal seen, transposes
         weights, moving = state.weights, read(x)
         if weights.shape != (lanes, rows):
             raise ValueError(f"the stationary tile is {list(weights.shape)}, the instruction wants [{lanes}, {rows}]")
@@ -94,7 +99,9 @@ def multiply_moving(i: Instr, state: State) -> Kernel:
             moving = np.ascontiguousarray(moving).reshape(lanes, columns)
         if tf32:
             weights, moving = functions.round_mantissa(weights, 10), functions.round_mantissa(moving, 10)
-        if not accumulate and lanes == columns and is_identity(moving) and finite(weights):
+        if square and not (constant and seen == state.run):
+            seen, transposes = state.run, is_identity(moving)
+        if transposes and finite(weights):
             np.add(weights.T, 0, out=y) if direct else np.copyto(y, (weights.T + 0).reshape(y.shape))
         elif direct:
             blas.multiply(weights, moving, y, accumulate)
@@ -283,6 +290,8 @@ def activation(i: Instr, state: State) -> Kernel:
     scale = np.float32(i.imm[0] if i.imm else 1.0)
     scale_ap, bias_ap, accumulate = "scale_ap" in i.flags, "bias" in i.flags, "accumulate" in i.flags
     into = isinstance(function, np.ufunc) and out == "f32"
+    if function is np.positive and not into:
+        function = _same
     axes = tuple(range(1, len(i.outs[0].dims)))
 
     def run(*operands: Array) -> None:
@@ -304,6 +313,10 @@ def activation(i: Instr, state: State) -> Kernel:
             operands[1][...] = np.add.reduce(result, axis=axes).reshape(operands[1].shape)
 
     return run
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def nop(i: Instr, state: State) -> Kernel:

@@ -1,0 +1,56 @@
+"""Finds SBUF operands whose content cannot change between uses: written before, outside all loops, and never again.
+
+Input: a program. Output: ``ConstantTiles``, asked about one operand of one record. The simulator looks at such a tile
+(the identity matrix of transposes) once a run instead of at every use.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from neuronx_cc.ir.isa.program import End, Loop, Program, Ref, Space
+from neuronx_cc.ir.types import itemsize
+
+Array: TypeAlias = np.ndarray[Any, Any]
+EVERYTHING = 1 << 30
+
+
+class ConstantTiles:
+    """The SBUF writes of a program as hulls: (record or -1 within loops, partitions, bytes)."""
+
+    def __init__(self, program: Program) -> None:
+        rows: list[tuple[int, int, int, int, int]] = []
+        open_loops: list[dict[int, int]] = []
+        for number, record in enumerate(program.records):
+            if isinstance(record, Loop):
+                open_loops.append({record.register: record.count, **dict(record.phases)})
+            elif isinstance(record, End):
+                open_loops.pop()
+            else:
+                place = -1 if open_loops else number
+                ranges = {register: count for loop in open_loops for register, count in loop.items()}
+                rows += [(place, *_hull(ref, ranges)) for ref in record.outs if ref.space is Space.SBUF]
+        self._writes: Array = np.array(rows, np.int64).reshape(-1, 5)
+
+    def __contains__(self, use: tuple[int, Ref]) -> bool:
+        """Whether the operand of record ``use[0]`` always has the same content there."""
+        number, ref = use
+        if ref.coefs or ref.space is not Space.SBUF:
+            return False
+        first, last, low, high = _hull(ref, {})
+        place, partition, partition_end, start, end = self._writes.T
+        meets = (partition < last) & (partition_end > first) & (start < high) & (end > low)
+        return bool(((place >= 0) & (place < number))[meets].all())
+
+
+def _hull(ref: Ref, ranges: Mapping[int, int]) -> tuple[int, int, int, int]:
+    """First partition and the end, least byte and the end. ``ranges`` tells how many values registers have; one that
+    it does not know was loaded at run time and may reach everything."""
+    lanes = (ref.partition, ref.partition + ref.dims[0][0])
+    if any(register not in ranges for register, _ in ref.coefs):
+        return *lanes, 0, EVERYTHING
+    reach = [(count - 1) * stride for count, stride in ref.dims[1:]]
+    reach += [(ranges[register] - 1) * coef for register, coef in ref.coefs]
+    low = ref.offset + sum(min(r, 0) for r in reach)
+    return *lanes, low, ref.offset + sum(max(r, 0) for r in reach) + itemsize(ref.dtype)
