@@ -4,8 +4,12 @@ Two oracles: jaxlib's CPU client in FP32, and the reference semantics of the mod
 cast at the same places. Quick variants have two layers; full-size ones carry the slow marker.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import bert
 import gpt2
@@ -108,3 +112,21 @@ def test_integer_outputs_are_exact() -> None:
     assert integers
     for actual, expected in integers:
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", ["mlp_train", "gpt2", "bert-constants"])
+def test_same_bytes_under_any_hash_seed(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.hlo.pb"
+    path.write_bytes(quick(name).proto)
+    program = (
+        "import sys; from neuronx_cc.driver import cli; "
+        "sys.exit(cli.main(['compile', sys.argv[1], '--output', sys.argv[2], '--logfile', sys.argv[3]]))"
+    )
+    for seed in ("1", "2"):
+        subprocess.run(
+            [sys.executable, "-c", program, str(path), str(tmp_path / seed), str(tmp_path / "log")],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        )
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
