@@ -64,6 +64,8 @@ class State:
     """[K, M] f32, as the last ``load_stationary`` left it; NaN before."""
     borrowed: bool = False
     """``weights`` is a view of SBUF, valid as long as nothing writes there."""
+    finite: bool = False
+    """``weights`` certainly has neither infinities nor NaN."""
     registers: list[int] = field(default_factory=list)
     run: int = 0
     """Number of the run."""

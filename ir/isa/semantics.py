@@ -13,6 +13,7 @@ import numpy as np
 from neuronx_cc.ir.isa import blas, functions
 from neuronx_cc.ir.isa.elements import F32, STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
+from neuronx_cc.ir.types import FLOATS
 
 Kernel: TypeAlias = Callable[..., Any]
 """What it returns is ignored."""
@@ -70,11 +71,16 @@ def _lanes(rank: int) -> Callable[[Array], Array]:
 def load_stationary(i: Instr, state: State) -> Kernel:
     """Borrows a tile that BLAS can read where it is; whoever writes SBUF next must call ``state.settle`` first."""
     read, columns = reader(i.ins[0].dtype), int(np.prod(i.ins[0].counts[1:], dtype=np.int64))
-    borrows = i.ins[0].dtype == "f32" and len(i.ins[0].dims) == 2 and i.ins[0].dims[1][1] == 4
+    plain = i.ins[0].dtype == "f32"
+    borrows = plain and len(i.ins[0].dims) == 2 and i.ins[0].dims[1][1] == 4
+    finite = i.ins[0].dtype not in FLOATS
 
     def run(x: Array) -> None:
-        state.weights = x if borrows else np.array(read(x)).reshape(len(x), columns)
-        state.borrowed = borrows
+        weights = read(x)
+        if plain and not borrows:
+            weights = weights.copy()
+        state.weights = weights.reshape(len(x), columns)
+        state.borrowed, state.finite = borrows, finite
 
     return run
 
@@ -101,7 +107,7 @@ def multiply_moving(i: Instr, state: State) -> Kernel:
             weights, moving = functions.round_mantissa(weights, 10), functions.round_mantissa(moving, 10)
         if square and not (constant and seen == state.run):
             seen, transposes = state.run, is_identity(moving)
-        if transposes and finite(weights):
+        if transposes and (state.finite or finite(weights)):
             np.add(weights.T, 0, out=y) if direct else np.copyto(y, (weights.T + 0).reshape(y.shape))
         elif direct:
             blas.multiply(weights, moving, y, accumulate)
