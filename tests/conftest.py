@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -28,3 +30,8 @@ def link_checkout() -> None:
 
 if importlib.util.find_spec("neuronx_cc") is None:
     link_checkout()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("installed") and not Path(sys.executable).with_name("neuronx-cc").exists():
+        pytest.skip("the commands are not installed")

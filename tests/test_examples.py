@@ -41,6 +41,7 @@ def test_example_saves_its_module(tmp_path: Path) -> None:
     assert load_module(path.read_bytes()).entry.root.op.opcode == "tuple"
 
 
+@pytest.mark.installed
 @pytest.mark.slow
 def test_demonstration(tmp_path: Path) -> None:
     output = shell("examples/demo.py", "--layers", "1", "--directory", str(tmp_path))
@@ -48,6 +49,7 @@ def test_demonstration(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} >= {"gpt2.hlo.pb", "gpt2.neff", "in.npz", "out.npz"}
 
 
+@pytest.mark.installed
 def test_benchmark_table() -> None:
     lines = shell("benchmarks/models.py", "startup", "import_and_passes").splitlines()
     assert len(lines) == 3

@@ -182,6 +182,7 @@ def command(*argv, **keywords):
     )
 
 
+@pytest.mark.installed
 def test_reader_that_goes_away():
     script = f"{Path(sys.executable).with_name('neuronx-cc')} list-operators | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -189,6 +190,7 @@ def test_reader_that_goes_away():
     assert done.stderr == ""
 
 
+@pytest.mark.installed
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_full_stdout():
     with open("/dev/full", "w") as full:
@@ -212,6 +214,7 @@ def test_working_directory_that_is_gone(capsys):
     assert capsys.readouterr().err.startswith("[NCC_EFIL901] the working directory no longer exists")
 
 
+@pytest.mark.installed
 @pytest.mark.parametrize("argv", [["compile", "pipe", "--output", "o.neff"], ["run", "pipe"]])
 def test_interrupt(argv):
     """Ctrl-C while the command waits for its input."""

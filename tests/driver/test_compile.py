@@ -96,6 +96,7 @@ def test_options_are_recorded_in_the_neff():
     assert (recorded["auto_cast"], recorded["auto_cast_type"], recorded["optlevel"]) == ("all", "fp16", "1")
 
 
+@pytest.mark.installed
 def test_equal_input_equal_bytes_in_two_processes_and_places():
     digests = set()
     for seed in ("1", "2"):
