@@ -41,7 +41,8 @@ def test_settings_replace_values():
         ("pe.rate_limit=nan", "expected a number"),
         ("dma.engines=1.5", "takes a whole number"),
         ("sem.latency_ns=-1", "0 or more"),
-        ("excl.vec_pool_sbuf=maybe", "'arbitrate' or 'ignore'|arbitrate or ignore"),
+        ("excl.vec_pool_sbuf=maybe", "arbitrate or ignore"),
+        ("num.denormals=flush", "is 'flush', expected keep"),
     ],
 )
 def test_bad_settings(setting, problem):
@@ -65,6 +66,15 @@ def test_bad_files(tmp_path, text, problem):
     path.write_text(text)
     with pytest.raises(UsageError, match=problem):
         load(path)
+
+
+def test_own_files_cannot_invent_policies(tmp_path):
+    path = tmp_path / "own.toml"
+    for value in ('"flush"', "1.0"):
+        entry = ENTRY.replace("1.0", value)
+        path.write_text(f'inherits = "{FOLDER / "trn1.toml"}"\n[num]\ndenormals = {{{entry}}}')
+        with pytest.raises(UsageError, match=r"num\.denormals"):
+            load(path)
 
 
 def test_own_files_inherit(tmp_path):
