@@ -31,6 +31,7 @@ class ConstantTiles:
                 place = -1 if open_loops else number
                 ranges = {register: count for loop in open_loops for register, count in loop.items()}
                 rows += [(place, *_hull(ref, ranges)) for ref in record.outs if ref.space is Space.SBUF]
+        self._known: dict[tuple[int, int, int, int], int] = {}
         self._writes: Array = np.array(rows, np.int64).reshape(-1, 5)
 
     def __contains__(self, use: tuple[int, Ref]) -> bool:
@@ -38,10 +39,16 @@ class ConstantTiles:
         number, ref = use
         if ref.coefs or ref.space is not Space.SBUF:
             return False
-        first, last, low, high = _hull(ref, {})
+        hull = _hull(ref, {})
+        if hull not in self._known:
+            self._known[hull] = self._last_write(*hull)
+        return self._known[hull] < number
+
+    def _last_write(self, first: int, last: int, low: int, high: int) -> int:
+        """The last record that writes into a box of SBUF; beyond all records when one in a loop does."""
         place, partition, partition_end, start, end = self._writes.T
-        meets = (partition < last) & (partition_end > first) & (start < high) & (end > low)
-        return bool(((place >= 0) & (place < number))[meets].all())
+        places = place[(partition < last) & (partition_end > first) & (start < high) & (end > low)]
+        return EVERYTHING if (places < 0).any() else int(places.max(initial=-1))
 
 
 def _hull(ref: Ref, ranges: Mapping[int, int]) -> tuple[int, int, int, int]:

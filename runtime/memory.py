@@ -95,11 +95,13 @@ class View:
         self.region = None if on_chip else memory.region(ref.offset)
         start, end = (0, memory.size[ref.space]) if self.region is None else (self.region.lo, self.region.hi)
         free = ref.dims[1:] if on_chip else ref.dims
-        reach = [(count - 1) * stride for count, stride in free]
-        self.low = start - sum(min(r, 0) for r in reach)
+        below = above = 0
+        for count, stride in free:
+            below, above = below + min(0, (count - 1) * stride), above + max(0, (count - 1) * stride)
+        self.low = start - below
         """Least offset that is in bounds, and ``high`` the greatest."""
-        self.high = end - STORAGE[ref.dtype].itemsize - sum(max(r, 0) for r in reach)
-        strides = tuple(stride for _, stride in free)
+        self.high = end - STORAGE[ref.dtype].itemsize - above
+        strides = tuple([stride for _, stride in free])
         if on_chip:
             if ref.partition < 0 or ref.partition + ref.dims[0][0] > PARTITIONS:
                 self.high = -1

@@ -115,7 +115,7 @@ class Executor:
         if factory is None:
             raise self.fault(number, instr, f"there is no instruction {instr.op!r}")
         refs = (*instr.outs, *instr.ins)
-        if any(0 in ref.counts for ref in refs):
+        if any(count == 0 for ref in refs for count, _ in ref.dims):
             return lambda: None
         if instr.op == "multiply_moving" and (number, instr.ins[0]) in self._constant:
             instr = replace(instr, flags=instr.flags | {"constant"})

@@ -67,7 +67,7 @@ class Ref:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        return tuple(count for count, _ in self.dims)
+        return tuple([count for count, _ in self.dims])
 
 
 @dataclass(slots=True, frozen=True)
