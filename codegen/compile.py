@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 
 from neuronx_cc.codegen import dot_kernel, graph, map_kernel
@@ -23,6 +25,16 @@ def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Pro
 
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
+    collecting = gc.isenabled()
+    gc.disable()  # the program is one large live graph: collecting it finds nothing and costs most of the time
+    try:
+        return _lower(module, fast_relayout)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np.ndarray]]:
     context = Context(module, fast_relayout)
     entry = module.entry
     planes = _split_wide_results(module)

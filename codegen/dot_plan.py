@@ -12,7 +12,7 @@ from neuronx_cc.codegen.builder import Builder, Ring
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.elementwise import Emitter
 from neuronx_cc.codegen.graph import is_load_cast
-from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
+from neuronx_cc.codegen.map_plan import LONG_RUN, RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -29,8 +29,6 @@ TILE_COLUMNS = 512
 RESULT_COLUMNS = 2048
 """Columns of a result row that are stored together."""
 RESULT_BUFFERS = 3
-LONG_RUN = 2400
-"""Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
 TRANSPOSE_BYTES = 0.15
 """Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
 

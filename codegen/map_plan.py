@@ -14,6 +14,8 @@ from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
+LONG_RUN = 2400
+"""Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
 RESIDENT_STEPS = 48
 """A value whose last use is more kernels away than this does not stay on chip."""
 
@@ -88,11 +90,7 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
     streams = largest * 4 > 128 * 49152
     axes = range(row_axes) if kernel.reduced or len(kernel.shape) == 1 else range(len(kernel.shape) - 1)
     if streams:
-        axis = max(range(row_axes), key=lambda axis: min(128, lane_divisor(kernel.shape[axis])) * 1000 - axis)
-        size = (
-            lane_divisor(kernel.shape[axis]) if lane_divisor(kernel.shape[axis]) >= 64 else min(128, kernel.shape[axis])
-        )
-        return Lanes(axis, size, kernel.shape[axis] // size)
+        return _streaming_lanes(kernel.shape, row_axes)
     axis = max(axes, key=lambda axis: (lane_divisor(kernel.shape[axis]), axis))
     size = lane_divisor(kernel.shape[axis])
     if size < 32 and kernel.shape[axis] > 128:
@@ -100,6 +98,20 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
     if len(kernel.shape) == 1 and not kernel.reduced:
         return Lanes(axis, size, kernel.shape[axis] // size)
     return Lanes(axis, size, 1)
+
+
+def _streaming_lanes(shape: Sequence[int], row_axes: int) -> Lanes:
+    """Lanes of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
+
+    def worth(axis: int) -> float:
+        lanes = min(128, shape[axis])
+        run = shape[axis] // lanes * prod(shape[axis + 1 :]) * 4
+        return lanes * min(1.0, run / LONG_RUN)
+
+    axis = max(range(row_axes), key=lambda axis: (worth(axis), -axis))
+    whole = lane_divisor(shape[axis])
+    size = whole if whole >= 96 else min(128, shape[axis])
+    return Lanes(axis, size, shape[axis] // size)
 
 
 def lane_divisor(size: int) -> int:

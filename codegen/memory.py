@@ -4,6 +4,8 @@ Reuse is what serialises engines, hence the cursor. An allocation remembers the 
 bytes; synchronisation waits for their accesses.
 """
 
+from bisect import insort
+
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.ir.isa.program import Space
 
@@ -39,7 +41,7 @@ class Arena:
     def _gaps(self) -> list[tuple[int, int]]:
         gaps = []
         at = 0
-        for alloc in sorted(self.live, key=lambda alloc: alloc.lo):
+        for alloc in self.live:
             if alloc.lo > at:
                 gaps.append((at, alloc.lo))
             at = max(at, alloc.hi)
@@ -64,20 +66,20 @@ class Arena:
 
     def _take(self, lo: int, nbytes: int, name: str) -> Alloc:
         alloc = Alloc(self.space, lo, lo + nbytes, name)
-        overlapping = [ghost for ghost in self._ghosts if ghost.lo < alloc.hi and alloc.lo < ghost.hi]
-        alloc.previous = overlapping
-        covered = {id(ghost) for ghost in overlapping if ghost.lo >= alloc.lo and ghost.hi <= alloc.hi}
-        self._ghosts = [ghost for ghost in self._ghosts if id(ghost) not in covered]
-        self.live.append(alloc)
+        kept = []
+        for ghost in self._ghosts:
+            if ghost.lo < alloc.hi and alloc.lo < ghost.hi:
+                alloc.inherit(ghost)
+                if ghost.lo >= alloc.lo and ghost.hi <= alloc.hi:
+                    continue
+            kept.append(ghost)
+        self._ghosts = kept
+        insort(self.live, alloc, key=lambda alloc: alloc.lo)
         self.peak = max(self.peak, alloc.hi)
         return alloc
 
     def free(self, alloc: Alloc) -> None:
+        """Give the bytes back; later owners of them wait for the accesses made here (or before, if none were)."""
         self.live.remove(alloc)
-        if alloc.accesses:
+        if alloc.hazards():
             self._ghosts.append(alloc)
-        else:
-            self._ghosts += [ghost for ghost in alloc.previous if ghost not in self._ghosts]
-        # its own waits already cover the earlier owners
-        if alloc.accesses:
-            alloc.previous = []

@@ -46,8 +46,23 @@ class Alloc:
     hi: int
     name: str = ""
     accesses: list[Access] = field(default_factory=list)
-    previous: list[Alloc] = field(default_factory=list)
-    """Earlier owners of the same bytes: the first accesses here wait for all of theirs."""
+    inherited: dict[tuple[Stream, tuple[Frame, ...]], int] = field(default_factory=dict)
+    """(stream, open loops) -> last count of the earlier owners of these bytes: accesses here wait for them."""
+
+    def inherit(self, former: Alloc) -> None:
+        """Take over the hazards of an earlier owner of some of these bytes."""
+        for (stream, loops), count in former.hazards().items():
+            self.inherited[stream, loops] = max(count, self.inherited.get((stream, loops), 0))
+
+    def hazards(self) -> dict[tuple[Stream, tuple[Frame, ...]], int]:
+        """What a later owner of the bytes has to wait for: the last access of each stream, or what was inherited."""
+        if not self.accesses:
+            return self.inherited
+        last: dict[tuple[Stream, tuple[Frame, ...]], int] = {}
+        for access in self.accesses:
+            key = (access.stream, access.loops)
+            last[key] = max(access.count, last.get(key, 0))
+        return last
 
 
 @dataclass(slots=True, eq=False)
@@ -116,10 +131,9 @@ class Synchroniser:
             lo, hi, parts = hull(ref, alloc.lo)
             access = Access(stream, write, lo, hi, parts, ref.coefs, 0, loops, instr, self._rotations(ref))
             accesses.append((alloc, access))
-            for old in alloc.previous:
-                for earlier in old.accesses:
-                    if not self._ordered_by_engine(earlier.stream, stream):
-                        found.append(PendingWait(earlier.stream, earlier.count, earlier.loops))
+            for (awaited, open_loops), count in alloc.inherited.items():
+                if not self._ordered_by_engine(awaited, stream):
+                    found.append(PendingWait(awaited, count, open_loops))
             for earlier in alloc.accesses:
                 conflicting = (write or earlier.write) and not self._ordered_by_engine(earlier.stream, stream)
                 if conflicting and self._overlap(earlier, access):
