@@ -6,6 +6,7 @@ from neuronx_cc.codegen import indexed_kernel, movement_kernel, reduce_kernel
 from neuronx_cc.codegen.context import Context
 
 LOWERINGS: dict[str, Callable[..., None]] = {
+    "bitcast-convert": movement_kernel.bitcast_convert,
     "concatenate": movement_kernel.concatenate,
     "dynamic-slice": indexed_kernel.dynamic_slice,
     "dynamic-update-slice": indexed_kernel.dynamic_update_slice,

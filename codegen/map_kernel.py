@@ -8,14 +8,15 @@ outputs are written where they will stay resident, or stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.combiners import identity
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
 from neuronx_cc.codegen.elementwise import Deferred, Emitter, Operand, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, load
@@ -38,6 +39,7 @@ from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import INTEGERS, itemsize
 
 Member = dict[hlo.SSAValue, Kernel]
 Views = dict[hlo.SSAValue, View]
@@ -46,12 +48,38 @@ STREAM_TILE_BYTES = 8192
 """Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
+SPLIT_ROW = 1024
+"""Elements of a reduced row from which on a kernel may be too large for SBUF."""
 OVERLAP_COLUMNS = 512
 """Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
 
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
-    """Emit ``kernel`` and give its results homes."""
+    """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
+    for part in _fitting(context, kernel, member):
+        _lower_part(context, part, member, step)
+
+
+def _fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
+    """``kernel``, or two of half its ops (and so on) where the rows alive at once would fill SBUF."""
+    row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 1
+    if row < SPLIT_ROW or len(kernel.ops) == 1:
+        return [kernel]
+    room = context.builder.sbuf.largest_gap() - max(0, RESIDENT_BYTES - context.resident_bytes)
+    operands = [*external_operands(context, plan := MapPlan(kernel), member), *plan.iotas]
+    if bytes_alive(kernel, operands, last_uses(kernel, member)) * row <= room * 0.95:
+        return [kernel]
+    parts = []
+    for ops in (kernel.ops[: len(kernel.ops) // 2], kernel.ops[len(kernel.ops) // 2 :]):
+        part = replace(kernel, ops=ops)
+        if len(ops) == 1 and not isinstance(ops[0], hlo.ReduceOp):
+            part = replace(part, reduced=0, shape=squeeze(ops[0].shape.dims))
+        member.update({op.results[0]: part for op in ops})
+        parts.append(part)
+    return [smaller for part in parts for smaller in _fitting(context, part, member)]
+
+
+def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)
     plan.lanes = choose_lanes(context, plan, external)
@@ -183,20 +211,30 @@ class _Box:
     # which free dims are looped over -----------------------------------------------------------------------------
 
     def emit(self) -> None:
-        loops = self._loops(self._tile_elements())
-        self.pool.buffers = 2 if loops else 1
+        dying = last_uses(self.kernel, self.member, self.deferred)
+        loaded = [
+            value
+            for value in self.inputs
+            if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
+        ]
+        resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+        alive = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], dying, {*self.deferred}, resident)
+        room = int(self.builder.sbuf.largest_gap() * 0.95)
+        loops = self._loops(self._tile_elements(room // (2 * alive)))
+        tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
+        self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         self._nest(loops, {}, self.blocks)
         self.pool.free()
 
-    def _tile_elements(self) -> int:
-        """Elements a partition of one tile: small ones overlap, large ones amortise; all live tiles must fit."""
+    def _tile_elements(self, most: int) -> int:
+        """Elements a partition of one tile: small ones overlap, large ones amortise; ``most`` fit."""
         streamed = any(block.alloc.space is Space.HBM and block.dims[0].stride for block in self.blocks.values())
         live = len(self.kernel.ops) + len(self.inputs) + 2
         whole = prod(self.sizes)
         room = min(65536, int(self.builder.sbuf.largest_gap() * 0.7))
         if streamed and whole * 4 > STREAM_TILE_BYTES * 2:
-            return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4))
-        fits = max(1, room // (4 * min(live, 12)))
+            return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4, most))
+        fits = max(1, min(room // (4 * min(live, 12)), most))
         if len(self.kernel.ops) > 1 and whole > OVERLAP_COLUMNS:
             return min(fits, max(OVERLAP_COLUMNS, -(-whole // UNROLL)))
         return fits
@@ -252,7 +290,7 @@ class _Box:
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
-        dying = self._last_uses()
+        dying = last_uses(self.kernel, self.member, self.deferred)
         here = {value: load(self.context, self.pool, value, blocks[value], self.lanes) for value in self.inputs}
         for value, axis in self.plan.iotas.items():
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
@@ -294,22 +332,6 @@ class _Box:
         free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
         return replace(home, dims=(home.dims[0], *free))
 
-    def _last_uses(self) -> dict[int, list[hlo.SSAValue]]:
-        """Op index -> values that nothing later in the kernel reads."""
-        last: dict[hlo.SSAValue, int] = {}
-        position = {op: index for index, op in enumerate(self.kernel.ops)}
-        for op, index in position.items():
-            last[op.results[0]] = index
-            read_at = position[self.deferred[op]] if op in self.deferred else index
-            for operand in op.operands:
-                source = trace(operand, self.kernel, self.member)
-                used = operand if source is None else source
-                last[used] = max(last.get(used, 0), read_at)
-        dying: dict[int, list[hlo.SSAValue]] = {}
-        for value, index in last.items():
-            dying.setdefault(index, []).append(value)
-        return dying
-
     def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Operand:
         source = trace(operand, self.kernel, self.member)
         if isinstance(source, hlo.OpResult) and source.op in self.deferred:
@@ -336,6 +358,55 @@ class _Box:
         dtype = op.shape.dtype
         if not isinstance(init, Splat) or init.value != identity(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, _rows_of(init, row_dims))
+
+
+def last_uses(
+    kernel: Kernel, member: Member, deferred: Mapping[hlo.HloOp, hlo.HloOp] | None = None
+) -> dict[int, list[hlo.SSAValue]]:
+    """Op index -> values that nothing later in the kernel reads."""
+    last: dict[hlo.SSAValue, int] = {}
+    position = {op: index for index, op in enumerate(kernel.ops)}
+    for op, index in position.items():
+        last[op.results[0]] = index
+        read_at = position[deferred[op]] if deferred and op in deferred else index
+        for operand in op.operands:
+            source = trace(operand, kernel, member)
+            used = operand if source is None else source
+            last[used] = max(last.get(used, 0), read_at)
+    dying: dict[int, list[hlo.SSAValue]] = {}
+    for value, index in last.items():
+        dying.setdefault(index, []).append(value)
+    return dying
+
+
+def bytes_alive(
+    kernel: Kernel,
+    operands: Sequence[hlo.SSAValue],
+    dying: Mapping[int, list[hlo.SSAValue]],
+    deferred: Set[hlo.HloOp] = frozenset(),
+    resident: Set[hlo.SSAValue] = frozenset(),
+) -> int:
+    """Bytes of the tiles that one element of the space needs: for each element size, the most alive at once.
+
+    Rows count nothing, nor do the results of ``deferred`` ops and ``resident`` ones, which need no tile.
+    """
+    sizes = {value: itemsize(hlo.shape_of(value).dtype) for value in operands}
+    alive = Counter(sizes.values())
+    most = Counter(alive)
+    for index, op in enumerate(kernel.ops):
+        own = itemsize(op.shape.dtype)
+        is_row = kernel.reduced and squeeze(op.shape.dims) == kernel.rows
+        if op not in deferred and not is_row and op.results[0] not in resident:
+            sizes[op.results[0]] = own
+            alive[own] += 1
+        # a clamp, or a reduction of integers, needs a tile of its own
+        spare = op.opcode == "clamp" or (isinstance(op, hlo.ReduceOp) and op.shape.dtype in INTEGERS)
+        for size, count in alive.items():
+            most[size] = max(most[size], count + (spare and size == own))
+        for value in dying.get(index, ()):
+            if value in sizes:
+                alive[sizes.pop(value)] -= 1
+    return max(1, sum(size * count for size, count in most.items()))
 
 
 def _iota_axis(op: hlo.IotaOp) -> int:

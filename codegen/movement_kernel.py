@@ -7,7 +7,7 @@ from math import prod
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.transfer import copy, transfer
-from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.codegen.views import Atom, View, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -102,3 +102,12 @@ def fill(context: Context, target: View, value: hlo.SSAValue) -> None:
                 source = Block(tile.alloc, tile.dtype, tile.offset, (Atom(1, 1, True), Atom(rest, size)))
                 copy(builder, tail_block, source, Stream.DMA_STORE)
     builder.sbuf.free(ring.alloc)
+
+
+def bitcast_convert(context: Context, op: hlo.BitcastConvertOp, step: int) -> None:
+    """Between element types of different width: the same bytes in row-major order, the minor dim made or taken up."""
+    del step
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
+    shape = hlo.shape_of(op.operands[0])
+    put(context, linear(target.alloc, target.offset, shape.dtype, shape.dims), op.operands[0])

@@ -183,3 +183,33 @@ def test_larger_than_a_tile(dims: tuple[int, int], random: np.random.Generator) 
         return jnp.tanh(x + b) * a[:, None], x.max(1)
 
     check_function(function, normal(random, *dims), normal(random, dims[0]), normal(random, dims[1]))
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (np.float32, np.uint8),
+        (np.float32, np.int16),
+        (np.int16, np.int8),
+        (np.uint8, np.uint32),
+        (np.int8, jnp.bfloat16),
+    ],
+)
+def test_bits_as_another_width(source: Any, target: Any, random: np.random.Generator) -> None:
+    ratio = np.dtype(target).itemsize // np.dtype(source).itemsize
+    dims = (13, 131, ratio) if ratio else (13, 131)
+    x = random.integers(0, 100, dims).astype(source)
+
+    def function(x: Any) -> Any:
+        plain = lax.bitcast_convert_type(x, target)
+        return plain, lax.bitcast_convert_type(jnp.flip(x, 0) + x, target), plain.T
+
+    check_function(function, x, relative=0.0)
+
+
+def test_bits_as_the_same_width(random: np.random.Generator) -> None:
+    def function(x: Any) -> Any:
+        bits = lax.bitcast_convert_type(x * 2, jnp.uint32)
+        return lax.bitcast_convert_type(x, jnp.int32) >> 3, lax.bitcast_convert_type(bits ^ 1, jnp.float32).T
+
+    check_function(function, normal(random, 20, 30), relative=0.0)

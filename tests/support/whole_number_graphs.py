@@ -22,6 +22,14 @@ class WholeGraph(Graph):
 
     bounds: dict[str, int] = field(default_factory=dict)
 
+    def like(self, value: Value) -> Value:
+        known = [v for v in self.values if v.type == value.type]
+        if known and self.draw(st.booleans()):
+            return self.draw(st.sampled_from(known))
+        numbers = ("true", "false") if value.dtype == "pred" else ("0", "1", "-1", "2", "3")
+        scalar = self.add(value.dtype, (), f"constant({self.draw(st.sampled_from(numbers))})", visible=False)
+        return self.add(value.dtype, value.dims, f"broadcast({scalar.name}), dimensions={{}}", visible=False)
+
     def bound(self, value: Value) -> int:
         return self.bounds.get(value.name, 3)
 
