@@ -266,6 +266,10 @@ class DotPlan:
             each = (room - natural * self.k_block) // (4 * self.k_block * size)
             self.m_block = min(_block(m_size, max(1, each), TILE_ROWS), 4 * TILE_ROWS)
             self.n_block = min(_block(n_size, max(1, each), TILE_COLUMNS), TILE_COLUMNS)
+            least_m, least_n = min(m_size, TILE_ROWS), min(n_size, TILE_ROWS)
+            if self.m_block < least_m or self.n_block < least_n:
+                # these fit, by the choice of k_block; rows that lie on the partitions of a result are never cut
+                self.m_block, self.n_block = least_m, least_n
             self.builder.sbuf.make_room(room)
             return
         column = self.k_block * size
