@@ -20,14 +20,16 @@ Starts = dict[int, tuple[Affine, int]]
 """Looped free dim -> (first index, size) of the current tile."""
 
 
-def load(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+def load(
+    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int, zero_signs_matter: bool
+) -> Block:
     """The tile of an input: in place when resident, else loaded without its repetitions."""
     if block.alloc.space is not Space.HBM:
         return block
     sizes = [atom.size for atom in block.dims[1:]]
     repeated = [atom.stride == 0 for atom in block.dims[1:]]
     stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
-    if block.dims[0].stride == 0 and lanes > 8 and block.dtype == "f32":
+    if block.dims[0].stride == 0 and lanes > 8 and block.dtype == "f32" and not zero_signs_matter:
         spread = _repeat_row(context, pool, block, lanes, stream)
         if spread is not None:
             return spread
@@ -41,7 +43,7 @@ def load(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, la
 def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream) -> Block | None:
     """A row repeated over the partitions: loaded once, multiplied by a column of ones, left in PSUM.
 
-    None when the row is longer than two banks, or PSUM is taken. The product with ones is exact.
+    None when the row is longer than two banks, or PSUM is taken. The product with ones is exact, but -0 becomes 0.
     """
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     row = prod(block.dims[dim].size for dim in dims)

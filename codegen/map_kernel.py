@@ -291,7 +291,10 @@ class _Box:
 
         emitter = Emitter(self.builder, make_scratch)
         dying = last_uses(self.kernel, self.member, self.deferred)
-        here = {value: load(self.context, self.pool, value, blocks[value], self.lanes) for value in self.inputs}
+        here = {
+            value: load(self.context, self.pool, value, blocks[value], self.lanes, self._shows_zero_sign(value))
+            for value in self.inputs
+        }
         for value, axis in self.plan.iotas.items():
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
             self.counting.emit(here[value], axis, starts)
@@ -322,6 +325,15 @@ class _Box:
                 self.pool.give_back(block)
             scratch.clear()
         self.builder.mark(self.kernel.ops[-1].loc)
+
+    def _shows_zero_sign(self, value: hlo.SSAValue) -> bool:
+        """Whether an op here may tell -0 from 0 in its operand ``value``: all but sums, products and comparisons."""
+        users = (op for op in self.kernel.ops if value in op.operands)
+        return any(
+            op.opcode not in ("add", "subtract", "multiply")
+            and not (isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT")
+            for op in users
+        )
 
     def _destination(self, home: Block | None, sizes: Sequence[int], dtype: str, is_row: bool) -> Block:
         """The resident home itself, or a tile; of a row value, with the reduced dims as repetitions."""
