@@ -57,7 +57,7 @@ $(INSTALLED): pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
 	@test -x $(BIN)/pip || { rm -rf .venv && $(PYTHON) -m venv .venv; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
 	@touch $@
 
 clean:

@@ -109,7 +109,8 @@ def packages_in_folders() -> set[str]:
     inits = {path.parent.relative_to(ROOT) for path in sources() if path.name == "__init__.py"}
     # driver/neuronx_cc holds the root of the package, not a part of driver
     inits.discard(Path("driver/neuronx_cc"))
-    return {"neuronx_cc"} | {".".join(("neuronx_cc", *path.parts)) for path in inits}
+    data = {path.parent.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.toml")}
+    return {"neuronx_cc"} | {".".join(("neuronx_cc", *path.parts)) for path in inits | data}
 
 
 def test_every_package_is_listed() -> None:
