@@ -146,8 +146,8 @@ class Builder:
             return
         if count <= unroll:
             self._unrolled.append(self.sync.frames[-1])
-            for index in range(count):
-                yield Affine(index)
+            for position in range(count):
+                yield Affine(position)
             self._unrolled.pop()
             return
         with self.loop(count) as index:

@@ -48,15 +48,18 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
         shape = hlo.shape_of(value)
         target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index)
         targets.append(target)
-        computed = isinstance(value, hlo.OpResult) and not is_view(value.op) and value not in planes
-        if computed and value not in context.outputs and not isinstance(value.op, hlo.ConstantOp):
+        if not isinstance(value, hlo.OpResult) or is_view(value.op) or isinstance(value.op, hlo.ConstantOp):
+            pass  # copied at the end
+        elif value not in planes and value not in context.outputs:
             context.outputs[value] = target
         if value in planes:
             for plane, part in zip(planes[value], _words(target), strict=True):
                 if all(use.operation in _made(planes[value]) for use in plane.uses):
                     context.outputs.setdefault(plane, part)  # made for this only
     kernels = graph.form(entry, context.combiners)
-    member = {result: kernel for kernel in kernels for op in kernel.ops for result in op.results}
+    member: dict[hlo.SSAValue, Kernel] = {
+        result: kernel for kernel in kernels for op in kernel.ops for result in op.results
+    }
     _note_uses(context, kernels, results, planes)
     for step, kernel in enumerate(kernels):
         _lower_kernel(context, kernel, member, step)

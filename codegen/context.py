@@ -176,11 +176,9 @@ class Context:
                 return view
         if isinstance(value, hlo.OpResult) and is_view(value.op):
             operand = value.op.operands[0]
-            view = apply_view(value.op, self.hbm(operand))
-            if view is None:
-                view = apply_view(value.op, self.dense(operand))
-            assert view is not None, "every view applies to a dense array"
-            return view
+            derived = apply_view(value.op, self.hbm(operand)) or apply_view(value.op, self.dense(operand))
+            assert derived is not None, "every view applies to a dense array"
+            return derived
         return self.dense(value)
 
     def dense(self, value: hlo.SSAValue) -> View:

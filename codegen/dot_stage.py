@@ -21,6 +21,9 @@ from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 class DotStaging(DotPlan):
     """Stages blocks of both operands."""
 
+    turn: Ring | None = None
+    """PSUM for transposes."""
+
     def _psum_ring(self, banks: int) -> Ring:
         ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, "partial sums")
         self.psum_rings.append(ring)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import frexp, isfinite, prod
 
-from neuronx_cc.codegen.builder import MAX_FREE_DIMS, Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.types import FLOATS, INTEGERS
 
 
@@ -41,7 +41,9 @@ class Deferred:
         return self.block.dtype
 
 
-Operand = Block | Splat | Deferred
+Operand = Block | Splat
+Readable = Operand | Deferred
+"""What float arithmetic and activations read; other rules take operands."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class Emitter:
             self.over("tensor_copy", Stream.VECTOR, [ins[position]], [block])
         return ins
 
-    def copy(self, out: Block, source: Block | Splat) -> None:
+    def copy(self, out: Block, source: Operand) -> None:
         """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
         if isinstance(source, Splat):
             self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
@@ -159,7 +161,7 @@ GPSIMD_UNARY = frozenset(
 GPSIMD_BINARY = frozenset(["power", "remainder", "atan2", "stochastic-convert"])
 
 
-def arithmetic(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
     """Float ``lhs alu rhs`` on Vector; on Scalar where an add or multiply has one value a partition."""
     if isinstance(lhs, Deferred) or isinstance(rhs, Deferred):
         _after_deferred(e, alu, out, lhs, rhs)
@@ -187,7 +189,7 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> 
     e.over("tensor_scalar", Stream.VECTOR, [out], [block], alu=[alu], imm=[splat.value], flags=flags)
 
 
-def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
     """``(block op0 constant) alu other`` in one Vector instruction."""
     first = isinstance(lhs, Deferred)
     deferred, other = (lhs, rhs) if first else (rhs, lhs)
@@ -203,6 +205,17 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand
         e.over("scalar_tensor_tensor", Stream.VECTOR, [out], blocks, alu=alus, imm=[deferred.constant], flags=flags)
 
 
+def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
+    """An op with a deferred operand: ``deferrable`` allows arithmetic and scaled activations."""
+    first = readable[0]
+    if opcode in ARITHMETIC:
+        arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
+        return
+    assert isinstance(first, Deferred)
+    alu, imm = [ACTIVATION[opcode]], [first.constant]
+    e.over("activation", Stream.SCALAR, [out], [first.block], alu=alu, imm=imm)
+
+
 def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
     """Whether ``op`` (float arithmetic with a constant) can be part of ``user``'s instruction."""
     if op.opcode not in ARITHMETIC or op.shape.dtype != "f32":
@@ -212,7 +225,7 @@ def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
     return op.opcode == "multiply" and user.opcode in ACTIVATION
 
 
-def defer(op: hlo.HloOp, ins: Sequence[Operand]) -> Deferred | None:
+def defer(op: hlo.HloOp, ins: Sequence[Readable]) -> Deferred | None:
     """``op`` as a deferred operand; None when it is not a block with a constant."""
     lhs, rhs = ins
     if isinstance(lhs, Block) and isinstance(rhs, Splat):
@@ -357,11 +370,15 @@ def bitwise(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> Non
     e.over("tensor_tensor", Stream.VECTOR, [out], [_block(e, out, lhs), _block(e, out, rhs)], alu=[alu])
 
 
-def emit(e: Emitter, op: hlo.HloOp, out: Block, ins: Sequence[Operand]) -> None:
+def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) -> None:
     """Emit ``op`` from ``ins`` (blocks of out's sizes, or splats) into ``out``. Raises EVRF001 without a rule."""
     opcode = op.opcode
     dtype = hlo.shape_of(op.operands[0]).dtype
     is_float = dtype in FLOATS
+    ins = [operand for operand in readable if not isinstance(operand, Deferred)]
+    if len(ins) < len(readable):
+        _read_deferred(e, opcode, out, readable)
+        return
     if opcode == "select":
         select(e, out, ins[0], ins[1], ins[2])
     elif opcode == "convert":
@@ -374,10 +391,6 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, ins: Sequence[Operand]) -> None:
         emit_binary(e, "minimum", dtype, out, tile, ins[2])
     elif opcode == "divide" and is_float:
         divide(e, op, out, ins[0], ins[1])
-    elif opcode in ACTIVATION and is_float and isinstance(ins[0], Deferred):
-        scaled = ins[0]
-        alu, imm = [ACTIVATION[opcode]], [scaled.constant]
-        e.over("activation", Stream.SCALAR, [out], [scaled.block], alu=alu, imm=imm)
     elif opcode in ACTIVATION and is_float:
         e.over("activation", Stream.SCALAR, [out], [_block(e, out, ins[0])], alu=[ACTIVATION[opcode]], imm=[1.0])
     elif opcode == "negate":
@@ -392,8 +405,8 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, ins: Sequence[Operand]) -> None:
         else:
             e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["bitwise_not"], imm=[0.0])
     elif opcode in ("abs", "sign") or opcode in GPSIMD_UNARY:
-        imm = (op.exponent_bits.data, op.mantissa_bits.data) if opcode == "reduce-precision" else ()  # type: ignore[attr-defined]
-        _gpsimd(e, "program_unary", opcode, out, ins[0], imm=imm)
+        bits = [op.exponent_bits.data, op.mantissa_bits.data] if isinstance(op, hlo.ReducePrecisionOp) else []
+        _gpsimd(e, "program_unary", opcode, out, ins[0], imm=bits)
     elif len(ins) == 2:
         emit_binary(e, opcode, dtype, out, ins[0], ins[1])
     else:

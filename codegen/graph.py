@@ -8,8 +8,10 @@ an op keeps true by joining only the newest kernel among its operands'.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeGuard
 
 from neuronx_cc.ir import hlo
 
@@ -100,7 +102,7 @@ def squeeze(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in dims if size != 1)
 
 
-def is_view(op: hlo.Operation) -> bool:
+def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
     """True for ops that only change how an array is addressed."""
     if not isinstance(op, hlo.HloOp):
         return False
@@ -194,7 +196,7 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
         found = [member[base(operand)] for operand in op.operands if base(operand) in member]
         return max(found, key=lambda kernel: kernel.number, default=None)
 
-    def may_join(op: hlo.HloOp, kernel: Kernel, operands: tuple[hlo.SSAValue, ...]) -> bool:
+    def may_join(op: hlo.HloOp, kernel: Kernel, operands: Sequence[hlo.SSAValue]) -> bool:
         return all(
             trace(operand, kernel, member) is not None for operand in operands if member.get(base(operand)) is kernel
         )

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.builder import Affine, Block, Ring
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import base
+from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import blocks_of, copy
 from neuronx_cc.codegen.views import Atom, View, align, coalesce
 from neuronx_cc.ir import hlo
@@ -129,7 +130,7 @@ class _Gather:
             if self.row
             else 1
         )
-        rings = []
+        rings: list[Ring] = []
         for start, tiles, lanes in builder.tiles(self.count, 128):
             index_ring = builder.ring(builder.sbuf, 64, 2, "indices")
             rings.append(index_ring)
@@ -140,7 +141,7 @@ class _Gather:
         for ring in rings:
             builder.sbuf.free(ring.alloc)
 
-    def _rows(self, at: Affine, lanes: int, ring: object, rings: list[object]) -> Block:
+    def _rows(self, at: Affine, lanes: int, ring: Ring, rings: list[Ring]) -> Block:
         """Row numbers [lanes, 1]: the index, or the flattened, clamped index tuple."""
         builder = self.context.builder
         tiles = []
@@ -157,8 +158,8 @@ class _Gather:
                 flat.alloc, flat.dtype, Affine(flat.offset) + at * atom.stride, (Atom(lanes, atom.stride), Atom(1, 0))
             )
             dtype = flat.dtype if flat.dtype in ("s32", "u32") else "s32"
-            slot = builder.slot(used)  # type: ignore[arg-type]
-            tile = Block(used.alloc, dtype, slot, (Atom(lanes, 1, True), Atom(1, 4)))  # type: ignore[attr-defined]
+            slot = builder.slot(used)
+            tile = Block(used.alloc, dtype, slot, (Atom(lanes, 1, True), Atom(1, 4)))
             if dtype == flat.dtype:
                 builder.emit("dma_copy", Stream.DMA_LOAD, [tile], [source])
             else:
@@ -181,7 +182,7 @@ class _Gather:
             builder.emit("int_tensor_tensor", Stream.GPSIMD, [tiles[0]], [tiles[0], tile], ["add"])
         return tiles[0]
 
-    def _pieces(self, cut: int, step: int, at: Affine, lanes: int, rows: Block, rings: list[object]) -> None:
+    def _pieces(self, cut: int, step: int, at: Affine, lanes: int, rows: Block, rings: list[Ring]) -> None:
         builder = self.context.builder
         dims = hlo.shape_of(self.op.lhs).dims
         row_stride = self._row_stride()
@@ -223,7 +224,7 @@ class _Gather:
         return min((stride for stride in strides if stride), key=abs, default=0)
 
     @property
-    def batch_alloc(self) -> object:
+    def batch_alloc(self) -> Alloc:
         return self.context.homes[self.op.result][0].alloc
 
 

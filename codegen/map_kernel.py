@@ -17,7 +17,7 @@ from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
-from neuronx_cc.codegen.elementwise import Deferred, Emitter, Operand, Splat
+from neuronx_cc.codegen.elementwise import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, load
 from neuronx_cc.codegen.map_plan import (
@@ -344,7 +344,7 @@ class _Box:
         free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
         return replace(home, dims=(home.dims[0], *free))
 
-    def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Operand:
+    def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Readable:
         source = trace(operand, self.kernel, self.member)
         if isinstance(source, hlo.OpResult) and source.op in self.deferred:
             op = source.op
@@ -360,7 +360,7 @@ class _Box:
         return here[operand]
 
     def _reduce(
-        self, emitter: Emitter, op: hlo.ReduceOp, out: Block, ins: Sequence[Operand], row_dims: Sequence[int]
+        self, emitter: Emitter, op: hlo.ReduceOp, out: Block, ins: Sequence[Readable], row_dims: Sequence[int]
     ) -> None:
         opcode = self.context.combiners[op.to_apply.data[0]]
         source, init = ins
@@ -368,8 +368,10 @@ class _Box:
             raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
         elementwise.reduce_rows(emitter, opcode, out, source)
         dtype = op.shape.dtype
-        if not isinstance(init, Splat) or init.value != identity(opcode, dtype):
-            elementwise.emit_binary(emitter, opcode, dtype, out, out, _rows_of(init, row_dims))
+        start = _rows_of(init, row_dims)
+        assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
+        if not isinstance(start, Splat) or start.value != identity(opcode, dtype):
+            elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
 
 
 def last_uses(
@@ -427,7 +429,7 @@ def _iota_axis(op: hlo.IotaOp) -> int:
     return len(squeeze(dims[:axis])) if dims[axis] != 1 else -1
 
 
-def _rows_of(operand: Operand, row_dims: Sequence[int]) -> Operand:
+def _rows_of(operand: Readable, row_dims: Sequence[int]) -> Readable:
     if isinstance(operand, Block):
         return operand.select(row_dims)
     if isinstance(operand, Deferred):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from neuronx_cc.codegen.builder import Affine, Block, Builder
+from neuronx_cc.codegen.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -65,7 +65,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     builder.sbuf.free(turned.alloc)
 
 
-def _blocks(builder: Builder, target: Block, source: Block, rows: object, turned: object, load: Stream) -> None:
+def _blocks(builder: Builder, target: Block, source: Block, rows: Ring, turned: Ring, load: Stream) -> None:
     """``target[a, b] = source[b, a]`` in blocks of up to 512 x 512."""
     size = itemsize(source.dtype)
     for b_start, b_tiles, b_size in builder.tiles(source.dims[0].size, BLOCK):
@@ -75,9 +75,9 @@ def _blocks(builder: Builder, target: Block, source: Block, rows: object, turned
                 with builder.loop(a_tiles) as a_index:
                     a_at = a_index * a_size + a_start
                     columns = Block(
-                        turned.alloc,  # type: ignore[attr-defined]
+                        turned.alloc,
                         source.dtype,
-                        builder.slot(turned),  # type: ignore[arg-type]
+                        builder.slot(turned),
                         (Atom(LANES, 1, True), Atom(-(-a_size // LANES), b_size * size), Atom(b_size, size)),
                     )
                     part = source.index(0, b_at, b_size).index(1, a_at, a_size)
@@ -95,16 +95,16 @@ def _blocks(builder: Builder, target: Block, source: Block, rows: object, turned
                             )
 
 
-def _load_and_turn(builder: Builder, columns: Block, part: Block, rows: object, load: Stream) -> None:
+def _load_and_turn(builder: Builder, columns: Block, part: Block, rows: Ring, load: Stream) -> None:
     size = itemsize(part.dtype)
     a_size = part.dims[1].size
     for b_start, b_tiles, b_count in builder.tiles(part.dims[0].size, LANES):
         with builder.loop(b_tiles) as b_index:
             at = b_index * b_count + b_start
             tile = Block(
-                rows.alloc,  # type: ignore[attr-defined]
+                rows.alloc,
                 part.dtype,
-                builder.slot(rows),  # type: ignore[arg-type]
+                builder.slot(rows),
                 (Atom(b_count, 1, True), Atom(a_size, size)),
             )
             builder.emit("dma_copy", load, [tile], [part.index(0, at, b_count)])
