@@ -11,9 +11,10 @@ CAPACITY = 4096
 ALIGNMENT = 64
 
 
-def touch(alloc: Alloc) -> None:
+def touch(alloc: Alloc, count: int) -> None:
+    """Write all of ``alloc`` with the ``count``-th instruction of VECTOR."""
     instr = Instr("nop", Stream.VECTOR)
-    alloc.accesses.append(Access(Stream.VECTOR, True, 0, alloc.hi - alloc.lo, (0, 1), (), 1, (), instr))
+    alloc.accesses.append(Access(Stream.VECTOR, True, 0, alloc.hi - alloc.lo, (0, 1), (), count, (), instr))
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
@@ -26,8 +27,8 @@ def test_random_lifetimes(data: st.DataObject) -> None:
         if live and data.draw(st.booleans()):
             alloc = live.pop(data.draw(st.integers(0, len(live) - 1)))
             if data.draw(st.integers(0, 3)):
-                touch(alloc)
                 owners.append(alloc)
+                touch(alloc, len(owners))
             arena.free(alloc)
             continue
         nbytes = data.draw(st.integers(1, 1500))
@@ -43,7 +44,7 @@ def test_random_lifetimes(data: st.DataObject) -> None:
         # byte by byte, the last owner that was accessed is known
         for byte in range(new.lo, new.hi, ALIGNMENT):
             last = next((old for old in reversed(owners) if old.lo <= byte < old.hi), None)
-            assert last is None or last in new.previous
+            assert last is None or new.inherited[Stream.VECTOR, ()] >= last.accesses[-1].count
         live.append(new)
     assert arena.used == sum(alloc.hi - alloc.lo for alloc in live)
     assert arena.peak >= max((alloc.hi for alloc in live), default=0)
