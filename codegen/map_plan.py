@@ -83,7 +83,7 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
             if lanes is not None and lanes.axis < row_axes:
                 votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
     if votes:
-        return max(votes, key=lambda lanes: votes[lanes])
+        return max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
     if (not kernel.rows and kernel.reduced) or not kernel.shape:
         return None
     largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
