@@ -44,9 +44,11 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
         context.homes[argument] = [context.variable(name, "input", shape.dtype, shape.dims, index)]
     results = _results(entry)
     targets = []
+    donated = {alias.output_index[0] if alias.output_index else 0: alias.parameter for alias in module.aliases}
     for index, value in enumerate(results):
         shape = hlo.shape_of(value)
-        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index)
+        alias = donated.get(index, -1)
+        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index, alias)
         targets.append(target)
         if not isinstance(value, hlo.OpResult) or is_view(value.op) or isinstance(value.op, hlo.ConstantOp):
             pass  # copied at the end

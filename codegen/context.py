@@ -50,11 +50,13 @@ class Context:
 
     # ---- variables -------------------------------------------------------------------------------------------
 
-    def variable(self, name: str, kind: str, dtype: str, dims: tuple[int, ...], index: int = -1) -> View:
+    def variable(
+        self, name: str, kind: str, dtype: str, dims: tuple[int, ...], index: int = -1, alias: int = -1
+    ) -> View:
         """Reserve HBM for a named buffer that lives as long as the program."""
         nbytes = prod(dims) * hlo.itemsize(dtype)
         alloc = self._hbm(nbytes, name)
-        self.builder.program.variables.append(Variable(name, kind, alloc.lo, nbytes, dtype, dims, index))
+        self.builder.program.variables.append(Variable(name, kind, alloc.lo, nbytes, dtype, dims, index, alias))
         return linear(alloc, alloc.lo, dtype, dims)
 
     def _hbm(self, nbytes: int, name: str) -> Alloc:

@@ -222,7 +222,8 @@ class _Box:
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         loops = self._loops(self._tile_elements(room // (2 * alive)))
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
-        self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
+        # a third buffer hides the latency of stores
+        self.pool.buffers = max(1, min(3, room // (alive * tile))) if loops else 1
         self._nest(loops, {}, self.blocks)
         self.pool.free()
 
@@ -231,7 +232,7 @@ class _Box:
         streamed = any(block.alloc.space is Space.HBM and block.dims[0].stride for block in self.blocks.values())
         live = len(self.kernel.ops) + len(self.inputs) + 2
         whole = prod(self.sizes)
-        room = min(65536, int(self.builder.sbuf.largest_gap() * 0.7))
+        room = min(98304, int(self.builder.sbuf.largest_gap() * 0.7))
         if streamed and whole * 4 > STREAM_TILE_BYTES * 2:
             return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4, most))
         fits = max(1, min(room // (4 * min(live, 12)), most))

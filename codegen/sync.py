@@ -80,6 +80,10 @@ class Access:
     loops: tuple[Frame, ...]
     """Open loops around it, outermost first."""
     instr: Instr
+    pitch: int = 0
+    """Of an HBM access made of equal rows at equal distance: that distance; 0 for other forms."""
+    run: int = 0
+    """Bytes from the start to the end of one such row."""
     rotations: frozenset[tuple[int, int]] = frozenset()
     """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
 
@@ -108,6 +112,29 @@ def hull(ref: Ref, base: int) -> tuple[int, int, tuple[int, int]]:
     return low, high + itemsize(ref.dtype), parts
 
 
+def rows_of(ref: Ref) -> tuple[int, int]:
+    """(pitch, run) of an HBM operand: its largest stride and the bytes that the other dims span.
+
+    (0, 0) where a row would reach into the next one.
+    """
+    if ref.space is not Space.HBM:
+        return 0, 0
+    strides = [(stride, count) for count, stride in ref.dims if count > 1]
+    if not strides or min(strides)[0] < 0:
+        return 0, 0
+    pitch = max(strides)[0]
+    run = itemsize(ref.dtype) + sum((count - 1) * stride for stride, count in strides if stride != pitch)
+    return (pitch, run) if run <= pitch and [stride for stride, _ in strides].count(pitch) == 1 else (0, 0)
+
+
+def _interleaved(a: Access, b: Access, shift: int, moving: list[int]) -> bool:
+    """Whether rows of equal pitch never meet, with ``a`` moved by ``shift`` bytes and either by ``moving`` strides."""
+    if not a.pitch or a.pitch != b.pitch or any(stride % a.pitch for stride in moving):
+        return False
+    distance = (b.lo - a.lo - shift) % a.pitch
+    return distance >= a.run and distance + b.run <= a.pitch
+
+
 class Synchroniser:
     """Computes the waits; the builder calls ``access``, ``open_loop``, ``close_loop`` and ``resolve``."""
 
@@ -129,7 +156,8 @@ class Synchroniser:
         found: list[PendingWait] = []
         for alloc, ref, write in operands:
             lo, hi, parts = hull(ref, alloc.lo)
-            access = Access(stream, write, lo, hi, parts, ref.coefs, 0, loops, instr, self._rotations(ref))
+            pitch, run = rows_of(ref)
+            access = Access(stream, write, lo, hi, parts, ref.coefs, 0, loops, instr, pitch, run, self._rotations(ref))
             accesses.append((alloc, access))
             for (awaited, open_loops), count in alloc.inherited.items():
                 if not self._ordered_by_engine(awaited, stream):
@@ -173,7 +201,12 @@ class Synchroniser:
         common = tuple(coef for coef in a.coefs if coef in b.coefs)
         a_lo, a_hi = self._expanded(a, common)
         b_lo, b_hi = self._expanded(b, common)
-        return a_lo < b_hi and b_lo < a_hi
+        if a_lo >= b_hi or b_lo >= a_hi:
+            return False
+        moving = [
+            stride for coefs in (a.coefs, b.coefs) for register, stride in coefs if (register, stride) not in common
+        ]
+        return not _interleaved(a, b, 0, moving)
 
     def _add(self, alloc: Alloc, new: Access) -> None:
         """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
@@ -269,15 +302,21 @@ class Synchroniser:
             e_lo, e_hi = self._expanded(earlier)
             l_lo, l_hi = self._expanded(later)
             return 1 if e_lo < l_hi and l_lo < e_hi else 0
+        moving = [stride for coefs in (earlier.coefs, later.coefs) for reg, stride in coefs if reg != loop.register]
         if step_e == 0:
-            return 1 if e_lo < l_hi and l_lo < e_hi else 0
+            return 1 if e_lo < l_hi and l_lo < e_hi and not _interleaved(earlier, later, 0, moving) else 0
         # earlier at iteration i - d lies d * step lower; find the first d with an overlap
         for distance in range(1, min(loop.count, 65)):
             shift = -distance * step_e
-            if e_lo + shift < l_hi and l_lo < e_hi + shift:
+            near = e_lo + shift < l_hi and l_lo < e_hi + shift
+            if near and not _interleaved(earlier, later, shift, moving):
                 return distance
         extent = max(e_hi, l_hi) - min(e_lo, l_lo)
-        return 0 if extent <= 64 * abs(step_e) or loop.count <= 65 else 1
+        within = earlier.pitch and earlier.pitch == later.pitch and loop.count * abs(step_e) <= earlier.pitch
+        disjoint_rows = (
+            within and max(earlier.run, later.run) <= abs(step_e) and not any(s % earlier.pitch for s in moving)
+        )
+        return 0 if extent <= 64 * abs(step_e) or loop.count <= 65 or disjoint_rows else 1
 
     def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
         """Replace the loop's accesses by their hull over all iterations, at the last one's position."""
@@ -292,6 +331,8 @@ class Synchroniser:
                     reach = stride * (self.register_range[register] - 1)
                     lo, hi = min(lo, lo + reach), max(hi, hi + reach)
             coefs = tuple(coef for coef in access.coefs if coef[0] not in registers)
+            moved = [stride for register, stride in access.coefs if register in registers]
+            pitch = access.pitch if access.pitch and not any(stride % access.pitch for stride in moved) else 0
             count = access.count + (loop.count - 1) * loop.finished.get(access.stream, 0)
             key = (access.stream, access.write, coefs, access.partitions, access.rotations)
             old = merged.get(key)
@@ -306,9 +347,13 @@ class Synchroniser:
                     count,
                     tuple(frame for frame in access.loops if frame is not loop),
                     access.instr,
+                    pitch,
+                    access.run,
                     access.rotations,
                 )
             else:
+                if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
+                    old.pitch = 0
                 old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
                 old.instr = access.instr
         alloc.accesses = outer + list(merged.values())

@@ -152,7 +152,7 @@ class Variable:
     index: int = -1
     """Parameter or result number, or the index of a constant's data."""
     alias: int = -1
-    """For outputs: the parameter whose buffer this output reuses, or -1."""
+    """For outputs: the parameter whose buffer the caller gave up for this output, or -1."""
 
 
 @dataclass(slots=True)
