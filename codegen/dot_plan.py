@@ -98,6 +98,7 @@ class DotPlan:
         self.pe_dtype = _pe_dtype(self._source(op.lhs)[1], self._source(op.rhs)[1])
         self.tf32 = op.algorithm is not None and "tf32" in op.algorithm.data
         self.rings: list[Ring] = []
+        self._tile_rings: dict[tuple[str, int], Ring] = {}
         self.psum_rings: list[Ring] = []
         self.emitter = Emitter(self.builder, lambda like, dtype: like)
 

@@ -11,6 +11,7 @@ import numpy as np
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Segment, Side
 from neuronx_cc.codegen.map_plan import is_given
+from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
@@ -187,18 +188,7 @@ class DotStaging(DotPlan):
         if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
             self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
         ring = self._tile_rings[key]
-        stride = itemsize(dtype)
-        atoms = []
-        for size in reversed(sizes):
-            atoms.append(Atom(size, stride))
-            stride *= size
-        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *reversed(atoms)))
-
-    @property
-    def _tile_rings(self) -> dict[tuple[str, int], Ring]:
-        if not hasattr(self, "_rings_by_key"):
-            self._rings_by_key: dict[tuple[str, int], Ring] = {}
-        return self._rings_by_key
+        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
     def _transposed(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
         """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""

@@ -14,6 +14,7 @@ from neuronx_cc.codegen.builder import Affine, Block, Ring
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import blocks_of, copy
 from neuronx_cc.codegen.views import Atom, View, align, coalesce
 from neuronx_cc.ir import hlo
@@ -205,12 +206,8 @@ class _Gather:
                 nbytes = prod(atom.size for atom in row) * itemsize(self.view.dtype)
                 ring = builder.ring(builder.sbuf, nbytes, 2, "gathered rows")
                 rings.append(ring)
-                stride = itemsize(self.view.dtype)
-                free = []
-                for atom in reversed(row):
-                    free.append(Atom(atom.size, stride))
-                    stride *= atom.size
-                tile = Block(ring.alloc, self.view.dtype, builder.slot(ring), (Atom(lanes, 1, True), *reversed(free)))
+                free = dense([atom.size for atom in row], self.view.dtype)
+                tile = Block(ring.alloc, self.view.dtype, builder.slot(ring), (Atom(lanes, 1, True), *free))
                 source = Block(self.view.alloc, self.view.dtype, offset, (Atom(total_rows, row_stride), *row))
                 builder.emit("dma_gather", Stream.DMA_DYNAMIC, [tile], [source, rows], flags=["clamp"])
                 target = Block(

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.elementwise import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
+from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
@@ -218,14 +219,9 @@ class _Reduce:
         copy(self.builder, target, total, Stream.DMA_STORE)
 
     def _tile(self, sizes: list[int], dtype: str, lanes: int, name: str, count: int) -> Block:
-        stride = itemsize(dtype)
-        ring = self.builder.ring(self.builder.sbuf, prod(sizes) * stride, count, name)
+        ring = self.builder.ring(self.builder.sbuf, prod(sizes) * itemsize(dtype), count, name)
         self.rings.append(ring)
-        atoms = []
-        for size in reversed(sizes):
-            atoms.append(Atom(size, stride))
-            stride *= size
-        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *reversed(atoms)))
+        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
     def _scratch(self, like: Block, dtype: str) -> Block:
         return self._tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size, "scratch", 1)
