@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
 
@@ -79,6 +79,10 @@ FREE = frozenset(["constant", "iota"])
 
 MAX_ROWS_WITH_BIAS = 256
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
+STREAMED_ELEMENTS = 1 << 20
+"""Elements from which values go through HBM, so that reading one once for several results pays."""
+MAX_SHARED_OPS = 24
+"""Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
 MAX_REDUCED_ROW = 12288
 """Elements of a row that a map kernel may reduce: two tiles of it and temporaries fit a partition."""
 
@@ -185,12 +189,56 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
     """Kernels of ``computation`` in execution order. ``combiner_of``: computation -> opcode of a simple combiner."""
     kernels: list[Kernel] = []
     member: dict[hlo.SSAValue, Kernel] = {}
+    readers: dict[hlo.SSAValue, list[Kernel]] = {}
+    """Base value -> map kernels with a large iteration space that read it."""
+
+    def note_reads(op: hlo.HloOp, kernel: Kernel) -> None:
+        if kernel.is_map and prod(kernel.shape) >= STREAMED_ELEMENTS:
+            for operand in op.operands:
+                readers.setdefault(base(operand), []).append(kernel)
+
+    def sibling(op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
+        """A kernel behind all of ``op``'s producers that streams one of its operands already."""
+        least = producer.number if producer is not None else -1
+        for operand in op.operands:
+            for kernel in reversed(readers.get(base(operand), [])):
+                fits = kernel.number > least and kernel.shape == dims and len(kernel.ops) < MAX_SHARED_OPS
+                if fits and may_join(op, kernel, op.operands):
+                    return kernel
+        return None
+
+    def absorb(op: hlo.HloOp, kernel: Kernel) -> None:
+        """Move the kernels of ``op``'s other operands into ``kernel`` where nothing else reads them yet."""
+        for operand in op.operands:
+            other = member.get(base(operand))
+            if other is None or other is kernel or not other.is_map or other.shape != kernel.shape or other.reduced:
+                continue
+            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS:
+                continue
+            users = {use.operation for part in other.ops for use in _reads(part.results[0])}
+            if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):
+                continue
+            for part in other.ops:
+                member[part.results[0]] = kernel
+            reads = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own(other)]
+            if all(trace(x, kernel, member) is not None for x in reads):
+                kernel.ops[:0] = other.ops
+                for part in other.ops:
+                    note_reads(part, kernel)
+                other.ops = []
+            else:
+                for part in other.ops:
+                    member[part.results[0]] = other
+
+    def own(kernel: Kernel) -> set[hlo.SSAValue]:
+        return {part.results[0] for part in kernel.ops}
 
     def new(op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> None:
         kernel = Kernel(len(kernels), [op], shape, reduced, is_map)
         kernels.append(kernel)
         for result in op.results:
             member[result] = kernel
+        note_reads(op, kernel)
 
     def newest(op: hlo.HloOp) -> Kernel | None:
         found = [member[base(operand)] for operand in op.operands if base(operand) in member]
@@ -225,9 +273,12 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
                 and (dims == kernel.shape or (kernel.reduced and dims == kernel.rows))
                 and may_join(op, kernel, op.operands)
             )
-            if joins and kernel is not None:
-                kernel.ops.append(op)
-                member[op.result] = kernel
+            home = kernel if joins else sibling(op, dims, kernel)
+            if home is not None:
+                absorb(op, home)
+                home.ops.append(op)
+                member[op.result] = home
+                note_reads(op, home)
             else:
                 new(op, True, dims)
             continue
@@ -253,7 +304,19 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
                     new(op, True, dims, count)
                 continue
         new(op, False)
-    return by_depth(kernels, member)
+    return by_depth([kernel for kernel in kernels if kernel.ops], member)
+
+
+def _reads(value: hlo.SSAValue) -> list[Any]:
+    """Uses of ``value``, also through views of it."""
+    found: list[Any] = []
+    for use in value.uses:
+        found += _reads(use.operation.results[0]) if is_view(use.operation) else [use]
+    return found
+
+
+def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel | None:
+    return member.get(op.results[0]) if op.results else None
 
 
 def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel]) -> list[Kernel]:
