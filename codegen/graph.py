@@ -2,8 +2,9 @@
 
 Elementwise ops and reductions of trailing dims over one iteration space form a *map* kernel; every
 other computing op is a kernel of its own; reshape, transpose, broadcast, slice, reverse and bit
-casts are views and belong to no kernel. A kernel depends only on kernels of smaller number, which
-an op keeps true by joining only the newest kernel among its operands'.
+casts are views and belong to no kernel. A kernel depends only on kernels of smaller number: an op
+joins the newest kernel among its operands' (or a newer one that reads the same large operand), and
+that kernel takes in the others' that nothing else reads yet.
 """
 
 from __future__ import annotations
