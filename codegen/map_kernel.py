@@ -222,8 +222,9 @@ class _Box:
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         loops = self._loops(self._tile_elements(room // (2 * alive)))
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
-        # a third buffer hides the latency of stores
-        self.pool.buffers = max(1, min(3, room // (alive * tile))) if loops else 1
+        self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
+        if loops and 3 * alive * tile <= room * 0.6:
+            self.pool.buffers = 3  # hides the latency of stores
         self._nest(loops, {}, self.blocks)
         self.pool.free()
 
