@@ -4,24 +4,13 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
-
-ASSOCIATIVE = frozenset(["add", "multiply", "maximum", "minimum", "and", "or", "xor"])
+from neuronx_cc.passes.values import computation_kind
 
 
 def simple_combiners(module: hlo.HloModule) -> dict[str, str]:
     """Computation name -> opcode, for computations of the form ``op(parameter, parameter)`` with an associative op."""
-    found = {}
-    for computation in module.computations():
-        root = computation.root
-        if (
-            isinstance(root, hlo.OpResult)
-            and isinstance(root.op, hlo.HloOp)
-            and root.op.opcode in ASSOCIATIVE
-            and set(root.op.operands) == set(computation.block.args)
-            and len(computation.block.args) == 2
-        ):
-            found[computation.computation_name] = root.op.opcode
-    return found
+    kinds = {body.computation_name: computation_kind(body) for body in module.computations()}
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
 def identity(opcode: str, dtype: str) -> float | None:

@@ -13,11 +13,12 @@ import numpy as np
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder
 from neuronx_cc.codegen.combiners import simple_combiners
-from neuronx_cc.codegen.graph import base, is_view, squeeze
+from neuronx_cc.codegen.graph import base, is_view
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.views import Atom, View, linear
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 
@@ -113,9 +114,7 @@ class Context:
         if not isinstance(value, hlo.OpResult) or not isinstance(value.op, hlo.ConstantOp):
             return None
         array = self.module.constants[value.op.value.data]
-        if array.size == 0 or (
-            array.size > 1 and any(stride and dim > 1 for stride, dim in zip(array.strides, array.shape, strict=True))
-        ):
+        if array.size != 1 and not is_splat(array):
             return None
         item = array[(0,) * array.ndim]
         return int(item) if hlo.shape_of(value).dtype not in hlo.FLOATS else float(item)
@@ -164,9 +163,7 @@ class Context:
     def _constant_home(self, op: hlo.ConstantOp) -> View:
         array = self.module.constants[op.value.data]
         dims = op.shape.dims
-        if array.size > 1 and all(
-            stride == 0 or dim == 1 for stride, dim in zip(array.strides, array.shape, strict=True)
-        ):
+        if is_splat(array):
             scalar = self.constant(np.asarray(array[(0,) * array.ndim]), op.shape.dtype)
             return scalar.broadcast(dims, ())
         return self.constant(array, op.shape.dtype, op.loc.name)
@@ -272,6 +269,3 @@ def squeezed(view: View) -> View:
     return View(
         view.alloc, view.dtype, view.offset, tuple(atoms for atoms in view.dims if prod(a.size for a in atoms) > 1)
     )
-
-
-__all__ = ["Block", "Context", "apply_view", "squeeze", "squeezed"]

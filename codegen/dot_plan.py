@@ -66,7 +66,7 @@ class Side:
 
 @dataclass(slots=True)
 class Segment:
-    """A part of k: ``lanes`` elements on the partitions, in ``chunks`` tuples of the other k dims."""
+    """A part of k: ``lanes`` elements on the partitions, in ``outer`` steps, for each tuple of the other k dims."""
 
     start: int
     """First index along the lane dim (only cut when k is one dim)."""

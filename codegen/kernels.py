@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from neuronx_cc.codegen import indexed_kernel, movement_kernel, reduce_kernel
-from neuronx_cc.codegen.context import Context
 
 LOWERINGS: dict[str, Callable[..., None]] = {
     "bitcast-convert": movement_kernel.bitcast_convert,
@@ -15,5 +14,3 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "reduce": reduce_kernel.lower,
 }
 """opcode -> ``lower(context, op, step)``, which gives the op's results homes."""
-
-__all__ = ["LOWERINGS", "Context"]

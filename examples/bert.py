@@ -10,8 +10,11 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from layers import layer_norm, linear
 from lowering import Array, Model
+
+EPSILON = 1e-12
+"""Added to the variance in layer norms."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +29,6 @@ class Config:
     sequence: int = 128
     batch: int = 1
     seed: int = 0
-
-
-def layer_norm(x: Any, weights: dict[str, Any]) -> Any:
-    """Normalise the last dimension to mean 0 and variance 1, then scale and shift."""
-    mean = jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
-    return (x - mean) * lax.rsqrt(variance + 1e-12) * weights["gain"] + weights["bias"]
-
-
-def linear(x: Any, weights: dict[str, Any]) -> Any:
-    """``x @ kernel + bias``."""
-    return x @ weights["kernel"] + weights["bias"]
 
 
 def attention(x: Any, bias: Any, weights: dict[str, Any], heads: int) -> Any:
@@ -58,12 +49,12 @@ def forward(weights: dict[str, Any], tokens: Any, types: Any, mask: Any, heads: 
     ``tokens``, ``types`` and ``mask`` are [batch, sequence] s32; a mask of 0 marks padding.
     """
     embedded = weights["tokens"][tokens] + weights["positions"][: tokens.shape[1]] + weights["types"][types]
-    x = layer_norm(embedded, weights["ln"])
+    x = layer_norm(embedded, weights["ln"], EPSILON)
     bias = (1 - mask[:, None, None, :].astype(jnp.float32)) * np.float32(-1e4)
     for layer in weights["layers"]:
-        x = layer_norm(x + attention(x, bias, layer["attention"], heads), layer["ln1"])
+        x = layer_norm(x + attention(x, bias, layer["attention"], heads), layer["ln1"], EPSILON)
         hidden = jax.nn.gelu(linear(x, layer["up"]), approximate=False)
-        x = layer_norm(x + linear(hidden, layer["down"]), layer["ln2"])
+        x = layer_norm(x + linear(hidden, layer["down"]), layer["ln2"], EPSILON)
     return x, jnp.tanh(linear(x[:, 0], weights["pooler"]))
 
 

@@ -11,7 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from layers import layer_norm, linear
 from lowering import Array, Model
+
+EPSILON = 1e-5
+"""Added to the variance in layer norms."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +30,6 @@ class Config:
     sequence: int = 128
     batch: int = 1
     seed: int = 0
-
-
-def layer_norm(x: Any, weights: dict[str, Any]) -> Any:
-    """Normalise the last dimension to mean 0 and variance 1, then scale and shift."""
-    mean = jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
-    return (x - mean) * lax.rsqrt(variance + 1e-5) * weights["gain"] + weights["bias"]
-
-
-def linear(x: Any, weights: dict[str, Any]) -> Any:
-    """``x @ kernel + bias``."""
-    return x @ weights["kernel"] + weights["bias"]
 
 
 def attention(x: Any, weights: dict[str, Any], heads: int) -> Any:
@@ -59,10 +51,10 @@ def forward(weights: dict[str, Any], tokens: Any, heads: int) -> Any:
     """Logits [batch, sequence, vocabulary] f32 of tokens [batch, sequence] s32."""
     x = weights["wte"][tokens] + weights["wpe"][: tokens.shape[1]]
     for layer in weights["layers"]:
-        x = x + attention(layer_norm(x, layer["ln1"]), layer["attention"], heads)
-        hidden = jax.nn.gelu(linear(layer_norm(x, layer["ln2"]), layer["up"]), approximate=True)
+        x = x + attention(layer_norm(x, layer["ln1"], EPSILON), layer["attention"], heads)
+        hidden = jax.nn.gelu(linear(layer_norm(x, layer["ln2"], EPSILON), layer["up"]), approximate=True)
         x = x + linear(hidden, layer["down"])
-    return layer_norm(x, weights["ln"]) @ weights["wte"].T
+    return layer_norm(x, weights["ln"], EPSILON) @ weights["wte"].T
 
 
 def build(config: Config = Config()) -> Model:

@@ -12,6 +12,13 @@ import numpy as np
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
 
+def is_splat(array: np.ndarray[Any, Any]) -> bool:
+    """Whether ``array`` is one element repeated by strides of zero (more than one element, none of them copied)."""
+    return array.size > 1 and all(
+        stride == 0 or dim == 1 for stride, dim in zip(array.strides, array.shape, strict=True)
+    )
+
+
 class ConstantPool:
     """Arrays by digest of element type, dims and bytes. Stored arrays are read-only and C-contiguous."""
 
@@ -25,9 +32,7 @@ class ConstantPool:
         """
         if array.dtype != NUMPY_DTYPE[dtype]:
             raise TypeError(f"constant of {array.dtype} offered as {dtype}")
-        splat = array.size > 1 and all(
-            stride == 0 or dim == 1 for stride, dim in zip(array.strides, array.shape, strict=True)
-        )
+        splat = is_splat(array)
         # processors have instructions for SHA-256: over twice as fast as BLAKE2 there
         digest = hashlib.sha256(f"{dtype}{array.shape}{splat}".encode())
         if splat:
