@@ -12,6 +12,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, insert_before, ops_of, replace
+from neuronx_cc.passes.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.calls import called_names, property_names
 from neuronx_cc.passes.dce import remove_uncalled
 from neuronx_cc.passes.manager import PassContext
@@ -91,29 +92,11 @@ def _inline_map(inliner: _Inliner, op: hlo.HloOp) -> None:
     """The scalar body, applied to whole arrays; a body with non-elementwise ops is left for the operator check."""
     (name,) = called_names(op)
     body = inliner.body(op, name)
-    if not all(_is_elementwise(inner) for inner in ops_of(body.block)):
+    if not is_elementwise(body):
         return
-    dims = op.shape.dims
-    values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(body.block.args, op.operands, strict=True))
-    block = op.parent
-    assert block is not None
-    for inner in ops_of(body.block):
-        result_type = hlo.array_type(inner.shape.dtype, dims)
-        scalar = isinstance(inner, hlo.ConstantOp)
-        operands = [values[operand] for operand in inner.operands]
-        copied = copy_op(inner, operands, inner.results[0].type if scalar else result_type)
-        block.insert_op_before(copied, op)
-        value: hlo.SSAValue = copied.results[0]
-        if scalar and dims:
-            value = insert_before(op, hlo.BroadcastOp, (value,), result_type, op.loc, {"dimensions": hlo.IntsAttr(())})
-        values[inner.results[0]] = value
+    (value,) = apply_body(op, body, op.operands, op.shape.dims)
     inliner.references[name] -= 1
-    replace(op, values[body.root])
-
-
-def _is_elementwise(op: hlo.HloOp) -> bool:
-    kinds = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp, hlo.ConstantOp)
-    return isinstance(op, kinds) and isinstance(op.results[0].type, hlo.ArrayType) and op.shape.rank == 0
+    replace(op, value)
 
 
 def _forward_operand(inliner: _Inliner, op: hlo.HloOp) -> None:

@@ -1,0 +1,49 @@
+"""Applies a scalar computation (of a map, reduction, window, scatter or sort) to whole arrays, element by element."""
+
+from collections.abc import Sequence
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of
+
+ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp, hlo.ConstantOp)
+
+
+def is_elementwise(body: hlo.ComputationOp) -> bool:
+    """Whether every op of ``body`` maps scalars to a scalar; a root tuple of such is allowed."""
+    return all(
+        _is_scalar(op) or (isinstance(op, hlo.TupleOp) and op.results[0] is body.root) for op in ops_of(body.block)
+    )
+
+
+def _is_scalar(op: hlo.HloOp) -> bool:
+    return isinstance(op, ELEMENTWISE) and isinstance(op.results[0].type, hlo.ArrayType) and op.shape.rank == 0
+
+
+def apply_body(
+    anchor: hlo.HloOp, body: hlo.ComputationOp, operands: Sequence[hlo.SSAValue], dims: tuple[int, ...]
+) -> list[hlo.SSAValue]:
+    """Insert ``body`` above ``anchor`` with each scalar replaced by an array of ``dims``; returns its results.
+
+    ``operands``: arrays of ``dims``, one for each parameter. ``body`` must be ``is_elementwise``.
+    """
+    values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(body.block.args, operands, strict=True))
+    block = anchor.parent
+    assert block is not None
+    root = body.root
+    roots = [root]
+    for op in ops_of(body.block):
+        if isinstance(op, hlo.TupleOp):
+            roots = list(op.operands)
+            continue
+        result_type = hlo.array_type(op.shape.dtype, dims)
+        scalar = isinstance(op, hlo.ConstantOp)
+        copied = copy_op(
+            op, [values[operand] for operand in op.operands], op.results[0].type if scalar else result_type
+        )
+        block.insert_op_before(copied, anchor)
+        value: hlo.SSAValue = copied.results[0]
+        if scalar and dims:
+            spread = {"dimensions": hlo.IntsAttr(())}
+            value = insert_before(anchor, hlo.BroadcastOp, (value,), result_type, anchor.loc, spread)
+        values[op.results[0]] = value
+    return [values[result] for result in roots]
