@@ -1,4 +1,4 @@
-"""One sampling step of a denoising diffusion model (Ho et al. 2020, algorithm 2): remove predicted noise, add fresh noise.
+"""One sampling step of a denoising diffusion model (Ho et al. 2020, algorithm 2): predict noise, remove it, add fresh.
 
 The noise predictor is a U-Net for 64 x 64 images with a sinusoidal embedding of the time step; the fresh noise comes
 from ``jax.random.normal`` on a key that is an input, and the next key is an output.

@@ -1,7 +1,7 @@
 """A Mamba language model (Gu and Dao 2023) of the 130M size: selective state spaces by an associative scan.
 
-Each block projects to twice the inner width, convolves over time per feature, scans ``h = a h + b x`` over the sequence with
-``lax.associative_scan``, gates and projects back.
+Each block projects to twice the inner width, convolves over time per feature, scans ``h = a h + b x`` over the sequence
+with ``lax.associative_scan``, gates and projects back.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """A mixture of experts: top-2 routing of 512 tokens over 8 gated feed-forward networks with a fixed capacity each.
 
-The router's ``top_k`` picks experts, a running count gives each token its place in its expert's buffer, a scatter fills the
-buffers (tokens beyond the capacity are dropped), batched products apply the experts, a gather brings the results back.
+The router's ``top_k`` picks experts, a running count gives each token its place in its expert's buffer, a scatter fills
+the buffers (tokens beyond the capacity are dropped), batched products apply the experts, a gather brings the results
+back.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A two-layer recurrent language model, LSTM or GRU, under ``lax.scan``: logits after every token.
 
-The default is the medium network of the published regularisation study: 650 features, vocabulary 10,000; the sequence is
+The default has the sizes of the medium network of Zaremba et al. 2014: 650 features, vocabulary 10,000; the sequence is
 scanned one token at a time, so the program keeps a loop.
 """
 

@@ -1,7 +1,7 @@
 """ResNet-50 on 224 x 224 images: the forward pass with running statistics, or a training step with batch statistics.
 
-Bottleneck blocks with the stride on the 3 x 3 convolution, batch normalisation after every convolution. The training step
-is SGD with momentum on the cross-entropy; parameters, momentum and running statistics are donated.
+Bottleneck blocks with the stride on the 3 x 3 convolution, batch normalisation after every convolution. The training
+step is SGD with momentum on the cross-entropy; parameters, momentum and running statistics are donated.
 """
 
 from dataclasses import dataclass
