@@ -1,4 +1,5 @@
-# Needs make and Python 3.11 or newer with its venv module; everything else is installed into .venv.
+# Needs make and Python 3.11 or newer with its venv module; everything else is installed into .venv. With a C++
+# compiler, the native parts (setup.py) are built, and rebuilt when their sources change.
 #
 #   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
 #   make test      the tests, without those marked slow (full-size models)
@@ -15,6 +16,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PACKAGES := hlo_import ir passes codegen runtime driver
 FARM := build/typing/neuronx_cc
+NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
 .PHONY: demo test test-all lint style types farm format bench clean setup
 .DELETE_ON_ERROR:
@@ -52,7 +54,7 @@ farm:
 	@ln -sfn ../../../driver/neuronx_cc/__init__.py $(FARM)/__init__.py
 	@for p in $(PACKAGES); do ln -sfn ../../../$$p $(FARM)/$$p; done
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"; exit 1; }

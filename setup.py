@@ -1,0 +1,81 @@
+"""The native parts of the package; everything else about it is in pyproject.toml.
+
+Each extension is optional: without a compiler the package installs without it, and the Python code beside the sources
+says what is missing. A compile error of our own looks the same to pip, so tests assert under ``CI=true`` that every
+extension was built. No flag depends on the machine that builds: code for newer processors is compiled on its own
+(``Library.levels``) and chosen when the library is loaded.
+"""
+
+import os
+import platform
+from glob import glob
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
+# one rounding for each operation written, whatever the processor: results must not depend on it
+FLOAT_FLAGS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+LINK_FLAGS = ["-static-libstdc++", "-static-libgcc"] if platform.system() == "Linux" else []
+
+AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mprefer-vector-width=512"]
+LEVELS = {"base": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    LEVELS |= {"avx2": AVX2, "avx512": AVX512}
+
+
+class Library(Extension):
+    """A shared library with a C interface, loaded by ctypes; no Python module.
+
+    The ``leveled`` sources are compiled once for each level of ``LEVELS``, with the macro ``LEVEL`` set to its name.
+    """
+
+    def __init__(self, name: str, sources: list[str], leveled: list[str], **options) -> None:
+        super().__init__(name, sources, **options)
+        self.leveled = leveled
+
+
+class Build(build_ext):
+    """Names libraries plainly and compiles their leveled sources."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        if any(isinstance(ext, Library) and fullname.split(".")[-1] == ext.name.split(".")[-1] for ext in EXTENSIONS):
+            return os.path.join(*fullname.split(".")) + ".so"
+        return super().get_ext_filename(fullname)
+
+    def build_extension(self, ext: Extension) -> None:
+        if isinstance(ext, Library):
+            ext.extra_objects = []
+            for level, flags in LEVELS.items():
+                ext.extra_objects += self.compiler.compile(
+                    ext.leveled,
+                    output_dir=os.path.join(self.build_temp, level),
+                    macros=[*ext.define_macros, ("LEVEL", level)],
+                    include_dirs=ext.include_dirs,
+                    extra_postargs=[*ext.extra_compile_args, *flags],
+                    depends=ext.depends,
+                )
+        super().build_extension(ext)
+
+
+def files(pattern: str) -> list[str]:
+    return sorted(glob(pattern))
+
+
+EXTENSIONS = [
+    Library(
+        "neuronx_cc.runtime.native.libcore",
+        [name for name in files("runtime/native/*.cpp") if "/level_" not in name],
+        leveled=files("runtime/native/level_*.cpp"),
+        depends=["setup.py", *files("runtime/native/*.h")],
+        define_macros=[("HAVE_LEVELS", str(int(len(LEVELS) > 1)))],
+        extra_compile_args=[*FLAGS, *FLOAT_FLAGS],
+        extra_link_args=[*LINK_FLAGS, "-pthread"],
+        language="c++",
+        optional=True,
+    ),
+]
+
+# the extensions use the limited API or no Python at all: one wheel for all versions of Python
+setup(ext_modules=EXTENSIONS, cmdclass={"build_ext": Build}, options={"bdist_wheel": {"py_limited_api": "cp311"}})
