@@ -11,8 +11,6 @@ ABI = 1
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
-    "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall the package (in a checkout: make setup)"
-)
 
 
 @cache
