@@ -34,6 +34,7 @@ PASSES = {
         "dedupe_computations",
         "dissolve_tuples",
         "expand_argument_reductions",
+        "expand_batch_norm",
         "fold_constants",
         "fold_large_constants",
         "implicit_integer_downcast",

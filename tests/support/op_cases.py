@@ -188,7 +188,9 @@ def _case(opcode: str, dtype: str) -> Case | None:
         if opcode == "power" and dtype in INTEGERS:
             rhs = np.clip(rhs, 0 if dtype[0] == "u" else -7, 40)  # XLA's CPU back end reads six bits of the exponent
         return elementwise(opcode, dtype, (lhs, rhs))
-    build = _BUILDERS.get(opcode)
+    import op_cases_math
+
+    build = _BUILDERS.get(opcode) or op_cases_math.BUILDERS.get(opcode)
     return build(opcode, dtype) if build else None
 
 
