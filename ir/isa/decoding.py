@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.ir.isa import limits
-from neuronx_cc.ir.isa.format import INSTRUCTION, LOOP, Encoded, Names, Table
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Record, Ref, Space, Stream, Wait
+from neuronx_cc.ir.isa.format import BRANCH, ELSE, INSTRUCTION, LOOP, WHILE, Encoded, Names, Table
+from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Record, Ref, Space, Stream, Wait, While
 from neuronx_cc.ir.isa.validate import check
 
 _STREAM = {int(stream): stream for stream in Stream}
@@ -60,8 +60,12 @@ def decode(encoded: Encoded, debug_count: int, hbm_bytes: int) -> list[Record]:
             n = int(loop["n_phases"])
             phases = zip(loop["phases"].tolist()[:n], loop["moduli"].tolist()[:n], strict=True)
             result.append(Loop(int(loop["count"]), int(loop["register"]), tuple(phases), merged.loop_streams[row]))
+        elif kind == WHILE:
+            result.append(While(int(table["register"][row]), int(table["count"][row])))
+        elif kind == BRANCH:
+            result.append(Branch(int(table["register"][row]), int(table["count"][row])))
         else:
-            result.append(End())
+            result.append(Else() if kind == ELSE else End())
     return result
 
 

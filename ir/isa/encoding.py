@@ -1,8 +1,9 @@
 """Records in binary: fixed-size little-endian structured arrays, one set of tables per stream.
 
 Input of ``encode``: the records of a program in emission order. Output: ``Encoded``, which holds for each stream a
-table of records (``RECORD``: instruction, loop start or loop end), and beside it the operands (``OPERAND``) and waits
-(``WAIT``) of its instructions in the same order. Loop records stand in the tables of all streams that take part.
+table of records (``RECORD``: instruction, loop or region), and beside it the operands (``OPERAND``) and waits
+(``WAIT``) of its instructions in the same order. Loop records stand in the tables of all streams that take part,
+region records in those of all streams.
 Every record carries its emission index, by which ``decoding`` merges the streams.
 
 Mnemonics, ALU operators, flags and element types are stored as numbers that index the sorted ``Names`` of the
@@ -18,18 +19,32 @@ import numpy as np
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.format import (
+    BRANCH,
+    ELSE,
     END,
     INSTRUCTION,
     LOOP,
     OPERAND,
     RECORD,
     WAIT,
+    WHILE,
     Encoded,
     Names,
     StreamTables,
     Table,
 )
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Record, Ref, Stream, Wait
+from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Record, Ref, Stream, Wait, While
+
+
+KINDS: dict[type, int] = {
+    Instr: INSTRUCTION,
+    Loop: LOOP,
+    End: END,
+    While: WHILE,
+    Branch: BRANCH,
+    Else: ELSE,
+}
+"""Class of a record -> its kind."""
 
 
 def encode(records: Sequence[Record]) -> Encoded:
@@ -47,7 +62,7 @@ def encode(records: Sequence[Record]) -> Encoded:
     if _over_limits(table, operands, wait_table):
         _check_limits(records, instructions, refs, waits)
 
-    members = _members(records)
+    members = _members(records, {instr.stream for instr in instructions})
     streams = np.full(len(records), 255, np.uint8)
     streams[positions] = np.fromiter((instr.stream for instr in instructions), np.uint8, len(instructions))
     operand_stream = np.repeat(streams, table["outs"].astype(np.intp) + table["ins"])
@@ -97,9 +112,8 @@ def _fill(target: Table, lengths: Table, values: Iterable[Any]) -> None:
 
 def _record_table(records: Sequence[Record], instructions: list[Instr], names: Names) -> tuple[Table, Table]:
     """The table of all records, and the rows of the instructions in it."""
-    kinds = {Instr: INSTRUCTION, Loop: LOOP, End: END}
     table = np.zeros(len(records), RECORD)
-    table["kind"] = _column((kinds[type(record)] for record in records), "u1", len(records))
+    table["kind"] = _column((KINDS[type(record)] for record in records), "u1", len(records))
     table["index"] = np.arange(len(records))
     positions = np.flatnonzero(table["kind"] == INSTRUCTION)
     count = len(instructions)
@@ -126,6 +140,8 @@ def _record_table(records: Sequence[Record], instructions: list[Instr], names: N
         table[positions] = part
         for row in np.flatnonzero(table["kind"] == LOOP).tolist():
             _encode_loop(table[row], records[row])
+        for row in np.flatnonzero((table["kind"] == WHILE) | (table["kind"] == BRANCH)).tolist():
+            _encode_region(table[row], records[row])
     except (OverflowError, ValueError, IndexError):
         _check_limits(records, instructions, [], [])
         raise
@@ -137,6 +153,12 @@ def _encode_loop(row: Any, loop: Record) -> None:
     row["count"], row["register"], row["n_phases"] = loop.count, loop.register, len(loop.phases)
     for i, (register, modulus) in enumerate(loop.phases):
         row["phases"][i], row["moduli"][i] = register, modulus
+
+
+def _encode_region(row: Any, region: Record) -> None:
+    assert isinstance(region, While | Branch)
+    row["register"] = region.register
+    row["count"] = region.count if isinstance(region, While) else region.cases
 
 
 def _operand_table(refs: list[Ref], names: Names) -> Table:
@@ -180,7 +202,8 @@ def _over_limits(table: Table, operands: Table, waits: Table) -> bool:
     addresses = (operands["offset"], operands["strides"], operands["coefs"], waits["count"], waits["coefs"])
     loops = table[table["kind"] == LOOP]
     phases = np.arange(limits.MAX_PHASES) < loops["n_phases"][:, None]
-    registers = (operands["registers"], waits["registers"], loops["register"], loops["phases"])
+    regions = table[(table["kind"] == WHILE) | (table["kind"] == BRANCH)]
+    registers = (operands["registers"], waits["registers"], loops["register"], loops["phases"], regions["register"])
     return bool(
         (table["outs"].astype(int) + table["ins"] > limits.MAX_OPERANDS).any()
         or (table["waits"] > limits.MAX_WAITS).any()
@@ -190,6 +213,7 @@ def _over_limits(table: Table, operands: Table, waits: Table) -> bool:
         or (operands["partition"] >= limits.PARTITIONS).any()
         or any((numbers >= limits.REGISTERS).any() for numbers in registers)
         or (loops["count"] == 0).any()
+        or ((regions["count"] == 0) & (regions["kind"] == BRANCH)).any()
         or ((loops["moduli"] == 0) & phases).any()
     )
 
@@ -232,6 +256,12 @@ def _check_limits(records: Sequence[Record], instructions: list[Instr], refs: li
             if not all(1 <= number < 1 << 32 for number in (record.count, *(modulus for _, modulus in record.phases))):
                 raise CompileError("EBIR901", f"{where}trip count or modulus outside 1..2^32-1")
             _check_registers(where, (record.register, *(register for register, _ in record.phases)))
+        elif isinstance(record, While | Branch):
+            where, least = ("while: ", 0) if isinstance(record, While) else ("branch: ", 1)
+            number = record.count if isinstance(record, While) else record.cases
+            if not least <= number < 1 << 32:
+                raise CompileError("EBIR901", f"{where}a count of {number}")
+            _check_registers(where, (record.register,))
 
 
 def _check_registers(where: str, registers: Iterable[int]) -> None:
@@ -240,30 +270,57 @@ def _check_registers(where: str, registers: Iterable[int]) -> None:
             raise CompileError("EBIR901", f"{where}register {register} outside 0..{limits.REGISTERS - 1}")
 
 
-def _members(records: Sequence[Record]) -> dict[Stream, list[int]]:
-    """For each stream, the rows of the loop records that it takes part in."""
+def _members(records: Sequence[Record], everybody: set[Stream]) -> dict[Stream, list[int]]:
+    """For each stream, the rows of the loop and region records that it takes part in."""
     members: dict[Stream, list[int]] = {}
-    open_loops: list[tuple[int, set[Stream]]] = []
+    starts: list[tuple[int, set[Stream]]] = []
+    """Open loops with the streams seen inside, and open regions."""
+    cases: list[int] = []
+    """Cases begun of each open region."""
     for row, record in enumerate(records):
-        if type(record) is Instr:
-            if open_loops and record.stream not in open_loops[-1][1]:
-                open_loops[-1][1].add(record.stream)
-        elif type(record) is Loop:
-            open_loops.append((row, set(record.streams)))
+        kind = type(record)
+        if kind is Instr:
+            if starts and record.stream not in starts[-1][1]:
+                starts[-1][1].add(record.stream)
+        elif kind is Loop:
+            starts.append((row, set(record.streams)))
+        elif kind is While or kind is Branch:
+            if not everybody:
+                raise CompileError("EBIR901", f"the region at record {row} is in a program without instructions")
+            if starts and type(records[starts[-1][0]]) is Loop:
+                raise CompileError("EBIR901", f"the region at record {row} is inside a counted loop")
+            starts.append((row, set()))
+            cases.append(1)
+            _join(members, everybody, row)
+        elif kind is Else:
+            if not starts or type(records[starts[-1][0]]) is not Branch:
+                raise CompileError("EBIR901", f"record {row} begins a case, but no branch is open")
+            cases[-1] += 1
+            _join(members, everybody, row)
         else:
-            if not open_loops:
+            if not starts:
                 raise CompileError("EBIR901", f"record {row} ends a loop, but none is open")
-            start, streams = open_loops.pop()
+            start, streams = starts.pop()
             loop = records[start]
+            if not isinstance(loop, Loop):
+                begun = cases.pop()
+                if isinstance(loop, Branch) and begun != loop.cases:
+                    raise CompileError("EBIR901", f"the branch at record {start} has {begun} cases, not {loop.cases}")
+                _join(members, everybody, row)
+                continue
             if not streams:
                 raise CompileError("EBIR901", f"the loop at record {start} is empty")
-            if isinstance(loop, Loop) and loop.streams and streams != loop.streams:
+            if loop.streams and streams != loop.streams:
                 missing = ", ".join(sorted(stream.name.lower() for stream in streams - loop.streams))
                 raise CompileError("EBIR901", f"the loop at record {start} does not name {missing}, which works inside")
-            for stream in streams:
-                members.setdefault(stream, []).extend((start, row))
-            if open_loops:
-                open_loops[-1][1].update(streams)
-    if open_loops:
-        raise CompileError("EBIR901", f"the loop at record {open_loops[-1][0]} has no end")
+            _join(members, streams, start, row)
+            if starts:
+                starts[-1][1].update(streams)
+    if starts:
+        raise CompileError("EBIR901", f"the loop at record {starts[-1][0]} has no end")
     return members
+
+
+def _join(members: dict[Stream, list[int]], streams: set[Stream], *rows: int) -> None:
+    for stream in streams:
+        members.setdefault(stream, []).extend(rows)

@@ -14,8 +14,10 @@ from neuronx_cc.ir.isa.program import Stream
 
 Table = np.ndarray[Any, np.dtype[Any]]
 
-INSTRUCTION, LOOP, END = range(3)
+INSTRUCTION, LOOP, END, WHILE, BRANCH, ELSE = range(6)
 """Values of the field ``kind``."""
+STARTS = (LOOP, WHILE, BRANCH)
+"""Kinds that an ``END`` closes."""
 
 RECORD = np.dtype(
     [
@@ -23,11 +25,11 @@ RECORD = np.dtype(
         ("index", "<u4"),  # position in emission order
         ("debug", "<u4"),
         ("flags", "<u4"),  # bit i: the flag Names.flags[i]
-        ("count", "<u4"),  # of a loop
+        ("count", "<u4"),  # of a loop or region: trips (0: run-time) or cases
         ("moduli", "<u4", (limits.MAX_PHASES,)),  # of a loop's phase registers
         ("alu", "<u2", (limits.MAX_ALU,)),
         ("phases", "u1", (limits.MAX_PHASES,)),  # registers of a loop
-        ("register", "u1"),  # of a loop
+        ("register", "u1"),  # of a loop or region
         ("kind", "u1"),
         ("opcode", "u1"),
         ("outs", "u1"),  # from here on: how many of each there are

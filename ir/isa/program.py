@@ -9,6 +9,14 @@ Addresses and semaphore thresholds are affine in sequencer registers: a loop wri
 a register (and, for rotating buffers, ``count so far mod n`` to another), ``reg_load`` writes a
 run-time value. Each stream has a progress semaphore that counts its finished instructions (loop
 bodies counted as often as they ran; ``loop``/``end`` do not count); waits name a stream and a count.
+
+``WHILE`` and ``BRANCH`` records open *regions*, whose course run-time values may decide. They belong to all streams of
+the program, and stand inside no counted loop. At the start of a region, at the end of each iteration or case, and so at
+the end of the region, is a *barrier*: no stream goes on before every stream, DMA queues included, has finished all that
+stands before it. The sync engine gathers the streams, takes the decision from its register, and lets them go where it
+leads. Progress semaphores count from 0 in each iteration and each case, and go on from where they stood at the start
+when the region is over; the counters behind phase registers start anew, too. So no wait depends on how often an
+iteration was run or which case was taken, and one iteration (of every case) shows what all of them can do.
 """
 
 from dataclasses import dataclass, field
@@ -116,10 +124,39 @@ class Loop:
 
 @dataclass(slots=True)
 class End:
-    """End of the innermost loop."""
+    """End of the innermost loop or region."""
 
 
-Record = Instr | Loop | End
+@dataclass(slots=True)
+class While:
+    """Start of a region that is repeated.
+
+    With a ``count``, ``register`` runs over ``range(count)`` in every stream, as that of a loop. With ``count`` 0, the
+    region is run as long as ``register`` of the sync stream, which a ``reg_load`` sets, is not 0: it is looked at
+    before the first iteration and behind each.
+    """
+
+    register: int
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Branch:
+    """Start of a region of ``cases``, separated by ``Else``: the one that ``register`` of the sync stream numbers runs."""
+
+    register: int
+    cases: int
+
+
+@dataclass(slots=True)
+class Else:
+    """Start of the next case of the innermost region."""
+
+
+Region = While | Branch
+Record = Instr | Loop | End | While | Branch | Else
+DECIDER = Stream.SYNC
+"""The stream whose register decides the course of a region."""
 
 
 @dataclass(slots=True, frozen=True)
