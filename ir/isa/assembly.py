@@ -4,6 +4,10 @@
     loop r4 = 0..11, r5 = count % 2
       000012 vector      tensor_tensor add  sbuf.f32[0:128, 512:4]@4096+2048*r5 <- ...  wait tensor>=3+2*r4  ; %add.3
     end
+    while r9 != 0
+    while r10 = 0..99
+    branch r9 of 2
+    else
 
 An operand is ``space.type[count:stride, ...]@offset``; in SBUF and PSUM the first dimension is the partitions,
 written ``first:count``; offsets and strides are bytes. Results stand before ``<-``, sources and immediates (``#1.5``)
@@ -15,7 +19,7 @@ behind it, flags in braces. A wait names a stream and how many of its instructio
 import re
 from collections.abc import Iterator
 
-from neuronx_cc.ir.isa.program import Debug, End, Instr, Loop, Program, Ref, Space, Stream, Wait
+from neuronx_cc.ir.isa.program import Branch, Debug, Else, End, Instr, Loop, Program, Ref, Space, Stream, Wait, While
 
 
 def disassemble(program: Program) -> Iterator[str]:
@@ -28,12 +32,15 @@ def disassemble(program: Program) -> Iterator[str]:
             depth -= 1
             yield f"{'  ' * depth}end"
             continue
+        if isinstance(record, Else):
+            yield f"{'  ' * (depth - 1)}else"
+            continue
         debug = _debug_from(program, row)
         if debug.kernel != kernel:
             kernel = debug.kernel
             yield f"{'  ' * depth}; kernel {_printable(kernel)}"
-        if isinstance(record, Loop):
-            yield f"{'  ' * depth}{_loop(record)}"
+        if not isinstance(record, Instr):
+            yield f"{'  ' * depth}{_start(record)}"
             depth += 1
             continue
         origin = _printable(_origin(debug))
@@ -51,7 +58,11 @@ def _debug_from(program: Program, row: int) -> Debug:
     return Debug("", "")
 
 
-def _loop(loop: Loop) -> str:
+def _start(loop: Loop | While | Branch) -> str:
+    if isinstance(loop, While):
+        return f"while r{loop.register} = 0..{loop.count - 1}" if loop.count else f"while r{loop.register} != 0"
+    if isinstance(loop, Branch):
+        return f"branch r{loop.register} of {loop.cases}"
     phases = "".join(f", r{register} = count % {modulus}" for register, modulus in loop.phases)
     return f"loop r{loop.register} = 0..{loop.count - 1}{phases}"
 
@@ -97,6 +108,8 @@ def _printable(text: str) -> str:
 
 _COEFS = r"((?:[+-]\d+\*r\d+)*)"
 _LOOP = re.compile(r"loop r(\d+) = 0\.\.(\d+)((?:, r\d+ = count % \d+)*)")
+_WHILE = re.compile(r"while r(\d+) (?:!= 0|= 0\.\.(\d+))")
+_BRANCH = re.compile(r"branch r(\d+) of (\d+)")
 _LINE = re.compile(r"(?:\d+ )?(\w+) +(\S.*)")
 _OPERAND = re.compile(rf"(sbuf|psum|hbm)\.(\w+)\[([-\d:, ]*)\]@(-?\d+){_COEFS}")
 _IMMEDIATE = re.compile(r"#(\S+)")
@@ -115,8 +128,12 @@ def assemble(text: str) -> Program:
         try:
             if code == "end":
                 program.records.append(End())
+            elif code == "else":
+                program.records.append(Else())
             elif code.startswith("loop "):
                 program.records.append(_parse_loop(code))
+            elif code.startswith(("while ", "branch ")):
+                program.records.append(_parse_region(code))
             elif code:
                 debug = _parse_origin(kernel, comment.strip())
                 instr = _parse_instruction(code)
@@ -142,6 +159,14 @@ def _parse_loop(code: str) -> Loop:
     register, last, phases = _match(_LOOP, code).groups()
     found = re.findall(r"r(\d+) = count % (\d+)", phases)
     return Loop(int(last) + 1, int(register), tuple((int(phase), int(modulus)) for phase, modulus in found))
+
+
+def _parse_region(code: str) -> While | Branch:
+    if code.startswith("while"):
+        register, last = _match(_WHILE, code).groups()
+        return While(int(register), int(last) + 1 if last is not None else 0)
+    register, cases = _match(_BRANCH, code).groups()
+    return Branch(int(register), int(cases))
 
 
 def _parse_instruction(code: str) -> Instr:

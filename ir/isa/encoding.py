@@ -35,7 +35,6 @@ from neuronx_cc.ir.isa.format import (
 )
 from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Record, Ref, Stream, Wait, While
 
-
 KINDS: dict[type, int] = {
     Instr: INSTRUCTION,
     Loop: LOOP,

@@ -142,7 +142,7 @@ class While:
 
 @dataclass(slots=True)
 class Branch:
-    """Start of a region of ``cases``, separated by ``Else``: the one that ``register`` of the sync stream numbers runs."""
+    """Start of a region of ``cases``, separated by ``Else``: ``register`` of the sync stream numbers the one to run."""
 
     register: int
     cases: int

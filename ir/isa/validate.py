@@ -2,8 +2,8 @@
 
 Input: ``Encoded`` tables of any origin. Output: ``Merged``, one table of records in emission order with their operands
 and waits. Every number is held against its range: names, counts, registers, streams, debug indices; loops are
-balanced, and the same in every stream that takes part; each address stays inside its memory for all values of its
-registers. Failure is RunError EBIR902, which says where.
+balanced, and the same in every stream that takes part, regions in all streams; each address stays inside its memory for
+all values of its registers. Failure is RunError EBIR902, which says where.
 """
 
 import re
@@ -14,8 +14,20 @@ import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa import limits
-from neuronx_cc.ir.isa.format import END, INSTRUCTION, LOOP, OPERAND, RECORD, WAIT, Encoded, Names, Table
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.format import (
+    BRANCH,
+    ELSE,
+    INSTRUCTION,
+    LOOP,
+    OPERAND,
+    RECORD,
+    WAIT,
+    WHILE,
+    Encoded,
+    Names,
+    Table,
+)
+from neuronx_cc.ir.isa.program import DECIDER, Space, Stream
 from neuronx_cc.ir.isa.registers import Load, RegisterRanges
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
@@ -26,7 +38,7 @@ _STREAMS[[int(stream) for stream in Stream]] = True
 
 @dataclass(slots=True)
 class Merged:
-    """All streams in emission order. ``streams`` is the stream of each instruction (of a loop: any that takes part)."""
+    """All streams in emission order. ``streams``: the stream of each instruction; of other records, any that has it."""
 
     records: Table
     streams: Table
@@ -84,7 +96,7 @@ def _check_names(names: Names) -> None:
 
 def _check_records(where: str, table: Table, names: Names, debug_count: int) -> None:
     kind = table["kind"]
-    _require(kind <= END, where, "unknown kind of record")
+    _require(kind <= ELSE, where, "unknown kind of record")
     index = table["index"].astype(np.int64)
     _require(np.diff(index, prepend=-1) > 0, where, "emission order is not ascending")
     is_instruction = kind == INSTRUCTION
@@ -118,6 +130,9 @@ def _check_records(where: str, table: Table, names: Names, debug_count: int) -> 
         (((table["moduli"] >= 1) | unused).all(axis=1), "a modulus of 0"),
     ):
         _require(condition | ~is_loop, where, rule)
+    is_region = (kind == WHILE) | (kind == BRANCH)
+    _require((table["register"] < limits.REGISTERS) | ~is_region, where, "unknown register")
+    _require((table["count"] >= 1) | (kind != BRANCH), where, "a branch without cases")
 
 
 def _check_operands(where: str, table: Table, names: Names) -> None:
@@ -172,7 +187,7 @@ def _merge(encoded: Encoded) -> Merged:
     of_leader = leaders[group]
     if not ((records["kind"] == of_leader["kind"]) & (first | (records["kind"] != INSTRUCTION))).all():
         _fail("two records at one place of the emission order")
-    loops = records["kind"] == LOOP
+    loops = np.isin(records["kind"], (LOOP, WHILE, BRANCH))
     for name in ("count", "register", "n_phases", "phases", "moduli"):
         if not (records[name][loops] == of_leader[name][loops]).all():
             _fail("streams disagree about a loop")
@@ -187,7 +202,7 @@ def _merge(encoded: Encoded) -> Merged:
     }
     operands = np.concatenate([np.zeros(0, OPERAND), *(part.operands for part in tables)])
     waits = np.concatenate([np.zeros(0, WAIT), *(part.waits for part in tables)])
-    loop_streams = _check_nesting(leaders, streams[first], sharers)
+    loop_streams = _check_nesting(leaders, streams[first], sharers, frozenset(encoded.streams))
     return Merged(
         leaders,
         streams[first],
@@ -202,23 +217,46 @@ def _owners(records: Table, name: str) -> Table:
     return np.repeat(records["index"], np.where(records["kind"] == INSTRUCTION, counts, 0))
 
 
-def _check_nesting(table: Table, streams: Table, sharers: dict[int, set[Stream]]) -> dict[int, frozenset[Stream]]:
-    """Loops nest, end in the streams that they start in, and hold instructions of no other stream."""
+def _check_nesting(
+    table: Table, streams: Table, sharers: dict[int, set[Stream]], everybody: frozenset[Stream]
+) -> dict[int, frozenset[Stream]]:
+    """Loops nest, end in the streams that they start in, and hold instructions of no other stream.
+
+    Regions stand in all streams and inside no loop; a branch has the cases that it says.
+    """
     loop_streams: dict[int, frozenset[Stream]] = {}
-    stack: list[frozenset[Stream]] = []
-    for row, (kind, stream) in enumerate(zip(table["kind"].tolist(), streams.tolist(), strict=True)):
+    stack: list[tuple[int, frozenset[Stream], int]] = []
+    """Of what is open: kind, streams, cases still to come."""
+    for row, (kind, stream, count) in enumerate(
+        zip(table["kind"].tolist(), streams.tolist(), table["count"].tolist(), strict=True)
+    ):
+        opened, inside, cases = stack[-1] if stack else (-1, everybody, 0)
         if kind == INSTRUCTION:
-            if stack and stream not in stack[-1]:
+            if stream not in inside:
                 _fail(f"record {row} of stream {stream} is inside a loop that its stream does not take part in")
-        elif kind == LOOP:
-            members = frozenset(sharers[row])
-            if stack and not members <= stack[-1]:
+            continue
+        members = frozenset(sharers[row])
+        if kind == LOOP:
+            if not members <= inside:
                 _fail(f"the loop at record {row} is inside a loop that its streams do not take part in")
             loop_streams[row] = members
-            stack.append(members)
+            stack.append((kind, members, 0))
+        elif kind in (WHILE, BRANCH):
+            if opened == LOOP:
+                _fail(f"the region at record {row} is inside a counted loop")
+            if members != everybody:
+                _fail(f"the region at record {row} is missing in a stream")
+            stack.append((kind, members, count - 1 if kind == BRANCH else 0))
+        elif members != inside or not stack:
+            _fail(f"record {row} ends a loop that is not open in its streams")
+        elif kind == ELSE:
+            if cases < 1:
+                _fail(f"record {row} begins a case of no branch, or one too many")
+            stack[-1] = (opened, inside, cases - 1)
         else:
-            if not stack or stack.pop() != sharers[row]:
-                _fail(f"record {row} ends a loop that is not open in its streams")
+            if cases:
+                _fail(f"record {row} ends a branch that lacks {cases} cases")
+            stack.pop()
     if stack:
         _fail("a loop has no end")
     return loop_streams
@@ -257,11 +295,14 @@ def _register_spread(merged: Merged, names: Names) -> tuple[Table, Table]:
     n_coefs, n_wait_coefs = operands["n_coefs"].tolist(), waits["n_coefs"].tolist()
     kinds, streams = table["kind"].tolist(), merged.streams.tolist()
     registers = RegisterRanges(kinds, _register_loads(merged, names))
+    open_records: list[int] = []
+    everybody = [int(stream) for stream in np.unique(merged.streams).tolist()]
     at = at_wait = 0
     for row, (kind, stream, outs, ins, wait_count) in enumerate(
         zip(kinds, streams, table["outs"].tolist(), table["ins"].tolist(), table["waits"].tolist(), strict=True)
     ):
         if kind == LOOP:
+            open_records.append(row)
             loop = table[row]
             n_phases = int(loop["n_phases"])
             phases = zip(loop["phases"].tolist()[:n_phases], loop["moduli"].tolist()[:n_phases], strict=True)
@@ -270,8 +311,8 @@ def _register_spread(merged: Merged, names: Names) -> tuple[Table, Table]:
             if clash is not None:
                 _fail(f"the loop at record {row} uses register {clash}, which an enclosing loop uses")
             continue
-        if kind == END:
-            registers.leave()
+        if kind != INSTRUCTION:
+            _follow(registers, table, row, open_records, everybody)
             continue
         for i in range(at, at + outs + ins):
             for slot in range(n_coefs[i]):
@@ -285,6 +326,30 @@ def _register_spread(merged: Merged, names: Names) -> tuple[Table, Table]:
         at, at_wait = at + outs + ins, at_wait + wait_count
         registers.step(row)
     return low, high
+
+
+def _follow(registers: RegisterRanges, table: Table, row: int, open_records: list[int], everybody: list[int]) -> None:
+    """Let ``registers`` enter or leave the region, or leave the loop, at ``row``; what decides a region is defined."""
+    kind, count, register = (int(table[name][row]) for name in ("kind", "count", "register"))
+    if kind in (WHILE, BRANCH):
+        open_records.append(row)
+        if kind == BRANCH or not count:
+            least, most = _range_of(registers, int(DECIDER), register, row)
+            if kind == BRANCH and (least < 0 or most >= count):
+                _fail(f"record {row}: a branch of {count} cases on a register that holds {least} to {most}")
+        counted = (register, count) if kind == WHILE and count else None
+        if registers.enter_region(row, everybody, counted) is not None:
+            _fail(f"the region at record {row} counts in register {register}, which an enclosing one uses")
+    elif kind == ELSE:
+        registers.next_case()
+    else:
+        start = open_records.pop()
+        if int(table["kind"][start]) == LOOP:
+            registers.leave()
+        else:
+            if int(table["kind"][start]) == WHILE and not int(table["count"][start]):
+                _range_of(registers, int(DECIDER), int(table["register"][start]), row)
+            registers.leave_region(bool(table["kind"][start] == BRANCH or table["count"][start]))
 
 
 def _range_of(registers: RegisterRanges, stream: int, register: int, row: int) -> tuple[int, int]:

@@ -136,7 +136,7 @@ def drop_operand(encoded: Encoded) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (spoil(Stream.VECTOR, "records", "kind", 3), "unknown kind"),
+        (spoil(Stream.VECTOR, "records", "kind", 9), "unknown kind"),
         (spoil(Stream.VECTOR, "records", "opcode", 200), "unknown opcode"),
         (spoil(Stream.VECTOR, "records", "debug", 2), "debug index"),
         (spoil(Stream.VECTOR, "records", "index", 77), "ascending"),

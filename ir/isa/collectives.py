@@ -1,0 +1,102 @@
+"""What a ``collective`` instruction computes from the contributions of the devices of its group.
+
+Operands are HBM patterns; where the result or the source has one block for each member of the group, that is its first
+dim. Reductions go through the members in the order of the group, so that the result does not depend on who comes first:
+floats in FP32, rounded once, integers exactly (hardware sheet 6.4; the vendor lowers integers through FP32).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from neuronx_cc.ir.isa.elements import Array, State, reader, writer
+from neuronx_cc.ir.isa.program import Instr
+from neuronx_cc.ir.types import FLOATS
+
+REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+REDUCING = frozenset(["all_reduce", "reduce_scatter"])
+KINDS = REDUCING | {"all_gather", "all_to_all", "broadcast", "permute"}
+
+Groups = tuple[tuple[int, ...], ...]
+"""Device numbers of each group, or (source, target) pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What one device learns when all members of its group have arrived."""
+
+    parts: Sequence[Array]
+    """A copy of each member's source, in the order of the group."""
+    place: int
+    """This device's place in the group; -1 when it belongs to none."""
+
+
+class Port(Protocol):
+    """A device's connection to the others."""
+
+    def meet(self, kind: str, groups: int, source: Array) -> Meeting:
+        """Contribute ``source`` to the group of ``Program.groups[groups]`` and wait for all members.
+
+        Raises RunError ERUN915 when some of them will never come.
+        """
+
+
+def collective(instr: Instr, state: State) -> Callable[[Array, Array], None]:
+    """The kernel ``(target, source)`` of a ``collective`` instruction."""
+    kind, groups = instr.alu[0], int(instr.imm[0])
+    dtype = instr.ins[0].dtype
+    reduce = _reducer(instr.alu[1], dtype, state) if kind in REDUCING else None
+
+    def run(target: Array, source: Array) -> None:
+        meeting = state.connected().meet(kind, groups, source)
+        parts, place = meeting.parts, meeting.place
+        if kind == "all_reduce":
+            assert reduce is not None
+            reduce(target, parts)
+        elif kind == "reduce_scatter":
+            assert reduce is not None
+            reduce(target, [part[place] for part in parts])
+        elif kind == "all_gather":
+            for block, part in zip(target, parts, strict=True):
+                block[...] = part
+        elif kind == "all_to_all":
+            for block, part in zip(target, parts, strict=True):
+                block[...] = part[place]
+        elif place < 0:
+            target[...] = np.zeros((), target.dtype)
+        else:
+            target[...] = parts[place if kind == "permute" else 0]
+
+    return run
+
+
+def _reducer(name: str, dtype: str, state: State) -> Callable[[Array, Sequence[Array]], None]:
+    combine = REDUCTIONS[name]
+    if dtype not in FLOATS:
+
+        def reduce_exactly(target: Array, parts: Sequence[Array]) -> None:
+            total = parts[0].copy()
+            for part in parts[1:]:
+                combine(total, part, out=total)
+            target[...] = total
+
+        return reduce_exactly
+    read, write = reader(dtype), writer(dtype, state)
+
+    def reduce_floats(target: Array, parts: Sequence[Array]) -> None:
+        total = np.array(read(parts[0]), np.float32)
+        for part in parts[1:]:
+            combine(total, read(part), out=total)
+        write(target, total)
+
+    return reduce_floats
