@@ -416,8 +416,7 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
 def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, rhs: Operand) -> None:
     """Binary arithmetic and logic by type class."""
     if dtype == "pred":
-        logical = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)
-        bitwise(e, BITWISE[logical], out, lhs, rhs)
+        bitwise(e, logical_alu(opcode), out, lhs, rhs)
     elif opcode in BITWISE:
         bitwise(e, BITWISE[opcode], out, lhs, rhs)
     elif dtype in INTEGERS:
@@ -428,18 +427,18 @@ def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, r
         _gpsimd(e, "program_binary", opcode, out, lhs, rhs)
 
 
+def logical_alu(opcode: str) -> str:
+    """The bit operator that combines pred values as ``opcode`` does."""
+    return BITWISE[{"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)]
+
+
 def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block) -> None:
     """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``."""
     dtype = source.dtype
     if dtype in INTEGERS:
         _reduce_integers(e, opcode, out, source)
         return
-    if dtype == "pred":
-        alu = {"or": "bitwise_or", "and": "bitwise_and", "add": "bitwise_or", "maximum": "bitwise_or"}.get(
-            opcode, "bitwise_and"
-        )
-    else:
-        alu = ARITHMETIC[opcode]
+    alu = logical_alu(opcode) if dtype == "pred" else ARITHMETIC[opcode]
     outer = len(out.dims)
     size = prod(atom.size for atom in source.dims[1:])
     e.vector_load += max(64, size)

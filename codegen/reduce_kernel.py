@@ -184,14 +184,10 @@ class _Reduce:
                 self.builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
                 self.emitter.copy(total.index(1, Affine(start), width), slot)
             return total
-        alu = (
-            {"maximum": "max", "minimum": "min", "or": "max", "and": "min"}
-            if self.acc_dtype in FLOATS | {"pred"}
-            else {}
-        )
-        name = alu.get(self.opcode, {"maximum": "max", "minimum": "min"}.get(self.opcode, self.opcode))
-        if self.acc_dtype not in FLOATS and self.opcode in elementwise.BITWISE and self.acc_dtype != "pred":
-            name = elementwise.BITWISE[self.opcode]
+        if self.acc_dtype == "pred":
+            name = elementwise.logical_alu(self.opcode)
+        else:
+            name = {**elementwise.ARITHMETIC, **elementwise.BITWISE}[self.opcode]
         self.builder.emit("partition_reduce", Stream.GPSIMD, [total], [row], [name])
         return total
 

@@ -34,6 +34,13 @@ def _combines_two_by(op: Any, module: "hlo.HloModule", opcodes: frozenset[str]) 
     return {operand.owner for operand in body[0].operands} == {body[0].parent} and len(set(body[0].operands)) == 2
 
 
+def computations_are_elementwise(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
+    """Whether the computations that ``op`` calls consist of operators on scalars."""
+    from neuronx_cc.ir.hlo.scalar_bodies import is_elementwise
+
+    return all(is_elementwise(module.computation(name)) for name in cast(Any, op).to_apply.data)
+
+
 def exponent_is_constant_integer(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     array = _constant(op.operands[1], module)
     return array is not None and array.size > 0 and bool((array == array.astype(int)).all())
@@ -60,14 +67,6 @@ def never(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
 
 
 _PLAIN = frozenset(["add", "maximum", "minimum", "multiply"])
-_CHOOSING = frozenset(["and", "compare", "maximum", "minimum", "not", "or", "select", "tuple", "xor"])
-
-
-def reduce_is_generated(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
-    if _combines_two_by(op, module, _PLAIN | {"and", "or"}):
-        return True
-    is_pair = len(op.operands) == 4 and cast(Any, op.operands[1].type).data.dtype[0] in "su"
-    return is_pair and all(inner.opcode in _CHOOSING for inner in _body(op, module))
 
 
 def reduce_is_plain(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:

@@ -86,6 +86,7 @@ _LINALG = "linear algebra is not generated yet"
 _HOST = "the device has no host channel inside a program"
 _DYNAMIC = "shapes are static"
 _COMPLEX = "complex arithmetic is not generated yet"
+_SCALARS = "The computation must consist of elementwise operators on its scalars."
 _WINDOWS = "windows are not generated yet"
 
 _ROWS = (
@@ -269,9 +270,9 @@ _ROWS = (
         ),
         Limit(
             ("latest",),
-            "The computation must be add, mul, max, min, and, or, or an argmax-style choice over (value, index) pairs.",
-            limits.reduce_is_generated,
-            "split the computation into several reductions",
+            _SCALARS,
+            limits.computations_are_elementwise,
+            "keep calls, loops and array operators out of the computation",
         ),
     ),
     _row("reduce-precision", "ReducePrecision", F, "decomposed"),

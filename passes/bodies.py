@@ -4,19 +4,9 @@ from collections.abc import Sequence
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of
+from neuronx_cc.ir.hlo.scalar_bodies import is_elementwise
 
-ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp, hlo.ConstantOp)
-
-
-def is_elementwise(body: hlo.ComputationOp) -> bool:
-    """Whether every op of ``body`` maps scalars to a scalar; a root tuple of such is allowed."""
-    return all(
-        _is_scalar(op) or (isinstance(op, hlo.TupleOp) and op.results[0] is body.root) for op in ops_of(body.block)
-    )
-
-
-def _is_scalar(op: hlo.HloOp) -> bool:
-    return isinstance(op, ELEMENTWISE) and isinstance(op.results[0].type, hlo.ArrayType) and op.shape.rank == 0
+__all__ = ["apply_body", "is_elementwise"]
 
 
 def apply_body(

@@ -13,7 +13,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import erase, insert_before, insert_constant, insert_splat
+from neuronx_cc.ir.hlo.editing import erase, insert_before, insert_constant, insert_splat, replace
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED
 
 Value = hlo.SSAValue
@@ -242,3 +242,11 @@ def replace_elements(op: hlo.HloOp, elements: Sequence[Value]) -> None:
         packed = insert_before(op, hlo.TupleOp, elements, op.results[0].type, op.loc)
         op.results[0].replace_all_uses_with(packed)
     erase(op)
+
+
+def replace_results(op: hlo.HloOp, results: Sequence[Value]) -> None:
+    """Let the users of ``op`` (one array, or a tuple of arrays) use ``results``, and remove ``op``."""
+    if isinstance(op.results[0].type, hlo.TupleType):
+        replace_elements(op, results)
+    else:
+        replace(op, results[0])

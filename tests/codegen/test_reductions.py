@@ -167,14 +167,20 @@ def test_integer_overflow_wraps() -> None:
     check_function(lambda x: (x.sum(1), x.sum(0), x.sum(), (x.astype(np.int8) + 100).sum(1, dtype=np.int8)), x)
 
 
-def test_a_combiner_of_its_own_is_refused() -> None:
+def test_a_computation_on_arrays_is_refused() -> None:
     text = """HloModule m
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}
 
 f {
   a = f32[] parameter(0)
   b = f32[] parameter(1)
-  ab = f32[] multiply(a, b)
-  ROOT r = f32[] add(ab, b)
+  pair = f32[2] broadcast(a), dimensions={}
+  ROOT r = f32[] reduce(pair, b), dimensions={0}, to_apply=sum
 }
 
 ENTRY main {

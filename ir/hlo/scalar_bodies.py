@@ -1,0 +1,19 @@
+"""Computations of scalars (of a map, reduction, window, scatter or sort) that can be applied to whole arrays."""
+
+from neuronx_cc.ir.hlo.attrs import ArrayType
+from neuronx_cc.ir.hlo.base import ComputationOp, ElementwiseBinaryOp, ElementwiseUnaryOp, HloOp
+from neuronx_cc.ir.hlo.control import TupleOp
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.hlo.elementwise import ClampOp, SelectOp
+from neuronx_cc.ir.hlo.movement import ConstantOp
+
+ELEMENTWISE = (ElementwiseUnaryOp, ElementwiseBinaryOp, SelectOp, ClampOp, ConstantOp)
+
+
+def is_elementwise(body: ComputationOp) -> bool:
+    """Whether every op of ``body`` maps scalars to a scalar; a root tuple of such is allowed."""
+    return all(_is_scalar(op) or (isinstance(op, TupleOp) and op.results[0] is body.root) for op in ops_of(body.block))
+
+
+def _is_scalar(op: HloOp) -> bool:
+    return isinstance(op, ELEMENTWISE) and isinstance(op.results[0].type, ArrayType) and op.shape.rank == 0

@@ -1,0 +1,105 @@
+"""Rewrites reductions whose computation no engine knows: elements are combined pairwise, with array operators.
+
+Input: an inlined module. Output: every ``reduce`` left has one operand and a one-operator computation, or is an argmax
+or argmin. The order of the elements is kept (row-major), so a computation need not be commutative; the initial value
+takes part once, on the left. Folding n elements takes log2(n) rounds over halves; what is folded is brought to the
+front first, so that the elements that stay are long contiguous runs.
+"""
+
+from collections.abc import Sequence
+from math import isqrt, prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.argument_reductions import argument_kind
+from neuronx_cc.passes.bodies import apply_body
+from neuronx_cc.passes.build import Build, Value, replace_results
+from neuronx_cc.passes.expand_argument_reductions import EXTREMES
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.strided import strided_slice
+from neuronx_cc.passes.values import computation_kind
+
+LONG_ROW = 512
+"""Elements of a row that stay contiguous while others are folded: enough for the DMA (hardware sheet 1.8.2)."""
+SHORT = 8
+"""Elements folded where they are."""
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in list(module.computations()):
+        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+            if isinstance(op, hlo.ReduceOp) and not _is_known(op, module):
+                replace_results(op, _Fold(module, op).results())
+
+
+def _is_known(op: hlo.ReduceOp, module: HloModule) -> bool:
+    body = module.computation(op.to_apply.data[0])
+    if len(op.operands) == 2:
+        return computation_kind(body) != ""
+    return argument_kind(op, body) in EXTREMES
+
+
+class _Fold:
+    """One reduction; arrays are folded together, one for each operand."""
+
+    def __init__(self, module: HloModule, op: hlo.ReduceOp):
+        self.op = op
+        self.build = Build.before(module, op)
+        self.body = module.computation(op.to_apply.data[0])
+        count = len(op.operands) // 2
+        self.arrays, self.starts = list(op.operands[:count]), list(op.operands[count:])
+
+    def results(self) -> list[Value]:
+        dims = hlo.shape_of(self.arrays[0]).dims
+        folded = sorted(self.op.dimensions.data)
+        kept = [axis for axis in range(len(dims)) if axis not in folded]
+        out = tuple(dims[axis] for axis in kept)
+        count, size = prod(dims[axis] for axis in folded), prod(out)
+        starts = [self.build.broadcast(start, out) for start in self.starts]
+        if count == 0 or size == 0:
+            return starts
+        leading = max((axis for axis in folded if dims[axis] > 1), default=-1)
+        if leading < min((axis for axis in kept if dims[axis] > 1), default=len(dims)) and size >= LONG_ROW:
+            order = [*folded, *kept]
+            rows = [self.build.reshape(self.build.transpose(x, order), (count, size)) for x in self.arrays]
+            rows = self._leading(rows)
+        else:
+            order = [*kept, *folded]
+            rows = [self.build.reshape(self.build.transpose(x, order), (size, count)) for x in self.arrays]
+            rows = self._trailing(rows)
+        return self._combine(starts, [self.build.reshape(x, out) for x in rows], out)
+
+    def _combine(self, first: Sequence[Value], second: Sequence[Value], dims: tuple[int, ...]) -> list[Value]:
+        return apply_body(self.op, self.body, [*first, *second], dims)
+
+    def _leading(self, rows: list[Value]) -> list[Value]:
+        """Arrays [n, rest...] folded to [rest...]; an odd element at the end waits in ``tail``."""
+        n, *rest = hlo.shape_of(rows[0]).dims
+        tail: list[Value] = []
+        while n > 1:
+            half = n // 2
+            if n % 2:
+                last = [strided_slice(self.build, x, 0, n - 1, 1) for x in rows]
+                tail = self._combine(last, tail, (1, *rest)) if tail else last
+            even, odd = ([strided_slice(self.build, x, 0, start, half, 2) for x in rows] for start in (0, 1))
+            rows = self._combine(even, odd, (half, *rest))
+            n = half
+        if tail:
+            rows = self._combine(rows, tail, (1, *rest))
+        return [self.build.reshape(x, rest) for x in rows]
+
+    def _trailing(self, rows: list[Value]) -> list[Value]:
+        """Arrays [size, n] folded to [size]: blocks of the n elements go to the front, the partial results follow."""
+        size, n = hlo.shape_of(rows[0]).dims
+        if n == 1:
+            return [self.build.reshape(x, (size,)) for x in rows]
+        blocks = 1 if size >= LONG_ROW or n <= SHORT else min(isqrt(n), -(-LONG_ROW // size))
+        length = n // blocks
+        main = [strided_slice(self.build, x, 1, 0, blocks * length) for x in rows]
+        main = [self.build.reshape(x, (size, blocks, length)) for x in main]
+        partial = self._trailing(self._leading([self.build.transpose(x, (2, 0, 1)) for x in main]))
+        if blocks * length == n:
+            return partial
+        rest = [strided_slice(self.build, x, 1, blocks * length, n - blocks * length) for x in rows]
+        return self._combine(partial, self._trailing(rest), (size,))
