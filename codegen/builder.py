@@ -172,6 +172,12 @@ class Builder:
         self.emit("reg_load", stream, [], [source], imm=[register, low, high])
         return register
 
+    def group(self, groups: tuple[tuple[int, ...], ...]) -> int:
+        """Number of ``groups`` in the program's table."""
+        if groups not in self.program.groups:
+            self.program.groups.append(groups)
+        return self.program.groups.index(groups)
+
     def release_register(self, register: int) -> None:
         self._free_registers.append(register)
 

@@ -15,6 +15,7 @@ from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Program, Stream
+from neuronx_cc.passes.resolve_collectives import device_counts
 
 
 def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Program, list[np.ndarray]]:
@@ -36,6 +37,7 @@ def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Pro
 
 def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np.ndarray]]:
     context = Context(module, fast_relayout)
+    context.builder.program.devices = device_counts(module)
     entry = module.entry
     planes = _split_wide_results(module)
     for index, argument in enumerate(entry.block.args):

@@ -45,9 +45,16 @@ class Context:
         self._owned: dict[hlo.SSAValue, list[Alloc]] = {}
         self.resident_bytes = 0
         self._ones: Block | None = None
+        self._device_numbers: View | None = None
         self._identities: dict[str, Block] = {}
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
+
+    def device_numbers(self) -> View:
+        """u32[2]: the replica's and the partition's number, which the runtime writes."""
+        if self._device_numbers is None:
+            self._device_numbers = self.variable("device", "device", "u32", (2,))
+        return self._device_numbers
 
     # ---- variables -------------------------------------------------------------------------------------------
 

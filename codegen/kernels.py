@@ -2,15 +2,23 @@
 
 from collections.abc import Callable
 
-from neuronx_cc.codegen import indexed_kernel, movement_kernel, reduce_kernel
+from neuronx_cc.codegen import collective_kernel, indexed_kernel, movement_kernel, reduce_kernel
 
 LOWERINGS: dict[str, Callable[..., None]] = {
+    "all-gather": collective_kernel.lower,
+    "all-reduce": collective_kernel.lower,
+    "all-to-all": collective_kernel.lower,
     "bitcast-convert": movement_kernel.bitcast_convert,
+    "collective-broadcast": collective_kernel.lower,
+    "collective-permute": collective_kernel.lower,
     "concatenate": movement_kernel.concatenate,
     "dynamic-slice": indexed_kernel.dynamic_slice,
     "dynamic-update-slice": indexed_kernel.dynamic_update_slice,
     "gather": indexed_kernel.gather,
     "pad": movement_kernel.pad,
+    "partition-id": collective_kernel.device_number,
     "reduce": reduce_kernel.lower,
+    "reduce-scatter": collective_kernel.lower,
+    "replica-id": collective_kernel.device_number,
 }
 """opcode -> ``lower(context, op, step)``, which gives the op's results homes."""

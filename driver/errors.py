@@ -122,6 +122,12 @@ CATALOGUE: dict[str, Entry] = {
     "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", "report it"),
     "ERUN913": Entry("deadlock", "An engine waits for what can never happen.", "report it"),
     "ERUN914": Entry("access out of bounds", "An operand leaves its memory.", "report it"),
+    "ERUN915": Entry(
+        "deadlock of devices", "Devices wait in collectives for others that never come.", "reach them in one order"
+    ),
+    "ERUN916": Entry(
+        "other devices missing", "A program with collectives runs on one device.", "run it with --devices"
+    ),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

@@ -134,6 +134,8 @@ class Neff:
             definition.hbm_bytes,
             definition.sbuf_peak,
             debug.kernels,
+            definition.groups,
+            definition.devices,
         )
         constants = [members.read_constant(reader, variable) for variable in members.of_kind(variables, "constant")]
         reader.finish()

@@ -18,7 +18,7 @@ from neuronx_cc.ir.isa.program import Debug, Program, Stream, Variable
 from neuronx_cc.ir.neff_archive import Reader, malformed
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
-KINDS = ("input", "output", "constant", "scratch")
+KINDS = ("input", "output", "constant", "scratch", "device")
 _TABLES = {"records": RECORD, "operands": OPERAND, "waits": WAIT}
 _MAX_RECORDS = 1 << 24
 
@@ -40,6 +40,8 @@ class Definition:
     hbm_bytes: int
     sbuf_peak: int
     streams: dict[Stream, dict[str, int]]
+    devices: tuple[int, int]
+    groups: list[tuple[tuple[int, ...], ...]]
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ def options_json(options: Mapping[str, Any]) -> bytes:
 def definition_json(program: Program, encoded: Encoded) -> bytes:
     return _dump(
         {
+            "devices": program.devices,
+            "groups": program.groups,
             "hbm_bytes": program.hbm_bytes,
             "sbuf_peak": program.sbuf_peak,
             "streams": {
@@ -138,7 +142,9 @@ def parse_options(data: bytes) -> dict[str, Any]:
 
 
 def parse_definition(data: bytes) -> Definition:
-    value = _object(data, "sg00/def.json", {"hbm_bytes", "sbuf_peak", "streams", "var"})
+    value = _object(data, "sg00/def.json", {"devices", "groups", "hbm_bytes", "sbuf_peak", "streams", "var"})
+    devices = _devices(value["devices"])
+    groups = [_groups(entry, devices[0] * devices[1]) for entry in _list(value["groups"])]
     hbm_bytes = _number(value["hbm_bytes"], "HBM size", limits.HBM_BYTES)
     sbuf_peak = _number(value["sbuf_peak"], "SBUF peak", limits.SBUF_PARTITION_BYTES)
     if not isinstance(value["streams"], dict) or not isinstance(value["var"], list):
@@ -158,7 +164,26 @@ def parse_definition(data: bytes) -> Definition:
     for variable in variables:
         if variable.alias >= _count(variables, "input") or (variable.alias >= 0 and variable.kind != "output"):
             raise malformed(f"variable {variable.name!r} reuses an input that does not exist")
-    return Definition(variables, hbm_bytes, sbuf_peak, dict(sorted(streams.items())))
+    return Definition(variables, hbm_bytes, sbuf_peak, dict(sorted(streams.items())), devices, groups)
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise malformed("sg00/def.json: groups")
+    return value
+
+
+def _devices(value: Any) -> tuple[int, int]:
+    """Replicas and partitions."""
+    counts = [_number(count, "device count", limits.DEVICES) for count in _list(value)]
+    if len(counts) != 2 or not 1 <= counts[0] * counts[1] <= limits.DEVICES:
+        raise malformed("sg00/def.json: devices")
+    return counts[0], counts[1]
+
+
+def _groups(value: Any, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Groups or pairs of device numbers."""
+    return tuple(tuple(_number(number, "device", devices - 1) for number in _list(group)) for group in _list(value))
 
 
 def _count(variables: Sequence[Variable], kind: str) -> int:

@@ -43,6 +43,7 @@ PASSES = {
         "narrow_int64",
         "remove_barriers",
         "reroll",
+        "resolve_collectives",
     )
 }
 """Pass name -> loader of its ``run(module, context)``; the name is also the file's and the command line's."""

@@ -1,7 +1,8 @@
 """Prepares a program for the clock: what each static instruction costs, and one record tree per stream.
 
-Input: a ``Program`` and a machine description. Output: for each stream a tree of loops whose leaves are ``Node``s with
-all times in ns. Nothing here depends on data: addresses and loaded registers have no influence on time.
+Input: a ``Program`` and a machine description. Output: the program as a sequence of straight pieces and of regions,
+whose cases are such sequences. A piece has for each stream a tree of loops whose leaves are ``Node``s with all times in
+ns. Nothing here depends on data: addresses have no influence on time, and what regions do is asked later.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from neuronx_cc.ir.isa import cost
-from neuronx_cc.ir.isa.program import DMA_STREAMS, End, Instr, Loop, Program, Ref, Space, Stream
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Branch, Else, End, Instr, Loop, Program, Ref, Space, Stream, While
 from neuronx_cc.ir.isa.table import TABLE
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.types import itemsize
@@ -89,35 +90,90 @@ class Nest:
 
 
 Item: TypeAlias = Node | Nest
+Counts: TypeAlias = dict[int, int]
 
 
-def prepare(program: Program, machine: Machine) -> tuple[dict[Stream, list[Item]], list[Node]]:
-    """The record tree of every stream that has instructions, and all nodes in emission order."""
-    trees: dict[Stream, list[list[Item]]] = {}
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Records between two barriers: the record tree of every stream that has instructions there."""
+
+    trees: dict[Stream, list[Item]] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    base: dict[int, int] = field(default_factory=dict)
+    """Stream -> what its progress semaphore says at the start."""
+
+
+@dataclass(slots=True, eq=False)
+class Area:
+    """A region: what each case does."""
+
+    repeated: bool
+    cases: list[Block] = field(default_factory=lambda: [[]])
+
+
+Block: TypeAlias = "list[Piece | Area]"
+"""Pieces and regions in order."""
+
+
+def prepare(program: Program, machine: Machine) -> tuple[Block, list[Node]]:
+    """The program as a block, and all nodes in emission order."""
+    nodes: list[Node] = []
+    root: Block = []
+    blocks = [root]
+    areas: list[Area] = []
+    counts: list[Counts] = [{}]
+    """Instructions of each stream in the open case, for the program and each open region."""
+    recent: dict[Stream, list[Instr]] = {}
     open_loops: list[Loop] = []
     nests: list[dict[Stream, Nest]] = []
-    nodes: list[Node] = []
-    recent: dict[Stream, list[Instr]] = {}
+    piece: Piece | None = None
     for index, record in enumerate(program.records):
-        if isinstance(record, Loop):
+        if isinstance(record, Instr):
+            if piece is None:
+                piece = Piece(base=dict(counts[-1]))
+                blocks[-1].append(piece)
+            node = make_node(index, record, machine, recent.setdefault(record.stream, []))
+            nodes.append(node)
+            piece.nodes.append(node)
+            times = 1
+            body = piece.trees.setdefault(record.stream, [])
+            for loop, members in zip(open_loops, nests, strict=True):
+                times *= loop.count
+                nest = members.get(record.stream)
+                if nest is None:
+                    nest = members[record.stream] = Nest(loop.count, loop.register, loop.phases)
+                    body.append(nest)
+                body = nest.body
+            body.append(node)
+            counts[-1][int(record.stream)] = counts[-1].get(int(record.stream), 0) + times
+        elif isinstance(record, Loop):
             open_loops.append(record)
             nests.append({})
-            continue
-        if isinstance(record, End):
+        elif isinstance(record, End) and open_loops:
             open_loops.pop()
             nests.pop()
-            continue
-        node = make_node(index, record, machine, recent.setdefault(record.stream, []))
-        nodes.append(node)
-        body = trees.setdefault(record.stream, [[]])[0]
-        for loop, members in zip(open_loops, nests, strict=True):
-            nest = members.get(record.stream)
-            if nest is None:
-                nest = members[record.stream] = Nest(loop.count, loop.register, loop.phases)
-                body.append(nest)
-            body = nest.body
-        body.append(node)
-    return {stream: tree[0] for stream, tree in trees.items()}, nodes
+        else:
+            piece = None
+            recent.clear()  # a barrier: all results are there
+            _turn(record, blocks, areas, counts)
+    return root, nodes
+
+
+def _turn(record: While | Branch | Else | End, blocks: list[Block], areas: list[Area], counts: list[Counts]) -> None:
+    """Begin or end a region, or begin its next case."""
+    if isinstance(record, While | Branch):
+        areas.append(Area(isinstance(record, While)))
+        blocks[-1].append(areas[-1])
+        blocks.append(areas[-1].cases[0])
+        counts.append({})
+    elif isinstance(record, Else):
+        areas[-1].cases.append([])
+        blocks[-1] = areas[-1].cases[-1]
+        counts[-1] = {}
+    else:
+        areas.pop()
+        blocks.pop()
+        counts.pop()
 
 
 def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -> Node:
@@ -125,6 +181,8 @@ def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -
     waits = tuple((int(wait.stream), wait.count, wait.coefs) for wait in instr.waits)
     if instr.op in ("nop", "reg_load"):
         return Node(index, instr, CONTROL, cost.control_ns(instr, machine), waits=waits)
+    if instr.op == "collective":
+        return Node(index, instr, CONTROL, cost.collective_ns(instr, machine), waits=waits)
     if instr.stream in DMA_STREAMS:
         dma = cost.dma_cost(instr, machine)
         latency = machine["dma.fixed_latency_ns"] + dma.engine_ns + machine["dma.semaphore_write_ns"]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.collectives import Port
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
 from neuronx_cc.ir.machine import Machine
@@ -42,6 +43,7 @@ class _Io:
     inputs: list[Variable] = field(default_factory=list)
     outputs: list[Variable] = field(default_factory=list)
     constants: list[Variable] = field(default_factory=list)
+    devices: list[Variable] = field(default_factory=list)
 
 
 class Executable:
@@ -74,10 +76,13 @@ class Executable:
         trace: bool = False,
         machine: Machine | str | None = None,
         check_races: bool = True,
+        device: int = 0,
+        port: Port | None = None,
     ) -> RunResult:
         """Run once: check for races, compute the values (unless ``timing_only``), and time the program.
 
         ``machine`` is a description, or the name of a known one or a path; the program's own target is the default.
+        ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``).
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
         if check_races:
@@ -91,8 +96,16 @@ class Executable:
         memory.poison(self._volatile)
         for variable, array in zip(self._io.inputs, arrays, strict=True):
             self._place(memory, variable, array)
+        for variable in self._io.devices:
+            numbers = np.array(divmod(device, self.program.devices[1]), np.uint32)
+            self._place(memory, variable, numbers)
+        executor.state.port = port
         executor.run()
         return RunResult([self._result(memory, variable) for variable in self._io.outputs], report, events)
+
+    def on_another_device(self) -> Executable:
+        """The same program with memories of its own."""
+        return Executable(self.program, self._constants, self.machine_name)
 
     def _time(self, machine: Machine, trace: bool) -> tuple[RunReport, dict[str, Any] | None]:
         """The timing does not depend on data, so each machine is simulated once."""
@@ -163,7 +176,9 @@ class Executable:
 def _io(program: Program) -> _Io:
     io = _Io()
     for variable in program.variables:
-        group = {"input": io.inputs, "output": io.outputs, "constant": io.constants}.get(variable.kind)
+        group = {"input": io.inputs, "output": io.outputs, "constant": io.constants, "device": io.devices}.get(
+            variable.kind
+        )
         if group is not None:
             group.append(variable)
     io.inputs.sort(key=lambda variable: variable.index)

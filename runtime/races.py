@@ -59,7 +59,7 @@ def check(program: Program) -> RaceSummary:
     defined = [
         (variable.offset, variable.offset + variable.nbytes)
         for variable in program.variables
-        if variable.kind in ("input", "constant")
+        if variable.kind in ("input", "constant", "device")
     ]
     initialised = footprints.classify(defined)
     summary = _Walk(program, footprints, initialised).run(nest)

@@ -25,6 +25,7 @@ ENGINE_NAME = {
     Stream.SCALAR: "scalar",
     Stream.GPSIMD: "gpsimd",
     Stream.SYNC: "sync",
+    Stream.COLLECTIVE: "collective",
 }
 TRAFFIC = {"input": "input_queue_bytes", "output": "output_queue_bytes", "constant": "weight_queue_bytes"}
 

@@ -174,6 +174,22 @@ def partition_broadcast(instr: Instr, machine: Machine) -> float:
     return _program(instr, machine, "partition_broadcast")
 
 
+def group_gather(instr: Instr, machine: Machine) -> float:
+    """150 + 16 M (7 + w) for rows of w 32-bit words: a processor moves the rows of its 16 partitions one by one."""
+    return _group_rows(instr.outs[0], machine, "gather")
+
+
+def group_scatter(instr: Instr, machine: Machine) -> float:
+    """150 + 16 M (14 + 2 w): each row is read, combined and written back before the next one."""
+    return _group_rows(instr.ins[0], machine, "scatter")
+
+
+def _group_rows(entries: Ref, machine: Machine, kind: str) -> float:
+    words = ceil(entries.counts[2] * itemsize(entries.dtype) / 4)
+    each = machine[f"pool.cost.{kind}_row"] + words * machine[f"pool.cost.{kind}_word"]
+    return float(machine["pool.start_cycles"] + 16 * entries.counts[1] * each)
+
+
 def no_cycles(instr: Instr, machine: Machine) -> float:
     """Not timed in engine cycles: see ``dma_cost`` and ``control_ns``."""
     return 0.0
@@ -185,6 +201,32 @@ def control_ns(instr: Instr, machine: Machine) -> float:
         return float(machine["seq.nop_ns"])
     in_hbm = instr.ins[0].space is Space.HBM
     return float(machine["seq.reg_load_hbm_ns" if in_hbm else "seq.reg_load_ns"])
+
+
+def collective_ns(instr: Instr, machine: Machine) -> float:
+    """Nanoseconds of a collective: latency of its steps plus bytes over the bandwidth of the slowest link.
+
+    Small ones exchange everything in one step (two for an all-reduce), larger ones go round a ring, in which every
+    device passes on one block in each of members - 1 steps (hardware sheet 6.4).
+    """
+    members = max(2, int(instr.imm[1]))
+    nbytes = max(prod(ref.counts) * itemsize(ref.dtype) for ref in (*instr.outs, *instr.ins))
+    bandwidth = min(machine["link.bw"], machine["hbm.bw_per_core"])
+    rounds = 2 if instr.alu[0] == "all_reduce" else 1
+    if instr.alu[0] in ("permute", "broadcast"):
+        return float(machine["cc.latency_ns"] + nbytes / bandwidth)
+    ring = nbytes > machine["cc.mesh_bytes"]
+    steps = rounds * (members - 1 if ring else 1)
+    return float(steps * machine["cc.latency_ns"] + rounds * nbytes * (members - 1) / members / bandwidth)
+
+
+def barrier_ns(machine: Machine) -> float:
+    """Nanoseconds from the last stream's arrival at a barrier until all streams go on behind it.
+
+    A stream signals the sync engine, which sees it a semaphore latency later, branches on its register, and signals all
+    streams in turn; these branch, too.
+    """
+    return float(2 * (machine["seq.nop_ns"] + machine["sem.latency_ns"] + machine["seq.branch_ns"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,15 @@ Sources: hardware sheet 3.4 (arithmetic through fp32), 5.2 (rounding, saturation
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.isa.collectives import Port
 
 Array: TypeAlias = np.ndarray[Any, Any]
 F32 = np.dtype(np.float32)
@@ -70,6 +74,14 @@ class State:
     run: int = 0
     """Number of the run."""
     rounding: StochasticRounding | None = None
+    port: "Port | None" = None
+    """The connection to other devices, if there are any."""
+
+    def connected(self) -> "Port":
+        """The connection to other devices. Raises RunError ERUN916 when the device runs alone."""
+        if self.port is None:
+            raise RunError("ERUN916", "the program exchanges data with other devices", "run it with --devices")
+        return self.port
 
     def settle(self) -> None:
         """Copy borrowed weights: SBUF may be written from here on."""

@@ -25,5 +25,7 @@ MAX_ALU = 4
 MAX_IMMEDIATES = 8
 MAX_PHASES = 6
 """Phase registers of one loop."""
+DEVICES = 1024
+"""Most devices that run one program together."""
 MAX_FLAGS = 32
 """Distinct flag names in one program."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.ir.isa import functions, integers
+from neuronx_cc.ir.isa import collectives, functions, integers
+from neuronx_cc.ir.isa import indexing
 from neuronx_cc.ir.isa.elements import STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.semantics import ARITHMETIC, BITVEC, COMPARE, Kernel
@@ -233,6 +234,7 @@ def dma_scatter(i: Instr, state: State) -> Kernel:
 
 
 PROGRAMS: dict[str, Callable[[Instr, State], Kernel]] = {
+    "collective": collectives.collective,
     "iota": iota,
     "affine_select": affine_select,
     "int_tensor_tensor": int_tensor_tensor,
@@ -241,6 +243,7 @@ PROGRAMS: dict[str, Callable[[Instr, State], Kernel]] = {
     "convert": convert,
     "partition_reduce": partition_reduce,
     "partition_broadcast": partition_broadcast,
+    **indexing.INDEXING,
     "dma_copy": dma_copy,
     "dma_gather": dma_gather,
     "dma_scatter": dma_scatter,

@@ -176,6 +176,12 @@ def _agree(rule: str, counts: list[tuple[int, ...]], machine: Machine) -> bool:
         return first[0] == 1 and first[1:] == second[1:]
     if rule == "partition_broadcast":
         return second[0] == 1 and first[1:] == second[1:]
+    if rule == "collective":
+        return first == second or first[1:] == second or first == second[1:]
+    if rule in ("group_gather", "group_scatter"):
+        lists, tables = (first, counts[1]) if rule == "group_gather" else (counts[1], first)
+        same_rows = len(first) == len(counts[1]) == 3 and lists[2] == tables[2]
+        return same_rows and first[0] % 16 == 0 and lists[0] == tables[0] and counts[2] == lists[:2]
     if rule == "one":
         return prod(first) == 1
     tile, rows = (counts[0], counts[1]) if rule == "gather" else (counts[1], counts[0])

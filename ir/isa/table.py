@@ -9,8 +9,9 @@ GpSimd that NKI does not have run as programs on its processors.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from neuronx_cc.ir.isa import collectives, functions, integers, programs, semantics
 from neuronx_cc.ir.isa import cost as costs
-from neuronx_cc.ir.isa import functions, integers, programs, semantics
+from neuronx_cc.ir.isa import indexing
 from neuronx_cc.ir.isa.elements import State
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream
 from neuronx_cc.ir.machine import Machine
@@ -309,6 +310,30 @@ _ROWS = (
         rule="partition_broadcast",
     ),
     Row(
+        "group_gather",
+        frozenset([GPSIMD]),
+        (_role("y [P, M, E]", (SBUF,), MEMORY, "own"),),
+        (_role("x [P, F, E]", (SBUF,), MEMORY, "own"), _role("index [P, M]", (SBUF,), INDEX, "own")),
+        costs.group_gather,
+        indexing.group_gather,
+        "In each group of 16 partitions, y[n] = x[index[n]]: x is a table of 16 F rows, y and index are lists of 16 M; an "
+        "index outside the table gives 0, or leaves y with ``keep``.",
+        flags=frozenset(["keep"]),
+        rule="group_gather",
+    ),
+    Row(
+        "group_scatter",
+        frozenset([GPSIMD]),
+        (_role("y [P, F, E]", (SBUF,), NUMBER, "own"),),
+        (_role("x [P, M, E]", (SBUF,), NUMBER, "own"), _role("index [P, M]", (SBUF,), INDEX, "own")),
+        costs.group_scatter,
+        indexing.group_scatter,
+        "In each group of 16 partitions, y[index[n]] = y[index[n]] op x[n] for one entry n of the list after the other; an "
+        "index outside the table is skipped.",
+        (frozenset(indexing.COMBINE),),
+        rule="group_scatter",
+    ),
+    Row(
         "dma_copy",
         DMA,
         (_role("y", (HBM, SBUF), MEMORY),),
@@ -338,6 +363,20 @@ _ROWS = (
         "y[index[p]] = x[p], or += with ``add``; an index outside the rows is skipped with ``skip``, else a fault.",
         flags=frozenset(["skip", "add"]),
         rule="scatter",
+    ),
+    Row(
+        "collective",
+        frozenset([Stream.COLLECTIVE]),
+        (_role("y", (HBM,), MEMORY, "own"),),
+        (_role("x", (HBM,), MEMORY, "own"),),
+        costs.no_cycles,
+        collectives.collective,
+        "Exchanges x with the members of this device's group in ``Program.groups``: imm = (groups, members). With one "
+        "block for each member, y (all_gather, all_to_all) or x (reduce_scatter, all_to_all) has it as its first dim.",
+        alu=(collectives.KINDS, frozenset(collectives.REDUCTIONS)),
+        alu_optional=1,
+        imm=(2, 2),
+        rule="collective",
     ),
     Row(
         "reg_load",

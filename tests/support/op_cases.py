@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import collective_cases
 import numpy as np
 from xla_oracle import run_text
 
@@ -61,6 +62,10 @@ def expected(case: Case) -> list[Array]:
     if case.opcode in _IN_NUMPY:
         wide = [x.astype(np.float64) if case.dtype in FLOATS else x for x in case.inputs]
         return [np.asarray(_IN_NUMPY[case.opcode](*wide)).astype(case.inputs[0].dtype)]
+    if case.opcode in collective_cases.BODIES:
+        return list(case.inputs)
+    if case.opcode in collective_cases.IDENTIFIERS:
+        return [np.zeros((), np.uint32)]
     key = (case.text, *(x.tobytes() for x in case.inputs))
     if key not in _EXPECTED:
         # a bitcast before layout assignment is an error in XLA; on row-major layouts it is a reshape
@@ -188,6 +193,10 @@ def _case(opcode: str, dtype: str) -> Case | None:
         if opcode == "power" and dtype in INTEGERS:
             rhs = np.clip(rhs, 0 if dtype[0] == "u" else -7, 40)  # XLA's CPU back end reads six bits of the exponent
         return elementwise(opcode, dtype, (lhs, rhs))
+    if opcode in collective_cases.BODIES:
+        return _collective(opcode, dtype)
+    if opcode in collective_cases.IDENTIFIERS:
+        return Case(opcode, dtype, module_text([], f"  ROOT r = u32[] {opcode}()"), ())
     import op_cases_math
 
     build = _BUILDERS.get(opcode) or op_cases_math.BUILDERS.get(opcode)
@@ -222,6 +231,12 @@ def _clamp(opcode: str, dtype: str) -> Case:
     )
     text = module_text([(dtype, x.shape) for x in operands], f"  ROOT r = {shaped(dtype, DIMS)} clamp(p0, p1, p2)")
     return Case(opcode, dtype, text, operands)
+
+
+def _collective(opcode: str, dtype: str) -> Case:
+    body = collective_cases.BODIES[opcode](shaped(dtype, DIMS), dtype)
+    computations = combiner("add", dtype).replace("add_computation", "sum") if "to_apply" in body else ""
+    return Case(opcode, dtype, module_text([(dtype, DIMS)], body, computations), (random_array(dtype, DIMS, opcode),))
 
 
 def _compare(opcode: str, dtype: str) -> Case:

@@ -1,0 +1,185 @@
+"""Brings collectives to one form: one operand, groups as device numbers, a reduction that the hardware has.
+
+Input: an inlined module; its header says how many replicas and partitions run it. Output: each collective has one
+array as operand and result, and lists the groups (or pairs) of *devices* it connects, device = replica * partitions +
+partition, whatever mode and spelling it came in (StableHLO specification, "Collective ops"). Collectives within one
+device are gone, as are the identifiers of a dimension of one. A reduction by any other computation becomes an
+exchange and a local reduction. Without devices of their own (one replica, one partition) programs lose them all.
+"""
+
+from collections.abc import Sequence
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
+from neuronx_cc.passes.bodies import apply_body, is_elementwise
+from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.values import computation_kind, identity_of
+
+Groups = tuple[tuple[int, ...], ...]
+
+EXCHANGES = (hlo.AllToAllOp, hlo.CollectiveBroadcastOp, hlo.CollectivePermuteOp)
+"""With a channel these connect partitions; the others connect replicas and partitions."""
+COLLECTIVES = (hlo.AllReduceOp, hlo.AllGatherOp, hlo.ReduceScatterOp, *EXCHANGES)
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    replicas, partitions = device_counts(module)
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            if (isinstance(op, hlo.ReplicaIdOp) and replicas == 1) or (
+                isinstance(op, hlo.PartitionIdOp) and partitions == 1
+            ):
+                replace(op, Build.before(module, op).number(0, "u32"))
+            elif isinstance(op, COLLECTIVES):
+                _resolve(module, op, replicas, partitions)
+
+
+def device_counts(module: HloModule) -> tuple[int, int]:
+    """Replicas and partitions, as the module's header states them; (1, 1) when it does not."""
+    header = dict(module.header)
+    return int(header.get("replica_count", 1)), int(header.get("num_partitions", 1))
+
+
+def _resolve(module: HloModule, op: hlo.HloOp, replicas: int, partitions: int) -> None:
+    groups = device_groups(op, replicas, partitions)
+    build = Build.before(module, op)
+    if isinstance(op, hlo.AllToAllOp) and op.split_dimension is None:
+        _exchange_operands(build, op, groups)
+        return
+    is_tuple = isinstance(op.results[0].type, hlo.TupleType)
+    types = op.results[0].type.data if isinstance(op.results[0].type, hlo.TupleType) else [op.results[0].type]
+    results = [_one(build, op, operand, type_, groups) for operand, type_ in zip(op.operands, types, strict=True)]
+    replace(op, insert_before(op, hlo.TupleOp, results, op.results[0].type, op.loc) if is_tuple else results[0])
+
+
+def device_groups(op: hlo.HloOp, replicas: int, partitions: int) -> Groups:
+    """The groups, or pairs, of devices that ``op`` connects. Raises CompileError EVRF001 for numbers out of range."""
+    extra = dict(op.extra.data) if op.extra is not None else {}
+    channel = int(extra.get("channel_id", 0)) > 0
+    everywhere = extra.get("use_global_device_ids", "false") == "true"
+    if isinstance(op, hlo.CollectivePermuteOp):
+        given = op.source_target_pairs.data
+    else:
+        attr = op.properties.get("replica_groups")
+        given = attr.data if isinstance(attr, hlo.GroupsAttr) else ()
+    over_partitions = channel and isinstance(op, EXCHANGES)
+    limit = replicas * partitions if everywhere else partitions if over_partitions else replicas
+    if not given and not isinstance(op, hlo.CollectivePermuteOp):
+        given = (tuple(range(limit)),)
+    if any(not 0 <= number < limit for group in given for number in group):
+        raise CompileError(
+            "EVRF001",
+            f"{op.opcode} names device {max(max(group) for group in given)}, but the module is for {replicas} replicas "
+            f"and {partitions} partitions",
+            "state replica_count and num_partitions in the module's header",
+            op.loc,
+        )
+    if everywhere:
+        return given
+    if over_partitions:
+        return tuple(tuple(r * partitions + p for p in group) for r in range(replicas) for group in given)
+    if channel:
+        return tuple(tuple(r * partitions + p for r in group for p in range(partitions)) for group in given)
+    return tuple(tuple(r * partitions + p for r in group) for p in range(partitions) for group in given)
+
+
+def _one(build: Build, op: hlo.HloOp, operand: hlo.SSAValue, type_: hlo.Attribute, groups: Groups) -> hlo.SSAValue:
+    """The collective on one operand."""
+    attr = hlo.GroupsAttr(groups)
+    if isinstance(op, hlo.CollectivePermuteOp):
+        if all(source == target for source, target in groups) and len(groups) == _devices(build.module):
+            return operand
+        return build.typed(type(op), (operand,), type_, source_target_pairs=attr)
+    size = _group_size(op, groups)
+    if size == 1:
+        return operand
+    properties = {
+        name: value
+        for name, value in op.properties.items()
+        if name in ("to_apply", "all_gather_dimension", "scatter_dimension", "split_dimension")
+    }
+    if isinstance(op, hlo.AllReduceOp | hlo.ReduceScatterOp) and not _has_reduction(build.module, op, operand):
+        return _reduce_locally(build, op, operand, attr, size)
+    return build.typed(type(op), (operand,), type_, replica_groups=attr, **properties)
+
+
+def _devices(module: HloModule) -> int:
+    replicas, partitions = device_counts(module)
+    return replicas * partitions
+
+
+def _group_size(op: hlo.HloOp, groups: Groups) -> int:
+    sizes = {len(group) for group in groups}
+    if len(sizes) > 1 and not isinstance(op, hlo.AllReduceOp | hlo.CollectiveBroadcastOp):
+        raise CompileError("EVRF001", f"{op.opcode} has groups of different sizes", "make them equal", op.loc)
+    return max(sizes, default=1)
+
+
+def _has_reduction(module: HloModule, op: hlo.HloOp, operand: hlo.SSAValue) -> bool:
+    kind = computation_kind(module.computation(_body(op)))
+    return bool(kind) and identity_of(kind, hlo.shape_of(operand).dtype) is not None
+
+
+def _body(op: hlo.HloOp) -> str:
+    attr = op.properties["to_apply"]
+    assert isinstance(attr, hlo.StrsAttr)
+    return attr.data[0]
+
+
+def _reduce_locally(
+    build: Build, op: hlo.HloOp, operand: hlo.SSAValue, groups: hlo.GroupsAttr, size: int
+) -> hlo.SSAValue:
+    """Gather all members' blocks along a new first dim (of a reduce-scatter only those for this one), then reduce."""
+    shape = hlo.shape_of(operand)
+    if isinstance(op, hlo.ReduceScatterOp):
+        axis = op.scatter_dimension.data
+        dims = [*shape.dims[:axis], size, shape.dims[axis] // size, *shape.dims[axis + 1 :]]
+        split = build.reshape(operand, dims)
+        order = [axis, *(other for other in range(len(dims)) if other != axis)]
+        blocks = build.transpose(split, order)
+        parts = build.typed(
+            hlo.AllToAllOp, (blocks,), blocks.type, replica_groups=groups, split_dimension=hlo.IntAttr(0)
+        )
+    else:
+        row = build.reshape(operand, (1, *shape.dims))
+        parts = build.op(
+            hlo.AllGatherOp,
+            (row,),
+            shape.dtype,
+            (size, *shape.dims),
+            replica_groups=groups,
+            all_gather_dimension=hlo.IntAttr(0),
+        )
+    # XLA folds the members' values without an initial value: the first member's serves as one
+    dims = hlo.shape_of(parts).dims
+    total = build.reshape(build.slice(parts, 0, 0, 1), dims[1:])
+    body = build.module.computation(_body(op))
+    if not is_elementwise(body):
+        raise CompileError("EVRF001", f"{op.opcode} by a computation that is not elementwise", "reduce by one", op.loc)
+    for member in range(1, size):
+        part = build.reshape(build.slice(parts, 0, member, member + 1), dims[1:])
+        (total,) = apply_body(op, body, (total, part), dims[1:])
+    return total
+
+
+def _exchange_operands(build: Build, op: hlo.AllToAllOp, groups: Groups) -> None:
+    """The tuple form: operand j goes to member j of the group."""
+    size = _group_size(op, groups)
+    operands: Sequence[hlo.SSAValue] = list(op.operands)
+    if size != len(operands):
+        raise CompileError("EVRF001", f"all-to-all of {len(operands)} operands in groups of {size}", "", op.loc)
+    if size > 1:
+        shape = hlo.shape_of(operands[0])
+        rows = build.concatenate([build.reshape(operand, (1, *shape.dims)) for operand in operands], 0)
+        moved = build.typed(
+            hlo.AllToAllOp,
+            (rows,),
+            rows.type,
+            replica_groups=hlo.GroupsAttr(groups),
+            split_dimension=hlo.IntAttr(0),
+        )
+        operands = [build.reshape(build.slice(moved, 0, j, j + 1), shape.dims) for j in range(size)]
+    replace(op, insert_before(op, hlo.TupleOp, operands, op.results[0].type, op.loc))

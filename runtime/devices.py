@@ -1,0 +1,58 @@
+"""Runs one program on several simulated devices at once, each with memories of its own, connected by a fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.elements import Array
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.runtime import races
+from neuronx_cc.runtime.executable import Executable, RunResult
+from neuronx_cc.runtime.fabric import Fabric
+
+MAX_DEVICES = 32
+"""Cores of one trn1.32xlarge instance (hardware sheet 1.2)."""
+
+
+def replicate(executable: Executable) -> list[Executable]:
+    """One executable for each device of the program; they share its constants."""
+    return [executable, *(executable.on_another_device() for _ in range(device_count(executable) - 1))]
+
+
+def device_count(executable: Executable) -> int:
+    """How many devices run the program together."""
+    replicas, partitions = executable.program.devices
+    return replicas * partitions
+
+
+def run_devices(
+    executables: Sequence[Executable],
+    inputs: Sequence[Sequence[Array]],
+    *,
+    stochastic_rounding_seed: int | None = None,
+    trace: bool = False,
+    machine: Machine | str | None = None,
+) -> list[RunResult]:
+    """Run ``executables[i]`` on ``inputs[i]``, device i = replica * partitions + partition; results in that order.
+
+    Values do not depend on the threads' timing. Raises the first device's RunError; ERUN915 when devices wait for
+    each other for ever, ERUN001 for a wrong number of devices.
+    """
+    count = device_count(executables[0])
+    if not len(executables) == len(inputs) == count:
+        raise RunError("ERUN001", f"the program runs on {count} devices, {len(inputs)} sets of inputs given")
+    fabric = Fabric(count, executables[0].program.groups)
+
+    def work(number: int) -> RunResult:
+        return executables[number].run(
+            inputs[number],
+            stochastic_rounding_seed=stochastic_rounding_seed,
+            trace=trace,
+            machine=machine,
+            device=number,
+            port=fabric.port(number),
+        )
+
+    races.check(executables[0].program)
+    return fabric.run([lambda number=number: work(number) for number in range(count)])
