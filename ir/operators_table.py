@@ -5,7 +5,7 @@ Sources: the vendor's XLA operator list and notes as printed with releases 2.1 t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from neuronx_cc.ir import operators_limits as limits
@@ -24,11 +24,13 @@ GENERATED = frozenset(["native", "decomposed", "folded"])
 F = ("f32", "bf16", "f16", "f8e4m3", "f8e5m2")
 I = ("s8", "s16", "s32", "u8", "u16", "u32")  # noqa: E741
 SIGNED = I[:3]
+UNSIGNED = I[3:]
 P = ("pred",)
 ALL = (*F, *I, *P)
 
-DTYPES = ALL
-"""Element types of the target; 64-bit integers are narrowed first."""
+C64 = "c64"
+DTYPES = (*ALL, C64)
+"""Element types that compile; 64-bit integers are narrowed and complex numbers split first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ _ROWS = (
     _row("collective-permute-start", "", ALL, "decomposed"),
     _row("collective-reduce", "CollectiveReduce", ALL, "planned", reason=_ONE_DEVICE),
     _row("compare", "Compare Eq Ge Gt Le Lt Ne", ALL, "native", "2.1"),
-    _row("complex", "Complex", F, "planned", reason=_COMPLEX, remedy="keep real and imaginary parts as two arrays"),
+    _row("complex", "Complex", ("f32",), "native"),
     _row("concatenate", "Concatenate", ALL, "folded", "2.1"),
     _row(
         "conditional",
@@ -210,7 +212,7 @@ _ROWS = (
     ),
     _row("get-dimension-size", "GetDimensionSize", ALL, "planned", reason="static sizes are not folded yet"),
     _row("get-tuple-element", "GetTupleElement", ALL, "folded", "2.1"),
-    _row("imag", "Imag", F, "planned", reason=_COMPLEX, remedy="keep real and imaginary parts as two arrays"),
+    _row("imag", "Imag", F, "native"),
     _row("infeed", "Infeed", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
     _row("iota", "Iota", (*F, *I), "native", "2.1"),
     _row("is-finite", "IsFinite", F, "decomposed"),
@@ -253,7 +255,7 @@ _ROWS = (
         reason="groups of run-time size are not generated yet",
         remedy="mask the rows of each group and use dot",
     ),
-    _row("real", "Real", F, "planned", reason=_COMPLEX, remedy="keep real and imaginary parts as two arrays"),
+    _row("real", "Real", F, "native"),
     _row("recv", "Recv", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
     _row("recv-done", "", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
     _row(
@@ -289,33 +291,16 @@ _ROWS = (
     _row("replica-id", "ReplicaId", ("u32",), "native"),
     _row("reshape", "Reshape", ALL, "folded", "2.1"),
     _row("reverse", "Rev", ALL, "folded", "2.3"),
-    _row(
-        "rng",
-        "RngUniform",
-        (*F, *I),
-        "planned",
-        "2.1",
-        reason="random numbers are not generated yet",
-        remedy="use jax.random (threefry), which needs only integer arithmetic",
-    ),
+    _row("rng", "RngUniform", (*F, *I), "decomposed", "2.1"),
     _row(
         "rng-bit-generator",
         "RngBitGenerator",
-        I,
-        "planned",
+        UNSIGNED,
+        "decomposed",
         "2.1",
         Limit(VENDOR, "Ignores the user's seed.", limits.never, "compile with --release latest", warns=True),
-        reason="random numbers are not generated yet",
-        remedy="use jax.random (threefry), which needs only integer arithmetic",
     ),
-    _row(
-        "rng-get-and-update-state",
-        "",
-        ("u32",),
-        "planned",
-        reason="random numbers are not generated yet",
-        remedy="pass the state as a parameter and return it",
-    ),
+    _row("rng-get-and-update-state", "", ("u32",), "decomposed"),
     _row("round-nearest-afz", "Round", F, "decomposed"),
     _row("round-nearest-even", "RoundNearestEven", F, "decomposed"),
     _row("rsqrt", "Rsqrt", F, "native", "2.1"),
@@ -392,7 +377,22 @@ _ROWS = (
     _row("xor", "Xor", (*I, *P), "native"),
 )
 
-OPERATORS: dict[str, Operator] = {row.opcode: row for row in _ROWS}
+_ON_COMPLEX = frozenset(
+    """
+    abs add bitcast broadcast call compare concatenate constant convert copy cosine divide dot dynamic-slice
+    dynamic-update-slice exponential exponential-minus-one fusion gather get-tuple-element imag iota log log-plus-one
+    logistic map multiply negate opt-barrier pad parameter power real reduce reshape reverse rsqrt select sign sine
+    slice sqrt subtract tan tanh transpose tuple
+    """.split()
+)
+"""Opcodes that take c64 besides the types of their row."""
+
+
+def _with_complex(row: Operator) -> Operator:
+    return replace(row, dtypes=(*row.dtypes, C64)) if row.opcode in _ON_COMPLEX else row
+
+
+OPERATORS: dict[str, Operator] = {row.opcode: _with_complex(row) for row in _ROWS}
 """Opcode -> row."""
 
 

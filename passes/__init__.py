@@ -35,6 +35,7 @@ PASSES = {
         "dissolve_tuples",
         "expand_argument_reductions",
         "expand_batch_norm",
+        "expand_random",
         "expand_reductions",
         "fold_constants",
         "fold_large_constants",

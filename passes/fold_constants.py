@@ -66,6 +66,8 @@ def fold(module: HloModule, limit: int | None) -> None:
                 continue
             if op.opcode not in REFERENCE and op.opcode not in CALLING:
                 continue
+            if isinstance(op, hlo.BitcastConvertOp) and op.shape.dtype in ("s64", "u64"):
+                continue  # a 64-bit constant would be cut; its words are not
             if all(isinstance(source, hlo.ConstantOp) for source in sources):
                 arrays = [module.constants[s.value.data] for s in sources if isinstance(s, hlo.ConstantOp)]
                 if _fits(op, sum(array.nbytes for array in arrays), max(array.size for array in arrays), limit):

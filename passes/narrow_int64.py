@@ -4,7 +4,8 @@ Input: an inlined module without tuples. Output: no s64 or u64 value but the ent
 their types with a ``convert`` right behind the parameter or before the root. Values wrap as on the device. What may not
 fit is warned about with its location (``passes.intervals`` proves what it can); a u64 constant that needs more than 32
 bits is an error (ESFH002), except as a bound (the largest value of its type in a comparison, minimum or maximum), which
-becomes the bound of the narrow type.
+becomes the bound of the narrow type. ``bitcast-convert`` between 64-bit parameters or results and their words stays
+(``passes.wide_words``).
 """
 
 import numpy as np
@@ -14,6 +15,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import argument_block, defining_op, insert_before, ops_of, retype
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes import wide_words
 from neuronx_cc.passes.intervals import NARROW, Intervals, is_integer, narrow_range, type_range
 from neuronx_cc.passes.manager import PassContext
 
@@ -22,6 +24,7 @@ def run(module: HloModule, context: PassContext) -> None:
     _refuse_f64(module)
     if not any(_is_wide(value.type) for value in _values(module)):
         return
+    wide_words.run(module, context)
     for computation in module.computations():
         _warn(module, computation, context)
     for computation in module.computations():
@@ -88,7 +91,8 @@ _BY_BITS = (hlo.PopcntOp, hlo.CountLeadingZerosOp, hlo.ShiftRightLogicalOp, hlo.
 
 def _warn(module: HloModule, computation: hlo.ComputationOp, context: PassContext) -> None:
     if computation.is_entry.data:
-        names = [hlo.loc_of(arg).name for arg in computation.block.args if _is_wide(arg.type)]
+        cut = [arg for arg in computation.block.args if _is_wide(arg.type) and _is_cut(arg)]
+        names = [hlo.loc_of(arg).name for arg in cut]
         if names:
             context.warn("ESFH002", f"64-bit integer inputs are truncated to 32 bits: {', '.join(names)}")
     intervals = Intervals(module)
@@ -116,10 +120,8 @@ def _narrow(module: HloModule, computation: hlo.ComputationOp, context: PassCont
     block = computation.block
     result_type = computation.root.type
     for op in ops_of(block):
-        if isinstance(op, hlo.BitcastConvertOp) and (_is_wide(op.operand.type) or _is_wide(op.results[0].type)):
-            raise CompileError(
-                "ESPP004", "bitcast-convert of 64-bit integers is not supported", "use 32-bit integers", op.loc
-            )
+        if _keeps_words(op):
+            continue
         if isinstance(op, hlo.ConstantOp):
             _narrow_constant(module, op, context)
         elif _is_wide(op.results[0].type):
@@ -132,6 +134,18 @@ def _narrow(module: HloModule, computation: hlo.ComputationOp, context: PassCont
         retype(arg, narrowed(arg.type))
 
 
+def _keeps_words(op: hlo.Operation) -> bool:
+    """Whether ``op`` is a bit cast between 64-bit parameters or results of the program and their words."""
+    if not isinstance(op, hlo.BitcastConvertOp) or _is_wide(op.operand.type) == _is_wide(op.results[0].type):
+        return False
+    return wide_words.at_boundary(op)
+
+
+def _is_cut(arg: hlo.SSAValue) -> bool:
+    """Whether anything but a bit cast reads ``arg``."""
+    return arg.first_use is None or not all(_keeps_words(use.operation) for use in arg.uses)
+
+
 def _convert_parameters(entry: hlo.ComputationOp) -> None:
     first = entry.block.first_op
     assert first is not None
@@ -140,7 +154,7 @@ def _convert_parameters(entry: hlo.ComputationOp) -> None:
             converted = insert_before(first, hlo.ConvertOp, (arg,), narrowed(arg.type), hlo.loc_of(arg))
             producer = defining_op(converted)
             for use in list(arg.uses):
-                if use.operation is not producer:
+                if use.operation is not producer and not _keeps_words(use.operation):
                     use.operation.operands[use.index] = converted
 
 

@@ -1,8 +1,9 @@
-"""Reference semantics of rng-bit-generator, bit for bit as XLA expands it, and of rng.
+"""Reference semantics of rng-bit-generator, bit for bit as XLA expands it, of rng and of rng-get-and-update-state.
 
 ThreeFry-2x32 and Philox-4x32 after Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 """
 
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -111,18 +112,63 @@ def rng_bit_generator(op: hlo.RngBitGeneratorOp, state: Array) -> Value:
     return (np.concatenate([state[:1], counter]), narrow(bits, dtype))
 
 
+def instruction_key(name: str) -> int:
+    """The 64-bit Philox key of the ``rng`` instruction ``name``: two checksums of it."""
+    text = name.encode()
+    return zlib.crc32(text) << 32 | zlib.crc32(b"rng " + text)
+
+
+def _unit(bits: Array) -> Array:
+    """f32 in [0, 1) with steps of 2**-23."""
+    return (bits >> np.uint32(9) | np.uint32(0x3F800000)).view(np.float32) - np.float32(1)
+
+
 def rng(op: hlo.RngOp, first: Array, second: Array) -> Array:
-    """Numbers of ``rng_uniform`` on [first, second) or ``rng_normal`` (mean, deviation), from a fixed seed.
+    """Numbers of ``rng_uniform`` on [first, second) or ``rng_normal`` (mean, deviation).
 
-    HLO leaves the generator open, so the values are reproducible here but equal to no other implementation's.
+    HLO leaves the generator open: these are Philox numbers whose key is a checksum of the instruction's name, so they
+    are the same in every run, and equal to no other implementation's.
     """
-    generator = np.random.Generator(np.random.Philox(0))
-    dims, dtype = op.shape.dims, op.shape.dtype
-    if op.distribution.data.endswith("normal"):
-        return narrow(generator.normal(float(first), float(second), dims), dtype)
+    dims, dtype, size = op.shape.dims, op.shape.dtype, op.shape.size
+    normal = op.distribution.data.endswith("normal")
+    key, counter = np.uint64(instruction_key(op.loc.name)), np.zeros(2, np.uint64)
+    bits = _philox_bits(key, counter, (size * (2 if normal else 1),), False)[0].astype(np.uint32)
+    if normal:
+        u, v = _unit(bits[:size]), _unit(bits[size:])
+        radius = np.sqrt(np.log(1 - u) * np.float32(-2))
+        value = radius * np.cos(v * np.float32(2 * np.pi))
+        return narrow((value * second.astype(np.float32) + first.astype(np.float32)).reshape(dims), dtype)
     if op.shape.numpy_dtype.kind in "iu":
-        return narrow(generator.integers(int(first), int(second), dims), dtype)
-    return narrow(generator.uniform(float(first), float(second), dims), dtype)
+        width = (second - first).astype(np.uint32)
+        rest = bits % width if width else bits
+        return narrow((first + rest.astype(op.shape.numpy_dtype)).reshape(dims), dtype)
+    start, end = first.astype(np.float32), second.astype(np.float32)
+    scaled = narrow((start + _unit(bits) * (end - start)).reshape(dims), dtype)
+    return narrow(np.where(scaled.astype(np.float32) < end, scaled, first), dtype)
 
 
-RANDOM: dict[str, Callable[..., Value]] = {"rng": rng, "rng-bit-generator": rng_bit_generator}
+INITIAL_STATE = 0x7012395
+"""128-bit state with which every run starts; a new executable of XLA's CPU client starts with it, too."""
+
+
+def updates_before(op: hlo.RngGetAndUpdateStateOp) -> int:
+    """The sum of the deltas of the updates above ``op`` in its computation."""
+    total, above = 0, op.prev_op
+    while above is not None:
+        if isinstance(above, hlo.RngGetAndUpdateStateOp):
+            total += above.delta.data
+        above = above.prev_op
+    return total
+
+
+def rng_get_and_update_state(op: hlo.RngGetAndUpdateStateOp) -> Array:
+    """The state before the update, low word first."""
+    state = INITIAL_STATE + updates_before(op)
+    return np.array([state & (1 << 64) - 1, state >> 64], np.uint64)
+
+
+RANDOM: dict[str, Callable[..., Value]] = {
+    "rng": rng,
+    "rng-bit-generator": rng_bit_generator,
+    "rng-get-and-update-state": rng_get_and_update_state,
+}

@@ -13,7 +13,9 @@ import collective_cases
 import numpy as np
 from xla_oracle import run_text
 
+from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.operators import supported
+from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
 
 Array = np.ndarray[Any, Any]
@@ -62,6 +64,8 @@ def expected(case: Case) -> list[Array]:
     if case.opcode in _IN_NUMPY:
         wide = [x.astype(np.float64) if case.dtype in FLOATS else x for x in case.inputs]
         return [np.asarray(_IN_NUMPY[case.opcode](*wide)).astype(case.inputs[0].dtype)]
+    if case.opcode == "rng":
+        return evaluate(parse_text(case.text), list(case.inputs))  # HLO leaves the numbers open
     if case.opcode in collective_cases.BODIES:
         return list(case.inputs)
     if case.opcode in collective_cases.IDENTIFIERS:
@@ -80,7 +84,8 @@ def assert_matches(case: Case, results: list[Array], wanted: list[Array]) -> Non
         if case.tolerance == 0 or want.dtype.kind in "biu":
             assert_same(result, want, case.name)
             continue
-        got, want64 = result.astype(np.float64), want.astype(np.float64)
+        wide = np.complex128 if want.dtype.kind == "c" else np.float64
+        got, want64 = result.astype(wide), want.astype(wide)
         np.testing.assert_allclose(got, want64, case.tolerance, case.tolerance, err_msg=case.name)
 
 
@@ -185,6 +190,10 @@ def elementwise(opcode: str, dtype: str, operands: tuple[Array, ...], result: st
 
 
 def _case(opcode: str, dtype: str) -> Case | None:
+    import op_cases_math
+
+    if dtype == "c64":
+        return op_cases_math.complex_case(opcode)
     if opcode in _UNARY:
         return elementwise(opcode, dtype, (random_array(dtype, DIMS, opcode, *_DOMAIN.get(opcode, (-4, 4))),))
     if opcode in _BINARY:
@@ -198,8 +207,9 @@ def _case(opcode: str, dtype: str) -> Case | None:
     if opcode in collective_cases.IDENTIFIERS:
         return Case(opcode, dtype, module_text([], f"  ROOT r = u32[] {opcode}()"), ())
     import op_cases_math
+    import op_cases_sorting
 
-    build = _BUILDERS.get(opcode) or op_cases_math.BUILDERS.get(opcode)
+    build = {**_BUILDERS, **op_cases_math.BUILDERS, **op_cases_sorting.BUILDERS}.get(opcode)
     return build(opcode, dtype) if build else None
 
 
