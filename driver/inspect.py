@@ -7,7 +7,7 @@ from typing import Any
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.ir.isa.assembly import disassemble
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Variable
+from neuronx_cc.ir.isa.program import Else, End, Instr, Loop, Program, Variable, While
 from neuronx_cc.ir.neff import Neff
 
 LARGEST = 12
@@ -139,7 +139,7 @@ def _by_kind(variables: list[Variable]) -> dict[str, dict[str, int]]:
 
 
 def _executions(program: Program) -> list[tuple[Instr, int]]:
-    """Each instruction with how often its loops execute it."""
+    """Each instruction with how often its loops execute it; run-time loops and branches count once."""
     counts = [1]
     found = []
     for record in program.records:
@@ -147,8 +147,10 @@ def _executions(program: Program) -> list[tuple[Instr, int]]:
             counts.append(counts[-1] * record.count)
         elif isinstance(record, End):
             counts.pop()
-        else:
+        elif isinstance(record, Instr):
             found.append((record, counts[-1]))
+        elif not isinstance(record, Else):
+            counts.append(counts[-1] * (record.count or 1 if isinstance(record, While) else 1))
     return found
 
 

@@ -11,6 +11,10 @@ the order of their next start times, so shared resources are served first come, 
   a fixed latency and the time of its busiest engine after its start. A queue starts transfers in order and completes
   them in order; many may be under way.
 * VectorE and GpSimdE take turns on SBUF, VectorE and ScalarE on PSUM (hardware sheet 1.7).
+
+The barriers of regions cut the program into pieces, which nothing reaches across but the function table that ScalarE
+holds. So each piece is simulated once for each such table, and counted as often as the course of the run passes it
+(``clock_regions``).
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ from neuronx_cc.runtime.clock_program import (
     MULTIPLY,
     SECTION,
     Item,
+    Nest,
     Node,
-    prepare,
+    Piece,
 )
 
 GAPS = ("dependency", "port", "dma engines", "function table")
@@ -90,7 +95,8 @@ class _Lane:
         "walk",
     )
 
-    def __init__(self, stream: Stream, items: list[Item]) -> None:
+    def __init__(self, stream: Stream, items: list[Item], table: str) -> None:
+        _rewind(items)
         self.registers = [0] * 64
         self.walk = _walk(items, self.registers)
         self.stats = StreamTiming(stream)
@@ -103,7 +109,7 @@ class _Lane:
         self.cause: Stream | None = None
         self.software_free = 0.0
         self.active_until = 0.0
-        self.table = ""
+        self.table = table
 
 
 def _walk(items: list[Item], registers: list[int]) -> Iterator[Node]:
@@ -121,13 +127,34 @@ def _walk(items: list[Item], registers: list[int]) -> Iterator[Node]:
         item.begun += item.count
 
 
-class Clock:
-    """One simulation of one program."""
+def _rewind(items: list[Item]) -> None:
+    """Counters behind phase registers start anew with each piece."""
+    for item in items:
+        if isinstance(item, Nest):
+            item.begun = 0
+            _rewind(item.body)
 
-    def __init__(self, program: Program, machine: Machine, trace: bool = False) -> None:
+
+@dataclass(slots=True, eq=False)
+class Profile:
+    """What one piece does, with times from its start. ``table``: what ScalarE holds at its end."""
+
+    duration: float
+    table: str
+    streams: dict[Stream, StreamTiming]
+    nodes: list[tuple[Node, int, float, float, float]]
+    """Each node with its count, busy time, first start and last end."""
+    events: list[Event] | None
+
+
+class Clock:
+    """The simulation of one piece."""
+
+    def __init__(self, program: Program, machine: Machine, piece: Piece, table: str = "", trace: bool = False) -> None:
         self.program = program
-        trees, self.nodes = prepare(program, machine)
-        self.lanes = {int(stream): _Lane(stream, items) for stream, items in sorted(trees.items())}
+        self.piece = piece
+        self.lanes = {int(stream): _Lane(stream, items, table) for stream, items in sorted(piece.trees.items())}
+        self._table = table
         self.events: list[Event] | None = [] if trace else None
         self._heap: list[tuple[float, int]] = []
         self._blocked: dict[int, list[tuple[int, int]]] = {}
@@ -144,7 +171,7 @@ class Clock:
         self._port_free: dict[tuple[str, int], float] = {}
         self._multiply_start = self._multiply_free = self._load_free = 0.0
 
-    def run(self) -> Timing:
+    def run(self) -> Profile:
         """Simulate to the end. Raises RunError ERUN913 on a deadlock."""
         for stream in self.lanes:
             self._next(stream)
@@ -157,9 +184,13 @@ class Clock:
             self._next(stream)
         if any(lane.head is not None for lane in self.lanes.values()):
             raise self._deadlock()
-        stats = {Stream(stream): lane.stats for stream, lane in self.lanes.items()}
-        total = max((timing.end for timing in stats.values()), default=0.0)
-        return Timing(total, stats, self.nodes, self.events)
+        streams = {Stream(stream): lane.stats for stream, lane in self.lanes.items()}
+        scalar = self.lanes.get(int(Stream.SCALAR))
+        nodes = [(node, node.count, node.busy, node.first, node.last) for node in self.piece.nodes]
+        for node in self.piece.nodes:
+            node.count, node.busy, node.first, node.last = 0, 0.0, -1.0, 0.0
+        total = max((timing.end for timing in streams.values()), default=0.0)
+        return Profile(total, self._table if scalar is None else scalar.table, streams, nodes, self.events)
 
     def _next(self, stream: int) -> None:
         """Fetch the stream's next instruction and queue it, or note what it waits for."""
@@ -170,10 +201,11 @@ class Clock:
 
     def _resolve(self, stream: int, lane: _Lane) -> None:
         assert lane.head is not None
-        ready, cause = lane.free, None
+        ready, cause, base = lane.free, None, self.piece.base
         for producer, count, coefs in lane.head.waits:
             for register, coef in coefs:
                 count += coef * lane.registers[register]
+            count -= base.get(producer, 0)
             if count <= 0:
                 continue
             other = self.lanes.get(producer)
@@ -302,8 +334,3 @@ class Clock:
                     at = debug[lane.head.instr.debug]
                     loc = Loc(at.hlo, at.op_name, at.source_file, at.source_line)
         return RunError("ERUN913", "deadlock: " + "; ".join(lines), "report it", loc)
-
-
-def simulate(program: Program, machine: Machine, trace: bool = False) -> Timing:
-    """Time ``program`` on ``machine``; with ``trace`` the timing keeps every dynamic instruction."""
-    return Clock(program, machine, trace).run()

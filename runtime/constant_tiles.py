@@ -1,4 +1,4 @@
-"""Finds SBUF operands whose content cannot change between uses: written before, outside all loops, and never again.
+"""Finds SBUF operands whose content cannot change between uses: written before, outside loops and regions, never again.
 
 Input: a program. Output: ``ConstantTiles``, asked about one operand of one record. The simulator looks at such a tile
 (the identity matrix of transposes) once a run instead of at every use.
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from neuronx_cc.ir.isa.program import End, Loop, Program, Ref, Space
+from neuronx_cc.ir.isa.program import Else, End, Instr, Loop, Program, Ref, Space, While
 from neuronx_cc.ir.types import itemsize
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -27,10 +27,12 @@ class ConstantTiles:
                 open_loops.append({record.register: record.count, **dict(record.phases)})
             elif isinstance(record, End):
                 open_loops.pop()
-            else:
+            elif isinstance(record, Instr):
                 place = -1 if open_loops else number
                 ranges = {register: count for loop in open_loops for register, count in loop.items()}
                 rows += [(place, *_hull(ref, ranges)) for ref in record.outs if ref.space is Space.SBUF]
+            elif not isinstance(record, Else):
+                open_loops.append({record.register: record.count} if isinstance(record, While) and record.count else {})
         self._known: dict[tuple[int, int, int, int], int] = {}
         self._writes: Array = np.array(rows, np.int64).reshape(-1, 5)
 

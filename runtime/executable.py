@@ -20,7 +20,8 @@ from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
-from neuronx_cc.runtime.clock import simulate
+from neuronx_cc.runtime.clock_regions import simulate
+from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.report import RunReport, make_report
 from neuronx_cc.runtime.targets import find_machine
@@ -87,9 +88,10 @@ class Executable:
         """
         if check_races:
             races.check(self.program)
-        report, events = self._time(find_machine(self.machine_name if machine is None else machine), trace)
+        description = find_machine(self.machine_name if machine is None else machine)
         if timing_only:
-            return RunResult([], report, events)
+            course, guesses = assumed(self.program)
+            return RunResult([], *self._time(description, trace, course, guesses))
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
         memory = executor.memory
@@ -101,18 +103,21 @@ class Executable:
             self._place(memory, variable, numbers)
         executor.state.port = port
         executor.run()
-        return RunResult([self._result(memory, variable) for variable in self._io.outputs], report, events)
+        outputs = [self._result(memory, variable) for variable in self._io.outputs]
+        return RunResult(outputs, *self._time(description, trace, executor.course))
 
     def on_another_device(self) -> Executable:
         """The same program with memories of its own."""
         return Executable(self.program, self._constants, self.machine_name)
 
-    def _time(self, machine: Machine, trace: bool) -> tuple[RunReport, dict[str, Any] | None]:
-        """The timing does not depend on data, so each machine is simulated once."""
-        key = (machine.name, machine.key())
+    def _time(
+        self, machine: Machine, trace: bool, course: Course, guesses: int = 0
+    ) -> tuple[RunReport, dict[str, Any] | None]:
+        """The timing depends on data only through the course of the regions: each is simulated once a machine."""
+        key = (machine.name, machine.key(), course.key(), guesses)
         if trace or key not in self._reports:
-            timing = simulate(self.program, machine, trace)
-            self._reports[key] = make_report(self.program, timing, machine)
+            timing = simulate(self.program, machine, trace, course)
+            self._reports[key] = make_report(self.program, timing, machine, guesses)
             if trace:
                 return self._reports[key], make_trace(self.program, timing)
         return self._reports[key], None

@@ -1,19 +1,20 @@
 """A program as nests of sites: every address and every threshold for every iteration, for the race check.
 
 Input: a ``Program``. Output: a ``Nest`` of ``Site``s, whose operands are footprint numbers (``footprints``). Addresses
-from ``reg_load`` become the set of all that their clamp range allows.
+from ``reg_load``, or from the count of a region, become the set of all that the register's range allows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
 from neuronx_cc.ir.errors import NO_LOC, Loc, RunError
-from neuronx_cc.ir.isa.format import END, INSTRUCTION, LOOP
-from neuronx_cc.ir.isa.program import Instr, Loop, Program, Ref, Stream
+from neuronx_cc.ir.isa.format import BRANCH, ELSE, END, INSTRUCTION, LOOP, WHILE
+from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, Instr, Loop, Program, Record, Ref, Stream, While
 from neuronx_cc.ir.isa.registers import Load, RegisterRanges
 from neuronx_cc.runtime.footprints import Dims, Footprints
 
@@ -25,7 +26,9 @@ _SLOT = {stream: slot for slot, stream in enumerate(STREAMS)}
 _READ_MODIFY_WRITE = {
     "copy_predicated": True,
     "multiply_moving": "accumulate",
-    "dma_scatter": "add",
+    "dma_scatter": True,
+    "group_gather": "keep",
+    "group_scatter": True,
 }
 """Instructions that read their first result, always or under a flag."""
 
@@ -46,7 +49,16 @@ class Nest:
     """A loop (or the whole program, once)."""
 
     count: int
-    body: list[Site | Nest] = field(default_factory=list)
+    body: list[Site | Nest | Area] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Area:
+    """A region: what each case does, once."""
+
+    certain: bool
+    """Whether one of the cases is always run."""
+    cases: list[Nest] = field(default_factory=list)
 
 
 def operands(instr: Instr) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
@@ -57,13 +69,28 @@ def operands(instr: Instr) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
     return instr.ins, instr.outs
 
 
-def _check_nesting(kinds: list[int]) -> None:
-    depth = 0
-    for row, kind in enumerate(kinds):
-        depth += (kind == LOOP) - (kind == END)
-        if depth < 0:
+def _check_nesting(records: Sequence[Record]) -> None:
+    opened: list[Record] = []
+    cases: list[int] = []
+    for row, record in enumerate(records):
+        if isinstance(record, Instr):
+            continue
+        if isinstance(record, Loop | While | Branch):
+            if not isinstance(record, Loop) and opened and isinstance(opened[-1], Loop):
+                raise RunError("EBIR902", f"the region at record {row} is inside a counted loop")
+            opened.append(record)
+            cases.append(1)
+        elif not opened:
             raise RunError("EBIR902", f"record {row} ends a loop that is not open")
-    if depth:
+        elif isinstance(record, Else):
+            cases[-1] += 1
+            if not isinstance(opened[-1], Branch):
+                raise RunError("EBIR902", f"record {row} begins a case of no branch")
+        else:
+            start, begun = opened.pop(), cases.pop()
+            if isinstance(start, Branch) and begun != start.cases:
+                raise RunError("EBIR902", f"the branch that record {row} ends has {begun} cases, not {start.cases}")
+    if opened:
         raise RunError("EBIR902", "a loop has no end")
 
 
@@ -73,9 +100,9 @@ class Lowering:
     def __init__(self, program: Program, footprints: Footprints) -> None:
         self._program = program
         self._footprints = footprints
-        kind_of = {Instr: INSTRUCTION, Loop: LOOP}
+        kind_of = {Instr: INSTRUCTION, Loop: LOOP, While: WHILE, Branch: BRANCH, Else: ELSE}
         kinds = [kind_of.get(type(record), END) for record in program.records]
-        _check_nesting(kinds)
+        _check_nesting(program.records)
         loads = [
             Load(row, record.stream, *map(int, record.imm))
             for row, record in enumerate(program.records)
@@ -88,6 +115,8 @@ class Lowering:
 
     def run(self) -> Nest:
         stack = [(Nest(1), self._values, 1)]
+        areas: list[Area | None] = []
+        """For each open loop None, for each open region its area."""
         for row, record in enumerate(self._program.records):
             if isinstance(record, Instr):
                 stack[-1][0].body.append(self._site(row, record))
@@ -98,11 +127,37 @@ class Lowering:
                 nest = Nest(record.count)
                 stack[-1][0].body.append(nest)
                 stack.append((nest, self._values, self._iterations))
+                areas.append(None)
                 self._enter(record)
+            elif isinstance(record, While | Branch):
+                areas.append(self._area(row, record))
+                stack[-1][0].body.append(areas[-1])
+                stack.append((areas[-1].cases[0], self._values, self._iterations))
+            elif isinstance(record, Else):
+                self._ranges.next_case()
+                area = areas[-1]
+                assert area is not None
+                area.cases.append(Nest(1))
+                stack[-1] = (area.cases[-1], self._values, self._iterations)
             else:
                 _, self._values, self._iterations = stack.pop()
-                self._ranges.leave()
+                area = areas.pop()
+                if area is None:
+                    self._ranges.leave()
+                else:
+                    self._ranges.leave_region(area.certain)
         return stack[0][0]
+
+    def _area(self, row: int, region: While | Branch) -> Area:
+        trips = region.count if isinstance(region, While) else 0
+        if not trips:
+            held = self._ranges.range_of(DECIDER, region.register)
+            least, most = (0, region.cases - 1) if isinstance(region, Branch) else (-(1 << 32), 1 << 32)
+            if held is None or held[0] < least or held[1] > most:
+                what = "nothing" if held is None else f"{held[0]} to {held[1]}"
+                raise RunError("EBIR902", f"the register that decides the region at record {row} holds {what}")
+        self._ranges.enter_region(row, STREAMS, (region.register, trips) if trips else None)
+        return Area(isinstance(region, Branch) or trips > 0, [Nest(1)])
 
     def _enter(self, loop: Loop) -> None:
         self._values = {register: np.repeat(values, loop.count) for register, values in self._values.items()}

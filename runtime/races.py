@@ -10,7 +10,11 @@ earlier instructions count as complete; a DMA queue completes in order but overl
 (``footprints``) remembers its last writer and the readers since. That suffices: whatever is ordered after the last
 writer is ordered after all that this writer had to wait for.
 
-Addresses from ``reg_load`` count as touching all that their clamp range allows.
+Addresses from ``reg_load``, or from the count of a region, count as touching all that the register's range allows.
+
+A region begins and ends with everything complete, and so does each of its iterations: its body is walked once, with
+counts from 0, and what holds for that iteration holds for all. Memory that only a region defines, whose body may not be
+run at all, is undefined behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import NoReturn
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Program, Space, Stream
 from neuronx_cc.runtime.footprints import Footprints
-from neuronx_cc.runtime.race_sites import STREAMS, Lowering, Nest, Site, describe, location
+from neuronx_cc.runtime.race_sites import STREAMS, Area, Lowering, Nest, Site, describe, location
 
 _NOBODY = len(STREAMS)
 """Slot of the writer of memory that is defined from the start; everybody knows all of its writes."""
@@ -35,7 +39,7 @@ class RaceSummary:
     """What was proved."""
 
     instructions: int
-    """Dynamic instructions."""
+    """Dynamic instructions; bodies of regions count once."""
     accesses: int
     """Dynamic operand accesses to memory that something writes."""
     waits: int
@@ -74,10 +78,7 @@ class _Walk:
         self._program = program
         self._footprints = footprints
         self._classes = footprints.classes
-        self._known: list[tuple[int, ...]] = []
-        for stream in STREAMS:
-            own = 0 if stream in DMA_STREAMS else _ALWAYS
-            self._known.append((*(own if other is stream else 0 for other in STREAMS), _ALWAYS))
+        self._known = self._everybody([0] * len(STREAMS))
         self._history: list[list[tuple[int, ...]]] = [[] for _ in STREAMS]
         """What each instruction of each stream knew at its start."""
         self._sites: list[list[tuple[Site, int]]] = [[] for _ in STREAMS]
@@ -87,13 +88,57 @@ class _Walk:
             self._written[number] = 0
         self._readers: list[dict[int, int] | None] = [None] * footprints.class_count
         self._accesses = self._waits = self._implied = 0
+        self._done = dict.fromkeys(STREAMS, 0)
+
+    @staticmethod
+    def _everybody(counts: list[int]) -> list[tuple[int, ...]]:
+        """What each stream knows when ``counts`` instructions are complete. Engines know all of their own."""
+        return [
+            (
+                *(
+                    _ALWAYS if other is stream and stream not in DMA_STREAMS else n
+                    for other, n in zip(STREAMS, counts, strict=True)
+                ),
+                _ALWAYS,
+            )
+            for stream in STREAMS
+        ]
 
     def run(self, nest: Nest) -> RaceSummary:
         self._block(nest.body, 0)
-        finished = {stream: len(done) for stream, done in zip(STREAMS, self._history, strict=True) if done}
+        self._count()
+        finished = {stream: done for stream, done in self._done.items() if done}
         return RaceSummary(sum(finished.values()), self._accesses, self._waits, self._implied, finished)
 
-    def _block(self, body: list[Site | Nest], iteration: int) -> None:
+    def _count(self) -> None:
+        for stream, history in zip(STREAMS, self._history, strict=True):
+            self._done[stream] += len(history)
+
+    def _area(self, area: Area) -> None:
+        outside = self._history, self._sites
+        counts = [len(history) for history in self._history]
+        self._barrier()
+        before = self._written
+        defined = [] if area.certain else [before]
+        for case in area.cases:
+            self._history, self._sites = [[] for _ in STREAMS], [[] for _ in STREAMS]
+            self._known = self._everybody([0] * len(STREAMS))
+            self._written = list(before)
+            self._block(case.body, 0)
+            self._count()
+            self._barrier()
+            defined.append(self._written)
+        self._written = list(map(max, *defined)) if len(defined) > 1 else defined[0]
+        self._history, self._sites = outside
+        self._known = self._everybody(counts)
+
+    def _barrier(self) -> None:
+        """All is complete: only what is defined matters from here on."""
+        count = len(self._written)
+        self._written = [_NEVER if written == _NEVER else 0 for written in self._written]
+        self._writer, self._readers = [_NOBODY] * count, [None] * count
+
+    def _block(self, body: list[Site | Nest | Area], iteration: int) -> None:
         for item in body:
             if isinstance(item, Site):
                 known = self._start(item, iteration)
@@ -104,6 +149,8 @@ class _Walk:
                     self._read(item, iteration, numbers[iteration], position, known)
                 for numbers in item.writes:
                     self._write(item.slot, numbers[iteration], position)
+            elif isinstance(item, Area):
+                self._area(item)
             else:
                 for index in range(iteration * item.count, (iteration + 1) * item.count):
                     self._block(item.body, index)

@@ -2,7 +2,7 @@
 
 Input: a program, its ``Timing`` and the machine. Output: ``RunReport``, whose ``summary`` has the fields of the
 profiler's summary table (time, engines, FLOPs, utilisation, DMA, memory) and which also lists kernels, HLO ops and
-what each engine waited for. All of it is simulated (``is_simulation``) and independent of data.
+what each engine waited for. All of it is simulated (``is_simulation``); it depends on data only where regions do.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class RunReport:
     kernels: list[Usage]
     operators: list[Usage]
     """HLO ops, the costliest first."""
+    assumed_regions: int = 0
+    """Loops assumed to run once, and branches assumed to take their first case, for lack of values."""
 
     def __str__(self) -> str:
         return self.to_text()
@@ -86,7 +88,7 @@ class RunReport:
             "waited_ns": {name: {key: round(t, 3) for key, t in row.items()} for name, row in self.waited_ns.items()},
             "kernels": [usage.to_dict() for usage in self.kernels],
             "operators": [usage.to_dict() for usage in self.operators],
-        }
+        } | ({"assumed_regions": self.assumed_regions} if self.assumed_regions else {})
 
     def to_text(self, rows: int = 10) -> str:
         """The report for a reader; ``rows`` limits the tables."""
@@ -94,6 +96,7 @@ class RunReport:
         lines = [
             f"Simulated on {self.machine}: {self.time_ns / 1e3:.1f} us ({self.kernel_ns / 1e3:.1f} us without "
             "preamble and postamble)",
+            *self._notices(),
             "",
             f"{'engine':<8} {'instructions':>12} {'active':>9}  waited for",
         ]
@@ -116,6 +119,14 @@ class RunReport:
         lines += _table("kernel", self.kernels, rows) + _table("HLO op", self.operators, rows)
         return "\n".join(lines) + "\n"
 
+    def _notices(self) -> list[str]:
+        if not self.assumed_regions:
+            return []
+        return [
+            f"Without values the course of {self.assumed_regions} regions is not known: loops without a fixed trip "
+            "count are assumed to run once, branches to take their first case"
+        ]
+
 
 def _longest(waited: dict[str, float]) -> str:
     top = sorted(waited.items(), key=lambda item: -item[1])[:3]
@@ -137,8 +148,8 @@ def _table(title: str, usages: Sequence[Usage], rows: int) -> list[str]:
     return lines
 
 
-def make_report(program: Program, timing: Timing, machine: Machine) -> RunReport:
-    """Fold a timing into a report."""
+def make_report(program: Program, timing: Timing, machine: Machine, assumed_regions: int = 0) -> RunReport:
+    """Fold a timing into a report; of ``assumed_regions`` the course was not known."""
     extra = (machine["run.preamble_us"] + machine["run.postamble_us"]) * 1e3
     total = timing.total + extra
     summary = {"total_time": total / 1e9, "total_exec_time": timing.total / 1e9}
@@ -150,7 +161,7 @@ def make_report(program: Program, timing: Timing, machine: Machine) -> RunReport
         for stream, stats in timing.streams.items()
     }
     kernels, operators = _usages(program, timing.nodes)
-    return RunReport(machine.name, total, timing.total, summary, waited, kernels, operators)
+    return RunReport(machine.name, total, timing.total, summary, waited, kernels, operators, assumed_regions)
 
 
 def _engines(timing: Timing, total: float) -> dict[str, float]:

@@ -1,12 +1,13 @@
 """Computes the values of a program: instructions one after the other in emission order.
 
 Input: a ``Program`` and its memories. Each static instruction is bound once to a closure (types, operators and, where
-no register is involved, its operand arrays); loops become closures over their bodies. Faults (addresses out of
+no register is involved, its operand arrays); loops and regions become closures over their bodies. What regions did is
+kept as the run's ``course``. Faults (addresses out of
 bounds, run-time indices out of range) are RunErrors that name the instruction, its kernel and its HLO op.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -15,10 +16,11 @@ import numpy as np
 from neuronx_cc.ir.errors import Loc, NeuronError, RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Record, Ref, Stream
+from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, Program, Record, Ref, Stream, While
 from neuronx_cc.ir.isa.programs import PROGRAMS
 from neuronx_cc.ir.isa.semantics import SEMANTICS
 from neuronx_cc.runtime.constant_tiles import ConstantTiles
+from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import Memory, View
 
 Step: TypeAlias = Callable[[], None]
@@ -35,11 +37,15 @@ STREAMS = max(Stream) + 1
 
 @dataclass(slots=True)
 class _Scope:
-    """An open loop: its record, the registers that it owns, and the steps of its body."""
+    """An open loop or region: its record, the registers that it owns, and the steps of its body."""
 
-    loop: Loop | None
+    loop: Loop | While | Branch | None
     owned: frozenset[int]
     steps: list[Step]
+    closed: list[list[Step]] = field(default_factory=list)
+    """Cases before the current one."""
+    loops: list[int] = field(default_factory=list)
+    """Loops directly inside, by their keys in the counters."""
 
 
 class Executor:
@@ -49,7 +55,10 @@ class Executor:
         self.program = program
         self.memory = memory
         self.state = State(rounding=None if seed is None else StochasticRounding(seed))
+        self.course = Course()
+        """What the regions did in the last run."""
         self._constant = ConstantTiles(program)
+        self._taken: list[int] = []
         self._steps = self._bind(program.records)
         self._counters: dict[int, int] = {}
 
@@ -59,11 +68,13 @@ class Executor:
         self.state.weights, self.state.borrowed = np.full((128, 128), np.nan, np.float32), False
         self.state.run += 1
         self._counters.clear()
+        self.course, self._taken = Course(), []
         if self.state.rounding is not None:
             self.state.rounding.instruction = 0
         with np.errstate(all="ignore"), one_thread():
             for step in self._steps:
                 step()
+        self.course.root = self.course.path(self._taken)
 
     # binding --------------------------------------------------------------------------------------------------
 
@@ -73,11 +84,19 @@ class Executor:
             if isinstance(record, Loop):
                 owned = {record.register, *(register for register, _ in record.phases)}
                 scopes.append(_Scope(record, scopes[-1].owned | owned, []))
+            elif isinstance(record, While | Branch):
+                owned = {record.register} if isinstance(record, While) and record.count else set()
+                scopes.append(_Scope(record, scopes[-1].owned | owned, []))
+            elif isinstance(record, Else):
+                scopes[-1].closed.append(scopes[-1].steps)
+                scopes[-1].steps = []
             elif isinstance(record, End):
                 scope = scopes.pop()
                 if scope.loop is None:
                     raise RunError("EBIR902", f"record {number} ends a loop that is not open")
-                scopes[-1].steps.append(self._loop(scope.loop, scope.steps))
+                scopes[-1].steps.append(self._close(scope))
+                if isinstance(scope.loop, Loop):
+                    scopes[-1].loops += [id(scope.loop), *scope.loops]
             else:
                 if record.op not in READS_SBUF and (number == 0 or not _writes(records[number - 1])):
                     scopes[-1].steps.append(self.state.settle)
@@ -85,6 +104,57 @@ class Executor:
         if len(scopes) > 1:
             raise RunError("EBIR902", "a loop has no end")
         return scopes[0].steps
+
+    def _close(self, scope: _Scope) -> Step:
+        if isinstance(scope.loop, Branch):
+            return self._branch(scope.loop, [*scope.closed, scope.steps], scope.loops)
+        if isinstance(scope.loop, While):
+            return self._while(scope.loop, scope.steps, scope.loops)
+        assert scope.loop is not None
+        return self._loop(scope.loop, scope.steps)
+
+    def _while(self, region: While, steps: list[Step], loops: list[int]) -> Step:
+        registers, count, register = self.state.registers, region.count, region.register
+        place = _place(register, DECIDER, frozenset())
+
+        def run() -> None:
+            outer = self._taken
+            runs: list[list[int]] = []
+            trip = 0
+            while trip < count if count else registers[place]:
+                if count:
+                    registers[register] = trip
+                path = self._once(steps, loops)
+                if runs and runs[-1][0] == path:
+                    runs[-1][1] += 1
+                else:
+                    runs.append([path, 1])
+                trip += 1
+            self._taken = outer
+            outer.append(self.course.repeated(runs))
+
+        return run
+
+    def _branch(self, region: Branch, cases: list[list[Step]], loops: list[int]) -> Step:
+        registers, place = self.state.registers, _place(region.register, DECIDER, frozenset())
+
+        def run() -> None:
+            outer = self._taken
+            case = registers[place]
+            path = self._once(cases[case], loops)
+            self._taken = outer
+            outer.append(self.course.chosen(case, path))
+
+        return run
+
+    def _once(self, steps: list[Step], loops: list[int]) -> int:
+        """One iteration or case: the counters of the loops inside start anew. Returns the path taken."""
+        for key in loops:
+            self._counters.pop(key, None)
+        self._taken = taken = []
+        for step in steps:
+            step()
+        return self.course.path(taken)
 
     def _loop(self, loop: Loop, steps: list[Step]) -> Step:
         registers, count, register, phases = self.state.registers, loop.count, loop.register, loop.phases

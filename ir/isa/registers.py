@@ -33,7 +33,7 @@ def _both(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Region:
-    """An open region: what was loaded before it, at its start, and at the end of each closed case; what it counts in."""
+    """An open region: what was loaded before it, at its start and at the end of each closed case; its own registers."""
 
     before: Ranges
     entry: Ranges
