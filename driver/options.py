@@ -376,6 +376,14 @@ RUN = Command(
     (
         _plain("--inputs", ".npz of inputs, keyed arg0, arg1, ... or by parameter name", metavar="FILE"),
         _plain("--outputs", ".npz to write, keyed out0, out1, ...", metavar="FILE"),
+        _plain(
+            "--devices",
+            "devices that run the program together, as many as it was compiled for; inputs and outputs of device 3 are "
+            "arg0@3 and out0@3, arg0 is every device's",
+            Kind.INTEGER,
+            "N",
+            default=1,
+        ),
         _plain("--seed", "seed of the random inputs used without --inputs", Kind.INTEGER, "N", default=0),
         _plain("--timing-only", "simulate time without values", Kind.FLAG, default=False),
         _plain(

@@ -11,12 +11,19 @@ from neuronx_cc import runtime
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.parse import Parsed
-from neuronx_cc.driver.tensors import Array, random_inputs, read_inputs, write_outputs
+from neuronx_cc.driver.tensors import (
+    Array,
+    random_inputs,
+    read_device_inputs,
+    read_inputs,
+    write_device_outputs,
+    write_outputs,
+)
 from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.types import shape
-from neuronx_cc.runtime import RunResult
+from neuronx_cc.runtime import RunResult, devices
 from neuronx_cc.runtime.targets import find_machine
 
 if TYPE_CHECKING:
@@ -41,22 +48,19 @@ def run_command(session: Session) -> int:
     session.enter("reading the inputs")
     inputs = _inputs(parsed, neff)
     session.enter("running")
-    result = runtime.load(neff).run(
-        inputs,
-        timing_only=parsed.flag("timing_only"),
-        stochastic_rounding_seed=parsed.integer_or_none("stochastic_rounding"),
-        trace=parsed.text_or_none("trace") is not None,
-        machine=machine,
-    )
+    results = _run(parsed, neff, inputs, machine)
+    result = max(results, key=lambda each: each.report.time_ns)
     session.enter("writing the results")
-    if parsed.text_or_none("outputs"):
+    if parsed.text_or_none("outputs") and len(results) == 1:
         write_outputs(parsed.text("outputs"), result.outputs)
+    elif parsed.text_or_none("outputs"):
+        write_device_outputs(parsed.text("outputs"), [each.outputs for each in results])
     if parsed.text_or_none("trace"):
         files.write_text(parsed.text("trace"), json.dumps(result.trace), RunError)
     outcome = None
     if checker is not None:
         session.enter("checking against the reference semantics")
-        outcome = checker(inputs, result.outputs)
+        outcome = checker(inputs[0], result.outputs)
     _print(parsed, result, outcome)
     if outcome is not None and not outcome.passed:
         loc = outcome.divergence.loc if outcome.divergence else NO_LOC
@@ -96,17 +100,41 @@ def _check_options(parsed: Parsed) -> None:
             if parsed.values[key] not in (None, False):
                 option = f"--{key.replace('_', '-')}"
                 raise UsageError("EARG905", f"--timing-only computes no values, {option} needs them", "drop one")
+    if not 1 <= parsed.integer("devices") <= devices.MAX_DEVICES:
+        raise UsageError("EARG905", f"--devices takes 1 to {devices.MAX_DEVICES}", "see --help")
+    if parsed.flag("check") and parsed.integer("devices") > 1:
+        raise UsageError("EARG905", "--check runs the reference semantics of one device", "drop --devices")
     if parsed.flag("check") and parsed.values["stochastic_rounding"] is not None:
         raise UsageError("EARG905", "--check compares with rounding to nearest, not --stochastic-rounding", "drop one")
 
 
-def _inputs(parsed: Parsed, neff: Neff) -> list[Array]:
-    """From ``--inputs``, else random; none for a run without values."""
+def _inputs(parsed: Parsed, neff: Neff) -> list[list[Array]]:
+    """For each device from ``--inputs``, else random; none for a run without values."""
     parameters = [(variable.name, shape(variable.dtype, variable.dims)) for variable in neff.inputs]
-    path = parsed.text_or_none("inputs")
+    path, count = parsed.text_or_none("inputs"), parsed.integer("devices")
     if path is not None:
-        return read_inputs(path, parameters)
-    return [] if parsed.flag("timing_only") else random_inputs(parameters, parsed.integer("seed"))
+        return [read_inputs(path, parameters)] if count == 1 else read_device_inputs(path, parameters, count)
+    if parsed.flag("timing_only"):
+        return [[] for _ in range(count)]
+    return [random_inputs(parameters, parsed.integer("seed") + number) for number in range(count)]
+
+
+def _run(parsed: Parsed, neff: Neff, inputs: list[list[Array]], machine: Machine) -> list[RunResult]:
+    """The result of each device; of the first one alone when there is nothing to compute."""
+    executable = runtime.load(neff)
+    seed, trace = parsed.integer_or_none("stochastic_rounding"), parsed.text_or_none("trace") is not None
+    if parsed.flag("timing_only") or len(inputs) == 1 == devices.device_count(executable):
+        return [
+            executable.run(
+                inputs[0],
+                timing_only=parsed.flag("timing_only"),
+                stochastic_rounding_seed=seed,
+                trace=trace,
+                machine=machine,
+            )
+        ]
+    group = devices.replicate(executable)
+    return devices.run_devices(group, inputs, stochastic_rounding_seed=seed, trace=trace, machine=machine)
 
 
 def _machine(parsed: Parsed, neff: Neff) -> Machine:

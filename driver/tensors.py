@@ -26,10 +26,30 @@ RANDOM_INTEGERS = 8
 
 def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
     """The arrays of ``path`` in parameter order; raises ``RunError`` for anything missing, unknown or misfit."""
+    return _in_order(path, _load(path, len(parameters)), parameters)
+
+
+def read_device_inputs(path: str, parameters: Sequence[Parameter], devices: int) -> list[list[Array]]:
+    """The arrays of each device: ``arg0@3`` is device 3's, ``arg0`` that of all devices without one of their own."""
+    named = _load(path, len(parameters))
+    common: dict[str, Array] = {}
+    own: list[dict[str, Array]] = [{} for _ in range(devices)]
+    for key, array in named.items():
+        name, separator, number = key.rpartition("@")
+        if not separator:
+            common[key] = array
+        elif number.isdecimal() and int(number) < devices:
+            own[int(number)][name] = array
+        else:
+            raise RunError("ERUN001", f"{path}: {key!r} names no device", f"the program runs on {devices} devices")
+    return [_in_order(path, common | arrays, parameters) for arrays in own]
+
+
+def _in_order(path: str, named: Mapping[str, Array], parameters: Sequence[Parameter]) -> list[Array]:
     found: dict[int, tuple[str, Array]] = {}
     names = {name: index for index, (name, _) in reversed(list(enumerate(parameters)))}
     keys = {f"arg{index}": index for index in range(len(parameters))}
-    for key, array in _load(path, len(parameters)).items():
+    for key, array in named.items():
         index = keys.get(key, names.get(key))
         if index is None:
             raise RunError(
@@ -90,7 +110,16 @@ def random_inputs(parameters: Sequence[Parameter], seed: int) -> list[Array]:
 
 def write_outputs(path: str, arrays: Sequence[Array]) -> None:
     """Write ``out0``, ``out1``, ... to ``path`` by rename."""
-    named: dict[str, Any] = {f"out{index}": _storable(array) for index, array in enumerate(arrays)}
+    _write(path, {f"out{index}": array for index, array in enumerate(arrays)})
+
+
+def write_device_outputs(path: str, devices: Sequence[Sequence[Array]]) -> None:
+    """Write ``out0@0``, ``out0@1``, ...: result 0 of device 0, of device 1, and so on."""
+    _write(path, {f"out{i}@{number}": array for number, arrays in enumerate(devices) for i, array in enumerate(arrays)})
+
+
+def _write(path: str, arrays: Mapping[str, Array]) -> None:
+    named: dict[str, Any] = {key: _storable(array) for key, array in arrays.items()}
     files.write(path, lambda file: np.savez(file, **named), RunError)
 
 

@@ -41,7 +41,11 @@ def run_devices(
     """
     count = device_count(executables[0])
     if not len(executables) == len(inputs) == count:
-        raise RunError("ERUN001", f"the program runs on {count} devices, {len(inputs)} sets of inputs given")
+        raise RunError(
+            "ERUN001",
+            f"the program runs on {count} devices, inputs for {len(inputs)} given",
+            f"run it with --devices {count}",
+        )
     fabric = Fabric(count, executables[0].program.groups)
 
     def work(number: int) -> RunResult:
