@@ -366,6 +366,11 @@ def convert(e: Emitter, out: Block, source: Operand) -> None:
         e.over("convert", Stream.GPSIMD, [out], [source])
 
 
+def part(block: Block, opcode: str) -> Block:
+    """The ``real`` or ``imag`` words of a c64 block, which lie side by side."""
+    return replace(block, dtype="f32", offset=block.offset + (4 if opcode == "imag" else 0))
+
+
 def bitwise(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
     e.over("tensor_tensor", Stream.VECTOR, [out], [_block(e, out, lhs), _block(e, out, rhs)], alu=[alu])
 
@@ -381,6 +386,11 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
         return
     if opcode == "select":
         select(e, out, ins[0], ins[1], ins[2])
+    elif opcode in ("real", "imag"):
+        e.copy(out, part(_block(e, out, ins[0]), opcode))
+    elif opcode == "complex":
+        e.copy(part(out, "real"), ins[0])
+        e.copy(part(out, "imag"), ins[1])
     elif opcode == "convert":
         convert(e, out, ins[0])
     elif opcode == "compare":

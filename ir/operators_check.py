@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
-from neuronx_cc.ir.operators_table import CUSTOM_CALLS, DTYPES, GENERATED, OPERATORS, RELEASES, Operator
+from neuronx_cc.ir.operators_table import C64, CUSTOM_CALLS, DTYPES, GENERATED, OPERATORS, RELEASES, Operator
 
 if TYPE_CHECKING:
     from neuronx_cc.ir import hlo
@@ -34,8 +34,8 @@ _NARROWED = {"s64": "s32", "u64": "u32"}
 """The integer narrowing pass runs after this check."""
 
 _DTYPE_CODES = {
-    "c64": ("EVRF004", "keep real and imaginary parts as two arrays"),
-    "c128": ("EVRF004", "keep real and imaginary parts as two arrays"),
+    "c64": ("EVRF004", "take the parts apart with real and imag"),
+    "c128": ("EVRF004", "use complex64 (jax_enable_x64 off)"),
     "f64": ("ESPP004", "use f32 (jax_enable_x64 off)"),
     "f8e4m3fn": ("EVRF051", "use f8e4m3, or bf16"),
     "f8e4m3fnuz": ("EVRF005", "use f16, or f8e4m3"),
@@ -103,7 +103,8 @@ def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Pro
             problems.append(Problem(limit.code, op.opcode, message, limit.remedy, loc, limit.warns))
     if any(not problem.warns for problem in problems):
         return problems
-    problems += _dtype_problems(row, [operand.type for operand in op.operands], loc, row.dtypes)
+    taken = row.dtypes if release == "latest" else tuple(dtype for dtype in row.dtypes if dtype != C64)
+    problems += _dtype_problems(row, [operand.type for operand in op.operands], loc, taken)
     if not problems:
         problems += _dtype_problems(row, [op.results[0].type], loc)
     return problems

@@ -12,7 +12,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, ops_of, replace
-from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.ir.types import COMPLEX, INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.argument_reductions import argument_kind
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.values import computation_kind, splat_number
@@ -47,6 +47,15 @@ def _bitcast(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     if source.dims == target.dims:
         return value
     return insert_before(op, hlo.ReshapeOp, (value,), op.results[0].type, op.loc)
+
+
+def _part(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    """``real`` and ``imag`` of real numbers: themselves, and zero."""
+    if hlo.shape_of(op.operands[0]).dtype in COMPLEX:
+        return None
+    if isinstance(op, hlo.RealOp):
+        return op.operands[0]
+    return insert_splat(module, op, np.array(0, op.shape.numpy_dtype), op.shape.dtype, op.shape.dims, op.loc)
 
 
 def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
@@ -95,7 +104,9 @@ RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
     hlo.ClampOp: _clamp,
     hlo.BitcastOp: _bitcast,
     hlo.DotOp: _dot,
+    hlo.ImagOp: _part,
     hlo.PowerOp: _integer_power,
+    hlo.RealOp: _part,
     hlo.ReduceOp: _name_combiner,
 }
 

@@ -13,7 +13,7 @@ IMPORT_CLEANUP = ("inline_calls", "resolve_collectives", "dissolve_tuples", "dce
 DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),
     ("operators", ("check_operators",)),
-    ("expand", ("expand_random", "expand_batch_norm", "expand_reductions")),
+    ("expand", ("expand_random", "expand_batch_norm", "split_complex", "expand_reductions")),
     ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64")),
     (
         "simplify",

@@ -24,7 +24,7 @@ FLOAT = frozenset(FLOATS - {"f64", "tf32"})
 INTEGER = frozenset(["s8", "s16", "s32", "u8", "u16", "u32", "s4", "u4"])
 BITS = INTEGER | {"pred"}
 NUMBER = FLOAT | BITS
-MEMORY = NUMBER | {"s64", "u64", "f64"}
+MEMORY = NUMBER | {"s64", "u64", "f64", "c64"}
 """What the DMA moves: 64-bit elements, too, as opaque bits."""
 F32 = frozenset(["f32"])
 INDEX = frozenset(["s32", "u32"])

@@ -76,6 +76,8 @@ def assert_close(result: Array, want: Array, relative: float = 1e-5, elementwise
     if want.dtype.kind in "biu":
         np.testing.assert_array_equal(result, want, name)
         return
+    if want.dtype.kind == "c":
+        result, want = (np.stack([array.real, array.imag]) for array in (result, want))
     got, exact = result.astype(np.float64), want.astype(np.float64)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(exact), f"{name}: NaNs")
     finite = np.isfinite(exact)

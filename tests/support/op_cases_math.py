@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from op_cases import ROUNDING, Array, Case, module_text, random_array
+import numpy as np
+from op_cases import DIMS, ROUNDING, Array, Case, module_text, random_array, shaped
 
 
 def _case(opcode: str, dtype: str, inputs: list[Array], root: str, tolerance: float) -> Case:
@@ -29,8 +30,88 @@ def _batch_norm(opcode: str, dtype: str) -> Case:
     return _case(opcode, dtype, inputs, root, 2 * tolerance)
 
 
+def complex_array(dims: tuple[int, ...], seed: str, size: float = 2) -> Array:
+    """Seeded c64 values in a square around zero."""
+    real, imag = (random_array("f32", dims, seed + part, -size, size) for part in "ri")
+    return np.asarray(real + 1j * imag, np.complex64)
+
+
+def _complex(opcode: str, dtype: str) -> Case:
+    inputs = [random_array(dtype, DIMS, part) for part in "ri"]
+    return _case(opcode, dtype, inputs, f"{shaped('c64', DIMS)} complex(p0, p1)", 0)
+
+
+def _part(opcode: str, dtype: str) -> Case:
+    return _case(opcode, dtype, [random_array(dtype, DIMS, opcode)], f"{shaped(dtype, DIMS)} {opcode}(p0)", 0)
+
+
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "batch-norm-grad": _batch_norm,
     "batch-norm-inference": _batch_norm,
     "batch-norm-training": _batch_norm,
+    "complex": _complex,
+    "imag": _part,
+    "real": _part,
 }
+
+_A, _C, _F = "c64[5,37]", "c64[]", "f32[5,37]"
+_COMBINER = "sum {{\n  a = c64[] parameter(0)\n  b = c64[] parameter(1)\n  ROOT c = c64[] {}(a, b)\n}}\n"
+_UNARY_BODY = "twice {\n  a = c64[5,37] parameter(0)\n  ROOT b = c64[5,37] add(a, a)\n}\n"
+
+_COMPLEX_ROOTS: dict[str, tuple[list[str], str, str]] = {
+    "abs": ([_A], f"{_F} abs(p0)", ""),
+    "bitcast": ([_A], "c64[37,5] bitcast(p0)", ""),
+    "broadcast": (["c64[4,3]"], "c64[3,2,4] broadcast(p0), dimensions={2,0}", ""),
+    "call": ([_A], f"{_A} call(p0), to_apply=twice", _UNARY_BODY),
+    "compare": ([_A, _A], "pred[5,37] compare(p0, p1), direction=NE", ""),
+    "concatenate": ([_A, "c64[5,2]"], "c64[5,39] concatenate(p0, p1), dimensions={1}", ""),
+    "constant": ([], "c64[3] constant({(1, 2), (0, -1), (-0, 3)})", ""),
+    "convert": ([_F], f"{_A} convert(p0)", ""),
+    "dot": (["c64[6,9]", "c64[9,7]"], "c64[6,7] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ""),
+    "dynamic-slice": ([_A, "s32[]", "s32[]"], "c64[2,5] dynamic-slice(p0, p1, p2), dynamic_slice_sizes={2,5}", ""),
+    "dynamic-update-slice": ([_A, "c64[2,5]", "s32[]", "s32[]"], f"{_A} dynamic-update-slice(p0, p1, p2, p3)", ""),
+    "fusion": ([_A], f"{_A} fusion(p0), kind=kLoop, calls=twice", _UNARY_BODY),
+    "gather": (
+        [_A, "s32[4]"],
+        "c64[4,37] gather(p0, p1), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, "
+        "index_vector_dim=1, slice_sizes={1,37}",
+        "",
+    ),
+    "get-tuple-element": ([_A, _F], f"t = ({_A}, {_F}) tuple(p0, p1); {_A} get-tuple-element(t), index=0", ""),
+    "imag": ([_A], f"{_F} imag(p0)", ""),
+    "iota": ([], "c64[3,9] iota(), iota_dimension=1", ""),
+    "map": ([_A, _A], f"{_A} map(p0, p1), dimensions={{0,1}}, to_apply=sum", _COMBINER.format("multiply")),
+    "pad": ([_A, _C], "c64[5,40] pad(p0, p1), padding=0_0x1_2", ""),
+    "parameter": ([_A], f"({_A}) tuple(p0)", ""),
+    "real": ([_A], f"{_F} real(p0)", ""),
+    "reduce": (
+        [_A],
+        "one = c64[] constant((1, 0)); c64[5] reduce(p0, one), dimensions={1}, to_apply=sum",
+        _COMBINER.format("multiply"),
+    ),
+    "reshape": ([_A], "c64[37,5] reshape(p0)", ""),
+    "reverse": ([_A], f"{_A} reverse(p0), dimensions={{1}}", ""),
+    "select": (["pred[5,37]", _A, _A], f"{_A} select(p0, p1, p2)", ""),
+    "slice": ([_A], "c64[2,9] slice(p0), slice={[1:5:2], [2:29:3]}", ""),
+    "transpose": ([_A], "c64[37,5] transpose(p0), dimensions={1,0}", ""),
+    "tuple": ([_A, _F], f"({_A}, {_F}, {_A}) tuple(p0, p1, p0)", ""),
+}
+"""Opcode -> parameters, root (after other instructions), computations of a case on c64; others are elementwise."""
+_BINARY = ("add", "divide", "multiply", "power", "subtract")
+
+
+def complex_case(opcode: str) -> Case:
+    """A case of ``opcode`` on c64."""
+    elementwise = ([_A, _A] if opcode in _BINARY else [_A], "", "")
+    parameters, root, computations = _COMPLEX_ROOTS.get(opcode, elementwise)
+    root = root or f"{_A} {opcode}({', '.join(f'p{i}' for i in range(len(parameters)))})"
+    inputs, typed = [], []
+    for index, parameter in enumerate(parameters):
+        dtype, dims_text = parameter.rstrip("]").split("[")
+        dims = tuple(int(size) for size in dims_text.split(",") if size)
+        typed.append((dtype, dims))
+        inputs.append(complex_array(dims, f"{opcode}{index}") if dtype == "c64" else random_array(dtype, dims, opcode))
+    *before, root = root.split("; ")
+    body = "\n".join(f"  {line}" for line in [*before, f"ROOT r = {root}"])
+    text = module_text(typed, body, computations)
+    return Case(opcode, "c64", text, tuple(inputs), ROUNDING["f32"])
