@@ -45,6 +45,7 @@ PASSES = {
         "remove_barriers",
         "reroll",
         "resolve_collectives",
+        "split_complex",
     )
 }
 """Pass name -> loader of its ``run(module, context)``; the name is also the file's and the command line's."""
