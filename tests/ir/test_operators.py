@@ -230,7 +230,7 @@ def test_known_custom_call_is_planned() -> None:
         ("f8e4m3fn", "EVRF051"),
         ("f8e4m3fnuz", "EVRF005"),
         ("f8e5m2fnuz", "EVRF005"),
-        ("c64", "EVRF004"),
+        ("c128", "EVRF004"),
         ("s64", None),
         ("u64", None),
         ("bf16", None),
