@@ -75,6 +75,17 @@ EXTENSIONS = [
         language="c++",
         optional=True,
     ),
+    Extension(
+        "neuronx_cc.runtime.pjrt._pjrt",
+        files("runtime/pjrt/*.cpp"),
+        depends=["setup.py", *files("runtime/pjrt/*.h")],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        extra_compile_args=FLAGS,
+        extra_link_args=[*LINK_FLAGS, "-pthread"],
+        language="c++",
+        optional=True,
+        py_limited_api=True,
+    ),
 ]
 
 # the extensions use the limited API or no Python at all: one wheel for all versions of Python

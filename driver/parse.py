@@ -161,12 +161,13 @@ def find_command(argv: Sequence[str], commands: Mapping[str, Command]) -> int | 
     return None
 
 
-def from_keywords(command: Command, keywords: Mapping[str, object]) -> Parsed:
+def from_keywords(command: Command, keywords: Mapping[str, object], base: Parsed | None = None) -> Parsed:
     """Options given as Python keywords: keys as the long options with underscores, or ``Option.key``.
 
     Flags take booleans, comma lists also sequences of strings. The last keyword wins, as on the command line.
+    ``base`` has options that came before; it is changed.
     """
-    parsed = _defaults(command)
+    parsed = _defaults(command) if base is None else base
     rows: dict[str, Option] = {}
     for option in command.options:
         rows.setdefault(option.key, option)

@@ -28,8 +28,8 @@ MAY_IMPORT = {
 }
 """Folder -> folders it may import. ``runtime`` knows no compiler, so that a NEFF runs without one."""
 
-JAX_MODULES = {"hlo_import/stablehlo.py"}
-"""The modules that may import JAX: compiling HLO text and running a NEFF never do."""
+JAX_MODULES = ("hlo_import/stablehlo.py", "driver/jax_backend/")
+"""Where JAX may be imported: compiling HLO text and running a NEFF never do."""
 
 MAX_LINES = 500
 TABLES = ("ir/hlo/", "ir/isa/", "ir/operators", "ir/reference/", "driver/options.py", "driver/errors.py")
@@ -83,7 +83,7 @@ def test_jax_and_xdsl_stay_where_they_belong() -> None:
     for path in sources():
         for name, line in imported_modules(path):
             package = name.split(".")[0]
-            if package in ("jax", "jaxlib") and relative(path) not in JAX_MODULES:
+            if package in ("jax", "jaxlib") and not relative(path).startswith(JAX_MODULES):
                 wrong.append(f"{relative(path)}:{line} imports {name}")
             if package == "xdsl" and not relative(path).startswith("ir/"):
                 wrong.append(f"{relative(path)}:{line} imports {name}")

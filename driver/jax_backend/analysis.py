@@ -1,0 +1,75 @@
+"""Answers of ``compiled.cost_analysis()`` and ``compiled.as_text()``, made when they are asked for."""
+
+from jaxlib import _hlo
+
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.jax_backend.failure import plugin_error
+from neuronx_cc.driver.jax_backend.program import DeviceProgram
+from neuronx_cc.driver.jax_backend.service import SERVICE
+from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.hlo_import.printer import print_module
+from neuronx_cc.runtime.report import RunReport
+
+
+def cost(program: DeviceProgram) -> list[tuple[str, float]]:
+    """Figures of one run on one device: floating-point operations, bytes moved, simulated seconds."""
+    report = simulated(program)
+    summary = report.summary
+    return [
+        ("flops", summary["hardware_flops"]),
+        ("bytes accessed", summary["hbm_read_bytes"] + summary["hbm_write_bytes"]),
+        ("optimal_seconds", report.time_ns * 1e-9),
+        ("simulated_seconds", report.time_ns * 1e-9),
+    ]
+
+
+def simulated(program: DeviceProgram) -> RunReport:
+    """The clock's report of one device. Raises PluginError."""
+    try:
+        return program.unit.executables[0].run([], timing_only=True).report
+    except Exception as error:
+        raise plugin_error(error, Session("jax", [])) from None
+
+
+def optimized(program: DeviceProgram) -> bytes:
+    """The module after the passes as a serialized HloModuleProtoWithConfig."""
+    made: bytes = SERVICE.run(_optimized, program)
+    return made
+
+
+def _optimized(program: DeviceProgram) -> bytes:
+    session = Session("jax", [], parsed=program.unit.parsed)
+    try:
+        module = load_module(program.unit.code, "")
+        run_pipeline(module, program.unit.parsed, session)
+        proto: bytes = _hlo.hlo_module_from_text(print_module(module)).as_serialized_hlo_module_proto()
+    except Exception as error:
+        raise plugin_error(error, session) from None
+    return with_config(proto, program.num_replicas, program.num_partitions)
+
+
+def with_config(proto: bytes, replicas: int, partitions: int) -> bytes:
+    """HloModuleProtoWithConfig {1: module, 2: config {1: entry layout, 4: replicas, 5: partitions}} (xla/xla.proto)."""
+    from neuronx_cc.hlo_import.wire import FieldSpec, decode
+
+    schema = {"HloModuleProto": {4: FieldSpec("layout", "bytes")}}
+    layout = decode(schema, "HloModuleProto", proto, 0, len(proto))["layout"]
+    config = _field(1, layout) + _number(4, replicas) + _number(5, partitions)
+    return _field(1, proto) + _field(2, config)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value >= 0x80:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _number(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)

@@ -1,0 +1,123 @@
+"""From the module that JAX hands over to a program on devices: options, partitioning, compilation, reuse.
+
+Equal modules with equal options are compiled once for the process; everything goes through our importer, passes and
+code generation.
+"""
+
+import hashlib
+import threading
+import time
+import weakref
+from collections import deque
+
+from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
+
+from neuronx_cc.driver.compile import compile_loaded
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.jax_backend import partition
+from neuronx_cc.driver.jax_backend.failure import INVALID_ARGUMENT, PluginError, plugin_error
+from neuronx_cc.driver.jax_backend.options import differing, effective_options
+from neuronx_cc.driver.jax_backend.placement import place
+from neuronx_cc.driver.jax_backend.program import DEVICE_MEMORY, DeviceProgram, Signature, Unit, make_executables
+from neuronx_cc.driver.jax_backend.service import SERVICE
+from neuronx_cc.driver.log import Log
+from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.version import COMPILER_VERSION
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import Shape
+
+KEPT = 256
+"""Small programs that stay compiled after JAX has dropped them."""
+SMALL_BYTES = 1 << 20
+
+_units: "weakref.WeakValueDictionary[str, Unit]" = weakref.WeakValueDictionary()
+_recent: deque[Unit] = deque(maxlen=KEPT)
+_lock = threading.Lock()
+
+
+def compile(code: bytes, format: str, options: bytes, device_count: int) -> DeviceProgram:
+    """Compile for the devices that the CompileOptions proto ``options`` names. Raises PluginError."""
+    program: DeviceProgram = SERVICE.run(_compile, code, format, options, device_count)
+    return program
+
+
+def _compile(code: bytes, format: str, options: bytes, device_count: int) -> DeviceProgram:
+    session = Session("jax", [], Log())
+    try:
+        if format not in ("mlir", "hlo"):
+            raise PluginError(INVALID_ARGUMENT, f"programs arrive as mlir or hlo, found {format!r}")
+        wanted = _jax.CompileOptions.ParseFromString(options)
+        parsed = effective_options(wanted.env_option_overrides)
+        session.parsed = parsed
+        session.log.level = parsed.integer("verbose")
+        placement = place(options, device_count)
+        unit = find_unit(code, placement.num_replicas, placement.num_partitions, parsed, session)
+        return DeviceProgram(unit, placement, options)
+    except BaseException as error:
+        raise plugin_error(error, session) from None
+
+
+def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session) -> Unit:
+    """The compiled module, from this process's own if it is there."""
+    key = unit_key(code, replicas, partitions, parsed)
+    with _lock:
+        unit = _units.get(key)
+    if unit is None:
+        unit = compile_unit(key, code, replicas, partitions, parsed, session)
+        with _lock:
+            _units[key] = unit
+            if unit.neff.program.hbm_bytes <= SMALL_BYTES:
+                _recent.append(unit)
+    return unit
+
+
+def unit_key(code: bytes, replicas: int, partitions: int, parsed: Parsed) -> str:
+    """Of everything that decides the program."""
+    text = f"{COMPILER_VERSION} {replicas} {partitions} {sorted(parsed.recorded().items())!r}"
+    return hashlib.sha256(code + text.encode()).hexdigest()
+
+
+def compile_unit(key: str, code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session) -> Unit:
+    started = time.perf_counter()
+    session.module = ("module.mlir", code)
+    session.enter("partitioning the module")
+    local = partition.localize(code, replicas, partitions)
+    session.enter("importing the module")
+    module = load_module(local.code, "")
+    signature = signature_of(module, local.result_kinds)
+    neff = compile_loaded(module, parsed, session)
+    return Unit(
+        key,
+        signature,
+        neff,
+        make_executables(neff),
+        local.code,
+        parsed,
+        differing(parsed),
+        time.perf_counter() - started,
+        local.parameter_shardings,
+        local.result_shardings,
+    )
+
+
+def signature_of(module: hlo.HloModule, kinds: tuple[str, ...]) -> Signature:
+    """Shapes, donors and aliases of an imported module."""
+    entry = module.entry
+    root = entry.root
+    values = list(root.op.operands) if isinstance(root, hlo.OpResult) and isinstance(root.op, hlo.TupleOp) else [root]
+    results = tuple(_shape(value) for value in values)
+    donors = {index for index, _ in module.donors} | {alias.parameter for alias in module.aliases}
+    aliases = [(alias.output_index[0] if alias.output_index else 0, alias.parameter) for alias in module.aliases]
+    return Signature(
+        module.name,
+        tuple(_shape(argument) for argument in entry.block.args),
+        results,
+        tuple(sorted(donors)),
+        tuple(aliases),
+        kinds or (DEVICE_MEMORY,) * len(results),
+    )
+
+
+def _shape(value: hlo.SSAValue) -> Shape:
+    return hlo.shape_of(value)

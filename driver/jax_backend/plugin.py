@@ -1,0 +1,118 @@
+"""Registers the backend with JAX: the module that the entry point group ``jax_plugins`` names.
+
+``initialize`` runs in every process that uses JAX where this package is installed, whatever platform is asked for; it
+loads the C++ library and no compiler. The compiler is imported when the first program arrives.
+"""
+
+import atexit
+import dataclasses
+import os
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+PRIORITY = -100
+"""Below the CPU's 0: never the default unless ``JAX_PLATFORMS`` names it."""
+MISSING = (
+    "the neuron backend of open-neuronx-cc needs its C++ library, which was not built: install a C++17 compiler and "
+    "install open-neuronx-cc again"
+)
+
+
+def initialize() -> None:
+    """Register the platform ``neuron``; JAX calls this once. Without the C++ library, asking for it says why not."""
+    from jax._src import xla_bridge
+
+    try:
+        from neuronx_cc.runtime.pjrt import _pjrt
+    except ImportError:
+        xla_bridge.register_backend_factory("neuron", _unavailable, priority=PRIORITY, fail_quietly=True)
+        return
+    _pjrt.configure(
+        {
+            "compile": _compile,
+            "deserialize": _deserialize,
+            "serialize": _serialize,
+            "execute": _execute,
+            "cost": _cost,
+            "optimized": _optimized,
+        }
+    )
+    # exit functions run in reverse order: ours before JAX's own
+    atexit.register(_pjrt.shutdown)
+    xla_bridge.register_plugin("neuron", priority=PRIORITY, library_path=_path(_pjrt), options=_client_options)
+    # a process that does not ask for this platform shall neither be warned about it nor fail because of it
+    with suppress(AttributeError, KeyError, TypeError):
+        registration = xla_bridge._backend_factories["neuron"]
+        quiet = dataclasses.replace(registration, experimental=False, fail_quietly=True)
+        xla_bridge._backend_factories["neuron"] = quiet
+
+
+def _path(module: ModuleType) -> str:
+    assert module.__file__ is not None
+    return os.path.abspath(module.__file__)
+
+
+def _unavailable() -> Any:
+    raise RuntimeError(MISSING)
+
+
+def _client_options() -> dict[str, Any]:
+    """Options of the client; the message of a bad setting becomes that of the client's creation."""
+    from neuronx_cc.driver.errors import render
+    from neuronx_cc.driver.jax_backend.settings import LOGGER, device_settings, ignored_variables
+    from neuronx_cc.driver.version import COMPILER_VERSION
+    from neuronx_cc.ir.errors import NeuronError
+    from neuronx_cc.runtime.targets import find_machine
+
+    try:
+        settings = device_settings()
+    except NeuronError as error:
+        return {"error": render(error)}
+    ignored = ignored_variables()
+    if ignored:
+        LOGGER.warning("variables without effect on the simulated devices: %s", ", ".join(ignored))
+    return {
+        "num_devices": settings.count,
+        "hbm_bytes": int(find_machine("trn1")["memory.hbm_bytes"]),
+        "platform_version": f"open-neuronx-cc {COMPILER_VERSION}",
+    }
+
+
+# the compiler and the simulator are imported by the first call ------------------------------------------------------
+
+
+def _compile(*arguments: Any) -> Any:
+    from neuronx_cc.driver.jax_backend.compiler import compile
+
+    return compile(*arguments)
+
+
+def _execute(*arguments: Any) -> None:
+    from neuronx_cc.driver.jax_backend.launch import execute
+
+    execute(*arguments)
+
+
+def _serialize(program: Any) -> bytes:
+    from neuronx_cc.driver.jax_backend.artifact import serialize
+
+    return serialize(program)
+
+
+def _deserialize(data: bytes, options: bytes) -> Any:
+    from neuronx_cc.driver.jax_backend.artifact import deserialize
+
+    return deserialize(data, options)
+
+
+def _cost(program: Any) -> Any:
+    from neuronx_cc.driver.jax_backend.analysis import cost
+
+    return cost(program)
+
+
+def _optimized(program: Any) -> bytes:
+    from neuronx_cc.driver.jax_backend.analysis import optimized
+
+    return optimized(program)

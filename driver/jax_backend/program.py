@@ -1,0 +1,171 @@
+"""What the C++ side holds of one compiled program, and the element types of the PJRT interface.
+
+``DeviceProgram``'s plain attributes are copied out by ``runtime/pjrt/python.cpp`` (``read_program``).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from neuronx_cc.ir.types import Shape
+
+if TYPE_CHECKING:
+    from neuronx_cc.driver.parse import Parsed
+    from neuronx_cc.ir.neff import Neff
+    from neuronx_cc.runtime import Executable
+
+TYPE_CODES = {
+    name: code
+    for code, name in enumerate(
+        (
+            *("", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "bf16", "c64"),
+            *("c128", "f8e5m2", "f8e4m3fn", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s4", "u4", "token"),
+            *("s2", "u2", "f8e4m3", "f8e3m4", "f8e8m0fnu", "f4e2m1fn"),
+        )
+    )
+    if name
+}
+"""HLO element type -> number in the interface (its public enumeration of buffer types)."""
+
+DEVICE_MEMORY = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The program as its caller sees it; the same on every device."""
+
+    name: str
+    parameters: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+    donors: tuple[int, ...]
+    """Parameters whose memory the caller gives up."""
+    aliases: tuple[tuple[int, int], ...]
+    """(result, parameter) pairs that share memory."""
+    result_kinds: tuple[str, ...]
+    """Memory kind of each result."""
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Unit:
+    """A compiled module, shared by all programs made from the same module and options."""
+
+    key: str
+    signature: Signature
+    neff: "Neff"
+    executables: "list[Executable]"
+    """One for each device that runs together; they share constants."""
+    code: bytes
+    """The module of one device, as it was imported."""
+    parsed: "Parsed"
+    """Effective options."""
+    overrides: list[tuple[str, Any]]
+    """Those that differ from this backend's defaults, to find the effective ones again."""
+    seconds: float
+    """Wall time of the compilation."""
+    parameter_shardings: tuple[bytes, ...] | None = None
+    result_shardings: tuple[bytes, ...] | None = None
+
+
+def make_executables(neff: "Neff") -> "list[Executable]":
+    """The program loaded on each of the devices that run it together."""
+    from neuronx_cc.runtime.devices import replicate
+    from neuronx_cc.runtime.executable import Executable
+
+    return replicate(Executable(neff.program, neff.constants, neff.target))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a program runs."""
+
+    num_replicas: int
+    num_partitions: int
+    device_ids: tuple[int, ...]
+    """Flattened [replica][partition]; empty for a program that runs on any device."""
+    assignment: bytes
+    """A serialized DeviceAssignmentProto."""
+
+
+@dataclass(slots=True)
+class DeviceProgram:
+    """A unit placed on devices."""
+
+    unit: Unit
+    placement: Placement
+    options: bytes
+    """The serialized CompileOptions."""
+
+    @property
+    def num_replicas(self) -> int:
+        return self.placement.num_replicas
+
+    @property
+    def num_partitions(self) -> int:
+        return self.placement.num_partitions
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        return self.placement.device_ids
+
+    @property
+    def assignment(self) -> bytes:
+        return self.placement.assignment
+
+    @property
+    def name(self) -> str:
+        return self.unit.signature.name
+
+    @property
+    def fingerprint(self) -> str:
+        return self.unit.key
+
+    @property
+    def num_parameters(self) -> int:
+        return len(self.unit.signature.parameters)
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        return self.unit.signature.donors
+
+    @property
+    def outputs(self) -> list[tuple[int, tuple[int, ...], str, int]]:
+        """Type code, dims, memory kind and donor (or -1) of each result."""
+        signature = self.unit.signature
+        donors = dict(signature.aliases)
+        return [
+            (TYPE_CODES[shape.dtype], shape.dims, kind, donors.get(index, -1))
+            for index, (shape, kind) in enumerate(zip(signature.results, signature.result_kinds, strict=True))
+        ]
+
+    @property
+    def argument_bytes(self) -> int:
+        return sum(shape.nbytes for shape in self.unit.signature.parameters)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(shape.nbytes for shape in self.unit.signature.results)
+
+    @property
+    def alias_bytes(self) -> int:
+        return sum(self.unit.signature.results[result].nbytes for result, _ in self.unit.signature.aliases)
+
+    @property
+    def constant_bytes(self) -> int:
+        return sum(variable.nbytes for variable in self.unit.neff.program.variables if variable.kind == "constant")
+
+    @property
+    def temp_bytes(self) -> int:
+        """Scratch in HBM beside inputs, outputs and constants."""
+        return max(0, self.unit.neff.program.hbm_bytes - self.argument_bytes - self.output_bytes - self.constant_bytes)
+
+    @property
+    def code_bytes(self) -> int:
+        """Size of the instruction streams in the NEFF: 128 bytes a record."""
+        return 128 * len(self.unit.neff.program.records)
+
+    @property
+    def parameter_shardings(self) -> tuple[bytes, ...] | None:
+        return self.unit.parameter_shardings
+
+    @property
+    def output_shardings(self) -> tuple[bytes, ...] | None:
+        return self.unit.result_shardings
