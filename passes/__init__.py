@@ -37,6 +37,7 @@ PASSES = {
         "expand_batch_norm",
         "expand_random",
         "expand_reductions",
+        "flatten_control",
         "fold_constants",
         "fold_large_constants",
         "implicit_integer_downcast",

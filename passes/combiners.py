@@ -34,6 +34,13 @@ def retyped(type_: hlo.Attribute, source: str, target: str) -> hlo.Attribute:
     return type_
 
 
+def duplicate(module: HloModule, original: hlo.ComputationOp, name: str) -> hlo.ComputationOp:
+    """A copy of ``original`` under a new name, not yet in the module."""
+    copy = hlo.ComputationOp.make(name, [arg.type for arg in original.block.args])
+    _fill(module, original, copy, lambda type_: type_)
+    return copy
+
+
 def _fill(
     module: HloModule,
     original: hlo.ComputationOp,

@@ -1,24 +1,27 @@
 """Keeps one of each group of computations that are equal up to names, and renames the calls.
 
-JAX emits a region for every reduce, sort and scatter, though a model has only a few different ones.
+JAX emits a region for every reduce, sort and scatter, though a model has only a few different ones. Bodies, conditions
+and branches of control flow stay apart: they are rewritten together with the op that they belong to.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase
 from neuronx_cc.passes.calls import call_properties
+from neuronx_cc.passes.flatten_control import control_computations
 from neuronx_cc.passes.manager import PassContext
 
 
 def run(module: HloModule, context: PassContext) -> None:
     first: dict[object, str] = {}
     renamed: dict[str, str] = {}
+    separate = control_computations(module)
     for computation in list(module.computations()):
         if renamed:
             _rename_calls(computation, renamed)
-        if computation.is_entry.data:
-            continue
         name = computation.computation_name
+        if computation.is_entry.data or name in separate:
+            continue
         kept = first.setdefault(structure(computation), name)
         if kept != name:
             renamed[name] = kept

@@ -8,7 +8,14 @@ CSE, because they exist to keep recomputation apart.
 
 Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
-IMPORT_CLEANUP = ("inline_calls", "resolve_collectives", "dissolve_tuples", "dce", "dedupe_computations")
+IMPORT_CLEANUP = (
+    "inline_calls",
+    "resolve_collectives",
+    "flatten_control",
+    "dissolve_tuples",
+    "dce",
+    "dedupe_computations",
+)
 
 DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),

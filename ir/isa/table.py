@@ -9,9 +9,8 @@ GpSimd that NKI does not have run as programs on its processors.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuronx_cc.ir.isa import collectives, functions, integers, programs, semantics
+from neuronx_cc.ir.isa import collectives, functions, indexing, integers, programs, scans, semantics
 from neuronx_cc.ir.isa import cost as costs
-from neuronx_cc.ir.isa import indexing
 from neuronx_cc.ir.isa.elements import State
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream
 from neuronx_cc.ir.machine import Machine
@@ -257,6 +256,30 @@ _ROWS = (
         flags=frozenset(["reverse"]),
     ),
     Row(
+        "tensor_tensor_scan",
+        frozenset([VECTOR]),
+        (Y,),
+        (_role("a", CHIP), _role("b", CHIP), _when("ap0", LANE)),
+        costs.scan,
+        scans.tensor_tensor_scan,
+        "y[k] = (a[k] op0 y[k - 1]) op1 b[k] along the free elements in f32; y[-1] is a constant or one scalar a partition.",
+        (ARITHMETIC, ARITHMETIC),
+        imm=(0, 1),
+        flags=frozenset(["ap0"]),
+    ),
+    Row(
+        "int_scan",
+        frozenset([GPSIMD]),
+        (POOL_Y,),
+        (_role("x", (SBUF,), BITS), _when("ap0", _role("s", (SBUF,), BITS, "lane"))),
+        costs.int_tensor_tensor,
+        scans.int_scan,
+        "y[k] = y[k - 1] op x[k] along the free elements in exact integers; y[-1] is a constant or one scalar a partition.",
+        (frozenset(scans.INTEGER_SCANS),),
+        imm=(0, 1),
+        flags=frozenset(["ap0"]),
+    ),
+    Row(
         "program_unary",
         frozenset([GPSIMD]),
         (POOL_Y,),
@@ -316,8 +339,8 @@ _ROWS = (
         (_role("x [P, F, E]", (SBUF,), MEMORY, "own"), _role("index [P, M]", (SBUF,), INDEX, "own")),
         costs.group_gather,
         indexing.group_gather,
-        "In each group of 16 partitions, y[n] = x[index[n]]: x is a table of 16 F rows, y and index are lists of 16 M; an "
-        "index outside the table gives 0, or leaves y with ``keep``.",
+        "In each group of 16 partitions, y[n] = x[index[n]]: x is a table of 16 F rows, y and index are lists of 16 M; "
+        "an index outside the table gives 0, or leaves y with ``keep``.",
         flags=frozenset(["keep"]),
         rule="group_gather",
     ),
@@ -328,8 +351,8 @@ _ROWS = (
         (_role("x [P, M, E]", (SBUF,), NUMBER, "own"), _role("index [P, M]", (SBUF,), INDEX, "own")),
         costs.group_scatter,
         indexing.group_scatter,
-        "In each group of 16 partitions, y[index[n]] = y[index[n]] op x[n] for one entry n of the list after the other; an "
-        "index outside the table is skipped.",
+        "In each group of 16 partitions, y[index[n]] = y[index[n]] op x[n] for entry after entry n of the list; "
+        "an index outside the table is skipped.",
         (frozenset(indexing.COMBINE),),
         rule="group_scatter",
     ),
@@ -382,7 +405,7 @@ _ROWS = (
         "reg_load",
         frozenset(Stream),
         (),
-        (_role("x [1, 1]", (HBM, SBUF), INDEX, "own"),),
+        (_role("x [1, 1]", (HBM, SBUF), INDEX | {"pred"}, "own"),),
         costs.no_cycles,
         semantics.reg_load,
         "Loads a sequencer register: imm = (register, least, greatest); the value is clamped into the range.",

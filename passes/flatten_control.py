@@ -1,0 +1,161 @@
+"""Gives while and conditional one form: flat tuples of arrays, and computations of their own.
+
+Input: an inlined module. Output: every ``while`` takes a ``tuple`` op of arrays; its body and condition take that tuple
+and use it through ``get-tuple-element`` alone; the body's root is a ``tuple`` op. Every operand of a ``conditional``
+behind the selector is such a tuple, and so are the parameters and roots of its branches. Results are used through
+``get-tuple-element`` alone, once for each element. No computation serves two of these ops. What is not used any more
+is left to ``dissolve_tuples``.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, retype
+from neuronx_cc.passes.calls import called_names
+from neuronx_cc.passes.combiners import duplicate
+from neuronx_cc.passes.dissolve_tuples import Path, leaves
+from neuronx_cc.passes.manager import PassContext
+
+Control = hlo.WhileOp | hlo.ConditionalOp
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    if not any(isinstance(op, Control) for computation in module.computations() for op in ops_of(computation.block)):
+        return
+    _separate(module)
+    for computation in list(module.computations()):
+        for op in ops_of(computation.block):
+            if isinstance(op, Control):
+                _flatten(module, op)
+
+
+def control_computations(module: HloModule) -> set[str]:
+    """Names of the bodies, conditions and branches."""
+    return {
+        name
+        for computation in module.computations()
+        for op in ops_of(computation.block)
+        if isinstance(op, Control)
+        for name in called_names(op)
+    }
+
+
+def _separate(module: HloModule) -> None:
+    """Copy computations that more than one op, or one op in two places, has."""
+    names = {computation.computation_name: computation for computation in module.computations()}
+    claimed: set[str] = set()
+    pending = [module.entry]
+    while pending:
+        caller = pending.pop()
+        for op in ops_of(caller.block):
+            if not isinstance(op, Control):
+                continue
+            for key in ("condition", "body", "branches"):
+                attr = op.properties.get(key)
+                if not isinstance(attr, hlo.StrsAttr):
+                    continue
+                own = []
+                for name in attr.data:
+                    if name in claimed:
+                        name = _copy(module, names, name, caller)
+                    claimed.add(name)
+                    own.append(name)
+                    pending.append(names[name])
+                op.properties[key] = hlo.StrsAttr(tuple(own))
+
+
+def _copy(module: HloModule, names: dict[str, hlo.ComputationOp], name: str, caller: hlo.ComputationOp) -> str:
+    number = 1
+    while f"{name}.{number}" in names:
+        number += 1
+    copy = duplicate(module, names[name], f"{name}.{number}")
+    module.op.body.block.insert_op_before(copy, caller)
+    names[copy.computation_name] = copy
+    return copy.computation_name
+
+
+def _flatten(module: HloModule, op: Control) -> None:
+    for name in called_names(op):
+        computation = module.computation(name)
+        _flatten_parameter(computation)
+        condition = op.properties.get("condition")
+        if condition is None or name not in condition.data:  # type: ignore[attr-defined]
+            _flatten_root(computation)
+    operands = list(op.operands)
+    start = 1 if isinstance(op, hlo.ConditionalOp) else 0
+    op.operands = [*operands[:start], *(_packed(op, operand) for operand in operands[start:])]
+    _unpack_result(op)
+
+
+def _packed(anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:
+    """``value`` as a ``tuple`` op of its leaves, above ``anchor``."""
+    flat = leaves(value.type)
+    source = defining_op(value)
+    if isinstance(source, hlo.TupleOp) and all(len(path) == 1 for path, _ in flat):
+        return value
+    parts = [_leaf(anchor, value, path) for path, _ in flat]
+    type_ = hlo.tuple_type(tuple(part for _, part in flat))
+    return insert_before(anchor, hlo.TupleOp, parts, type_, hlo.loc_of(value))
+
+
+def _leaf(anchor: hlo.Operation, value: hlo.SSAValue, path: Path) -> hlo.SSAValue:
+    for index in path:
+        source = defining_op(value)
+        if isinstance(source, hlo.TupleOp):
+            value = source.operands[index]
+            continue
+        assert isinstance(value.type, hlo.TupleType)
+        properties = {"index": hlo.IntAttr(index)}
+        value = insert_before(
+            anchor, hlo.GetTupleElementOp, (value,), value.type.data[index], hlo.loc_of(value), properties
+        )
+    return value
+
+
+def _flatten_root(computation: hlo.ComputationOp) -> None:
+    last = computation.block.last_op
+    assert last is not None
+    last.operands = [_packed(last, computation.root)]
+
+
+def _flatten_parameter(computation: hlo.ComputationOp) -> None:
+    (parameter,) = computation.block.args
+    first = computation.block.first_op
+    assert first is not None
+    _spread(parameter, first)
+
+
+def _unpack_result(op: Control) -> None:
+    following = op.next_op
+    assert following is not None
+    _spread(op.results[0], following)
+
+
+def _spread(value: hlo.SSAValue, anchor: hlo.Operation) -> None:
+    """Make ``value`` a flat tuple; its users get what it was, put together again above ``anchor``."""
+    type_ = value.type
+    flat = leaves(type_)
+    uses = [(use.operation, use.index) for use in value.uses]
+    retype(value, hlo.tuple_type(tuple(part for _, part in flat)))
+    loc = hlo.loc_of(value)
+    elements: dict[Path, hlo.SSAValue] = {}
+    for number, (path, part) in enumerate(flat):
+        properties = {"index": hlo.IntAttr(number)}
+        elements[path] = insert_before(anchor, hlo.GetTupleElementOp, (value,), part, loc, properties)
+    whole: hlo.SSAValue | None = None
+    for user, index in uses:
+        if isinstance(user, hlo.GetTupleElementOp) and (user.index.data,) in elements:
+            user.results[0].replace_all_uses_with(elements[(user.index.data,)])
+            erase(user)
+            continue
+        if whole is None:
+            whole = _together(anchor, type_, (), elements, loc)
+        user.operands[index] = whole
+
+
+def _together(
+    anchor: hlo.Operation, type_: hlo.Attribute, path: Path, elements: dict[Path, hlo.SSAValue], loc: hlo.Loc
+) -> hlo.SSAValue:
+    if not isinstance(type_, hlo.TupleType):
+        return elements[path]
+    parts = [_together(anchor, part, (*path, index), elements, loc) for index, part in enumerate(type_.data)]
+    return insert_before(anchor, hlo.TupleOp, parts, type_, loc)
