@@ -1,0 +1,329 @@
+"""Shapes and attributes at the limits for each opcode: the rows of the conformance matrix.
+
+``sweep(opcode, dtype)`` yields ``Variant``s: one op on arrays of its own. Sizes are 0, 1, the partitions of a core and
+their neighbours, the elements of a PSUM bank and theirs, primes; ranks go from 0 to 8.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, combiner, random_array, shaped
+
+from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
+
+Dims = tuple[int, ...]
+
+SHAPES: tuple[Dims, ...] = (
+    (),
+    (0,),
+    (1,),
+    (127,),
+    (128,),
+    (129,),
+    (513,),
+    (1031,),
+    (3, 0, 5),
+    (131, 17),
+    (7, 11, 13),
+    (2, 1, 3, 1, 2, 1, 2, 1),
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """``result opcode(arguments)attributes``: ``body`` has {0}, {1}, ... for the arguments."""
+
+    label: str
+    inputs: tuple[Array, ...]
+    result: str
+    body: str
+    computations: str = ""
+    tolerance: float = 0.0
+    """Relative to the larger of 1 and the value; 0 for equal."""
+
+
+def sweep(opcode: str, dtype: str) -> Iterator[Variant]:
+    """The variants of one opcode and element type; none for opcodes that have no shapes to vary."""
+    if opcode in _UNARY or opcode in _BINARY:
+        yield from _elementwise(opcode, dtype)
+    elif opcode in SWEEPS:
+        yield from SWEEPS[opcode](dtype)
+
+
+def _elementwise(opcode: str, dtype: str) -> Iterator[Variant]:
+    tolerance = 0.0 if opcode in _EXACT or dtype not in FLOATS else ROUNDING.get(dtype, 0.0)
+    for dims in SHAPES:
+        if opcode in _UNARY:
+            inputs: tuple[Array, ...] = (random_array(dtype, dims, opcode, *_DOMAIN.get(opcode, (-4, 4))),)
+        else:
+            low, high = (0.2, 3) if opcode == "power" else (-4, 4)
+            inputs = tuple(random_array(dtype, dims, opcode + side, low, high) for side in "lr")
+            if opcode == "power" and dtype in INTEGERS:
+                inputs = (inputs[0], np.clip(inputs[1], 0 if dtype[0] == "u" else -7, 40))
+        yield _variant(opcode, dtype, dims, inputs, tolerance=tolerance)
+
+
+def _variant(
+    opcode: str,
+    dtype: str,
+    dims: Dims,
+    inputs: Sequence[Array],
+    attributes: str = "",
+    computations: str = "",
+    tolerance: float = 0.0,
+) -> Variant:
+    arguments = ", ".join(f"{{{i}}}" for i in range(len(inputs)))
+    result = shaped(dtype, dims)
+    shapes = " ".join(str(list(array.shape)) for array in inputs)
+    body = f"{opcode}({arguments}){attributes.replace('{', '{{').replace('}', '}}')}"
+    return Variant(f"{shapes} -> {result}{attributes}", tuple(inputs), result, body, computations, tolerance)
+
+
+def _braces(values: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _compare(dtype: str) -> Iterator[Variant]:
+    for number, direction in enumerate(("EQ", "NE", "LT", "LE", "GT", "GE")):
+        for dims in SHAPES[number % 3 :: 3]:
+            a = random_array(dtype, dims, "a", -1, 1)
+            b = np.where(random_array("pred", dims, "p"), a, random_array(dtype, dims, "b", -1, 1))
+            yield _variant("compare", "pred", dims, (a, b.astype(a.dtype)), f", direction={direction}")
+
+
+def _select(dtype: str) -> Iterator[Variant]:
+    for dims in SHAPES:
+        for predicate in {dims, ()}:
+            inputs = (random_array("pred", predicate, "p"), *(random_array(dtype, dims, side) for side in "ab"))
+            yield _variant("select", dtype, dims, inputs)
+
+
+def _clamp(dtype: str) -> Iterator[Variant]:
+    for dims in SHAPES:
+        for bound in {dims, ()}:
+            low, high = (np.full(bound, value, NUMPY_DTYPE[dtype]) for value in (1, 3))
+            yield _variant("clamp", dtype, dims, (low, random_array(dtype, dims, "x"), high))
+
+
+def _convert(dtype: str) -> Iterator[Variant]:
+    for target in ("f32", "bf16", "f16", "s32", "s16", "s8", "u32", "u16", "u8", "pred", dtype):
+        for dims in ((), (0,), (129,), (131, 17)):
+            low, high = (0, 100) if target[0] == "u" else (-100, 100)
+            if dtype in ("f8e4m3", "f8e5m2"):
+                low, high = max(low, -16), 16
+            yield _variant("convert", target, dims, (random_array(dtype, dims, target, low, high),))
+
+
+def _broadcast(dtype: str) -> Iterator[Variant]:
+    for source, dims, mapped in (
+        ((), (5,), ()),
+        ((), (), ()),
+        ((), (3, 129), ()),
+        ((3,), (3, 129), (0,)),
+        ((129,), (2, 129), (1,)),
+        ((2, 3), (3, 128, 2), (2, 0)),
+        ((1,), (1, 513), (0,)),
+        ((0,), (0, 3), (0,)),
+        ((5,), (0, 5), (1,)),
+        ((127, 2), (127, 3, 2), (0, 2)),
+        ((2, 3), (2, 1, 1, 3, 1, 2, 1, 2), (0, 3)),
+    ):
+        yield _variant("broadcast", dtype, dims, (random_array(dtype, source, "x"),), f", dimensions={_braces(mapped)}")
+
+
+def _transpose(dtype: str) -> Iterator[Variant]:
+    cases = [((128, 129), (1, 0)), ((513, 3), (1, 0)), ((1, 127), (1, 0)), ((0, 3), (1, 0)), ((600, 257), (1, 0))]
+    cases += [((5, 7, 130), order) for order in permutations(range(3))]
+    cases += [((3, 129, 2, 5), order) for order in [(0, 2, 1, 3), (3, 2, 1, 0), (2, 3, 0, 1), (0, 3, 1, 2)]]
+    cases += [((2, 3, 1, 2, 1, 2, 3, 2), tuple(reversed(range(8)))), ((), ())]
+    for dims, order in cases:
+        result = tuple(dims[axis] for axis in order)
+        yield _variant("transpose", dtype, result, (random_array(dtype, dims, "x"),), f", dimensions={_braces(order)}")
+
+
+def _reshape(dtype: str) -> Iterator[Variant]:
+    for dims, result in (
+        ((128, 129), (129, 128)),
+        ((2, 3, 5, 7), (210,)),
+        ((210,), (7, 5, 6)),
+        ((1,), ()),
+        ((), (1, 1)),
+        ((0, 3), (5, 0)),
+        ((2, 3, 1, 2, 1, 2, 3, 2), (144,)),
+        ((513, 4), (4, 513)),
+        ((127, 6), (2, 127, 3)),
+    ):
+        yield _variant("reshape", dtype, result, (random_array(dtype, dims, "x"),))
+
+
+def _slice(dtype: str) -> Iterator[Variant]:
+    for dims, bounds in (
+        ((131, 17), ((5, 127, 1), (3, 17, 1))),
+        ((131, 17), ((33, 97, 1), (0, 17, 4))),
+        ((257, 130), ((0, 257, 3), (129, 130, 1))),
+        ((513,), ((1, 513, 2),)),
+        ((513,), ((7, 7, 1),)),
+        ((3, 5, 7), ((1, 2, 1), (0, 5, 1), (2, 7, 5))),
+        ((2, 3, 2, 1, 2, 3), ((0, 2, 1), (1, 3, 1), (1, 2, 1), (0, 1, 1), (0, 2, 1), (0, 3, 2))),
+    ):
+        result = tuple(-(-(high - low) // step) for low, high, step in bounds)
+        text = ", ".join(f"[{low}:{high}:{step}]" for low, high, step in bounds)
+        yield _variant("slice", dtype, result, (random_array(dtype, dims, "x"),), f", slice={{{text}}}")
+
+
+def _pad(dtype: str) -> Iterator[Variant]:
+    for dims, padding in (
+        ((4, 6), ((-1, 0, 2), (7, 1, 0))),
+        ((129, 3), ((0, 1, 0), (2, 2, 0))),
+        ((5, 127), ((1, 1, 1), (-3, -4, 0))),
+        ((0,), ((2, 3, 0),)),
+        ((513,), ((-513, 5, 0),)),
+        ((7,), ((0, 0, 3),)),
+        ((2, 3, 4), ((0, 0, 0), (1, -1, 2), (0, 3, 1))),
+    ):
+        sizes = zip(dims, padding, strict=True)
+        result = tuple(low + high + size + max(size - 1, 0) * inner for size, (low, high, inner) in sizes)
+        text = "x".join(f"{low}_{high}_{inner}" for low, high, inner in padding)
+        inputs = (random_array(dtype, dims, "x"), random_array(dtype, (), "value"))
+        yield _variant("pad", dtype, result, inputs, f", padding={text}")
+
+
+def _concatenate(dtype: str) -> Iterator[Variant]:
+    for axis, parts in (
+        (0, [(127,), (1,), (129,)]),
+        (0, [(3, 5), (0, 5), (128, 5)]),
+        (1, [(129, 1), (129, 127), (129, 2)]),
+        (2, [(2, 3, 5), (2, 3, 1)]),
+        (1, [(2, 3, 5)] * 5),
+        (0, [(4,)]),
+    ):
+        result = list(parts[0])
+        result[axis] = sum(dims[axis] for dims in parts)
+        inputs = [random_array(dtype, dims, str(i)) for i, dims in enumerate(parts)]
+        yield _variant("concatenate", dtype, tuple(result), inputs, f", dimensions={{{axis}}}")
+
+
+def _reverse(dtype: str) -> Iterator[Variant]:
+    for dims, axes in (
+        ((127, 5), (0,)),
+        ((3, 129), (1,)),
+        ((3, 129), (0, 1)),
+        ((513,), (0,)),
+        ((0, 2), (0,)),
+        ((), ()),
+    ):
+        yield _variant("reverse", dtype, dims, (random_array(dtype, dims, "x"),), f", dimensions={_braces(axes)}")
+
+
+def _iota(dtype: str) -> Iterator[Variant]:
+    for dims, axis in (((1,), 0), ((0, 3), 1), ((129, 3), 0), ((3, 100), 1), ((2, 3, 50), 1), ((127,), 0)):
+        yield _variant("iota", dtype, dims, (), f", iota_dimension={axis}")
+
+
+def _reduce(dtype: str) -> Iterator[Variant]:
+    kinds = ["or", "and", "maximum"] if dtype == "pred" else ["add", "maximum", "minimum", "multiply"]
+    neutral = {"add": 0, "multiply": 1, "or": 0, "and": 1, "maximum": 0, "minimum": 1}
+    cases: list[tuple[Dims, Dims]] = [
+        ((129, 5), (0,)),
+        ((129, 5), (1,)),
+        ((129, 5), (0, 1)),
+        ((3, 129, 7), (1,)),
+        ((3, 129, 7), (0, 2)),
+        ((513,), (0,)),
+        ((1031,), (0,)),
+        ((2, 3, 4, 5), (1, 3)),
+        ((0, 4), (0,)),
+        ((4, 0), (1,)),
+        ((1, 1), (0,)),
+        ((2, 3), ()),
+        ((2, 1, 3, 1, 2, 1, 2, 2), (0, 4, 7)),
+    ]
+    for number, (dims, axes) in enumerate(cases):
+        kind = kinds[number % len(kinds)]
+        result = tuple(size for axis, size in enumerate(dims) if axis not in axes)
+        low, high = (0.9, 1.1) if kind == "multiply" else (-1, 1)
+        inputs = (random_array(dtype, dims, kind, low, high), np.asarray(neutral[kind], NUMPY_DTYPE[dtype]))
+        attributes = f", dimensions={_braces(axes)}, to_apply={kind}_computation"
+        # the order of summation is free: each addition may round
+        tolerance = {"add": 64, "multiply": 64}.get(kind, 0) * ROUNDING.get(dtype, 0)
+        yield _variant("reduce", dtype, result, inputs, attributes, combiner(kind, dtype), tolerance)
+
+
+def _dot(dtype: str) -> Iterator[Variant]:
+    for lhs, rhs, contracting, batch in (
+        ((1, 1), (1, 1), ((1,), (0,)), ((), ())),
+        ((127, 128), (128, 129), ((1,), (0,)), ((), ())),
+        ((128, 127), (129, 128), ((0,), (1,)), ((), ())),
+        ((5, 0), (0, 7), ((1,), (0,)), ((), ())),
+        ((0, 3), (3, 4), ((1,), (0,)), ((), ())),
+        ((1, 513), (513, 2), ((1,), (0,)), ((), ())),
+        ((130, 3), (3, 600), ((1,), (0,)), ((), ())),
+        ((257,), (257,), ((0,), (0,)), ((), ())),
+        ((131, 17), (17,), ((1,), (0,)), ((), ())),
+        ((17,), (17, 131), ((0,), (0,)), ((), ())),
+        ((3, 129, 5), (3, 5, 7), ((2,), (1,)), ((0,), (0,))),
+        ((5, 3, 9), (7, 9, 3), ((2,), (1,)), ((1,), (2,))),
+        ((4, 5, 6), (6, 4, 3), ((0, 2), (1, 0)), ((), ())),
+        ((2, 3, 4, 5), (3, 2, 5, 6), ((3,), (2,)), ((0, 1), (1, 0))),
+        ((3,), (4,), ((), ()), ((), ())),
+    ):
+        inputs = [random_array(dtype, dims, side, -1, 1) for side, dims in zip("lr", (lhs, rhs), strict=True)]
+        if dtype in INTEGERS:
+            inputs = [array % 11 for array in inputs]
+        result = [lhs[axis] for axis in batch[0]]
+        for dims, axes, shared in ((lhs, contracting[0], batch[0]), (rhs, contracting[1], batch[1])):
+            result += [size for axis, size in enumerate(dims) if axis not in (*axes, *shared)]
+        attributes = "".join(
+            f", {side}_{kind}_dims={_braces(axes)}"
+            for kind, pair in (("batch", batch), ("contracting", contracting))
+            for side, axes in zip(("lhs", "rhs"), pair, strict=True)
+            if axes
+        )
+        tolerance = 16 * ROUNDING.get(dtype, 0)
+        yield _variant("dot", dtype, tuple(result), inputs, attributes, tolerance=tolerance)
+
+
+def _dynamic_slice(dtype: str) -> Iterator[Variant]:
+    for dims, sizes, starts in (
+        ((9, 20), (4, 5), (3, 18)),
+        ((513,), (1,), (-7,)),
+        ((129, 3), (128, 3), (5, 0)),
+        ((3, 129), (3, 127), (0, 1)),
+        ((2, 3, 4), (0, 3, 4), (1, 1, 1)),
+    ):
+        inputs = (random_array(dtype, dims, "x"), *(np.asarray(start, np.int32) for start in starts))
+        yield _variant("dynamic-slice", dtype, sizes, inputs, f", dynamic_slice_sizes={_braces(sizes)}")
+
+
+def _dynamic_update_slice(dtype: str) -> Iterator[Variant]:
+    for dims, sizes, starts in (
+        ((9, 20), (4, 5), (-2, 7)),
+        ((513,), (1,), (600,)),
+        ((129, 3), (128, 3), (1, 0)),
+        ((3, 129), (1, 129), (2, 0)),
+        ((2, 3, 4), (2, 0, 4), (0, 1, 0)),
+    ):
+        inputs = (random_array(dtype, dims, "x"), random_array(dtype, sizes, "u"))
+        yield _variant("dynamic-update-slice", dtype, dims, (*inputs, *(np.asarray(s, np.int32) for s in starts)))
+
+
+SWEEPS: dict[str, Callable[[str], Iterator[Variant]]] = {
+    "broadcast": _broadcast,
+    "clamp": _clamp,
+    "compare": _compare,
+    "concatenate": _concatenate,
+    "convert": _convert,
+    "dot": _dot,
+    "dynamic-slice": _dynamic_slice,
+    "dynamic-update-slice": _dynamic_update_slice,
+    "iota": _iota,
+    "pad": _pad,
+    "reduce": _reduce,
+    "reshape": _reshape,
+    "reverse": _reverse,
+    "select": _select,
+    "slice": _slice,
+    "transpose": _transpose,
+}
