@@ -76,7 +76,7 @@ EXTENSIONS = [
         optional=True,
     ),
     Extension(
-        "neuronx_cc.runtime.pjrt._pjrt",
+        "neuronx_cc.driver.jax_backend._pjrt",
         files("runtime/pjrt/*.cpp"),
         depends=["setup.py", *files("runtime/pjrt/*.h")],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],

@@ -24,7 +24,7 @@ def initialize() -> None:
     from jax._src import xla_bridge
 
     try:
-        from neuronx_cc.runtime.pjrt import _pjrt
+        from neuronx_cc.driver.jax_backend import _pjrt
     except ImportError:
         xla_bridge.register_backend_factory("neuron", _unavailable, priority=PRIORITY, fail_quietly=True)
         return

@@ -123,6 +123,10 @@ class DeviceProgram:
         return len(self.unit.signature.parameters)
 
     @property
+    def parameter_ranks(self) -> list[int]:
+        return [shape.rank for shape in self.unit.signature.parameters]
+
+    @property
     def donated(self) -> tuple[int, ...]:
         return self.unit.signature.donors
 

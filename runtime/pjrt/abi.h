@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace neuron {
 
@@ -472,6 +473,32 @@ struct ShardingsArgs {
   size_t count;
   const char* const* shardings;
   const size_t* sizes;
+};
+
+// A layout is handed out as its text, "{1,0}": dense, the last dimension minor.
+using Layout = const std::string;
+struct LayoutTextArgs {
+  Head head;
+  Layout* layout;
+  const char* bytes;
+  size_t size;
+  void* holder;
+  Deleter deleter;
+};
+template <typename T>
+struct DefaultLayoutArgs {  // of a client or a topology
+  Head head;
+  T* object;
+  int type;
+  const int64_t* dims;
+  size_t num_dims;
+  Layout* layout;
+};
+struct LayoutsArgs {
+  Head head;
+  Executable* executable;
+  size_t count;
+  Layout* const* layouts;
 };
 
 // The table jaxlib reads: a header, then one pointer for each entry point.

@@ -1,4 +1,4 @@
-// Errors, events, attributes, the plug-in's own entry points, and the table.
+// Errors, events, attributes, the plug-in's own entry points, and the table of all of them.
 
 #include <cstring>
 #include <type_traits>
@@ -160,28 +160,6 @@ void fill_missing(EntryPoint* slots, std::integer_sequence<int, numbers...>) {
   ((slots[numbers] = reinterpret_cast<EntryPoint>(&missing<numbers>)), ...);
 }
 
-
-struct ShardingsExtension {
-  ExtensionBase base;
-  Error* (*parameters)(ShardingsArgs*);
-  Error* (*outputs)(ShardingsArgs*);
-};
-
-Error* hand_shardings(ShardingsArgs* args, const Texts& shardings) {
-  args->count = shardings.known ? shardings.values.size() : 0;
-  args->shardings = shardings.known ? shardings.pointers.data() : nullptr;
-  args->sizes = shardings.known ? shardings.sizes.data() : nullptr;
-  return nullptr;
-}
-
-Error* parameter_shardings(ShardingsArgs* args) {
-  return hand_shardings(args, args->executable->compiled->parameter_shardings);
-}
-
-Error* output_shardings(ShardingsArgs* args) {
-  return hand_shardings(args, args->executable->compiled->output_shardings);
-}
-
 }  // namespace
 
 void fill_basic(EntryPoint* slots) {
@@ -206,10 +184,8 @@ void fill_basic(EntryPoint* slots) {
 const Api* api() {
   static Api table = [] {
     Api made{};
-    static ShardingsExtension shardings{{sizeof(ShardingsExtension), kShardingsExtension, nullptr},
-                                        &parameter_shardings, &output_shardings};
     made.head.size = offsetof(Api, slots) + kDeclaredSlots * sizeof(EntryPoint);
-    made.head.extensions = &shardings;
+    made.head.extensions = extensions();
     made.version.head.size = sizeof(Version);
     made.version.major = kApiMajor;
     made.version.minor = kApiMinor;

@@ -24,6 +24,7 @@ void Compiled::finish() {
     output_ranks.push_back(output.dims.size());
     output_dims.insert(output_dims.end(), output.dims.begin(), output.dims.end());
     output_kinds.values.push_back(output.kind);
+    output_layouts.push_back(dense_layout(output.dims.size()));
   }
   output_kinds.finish();
   parameter_shardings.finish();

@@ -117,6 +117,7 @@ struct Buffer {
   std::shared_ptr<Storage> content();  // raises Failure when deleted or failed
 };
 
+Layout* dense_layout(size_t rank);
 size_t count_bytes(int type, const std::vector<int64_t>& dims);
 Buffer* new_buffer(int type, std::vector<int64_t> dims, Memory* memory);
 Buffer* failed_buffer(int type, std::vector<int64_t> dims, Memory* memory, int code, const std::string& message);
@@ -165,6 +166,7 @@ struct Compiled {
   std::vector<int64_t> output_dims;
   std::vector<size_t> output_ranks;
   Texts output_kinds;
+  std::vector<Layout*> parameter_layouts, output_layouts;
 
   std::mutex mutex;  // of what is made on demand
   std::unique_ptr<Attributes> cost;
@@ -214,6 +216,7 @@ bool holds_gil();
 // Entry points ------------------------------------------------------------------------------------------------------
 
 const Api* api();
+ExtensionBase* extensions();
 void fill_basic(EntryPoint* slots);
 void fill_devices(EntryPoint* slots);
 void fill_buffers(EntryPoint* slots);

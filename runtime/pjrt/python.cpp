@@ -175,6 +175,9 @@ std::shared_ptr<Compiled> read_program(PyObject* program) {
   compiled->num_replicas = static_cast<size_t>(read_integer(field(program, "num_replicas")));
   compiled->num_partitions = static_cast<size_t>(read_integer(field(program, "num_partitions")));
   compiled->num_params = static_cast<size_t>(read_integer(field(program, "num_parameters")));
+  for (int64_t rank : read_integers(field(program, "parameter_ranks"))) {
+    compiled->parameter_layouts.push_back(dense_layout(static_cast<size_t>(rank)));
+  }
   for (int64_t id : read_integers(field(program, "device_ids"))) compiled->device_ids.push_back(static_cast<int>(id));
   for (int64_t id : read_integers(field(program, "donated"))) compiled->donated.push_back(static_cast<int>(id));
   for_each(field(program, "outputs"), [&](PyObject* item) {
