@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import op_cases
 import sweeps
 from op_cases import Case
-from sweeps import Variant
+from sweep_variants import Variant
 from xla_oracle import run_text
 
 import neuronx_cc
@@ -55,10 +55,16 @@ def module_of(variants: Sequence[Variant]) -> str:
             parameters.append(f"  p{count} = {shaped(names[array.dtype], array.shape)} parameter({count})")
             arguments.append(f"p{count}")
             count += 1
-        lines.append(f"  r{number} = {variant.result} {variant.body.format(*arguments)}")
+        named: dict[str, str] = {}
+        for letter, line in zip("abcdef", variant.lines, strict=False):
+            lines.append(f"  r{number}{letter} = {line.format(*arguments, **named)}")
+            named[letter] = f"r{number}{letter}"
+        lines.append(f"  r{number} = {variant.result} {variant.body.format(*arguments, **named)}")
     types = ", ".join(variant.result for variant in variants)
     lines.append(f"  ROOT t = ({types}) tuple({', '.join(f'r{number}' for number in range(len(variants)))})")
-    computations = "".join(dict.fromkeys(variant.computations for variant in variants))
+    # one definition of each: they end in a brace at the start of a line
+    each = [part for variant in variants for part in variant.computations.split("\n}\n") if part]
+    computations = "".join(f"{part}\n}}\n" for part in dict.fromkeys(each))
     return "\n".join(["HloModule matrix", "", computations, "ENTRY main {", *parameters, *lines, "}", ""])
 
 

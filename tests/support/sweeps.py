@@ -4,16 +4,15 @@
 their neighbours, the elements of a PSUM bank and theirs, primes; ranks go from 0 to 8.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import permutations
 
 import numpy as np
-from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, combiner, random_array, shaped
+import sweeps_of_computations
+from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, combiner, random_array
+from sweep_variants import Dims, Variant, braces, variant
 
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
-
-Dims = tuple[int, ...]
 
 SHAPES: tuple[Dims, ...] = (
     (),
@@ -29,19 +28,6 @@ SHAPES: tuple[Dims, ...] = (
     (7, 11, 13),
     (2, 1, 3, 1, 2, 1, 2, 1),
 )
-
-
-@dataclass(frozen=True)
-class Variant:
-    """``result opcode(arguments)attributes``: ``body`` has {0}, {1}, ... for the arguments."""
-
-    label: str
-    inputs: tuple[Array, ...]
-    result: str
-    body: str
-    computations: str = ""
-    tolerance: float = 0.0
-    """Relative to the larger of 1 and the value; 0 for equal."""
 
 
 def sweep(opcode: str, dtype: str) -> Iterator[Variant]:
@@ -62,27 +48,7 @@ def _elementwise(opcode: str, dtype: str) -> Iterator[Variant]:
             inputs = tuple(random_array(dtype, dims, opcode + side, low, high) for side in "lr")
             if opcode == "power" and dtype in INTEGERS:
                 inputs = (inputs[0], np.clip(inputs[1], 0 if dtype[0] == "u" else -7, 40))
-        yield _variant(opcode, dtype, dims, inputs, tolerance=tolerance)
-
-
-def _variant(
-    opcode: str,
-    dtype: str,
-    dims: Dims,
-    inputs: Sequence[Array],
-    attributes: str = "",
-    computations: str = "",
-    tolerance: float = 0.0,
-) -> Variant:
-    arguments = ", ".join(f"{{{i}}}" for i in range(len(inputs)))
-    result = shaped(dtype, dims)
-    shapes = " ".join(str(list(array.shape)) for array in inputs)
-    body = f"{opcode}({arguments}){attributes.replace('{', '{{').replace('}', '}}')}"
-    return Variant(f"{shapes} -> {result}{attributes}", tuple(inputs), result, body, computations, tolerance)
-
-
-def _braces(values: Sequence[int]) -> str:
-    return "{" + ",".join(map(str, values)) + "}"
+        yield variant(opcode, dtype, dims, inputs, tolerance=tolerance)
 
 
 def _compare(dtype: str) -> Iterator[Variant]:
@@ -90,21 +56,21 @@ def _compare(dtype: str) -> Iterator[Variant]:
         for dims in SHAPES[number % 3 :: 3]:
             a = random_array(dtype, dims, "a", -1, 1)
             b = np.where(random_array("pred", dims, "p"), a, random_array(dtype, dims, "b", -1, 1))
-            yield _variant("compare", "pred", dims, (a, b.astype(a.dtype)), f", direction={direction}")
+            yield variant("compare", "pred", dims, (a, b.astype(a.dtype)), f", direction={direction}")
 
 
 def _select(dtype: str) -> Iterator[Variant]:
     for dims in SHAPES:
         for predicate in {dims, ()}:
             inputs = (random_array("pred", predicate, "p"), *(random_array(dtype, dims, side) for side in "ab"))
-            yield _variant("select", dtype, dims, inputs)
+            yield variant("select", dtype, dims, inputs)
 
 
 def _clamp(dtype: str) -> Iterator[Variant]:
     for dims in SHAPES:
         for bound in {dims, ()}:
             low, high = (np.full(bound, value, NUMPY_DTYPE[dtype]) for value in (1, 3))
-            yield _variant("clamp", dtype, dims, (low, random_array(dtype, dims, "x"), high))
+            yield variant("clamp", dtype, dims, (low, random_array(dtype, dims, "x"), high))
 
 
 def _convert(dtype: str) -> Iterator[Variant]:
@@ -113,7 +79,7 @@ def _convert(dtype: str) -> Iterator[Variant]:
             low, high = (0, 100) if target[0] == "u" else (-100, 100)
             if dtype in ("f8e4m3", "f8e5m2"):
                 low, high = max(low, -16), 16
-            yield _variant("convert", target, dims, (random_array(dtype, dims, target, low, high),))
+            yield variant("convert", target, dims, (random_array(dtype, dims, target, low, high),))
 
 
 def _broadcast(dtype: str) -> Iterator[Variant]:
@@ -130,7 +96,7 @@ def _broadcast(dtype: str) -> Iterator[Variant]:
         ((127, 2), (127, 3, 2), (0, 2)),
         ((2, 3), (2, 1, 1, 3, 1, 2, 1, 2), (0, 3)),
     ):
-        yield _variant("broadcast", dtype, dims, (random_array(dtype, source, "x"),), f", dimensions={_braces(mapped)}")
+        yield variant("broadcast", dtype, dims, (random_array(dtype, source, "x"),), f", dimensions={braces(mapped)}")
 
 
 def _transpose(dtype: str) -> Iterator[Variant]:
@@ -140,7 +106,7 @@ def _transpose(dtype: str) -> Iterator[Variant]:
     cases += [((2, 3, 1, 2, 1, 2, 3, 2), tuple(reversed(range(8)))), ((), ())]
     for dims, order in cases:
         result = tuple(dims[axis] for axis in order)
-        yield _variant("transpose", dtype, result, (random_array(dtype, dims, "x"),), f", dimensions={_braces(order)}")
+        yield variant("transpose", dtype, result, (random_array(dtype, dims, "x"),), f", dimensions={braces(order)}")
 
 
 def _reshape(dtype: str) -> Iterator[Variant]:
@@ -155,7 +121,7 @@ def _reshape(dtype: str) -> Iterator[Variant]:
         ((513, 4), (4, 513)),
         ((127, 6), (2, 127, 3)),
     ):
-        yield _variant("reshape", dtype, result, (random_array(dtype, dims, "x"),))
+        yield variant("reshape", dtype, result, (random_array(dtype, dims, "x"),))
 
 
 def _slice(dtype: str) -> Iterator[Variant]:
@@ -170,7 +136,7 @@ def _slice(dtype: str) -> Iterator[Variant]:
     ):
         result = tuple(-(-(high - low) // step) for low, high, step in bounds)
         text = ", ".join(f"[{low}:{high}:{step}]" for low, high, step in bounds)
-        yield _variant("slice", dtype, result, (random_array(dtype, dims, "x"),), f", slice={{{text}}}")
+        yield variant("slice", dtype, result, (random_array(dtype, dims, "x"),), f", slice={{{text}}}")
 
 
 def _pad(dtype: str) -> Iterator[Variant]:
@@ -187,7 +153,7 @@ def _pad(dtype: str) -> Iterator[Variant]:
         result = tuple(low + high + size + max(size - 1, 0) * inner for size, (low, high, inner) in sizes)
         text = "x".join(f"{low}_{high}_{inner}" for low, high, inner in padding)
         inputs = (random_array(dtype, dims, "x"), random_array(dtype, (), "value"))
-        yield _variant("pad", dtype, result, inputs, f", padding={text}")
+        yield variant("pad", dtype, result, inputs, f", padding={text}")
 
 
 def _concatenate(dtype: str) -> Iterator[Variant]:
@@ -202,7 +168,7 @@ def _concatenate(dtype: str) -> Iterator[Variant]:
         result = list(parts[0])
         result[axis] = sum(dims[axis] for dims in parts)
         inputs = [random_array(dtype, dims, str(i)) for i, dims in enumerate(parts)]
-        yield _variant("concatenate", dtype, tuple(result), inputs, f", dimensions={{{axis}}}")
+        yield variant("concatenate", dtype, tuple(result), inputs, f", dimensions={{{axis}}}")
 
 
 def _reverse(dtype: str) -> Iterator[Variant]:
@@ -214,12 +180,12 @@ def _reverse(dtype: str) -> Iterator[Variant]:
         ((0, 2), (0,)),
         ((), ()),
     ):
-        yield _variant("reverse", dtype, dims, (random_array(dtype, dims, "x"),), f", dimensions={_braces(axes)}")
+        yield variant("reverse", dtype, dims, (random_array(dtype, dims, "x"),), f", dimensions={braces(axes)}")
 
 
 def _iota(dtype: str) -> Iterator[Variant]:
     for dims, axis in (((1,), 0), ((0, 3), 1), ((129, 3), 0), ((3, 100), 1), ((2, 3, 50), 1), ((127,), 0)):
-        yield _variant("iota", dtype, dims, (), f", iota_dimension={axis}")
+        yield variant("iota", dtype, dims, (), f", iota_dimension={axis}")
 
 
 def _reduce(dtype: str) -> Iterator[Variant]:
@@ -245,10 +211,10 @@ def _reduce(dtype: str) -> Iterator[Variant]:
         result = tuple(size for axis, size in enumerate(dims) if axis not in axes)
         low, high = (0.9, 1.1) if kind == "multiply" else (-1, 1)
         inputs = (random_array(dtype, dims, kind, low, high), np.asarray(neutral[kind], NUMPY_DTYPE[dtype]))
-        attributes = f", dimensions={_braces(axes)}, to_apply={kind}_computation"
+        attributes = f", dimensions={braces(axes)}, to_apply={kind}_computation"
         # the order of summation is free: each addition may round
         tolerance = {"add": 64, "multiply": 64}.get(kind, 0) * ROUNDING.get(dtype, 0)
-        yield _variant("reduce", dtype, result, inputs, attributes, combiner(kind, dtype), tolerance)
+        yield variant("reduce", dtype, result, inputs, attributes, combiner(kind, dtype), tolerance)
 
 
 def _dot(dtype: str) -> Iterator[Variant]:
@@ -276,13 +242,13 @@ def _dot(dtype: str) -> Iterator[Variant]:
         for dims, axes, shared in ((lhs, contracting[0], batch[0]), (rhs, contracting[1], batch[1])):
             result += [size for axis, size in enumerate(dims) if axis not in (*axes, *shared)]
         attributes = "".join(
-            f", {side}_{kind}_dims={_braces(axes)}"
+            f", {side}_{kind}_dims={braces(axes)}"
             for kind, pair in (("batch", batch), ("contracting", contracting))
             for side, axes in zip(("lhs", "rhs"), pair, strict=True)
             if axes
         )
         tolerance = 16 * ROUNDING.get(dtype, 0)
-        yield _variant("dot", dtype, tuple(result), inputs, attributes, tolerance=tolerance)
+        yield variant("dot", dtype, tuple(result), inputs, attributes, tolerance=tolerance)
 
 
 def _dynamic_slice(dtype: str) -> Iterator[Variant]:
@@ -294,7 +260,7 @@ def _dynamic_slice(dtype: str) -> Iterator[Variant]:
         ((2, 3, 4), (0, 3, 4), (1, 1, 1)),
     ):
         inputs = (random_array(dtype, dims, "x"), *(np.asarray(start, np.int32) for start in starts))
-        yield _variant("dynamic-slice", dtype, sizes, inputs, f", dynamic_slice_sizes={_braces(sizes)}")
+        yield variant("dynamic-slice", dtype, sizes, inputs, f", dynamic_slice_sizes={braces(sizes)}")
 
 
 def _dynamic_update_slice(dtype: str) -> Iterator[Variant]:
@@ -306,7 +272,7 @@ def _dynamic_update_slice(dtype: str) -> Iterator[Variant]:
         ((2, 3, 4), (2, 0, 4), (0, 1, 0)),
     ):
         inputs = (random_array(dtype, dims, "x"), random_array(dtype, sizes, "u"))
-        yield _variant("dynamic-update-slice", dtype, dims, (*inputs, *(np.asarray(s, np.int32) for s in starts)))
+        yield variant("dynamic-update-slice", dtype, dims, (*inputs, *(np.asarray(s, np.int32) for s in starts)))
 
 
 SWEEPS: dict[str, Callable[[str], Iterator[Variant]]] = {
@@ -326,4 +292,5 @@ SWEEPS: dict[str, Callable[[str], Iterator[Variant]]] = {
     "select": _select,
     "slice": _slice,
     "transpose": _transpose,
+    **sweeps_of_computations.SWEEPS,
 }
