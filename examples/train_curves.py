@@ -2,8 +2,8 @@
 
     python examples/train_curves.py --output build/curves.png
 
-Five runs of each model: the CPU, one core in FP32, one core with ``--auto-cast matmult``, two and eight cores. Prints how
-far each is from the CPU; the picture has one panel for each model. Needs matplotlib (``pip install '.[examples]'``).
+Five runs of each model: the CPU, one core in FP32, one core with ``--auto-cast matmult``, two and eight cores. Prints
+how far each is from the CPU; the picture has one panel for each model. Needs matplotlib.
 """
 
 import argparse
