@@ -8,6 +8,7 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.runtime import races
+from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.executable import Executable, RunResult
 from neuronx_cc.runtime.fabric import Fabric
 
@@ -39,14 +40,7 @@ def run_devices(
     Values do not depend on the threads' timing. Raises the first device's RunError; ERUN915 when devices wait for
     each other for ever, ERUN001 for a wrong number of devices.
     """
-    count = device_count(executables[0])
-    if not len(executables) == len(inputs) == count:
-        raise RunError(
-            "ERUN001",
-            f"the program runs on {count} devices, inputs for {len(inputs)} given",
-            f"run it with --devices {count}",
-        )
-    fabric = Fabric(count, executables[0].program.groups)
+    fabric = _fabric(executables, len(inputs))
 
     def work(number: int) -> RunResult:
         return executables[number].run(
@@ -59,4 +53,38 @@ def run_devices(
         )
 
     races.check(executables[0].program)
-    return fabric.run([lambda number=number: work(number) for number in range(count)])
+    return fabric.run([lambda number=number: work(number) for number in range(len(executables))])
+
+
+def compute_devices(
+    executables: Sequence[Executable],
+    inputs: Sequence[Sequence[Array]],
+    outputs: Sequence[Sequence[Array]],
+    *,
+    stochastic_rounding_seed: int | None = None,
+) -> list[Course]:
+    """Values alone, into arrays of the caller (``Executable.compute``); otherwise as ``run_devices``."""
+    fabric = _fabric(executables, len(inputs))
+
+    def work(number: int) -> Course:
+        return executables[number].compute(
+            inputs[number],
+            outputs[number],
+            stochastic_rounding_seed=stochastic_rounding_seed,
+            device=number,
+            port=fabric.port(number),
+        )
+
+    races.check(executables[0].program)
+    return fabric.run([lambda number=number: work(number) for number in range(len(executables))])
+
+
+def _fabric(executables: Sequence[Executable], given: int) -> Fabric:
+    count = device_count(executables[0])
+    if not len(executables) == given == count:
+        raise RunError(
+            "ERUN001",
+            f"the program runs on {count} devices, inputs for {given} given",
+            f"run it with --devices {count}",
+        )
+    return Fabric(count, executables[0].program.groups)

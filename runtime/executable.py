@@ -22,7 +22,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import Course, assumed
-from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.memory import Memory, OnChip
 from neuronx_cc.runtime.report import RunReport, make_report
 from neuronx_cc.runtime.targets import find_machine
 from neuronx_cc.runtime.trace import make_trace
@@ -50,8 +50,16 @@ class _Io:
 class Executable:
     """One program with its constants, on one machine description."""
 
-    def __init__(self, program: Program, constants: Sequence[Array], machine_name: str = "trn1") -> None:
+    def __init__(
+        self,
+        program: Program,
+        constants: Sequence[Array],
+        machine_name: str = "trn1",
+        on_chip: OnChip | None = None,
+    ) -> None:
+        """``on_chip`` is shared with other executables that never run at the same time; None: memories of its own."""
         self.program = program
+        self._on_chip = on_chip
         self.machine_name = machine_name
         self._constants = list(constants)
         self._io = _io(program)
@@ -94,21 +102,54 @@ class Executable:
             return RunResult([], *self._time(description, trace, course, guesses))
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
+        executor.memory.poison(self._volatile)
+        self._execute(executor, arrays, device, port)
+        outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
+        return RunResult(outputs, *self._time(description, trace, executor.course))
+
+    def compute(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        *,
+        stochastic_rounding_seed: int | None = None,
+        device: int = 0,
+        port: Port | None = None,
+    ) -> Course:
+        """Values alone, into arrays of the caller, for callers that run a program again and again.
+
+        All arrays have the signature's dims and storage types (``STORAGE``) and are not checked. Memory is not
+        poisoned: the race check proves before the first run that nothing undefined is read. Returns what regions did,
+        by which ``report_of`` tells the time. Raises RunError for faults, races and deadlocks.
+        """
+        races.check(self.program)
+        executor = self._executor(stochastic_rounding_seed)
+        self._execute(executor, inputs, device, port)
         memory = executor.memory
-        memory.poison(self._volatile)
-        for variable, array in zip(self._io.inputs, arrays, strict=True):
+        for variable, target in zip(self._io.outputs, outputs, strict=True):
+            stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
+            np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
+        return executor.course
+
+    def report_of(
+        self, course: Course, machine: Machine | str | None = None, trace: bool = False
+    ) -> tuple[RunReport, dict[str, Any] | None]:
+        """Report, and trace when asked for, of a run whose regions did ``course``."""
+        return self._time(find_machine(self.machine_name if machine is None else machine), trace, course)
+
+    def _execute(self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None) -> None:
+        memory = executor.memory
+        for variable, array in zip(self._io.inputs, inputs, strict=True):
             self._place(memory, variable, array)
         for variable in self._io.devices:
             numbers = np.array(divmod(device, self.program.devices[1]), np.uint32)
             self._place(memory, variable, numbers)
         executor.state.port = port
         executor.run()
-        outputs = [self._result(memory, variable) for variable in self._io.outputs]
-        return RunResult(outputs, *self._time(description, trace, executor.course))
 
-    def on_another_device(self) -> Executable:
+    def on_another_device(self, on_chip: OnChip | None = None) -> Executable:
         """The same program with memories of its own."""
-        return Executable(self.program, self._constants, self.machine_name)
+        return Executable(self.program, self._constants, self.machine_name, on_chip)
 
     def _time(
         self, machine: Machine, trace: bool, course: Course, guesses: int = 0
@@ -149,7 +190,7 @@ class Executable:
     def _executor(self, seed: int | None) -> Executor:
         if self._memory is None:
             bound = [(variable.offset, variable.offset + variable.nbytes) for variable in self._bound]
-            self._memory = Memory(self.program.hbm_bytes, bound)
+            self._memory = Memory(self.program.hbm_bytes, bound, self._on_chip)
             for variable in self._io.constants:
                 self._place(self._memory, variable, self._constant(variable))
         if seed not in self._executors:

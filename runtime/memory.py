@@ -24,6 +24,8 @@ SBUF_BYTES = 196608
 """Physical bytes of an SBUF partition (hardware sheet 1.4)."""
 PSUM_BYTES = 16384
 SKEW = 64
+PITCH = {Space.SBUF: SBUF_BYTES + SKEW, Space.PSUM: PSUM_BYTES + SKEW}
+"""Bytes from one partition to the next."""
 POISON = 0xFF
 
 
@@ -46,17 +48,21 @@ class Region:
                 forget()
 
 
+class OnChip:
+    """SBUF and PSUM of one core. Programs that never run at the same time may share them."""
+
+    def __init__(self) -> None:
+        self.bytes = {space: np.empty(PARTITIONS * pitch, np.uint8) for space, pitch in PITCH.items()}
+
+
 class Memory:
     """SBUF, PSUM and ``hbm_bytes`` of HBM; ``regions`` of HBM are bound to arrays instead of being copied."""
 
-    def __init__(self, hbm_bytes: int, regions: Sequence[tuple[int, int]] = ()) -> None:
-        self.pitch = {Space.SBUF: SBUF_BYTES + SKEW, Space.PSUM: PSUM_BYTES + SKEW}
+    def __init__(self, hbm_bytes: int, regions: Sequence[tuple[int, int]] = (), on_chip: OnChip | None = None) -> None:
+        self.pitch = PITCH
         self.size = {Space.HBM: hbm_bytes, Space.SBUF: SBUF_BYTES, Space.PSUM: PSUM_BYTES}
-        self.bytes: dict[Space, Array] = {
-            Space.HBM: np.empty(hbm_bytes, np.uint8),
-            Space.SBUF: np.empty(PARTITIONS * self.pitch[Space.SBUF], np.uint8),
-            Space.PSUM: np.empty(PARTITIONS * self.pitch[Space.PSUM], np.uint8),
-        }
+        on_chip = OnChip() if on_chip is None else on_chip
+        self.bytes: dict[Space, Array] = {Space.HBM: np.empty(hbm_bytes, np.uint8), **on_chip.bytes}
         # glibc keeps freed memory up to twice the largest block it has unmapped; without this, the temporaries of
         # every instruction are given back to the system and faulted in again, which costs more than the arithmetic
         np.empty(16 << 20, np.uint8)

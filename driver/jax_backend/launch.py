@@ -8,14 +8,13 @@ import os
 import threading
 from collections.abc import Sequence
 
-import numpy as np
+from numpy import ndarray
 
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.failure import plugin_error
-from neuronx_cc.driver.jax_backend.program import DeviceProgram
+from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
 from neuronx_cc.ir.isa.elements import Array
-from neuronx_cc.ir.types import Shape
-from neuronx_cc.runtime.devices import run_devices
+from neuronx_cc.runtime.devices import compute_devices
 
 _lock = threading.Lock()
 
@@ -40,27 +39,20 @@ def execute(
 
     Raises PluginError for faults.
     """
+    unit = program.unit
+    arguments, results = unit.arguments, unit.results
+    rows = [[ndarray(dims, kind, m) for m, (dims, kind) in zip(row, arguments, strict=True)] for row in inputs]
+    targets = [[ndarray(dims, kind, m) for m, (dims, kind) in zip(row, results, strict=True)] for row in outputs]
     try:
         with _lock:
-            _run(program, inputs, outputs)
+            _compute(unit, rows, targets)
     except BaseException as error:
         raise plugin_error(error, Session("jax", [])) from None
 
 
-def _run(
-    program: DeviceProgram, inputs: Sequence[Sequence[memoryview]], outputs: Sequence[Sequence[memoryview]]
-) -> None:
-    signature = program.unit.signature
-    executables = program.unit.executables
-    arrays = [[_array(m, shape) for m, shape in zip(row, signature.parameters, strict=True)] for row in inputs]
-    if len(executables) == 1:
-        results = [executables[0].run(row).outputs for row in arrays]
-    else:
-        results = [result.outputs for result in run_devices(executables, arrays)]
-    for row, computed in zip(outputs, results, strict=True):
-        for memory, shape, result in zip(row, signature.results, computed, strict=True):
-            _array(memory, shape)[...] = result
-
-
-def _array(memory: memoryview, shape: Shape) -> Array:
-    return np.ndarray(shape.dims, shape.numpy_dtype, memory)
+def _compute(unit: Unit, inputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> None:
+    if len(unit.executables) > 1:
+        compute_devices(unit.executables, inputs, outputs)
+        return
+    for number, (row, target) in enumerate(zip(inputs, outputs, strict=True)):
+        unit.executables[0].compute(row, target, device=number)

@@ -3,15 +3,19 @@
 ``DeviceProgram``'s plain attributes are copied out by ``runtime/pjrt/python.cpp`` (``read_program``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.types import Shape
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.neff import Neff
     from neuronx_cc.runtime import Executable
+    from neuronx_cc.runtime.memory import OnChip
 
 TYPE_CODES = {
     name: code
@@ -52,7 +56,7 @@ class Unit:
     signature: Signature
     neff: "Neff"
     executables: "list[Executable]"
-    """One for each device that runs together; they share constants."""
+    """One for each device, sharing constants, when devices exchange data; else a single one serves all devices."""
     code: bytes
     """The module of one device, as it was imported."""
     parsed: "Parsed"
@@ -63,14 +67,32 @@ class Unit:
     """Wall time of the compilation."""
     parameter_shardings: tuple[bytes, ...] | None = None
     result_shardings: tuple[bytes, ...] | None = None
+    arguments: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
+    """Dims and storage type of each parameter, and of each result."""
+    results: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.arguments = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.parameters]
+        self.results = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.results]
+
+
+_on_chip: "list[OnChip]" = []
+"""Launches take turns, so all programs share the SBUF and PSUM of each place in a launch."""
 
 
 def make_executables(neff: "Neff") -> "list[Executable]":
-    """The program loaded on each of the devices that run it together."""
-    from neuronx_cc.runtime.devices import replicate
+    """The loaded program; one for each device when devices must run together because they exchange data."""
+    from neuronx_cc.runtime.devices import device_count
     from neuronx_cc.runtime.executable import Executable
+    from neuronx_cc.runtime.memory import OnChip
 
-    return replicate(Executable(neff.program, neff.constants, neff.target))
+    if not _on_chip:
+        _on_chip.append(OnChip())
+    first = Executable(neff.program, neff.constants, neff.target, _on_chip[0])
+    count = device_count(first) if neff.program.groups else 1
+    while len(_on_chip) < count:
+        _on_chip.append(OnChip())
+    return [first, *(first.on_another_device(place) for place in _on_chip[1:count])]
 
 
 @dataclass(frozen=True, slots=True)
