@@ -6,7 +6,8 @@ kept as the run's ``course``. Faults (addresses out of
 bounds, run-time indices out of range) are RunErrors that name the instruction, its kernel and its HLO op.
 """
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeAlias
@@ -36,7 +37,7 @@ STREAMS = max(Stream) + 1
 
 
 @dataclass(slots=True)
-class _Scope:
+class Scope:
     """An open loop or region: its record, the registers that it owns, and the steps of its body."""
 
     loop: Loop | While | Branch | None
@@ -55,6 +56,7 @@ class Executor:
         self.program = program
         self.memory = memory
         self.state = State(rounding=None if seed is None else StochasticRounding(seed))
+        self.state.registers = array("q", bytes(8 * REGISTERS * (STREAMS + 1)))
         self.course = Course()
         """What the regions did in the last run."""
         self._constant = ConstantTiles(program)
@@ -64,7 +66,7 @@ class Executor:
 
     def run(self) -> None:
         """Execute everything once. Raises RunError on a fault."""
-        self.state.registers[:] = [0] * (REGISTERS * (STREAMS + 1))
+        self.state.registers[:] = array("q", bytes(8 * len(self.state.registers)))
         self.state.weights, self.state.borrowed = np.full((128, 128), np.nan, np.float32), False
         self.state.run += 1
         self._counters.clear()
@@ -79,14 +81,19 @@ class Executor:
     # binding --------------------------------------------------------------------------------------------------
 
     def _bind(self, records: Sequence[Record]) -> list[Step]:
-        scopes = [_Scope(None, frozenset(), [])]
+        scopes = [Scope(None, frozenset(), [])]
+        done = 0
         for number, record in enumerate(records):
+            if number >= done:
+                done = self._take_over(number, scopes[-1])
+            if number < done:
+                continue
             if isinstance(record, Loop):
                 owned = {record.register, *(register for register, _ in record.phases)}
-                scopes.append(_Scope(record, scopes[-1].owned | owned, []))
+                scopes.append(Scope(record, scopes[-1].owned | owned, []))
             elif isinstance(record, While | Branch):
                 owned = {record.register} if isinstance(record, While) and record.count else set()
-                scopes.append(_Scope(record, scopes[-1].owned | owned, []))
+                scopes.append(Scope(record, scopes[-1].owned | owned, []))
             elif isinstance(record, Else):
                 scopes[-1].closed.append(scopes[-1].steps)
                 scopes[-1].steps = []
@@ -105,7 +112,11 @@ class Executor:
             raise RunError("EBIR902", "a loop has no end")
         return scopes[0].steps
 
-    def _close(self, scope: _Scope) -> Step:
+    def _take_over(self, number: int, scope: Scope) -> int:
+        """The record up to which something else than Python carries records out, by a step that is in the scope."""
+        return number
+
+    def _close(self, scope: Scope) -> Step:
         if isinstance(scope.loop, Branch):
             return self._branch(scope.loop, [*scope.closed, scope.steps], scope.loops)
         if isinstance(scope.loop, While):
@@ -115,7 +126,7 @@ class Executor:
 
     def _while(self, region: While, steps: list[Step], loops: list[int]) -> Step:
         registers, count, register = self.state.registers, region.count, region.register
-        place = _place(register, DECIDER, frozenset())
+        place = register_place(register, DECIDER, frozenset())
 
         def run() -> None:
             outer = self._taken
@@ -136,7 +147,7 @@ class Executor:
         return run
 
     def _branch(self, region: Branch, cases: list[list[Step]], loops: list[int]) -> Step:
-        registers, place = self.state.registers, _place(region.register, DECIDER, frozenset())
+        registers, place = self.state.registers, register_place(region.register, DECIDER, frozenset())
 
         def run() -> None:
             outer = self._taken
@@ -190,7 +201,7 @@ class Executor:
         if instr.op == "multiply_moving" and (number, instr.ins[0]) in self._constant:
             instr = replace(instr, flags=instr.flags | {"constant"})
         if instr.op == "reg_load":
-            place = _place(int(instr.imm[0]), instr.stream, frozenset())
+            place = register_place(int(instr.imm[0]), instr.stream, frozenset())
             instr = replace(instr, imm=(*instr.imm[:3], place))
         try:
             kernel = factory(instr, self.state)
@@ -201,7 +212,7 @@ class Executor:
         return step if self.state.rounding is None else self._numbered(step, self.state.rounding)
 
     def _operand(self, ref: Ref, stream: Stream, owned: frozenset[int]) -> Operand:
-        coefs = tuple((_place(register, stream, owned), stride) for register, stride in ref.coefs if stride)
+        coefs = tuple((register_place(register, stream, owned), stride) for register, stride in ref.coefs if stride)
         return View(self.memory, ref), ref.offset, coefs
 
     def _call(self, kernel: Callable[..., None], operands: list[Operand], number: int, instr: Instr) -> Step:
@@ -212,7 +223,7 @@ class Executor:
                 view.region.forget.append(known.clear)
         registers = self.state.registers
         places = sorted({place for _, _, coefs in operands for place, _ in coefs})
-        key: Callable[[list[int]], object] = itemgetter(*places) if places else _no_key
+        key: Callable[[MutableSequence[int]], object] = itemgetter(*places) if places else _no_key
 
         def run() -> None:
             values = key(registers)
@@ -252,10 +263,10 @@ def _writes(record: Record) -> bool:
     return isinstance(record, Instr) and record.op not in READS_SBUF
 
 
-def _no_key(registers: list[int]) -> object:
+def _no_key(registers: MutableSequence[int]) -> object:
     return None
 
 
-def _place(register: int, stream: Stream, owned: frozenset[int]) -> int:
+def register_place(register: int, stream: Stream, owned: frozenset[int]) -> int:
     """Loop registers are shared by all streams; run-time values are in each stream's own file."""
     return register if register in owned else REGISTERS * (1 + stream) + register

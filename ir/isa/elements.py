@@ -6,7 +6,7 @@ into a stored array: floats to nearest even (or stochastically), integers to nea
 Sources: hardware sheet 3.4 (arithmetic through fp32), 5.2 (rounding, saturation).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -70,7 +70,7 @@ class State:
     """``weights`` is a view of SBUF, valid as long as nothing writes there."""
     finite: bool = False
     """``weights`` certainly has neither infinities nor NaN."""
-    registers: list[int] = field(default_factory=list)
+    registers: MutableSequence[int] = field(default_factory=list)
     run: int = 0
     """Number of the run."""
     rounding: StochasticRounding | None = None
