@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from neuronx_cc.codegen import collective_kernel, indexed_kernel, movement_kernel, reduce_kernel
+from neuronx_cc.codegen import collective_kernel, indexed_kernel, movement_kernel, reduce_kernel, window_kernel
 
 LOWERINGS: dict[str, Callable[..., None]] = {
     "all-gather": collective_kernel.lower,
@@ -18,6 +18,7 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "pad": movement_kernel.pad,
     "partition-id": collective_kernel.device_number,
     "reduce": reduce_kernel.lower,
+    "reduce-window": window_kernel.lower,
     "reduce-scatter": collective_kernel.lower,
     "replica-id": collective_kernel.device_number,
 }

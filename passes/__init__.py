@@ -37,6 +37,7 @@ PASSES = {
         "expand_batch_norm",
         "expand_random",
         "expand_reductions",
+        "expand_windows",
         "flatten_control",
         "fold_constants",
         "fold_large_constants",

@@ -152,6 +152,11 @@ def int_tensor_tensor(instr: Instr, machine: Machine) -> float:
     return _program(instr, machine, INTEGER_COST.get(instr.alu[0], "integer"))
 
 
+def scan(instr: Instr, machine: Machine) -> float:
+    """2N: two streamed inputs."""
+    return _vector(instr, machine, 2 * largest(instr))
+
+
 def program(instr: Instr, machine: Machine) -> float:
     """150 + c N with c by the kind of function."""
     name = instr.alu[0]

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.ir.isa import collectives, functions, integers
-from neuronx_cc.ir.isa import indexing
+from neuronx_cc.ir.isa import collectives, functions, indexing, integers, scans
 from neuronx_cc.ir.isa.elements import STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.semantics import ARITHMETIC, BITVEC, COMPARE, Kernel
@@ -235,6 +234,7 @@ def dma_scatter(i: Instr, state: State) -> Kernel:
 
 PROGRAMS: dict[str, Callable[[Instr, State], Kernel]] = {
     "collective": collectives.collective,
+    **scans.SCANS,
     "iota": iota,
     "affine_select": affine_select,
     "int_tensor_tensor": int_tensor_tensor,

@@ -153,7 +153,7 @@ ACCEPTED: dict[str, tuple[str, set[str]]] = {
     "reduce add": (REDUCE_ADD, ALL),
     "reduce from a variable": (REDUCE_VARIABLE_INITIAL, {"latest"}),
     "reduce and": (REDUCE_AND, {"latest"}),
-    "reduce that doubles": (REDUCE_DOUBLING, set()),
+    "reduce that doubles": (REDUCE_DOUBLING, {"latest"}),
     "embedding lookup": (LOOKUP, ALL),
     "gather of windows": (GATHER_WINDOWS, set()),
     "xor, in no list": (XOR, {"latest"}),

@@ -208,8 +208,11 @@ def _case(opcode: str, dtype: str) -> Case | None:
         return Case(opcode, dtype, module_text([], f"  ROOT r = u32[] {opcode}()"), ())
     import op_cases_math
     import op_cases_sorting
+    import op_cases_windows
 
-    build = {**_BUILDERS, **op_cases_math.BUILDERS, **op_cases_sorting.BUILDERS}.get(opcode)
+    build = {**_BUILDERS, **op_cases_math.BUILDERS, **op_cases_sorting.BUILDERS, **op_cases_windows.BUILDERS}.get(
+        opcode
+    )
     return build(opcode, dtype) if build else None
 
 

@@ -1,0 +1,227 @@
+"""Rewrites windows that no kernel takes as they are.
+
+Input: an inlined module. Output: every ``reduce-window`` left has one operand and a one-operator computation, no base
+dilation, and is either a running fold along the last dim or folds no dim from end to end.
+
+* Running folds (cumulative sums and the like) are brought to the last dim.
+* A window over a whole dim is a ``reduce``.
+* Computations of their own are applied to whole arrays: shifted slices are combined in order, by doubling where windows
+  are long. The initial value takes part once in each window and the elements of the padding do not, as in XLA; where
+  there is padding, a flag goes with each element that says whether it exists.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
+from neuronx_cc.ir.hlo.editing import insert_constant, ops_of
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.bodies import apply_body
+from neuronx_cc.passes.build import Build, Value, replace_results
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.strided import padded, strided_slice
+from neuronx_cc.passes.values import computation_kind, identity_of
+from neuronx_cc.passes.windows import PLAIN, is_running, windowed
+
+FEW_TAPS = 6
+"""Elements of a window that are combined one after the other."""
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in list(module.computations()):
+        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+            if not isinstance(op, hlo.ReduceWindowOp):
+                continue
+            kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""
+            results = [_Known(module, op, kind).result()] if kind else _Own(module, op).results()
+            if results[0] is not op.results[0]:
+                replace_results(op, results)
+
+
+class _Known:
+    """A window of one operand whose computation is the combiner ``kind``."""
+
+    def __init__(self, module: HloModule, op: hlo.ReduceWindowOp, kind: str):
+        self.op, self.kind, self.module = op, kind, module
+        self.build = Build.before(module, op)
+        self.dtype = op.shape.dtype
+
+    def result(self) -> Value:
+        op, build = self.op, self.build
+        value, start = op.operands
+        window = op.window.data
+        if 0 in hlo.shape_of(value).dims or op.shape.size == 0:
+            return build.broadcast(start, op.shape.dims)
+        if any(dim.lhs_dilation != 1 for dim in window):
+            gaps = [PadDim(0, 0, dim.lhs_dilation - 1) for dim in window]
+            value = padded(build, value, self.neutral(), gaps)
+            window = tuple(_changed(dim, lhs_dilation=1) for dim in window)
+        axes = windowed(window)
+        dims = hlo.shape_of(value).dims
+        special = [
+            axis for axis in axes if self.is_whole(window[axis], dims[axis]) or is_running(window[axis], dims[axis])
+        ]
+        at_the_end = axes == special and len(axes) == 1 and all(size == 1 for size in dims[axes[0] + 1 :])
+        if value is op.operands[0] and (not special or (at_the_end and is_running(window[axes[0]], dims[axes[0]]))):
+            if axes:
+                return op.results[0]
+        for axis in special:
+            first = start if axes == [axis] else self.neutral()
+            if self.is_whole(window[axis], dims[axis]):
+                value = self.reduced(value, first, axis)
+            else:
+                value = self.running(value, first, axis, window[axis])
+            axes.remove(axis)
+            window = (*window[:axis], PLAIN, *window[axis + 1 :])
+        if axes:
+            return self.again(value, start, window)
+        if special:
+            return value
+        return build.each(hlo.OPCODES[self.kind], build.broadcast(start, op.shape.dims), value)
+
+    @staticmethod
+    def is_whole(dim: WindowDim, size: int) -> bool:
+        return size > 1 and dim == WindowDim(size, dim.stride)
+
+    def neutral(self) -> Value:
+        number = identity_of(self.kind, self.dtype)
+        assert number is not None, "simple combiners have an identity"
+        array = np.array(number).astype(NUMPY_DTYPE[self.dtype])
+        return insert_constant(self.module, self.op, array, self.dtype, self.op.loc)
+
+    def reduced(self, value: Value, start: Value, axis: int) -> Value:
+        dims = list(hlo.shape_of(value).dims)
+        kept = [size for place, size in enumerate(dims) if place != axis]
+        properties = {"dimensions": hlo.IntsAttr((axis,)), "to_apply": self.op.to_apply}
+        total = self.build.op(hlo.ReduceOp, (value, start), self.dtype, kept, **properties)
+        return self.build.reshape(total, [1 if place == axis else size for place, size in enumerate(dims)])
+
+    def running(self, value: Value, start: Value, axis: int, dim: WindowDim) -> Value:
+        dims = hlo.shape_of(value).dims
+        order = [place for place in range(len(dims)) if place != axis] + [axis]
+        back = [order.index(place) for place in range(len(dims))]
+        turned = self.build.transpose(value, order)
+        window = tuple(dim if place == len(dims) - 1 else PLAIN for place in range(len(dims)))
+        return self.build.transpose(self.again(turned, start, window), back)
+
+    def again(self, value: Value, start: Value, window: tuple[WindowDim, ...]) -> Value:
+        dims = [_windows(size, dim) for size, dim in zip(hlo.shape_of(value).dims, window, strict=True)]
+        properties = {"window": hlo.WindowAttr(window), "to_apply": self.op.to_apply}
+        return self.build.op(hlo.ReduceWindowOp, (value, start), self.dtype, dims, **properties)
+
+
+def _changed(dim: WindowDim, lhs_dilation: int) -> WindowDim:
+    return WindowDim(dim.size, dim.stride, dim.pad_low, dim.pad_high, lhs_dilation, dim.rhs_dilation, dim.reversal)
+
+
+def _windows(size: int, dim: WindowDim) -> int:
+    reach = (dim.size - 1) * dim.rhs_dilation + 1
+    return max(0, (size + dim.pad_low + dim.pad_high - reach) // dim.stride + 1)
+
+
+class _Own:
+    """Windows with a computation of their own, on any number of operands."""
+
+    def __init__(self, module: HloModule, op: hlo.ReduceWindowOp):
+        self.op, self.module = op, module
+        self.build = Build.before(module, op)
+        self.body = module.computation(op.to_apply.data[0])
+        count = len(op.operands) // 2
+        self.arrays, self.starts = list(op.operands[:count]), list(op.operands[count:])
+        self.flagged = False
+
+    def results(self) -> list[Value]:
+        build, window = self.build, self.op.window.data
+        out = hlo.shape_of(self.op.results[0]).dims if len(self.arrays) == 1 else self.out_dims()
+        starts = [build.broadcast(start, out) for start in self.starts]
+        dims = hlo.shape_of(self.arrays[0]).dims
+        if prod(out) == 0 or 0 in dims:
+            return starts
+        arrays = self.arrays
+        running = [axis for axis, dim in enumerate(window) if is_running(dim, dims[axis])]
+        rest = tuple(PLAIN if axis in running else dim for axis, dim in enumerate(window))
+        padding = [PadDim(dim.pad_low, dim.pad_high, dim.lhs_dilation - 1) for dim in rest]
+        if any(dim.low > 0 or dim.high > 0 or dim.interior for dim in padding):
+            self.flagged = True
+            arrays = [*arrays, build.number(1, "pred", dims)]
+            fills = [*self.starts, build.number(0, "pred")]
+        else:
+            fills = list(self.starts)
+        arrays = [padded(build, array, fill, padding) for array, fill in zip(arrays, fills, strict=True)]
+        for axis in reversed(range(len(window))):
+            if axis in running:
+                arrays = self.run(arrays, axis, window[axis].pad_high > 0)
+            else:
+                arrays = self.slide(arrays, axis, rest[axis])
+        return self.first(starts, arrays, out)
+
+    def out_dims(self) -> tuple[int, ...]:
+        type_ = self.op.results[0].type
+        assert isinstance(type_, hlo.TupleType)
+        first = type_.data[0]
+        assert isinstance(first, hlo.ArrayType)
+        return first.data.dims
+
+    def combine(self, left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
+        """``left`` before ``right``; what does not exist leaves the other as it is."""
+        dims = hlo.shape_of(left[0]).dims
+        if not self.flagged:
+            return apply_body(self.op, self.body, [*left, *right], dims)
+        *values, here = left
+        *others, there = right
+        both = apply_body(self.op, self.body, [*values, *others], dims)
+        chosen = []
+        for combined, value, other in zip(both, values, others, strict=True):
+            chosen.append(self.build.select(here, self.build.select(there, combined, value), other))
+        return [*chosen, self.build.each(hlo.OrOp, here, there)]
+
+    def first(self, starts: list[Value], arrays: list[Value], dims: tuple[int, ...]) -> list[Value]:
+        if not self.flagged:
+            return apply_body(self.op, self.body, [*starts, *arrays], dims)
+        *values, here = arrays
+        both = apply_body(self.op, self.body, [*starts, *values], dims)
+        return [self.build.select(here, *pair) for pair in zip(both, starts, strict=True)]
+
+    def shifted(self, arrays: Sequence[Value], axis: int, start: int, count: int, step: int = 1) -> list[Value]:
+        return [strided_slice(self.build, array, axis, start, count, step) for array in arrays]
+
+    def slide(self, arrays: list[Value], axis: int, dim: WindowDim) -> list[Value]:
+        """Windows along ``axis`` of arrays that have their padding already."""
+        size = hlo.shape_of(arrays[0]).dims[axis]
+        count = _windows(size, WindowDim(dim.size, dim.stride, rhs_dilation=dim.rhs_dilation))
+
+        def taps(source: Sequence[Value], tap: int) -> list[Value]:
+            return self.shifted(source, axis, tap * dim.rhs_dilation, count, dim.stride)
+
+        if dim.size <= FEW_TAPS:
+            result = taps(arrays, 0)
+            for tap in range(1, dim.size):
+                result = self.combine(result, taps(arrays, tap))
+            return result
+        # ``arrays`` hold folds of 1, 2, 4, ... neighbours; the parts of the window follow each other
+        levels, reach = [arrays], 1
+        while 2 * reach <= dim.size:
+            size -= reach * dim.rhs_dilation
+            ahead = self.shifted(levels[-1], axis, reach * dim.rhs_dilation, size)
+            levels.append(self.combine(self.shifted(levels[-1], axis, 0, size), ahead))
+            reach *= 2
+        result, place = taps(levels[-1], 0), reach
+        for level, folds in reversed(list(enumerate(levels[:-1]))):
+            if dim.size & (1 << level):
+                result, place = self.combine(result, taps(folds, place)), place + (1 << level)
+        return result
+
+    def run(self, arrays: list[Value], axis: int, reverse: bool) -> list[Value]:
+        """Folds of all elements up to each one, or from each one on."""
+        size, reach = hlo.shape_of(arrays[0]).dims[axis], 1
+        while reach < size:
+            low, high = (self.shifted(arrays, axis, start, size - reach) for start in (0, reach))
+            both = self.combine(low, high)
+            edge = self.shifted(arrays, axis, size - reach if reverse else 0, reach)
+            pairs = zip(both, edge, strict=True) if reverse else zip(edge, both, strict=True)
+            arrays = [self.build.concatenate(pair, axis) for pair in pairs]
+            reach *= 2
+        return arrays

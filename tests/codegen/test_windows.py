@@ -1,0 +1,161 @@
+"""Windows: every combiner and type over shapes, strides, paddings and dilations; computations of their own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import check_function
+from jax import lax
+
+Array = np.ndarray[Any, Any]
+Dims = tuple[int, ...]
+
+CASES = [
+    ((10,), (3,)),
+    ((1000,), (16,)),
+    ((40,), (33,)),
+    ((5, 7), (2, 3)),
+    ((130, 9), (1, 4)),
+    ((9, 130), (4, 1)),
+    ((4, 6), (4, 6)),
+    ((3, 50, 4), (1, 50, 1)),
+    ((2, 13, 17, 5), (1, 3, 3, 1)),
+    ((2, 3, 12, 12), (1, 1, 2, 2)),
+    ((3, 4, 5, 6, 7), (1, 2, 1, 3, 2)),
+    ((1, 300, 1), (1, 2, 1)),
+]
+
+
+def window(
+    op: Callable[..., Any],
+    start: Any,
+    size: Dims,
+    strides: Dims | None = None,
+    padding: Any = "VALID",
+    base: Dims | None = None,
+    dilation: Dims | None = None,
+) -> Callable[..., Any]:
+    """``reduce_window`` of one operand."""
+    ones = (1,) * len(size)
+
+    def function(x: Any) -> Any:
+        first = np.asarray(start, x.dtype)
+        return lax.reduce_window(
+            x, first, op, size, strides or ones, padding, base_dilation=base or ones, window_dilation=dilation or ones
+        )
+
+    return function
+
+
+def normal(random: np.random.Generator, *dims: int) -> Array:
+    return random.standard_normal(dims).astype(np.float32)
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("dims", "size"), CASES, ids=str)
+def test_shapes(dims: Dims, size: Dims, stride: int, padding: str, random: np.random.Generator) -> None:
+    strides = tuple(1 if reach == 1 else stride for reach in size)
+
+    def function(x: Any, n: Any) -> Any:
+        def of(op: Callable[..., Any], start: Any, value: Any) -> Any:
+            return window(op, start, size, strides, padding)(value)
+
+        floats = of(lax.add, 0, x), of(lax.max, -np.inf, x)
+        return *floats, of(lax.add, 0, n), of(lax.min, 2**31 - 1, n), of(lax.bitwise_or, False, n > 900)
+
+    check_function(function, normal(random, *dims), random.integers(-1000, 1000, dims).astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ((3, 2), (2, 1), ((3, 0), (1, 4)), (2, 3), (2, 3)),
+        ((3, 2), (1, 1), ((-2, 1), (1, -3))),
+        ((3, 2), (1, 1), ((9, 9), (5, 6))),
+        ((2, 9), (3, 1), ((0, 2), (40, 40))),
+        ((1, 1), (2, 3), "VALID"),
+        ((1, 1), (1, 1), ((1, 2), (0, 3))),
+    ],
+    ids=str,
+)
+def test_padding_and_dilation(options: tuple[Any, ...], random: np.random.Generator) -> None:
+    x = normal(random, 11, 13)
+    check_function(lambda x: (window(lax.add, 0, *options)(x), window(lax.min, np.inf, *options)(x)), x)
+
+
+@pytest.mark.parametrize("size", [2, 5, 31, 100])
+def test_partitions_and_tiles(size: int, random: np.random.Generator) -> None:
+    """More blocks than partitions, loops of tiles, a rest."""
+    x, wide = normal(random, 30_011), normal(random, 3, 300, 70)
+    check_function(window(lax.max, -np.inf, (size,), (2,), "SAME"), x)
+    check_function(window(lax.add, 0, (1, size, 1), (1, 3, 1), "SAME"), wide)
+
+
+def test_every_type(random: np.random.Generator) -> None:
+    x = normal(random, 11, 13)
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        check_function(lambda x: (window(lax.add, 0, (3, 2))(x), window(lax.max, -np.inf, (3, 2))(x)), x.astype(dtype))
+    for whole in (np.int8, np.uint8, np.int16, np.uint16, np.uint32):
+        n = random.integers(0, 120, (11, 13)).astype(whole)
+        check_function(
+            lambda n: (
+                [window(op, 1, (3, 2))(n) for op in (lax.mul, lax.max)]
+                + [window(op, 0, (2, 5))(n) for op in (lax.add, lax.bitwise_xor)]
+            ),
+            n,
+        )
+    check_function(lambda x: [window(op, False, (3, 2), (2, 2))(x > 0) for op in (lax.bitwise_or, lax.bitwise_xor)], x)
+
+
+def test_special_values() -> None:
+    x = np.array([[1, np.nan, 3, 4], [np.inf, 2, -np.inf, 0], [-0.0, -0.0, 5, -np.inf]], np.float32)
+    check_function(lambda x: [window(lax.add, 0, size, padding="SAME")(x) for size in ((1, 2), (2, 2), (3, 1))], x)
+    check_function(lambda x: [window(lax.max, -np.inf, size)(x) for size in ((1, 2), (2, 2), (3, 1))], x)
+
+
+def test_starts(random: np.random.Generator) -> None:
+    """The initial value counts once a window, padding does not, whether it is known at compile time or not."""
+    x, start = normal(random, 9, 20), np.float32(0.25)
+    check_function(window(lax.max, 0.25, (3, 2), padding="SAME"), x)
+    check_function(lambda x, s: lax.reduce_window(x, s * 2, lax.max, (3, 2), (1, 2), "SAME"), x, start)
+    check_function(lambda x: lax.reduce_window(x, start, lax.add, (1, 1), (1, 1), "VALID"), x)
+    check_function(lambda x: lax.reduce_window(x[0, 0], np.float32(0), lax.add, (), (), "VALID"), x)
+
+
+@pytest.mark.parametrize("dims", [(0, 4), (3, 0), (2, 3)], ids=str)
+def test_nothing(dims: Dims) -> None:
+    check_function(window(lax.add, 0, (4, 4), padding=((2, 2), (2, 2))), np.ones(dims, np.float32))
+
+
+OWN = [
+    ((3, 2), (1, 1), "VALID"),
+    ((3, 2), (2, 1), "SAME"),
+    ((9, 1), (1, 1), "SAME"),
+    ((3, 11), (2, 2), ((2, 1), (0, 3)), (1, 2), (2, 1)),
+]
+
+
+@pytest.mark.parametrize("options", OWN, ids=str)
+def test_computations_of_their_own(options: tuple[Any, ...], random: np.random.Generator) -> None:
+    x = np.abs(normal(random, 11, 13))
+    check_function(window(lambda a, b: jnp.sqrt(a * a + b * b), 0, *options), x)
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("size", [(3, 3), (2, 11)], ids=str)
+def test_several_operands(size: Dims, padding: str, random: np.random.Generator) -> None:
+    """The largest value of each window and its place; the first of equal ones."""
+    x, places = np.round(normal(random, 11, 13)), np.arange(143, dtype=np.int32).reshape(11, 13)
+
+    def first(left: Any, right: Any) -> Any:
+        keep = left[0] >= right[0]
+        return lax.select(keep, left[0], right[0]), lax.select(keep, left[1], right[1])
+
+    def function(x: Any, i: Any) -> Any:
+        return lax.reduce_window((x, i), (np.float32(-np.inf), np.int32(0)), first, size, (2, 2), padding)
+
+    check_function(function, x, places)
