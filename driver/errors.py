@@ -128,6 +128,9 @@ CATALOGUE: dict[str, Entry] = {
     "ERUN916": Entry(
         "other devices missing", "A program with collectives runs on one device.", "run it with --devices"
     ),
+    "ERUN917": Entry(
+        "simulator not available", "The simulator that the environment asks for is not there.", "unset the variable"
+    ),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

@@ -23,6 +23,7 @@ from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.memory import Memory, OnChip
+from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.report import RunReport, make_report
 from neuronx_cc.runtime.targets import find_machine
 from neuronx_cc.runtime.trace import make_trace
@@ -194,7 +195,7 @@ class Executable:
             for variable in self._io.constants:
                 self._place(self._memory, variable, self._constant(variable))
         if seed not in self._executors:
-            self._executors[seed] = Executor(self.program, self._memory, seed)
+            self._executors[seed] = make_executor(self.program, self._memory, seed)
         return self._executors[seed]
 
     def _constant(self, variable: Variable) -> Array:

@@ -1,11 +1,17 @@
-// Entry points of the native core, called by library.py through ctypes.
+// Entry points of the native core, called by library.py through ctypes, and the interpreter.
 #include "core.h"
 
 #include <cstring>
+#include <limits>
+
+#include "decode.h"
+#include "threads.h"
+
+Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 1;  // library.py has the same number: raise both when the interface changes
+const int ABI = 2;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_LEVELS
 bool has_avx2() {
@@ -19,6 +25,221 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512cd");
 }
 #endif
+
+// Carries out one record in Python; 0 when that worked.
+typedef int (*Fallback)(i64 number);
+
+struct Context {
+    const Kernels* kernels;
+    Weights weights;
+    i64 run;
+    char* const* bases;
+    i64 *registers, *counters;
+    Fallback fallback;
+};
+
+const i64 GRAIN = 16384;      // elements that are worth a thread
+const i64 SLOW_GRAIN = 4096;  // the same where each costs more than a few instructions
+
+struct Elementwise {
+    const Kernels* kernels;
+    const Item* item;
+    char* const* start;
+};
+
+template <auto Kernel>
+void call(void* data, i64 first, i64 last, Workspace& workspace) {
+    const Elementwise& job = *static_cast<Elementwise*>(data);
+    (job.kernels->*Kernel)(*job.item, job.start, first, last, workspace);
+}
+
+void call_copy(void* data, i64 first, i64 last, Workspace&) {
+    const Elementwise& job = *static_cast<Elementwise*>(data);
+    job.kernels->copy(job.item->nest, size_of(int(job.item->operands[0].type)), job.start[0], job.start[1], first, last);
+}
+
+struct Product {
+    Context* context;
+    const Item* item;
+    char* const* start;
+};
+
+void call_multiply(void* data, i64 first, i64 last, Workspace& workspace) {
+    const Product& job = *static_cast<Product*>(data);
+    job.context->kernels->multiply(*job.item, job.context->weights, job.start[0], job.start[1], first, last, workspace);
+}
+
+// Units of `each` elements in parallel.
+void spread(Context& context, const Item& item, char* const* start, i64 units, i64 each, i64 grain, Work work) {
+    Elementwise job{context.kernels, &item, start};
+    in_parallel(units, grain / each > 1 ? grain / each : 1, work, &job);
+}
+
+bool multiply(Context& context, Item& item, char* const* start) {
+    Weights& weights = context.weights;
+    const Operand &out = item.operands[0], &moving = item.operands[1];
+    if (weights.depth != moving.lanes || weights.rows != out.lanes) return false;
+    const i64 columns = item.inside.rows * item.inside.inner;
+    const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0, constant = item.params[2] != 0;
+    if (columns == moving.lanes && !accumulates && !tf32) {
+        if (!constant || item.seen != context.run) {
+            Workspace* workspace = nullptr;
+            static thread_local std::vector<char> memory(sizeof(Workspace) + 64);
+            workspace = reinterpret_cast<Workspace*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+            item.identity = context.kernels->is_identity(item, start[1], *workspace);
+            item.seen = context.run;
+        }
+        if (item.identity) {
+            const Operand* source = weights.pending ? &weights.item->operands[0] : nullptr;
+            if (source && !(source->type == F32 && weights.item->inside.rows == 1 &&
+                            (weights.rows == 1 || weights.item->inside.stride[0][0] == 4)))
+                context.kernels->settle(weights);
+            if (context.kernels->transposed(item, weights, start[0])) return true;
+        }
+    }
+    context.kernels->pack(weights, tf32);
+    Product job{&context, &item, start};
+    const i64 units = (columns + UNIT - 1) / UNIT;
+    in_parallel(units, units > 4 ? (units + 3) / 4 : 1, call_multiply, &job);
+    return true;
+}
+
+i64 element(const Operand& operand, const char* at) {
+    if (operand.type == U32) {
+        uint32_t value;
+        std::memcpy(&value, at, 4);
+        return value;
+    }
+    int32_t value;
+    std::memcpy(&value, at, 4);
+    return value;
+}
+
+bool gather(Context& context, const Item& item, char* const* start) {
+    const Operand &out = item.operands[0], &rows = item.operands[1], &index = item.operands[2];
+    const bool clamp = item.params[0] != 0;
+    const i64 count = rows.count[0];
+    for (i64 lane = 0; lane < out.lanes && !clamp; ++lane) {
+        const i64 row = element(index, start[2] + lane * index.stride[0]);
+        if (row < 0 || row >= count) return false;
+    }
+    for (i64 lane = 0; lane < out.lanes; ++lane) {
+        i64 row = element(index, start[2] + lane * index.stride[0]);
+        row = row < 0 ? 0 : row >= count ? count - 1 : row;
+        context.kernels->copy(item.nest, size_of(int(out.type)), start[0] + lane * out.stride[0],
+                              start[1] + row * rows.stride[0], 0, item.nest.rows);
+    }
+    return true;
+}
+
+// Addresses of all operands; false when one leaves its bounds or overlaps another one.
+bool locate(const Context& context, Item& item, char** start) {
+    i64 offsets[MAX_OPERANDS];
+    if (item.overlapped) return false;
+    for (size_t o = 0; o < item.operands.size(); ++o) {
+        const Operand& operand = item.operands[o];
+        if (operand.base < 0) {
+            start[o] = reinterpret_cast<char*>(&item.params[1]);
+            continue;
+        }
+        i64 offset = operand.offset;
+        for (int c = 0; c < operand.ncoefs; ++c) offset += context.registers[operand.place[c]] * operand.coef[c];
+        char* base = context.bases[operand.base];
+        if (offset < operand.low || offset > operand.high || !base) return false;
+        offsets[o] = offset;
+        start[o] = base + operand.origin + offset;
+    }
+    for (const auto& [a, b] : item.overlaps)
+        if (overlap(item, a, b, offsets[a], offsets[b])) return false;
+    return true;
+}
+
+// Carries out one instruction; false when Python must.
+bool execute(Context& context, Item& item) {
+    Weights& weights = context.weights;
+    if (item.writes_sbuf && weights.pending) context.kernels->settle(weights);
+    char* start[MAX_OPERANDS];
+    if (item.kind == FALLBACK || !locate(context, item, start)) return false;
+    const Nest& nest = item.nest;
+    switch (item.kind) {
+        case MAP: {
+            bool slow = false;
+            for (const Operation& operation : item.operations) slow |= operation.step >= EXP;
+            spread(context, item, start, nest.rows, nest.inner, slow ? SLOW_GRAIN : GRAIN, call<&Kernels::map>);
+            return true;
+        }
+        case ACCUMULATE: {
+            const i64 each = item.params.back() * nest.inner;
+            spread(context, item, start, nest.rows * nest.inner / each, each, SLOW_GRAIN, call<&Kernels::accumulate>);
+            return true;
+        }
+        case COPY: spread(context, item, start, nest.rows, nest.inner, GRAIN, call_copy); return true;
+        case SELECT: spread(context, item, start, nest.rows, nest.inner, GRAIN, call<&Kernels::select>); return true;
+        case BITS: spread(context, item, start, nest.rows, nest.inner, SLOW_GRAIN, call<&Kernels::bits>); return true;
+        case INTEGER: spread(context, item, start, nest.rows, nest.inner, SLOW_GRAIN, call<&Kernels::integer>); return true;
+        case REDUCE:
+            spread(context, item, start, nest.rows * nest.inner, item.inside.rows * item.inside.inner, GRAIN,
+                   call<&Kernels::reduce>);
+            return true;
+        case LOAD:
+            weights.pending = true;
+            weights.source = start[0];
+            weights.item = &item;
+            weights.depth = item.operands[0].lanes;
+            weights.rows = item.inside.rows * item.inside.inner;
+            weights.packed = 0;
+            return true;
+        case MULTIPLY: return multiply(context, item, start);
+        case GATHER: return gather(context, item, start);
+        case REG_LOAD: {
+            const i64 value = element(item.operands[0], start[0]), least = item.params[0], most = item.params[1];
+            context.registers[item.params[2]] = value < least ? least : value > most ? most : value;
+            return true;
+        }
+        default: return false;
+    }
+}
+
+// An open loop: its item, iterations begun, those of earlier entries.
+struct Open {
+    i64 item, index, before;
+};
+
+void set_registers(Context& context, const Item& loop, const Open& open) {
+    context.registers[loop.params[1]] = open.index;
+    for (size_t p = 3; p + 1 < loop.params.size(); p += 2)
+        context.registers[loop.params[p]] = (open.before + open.index) % loop.params[p + 1];
+}
+
+int interpret(Context& context, Code& code) {
+    std::vector<Open> open;
+    const i64 count = i64(code.items.size());
+    for (i64 at = 0; at < count; ++at) {
+        Item& item = code.items[at];
+        if (item.kind == LOOP) {
+            if (item.params[0] <= 0) {
+                at = item.jump;
+                continue;
+            }
+            open.push_back({at, 0, item.params[2] < 0 ? 0 : context.counters[item.params[2]]});
+            set_registers(context, item, open.back());
+        } else if (item.kind == END) {
+            Open& inner = open.back();
+            const Item& loop = code.items[inner.item];
+            if (++inner.index < loop.params[0]) {
+                set_registers(context, loop, inner);
+                at = inner.item;
+                continue;
+            }
+            if (loop.params[2] >= 0) context.counters[loop.params[2]] = inner.before + loop.params[0];
+            open.pop_back();
+        } else if (!execute(context, item) && context.fallback(item.number)) {
+            return 1;
+        }
+    }
+    if (context.weights.pending) context.kernels->settle(context.weights);
+    return 0;
+}
 
 }  // namespace
 
@@ -37,4 +258,51 @@ EXPORTED int core_abi() { return ABI; }
 EXPORTED const char* core_level(const char* level) {
     const Kernels* found = kernels_for(level);
     return found ? found->name : nullptr;
+}
+
+EXPORTED void core_threads(int count) { set_threads(count); }
+
+// Tables of small float type k: 256 values as f32, the codes by an f32's upper half (see Tables).
+EXPORTED void core_small_float(int k, const float* read, const uint8_t* exact, const uint8_t* inexact) {
+    if (small_floats[k]) return;
+    Tables* tables = new Tables;
+    std::memcpy(tables->read, read, sizeof tables->read);
+    std::memcpy(tables->exact, exact, sizeof tables->exact);
+    std::memcpy(tables->inexact, inexact, sizeof tables->inexact);
+    small_floats[k] = tables;
+}
+
+EXPORTED Context* core_new(const char* level, Fallback fallback) {
+    Context* context = new Context{};
+    context->kernels = kernels_for(level);
+    context->fallback = fallback;
+    return context;
+}
+
+EXPORTED void core_free(Context* context) { delete context; }
+EXPORTED Code* core_code(const i64* words, i64 count) { return decode(words, count); }
+EXPORTED void core_code_free(Code* code) { delete code; }
+
+// Begin run number `run`: weights are NaN.
+EXPORTED void core_start(Context* context, i64 run, char* const* bases, i64* registers, i64* counters) {
+    Weights& weights = context->weights;
+    weights.pending = false;
+    weights.depth = weights.rows = 128;
+    weights.packed = 0;
+    for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
+    context->run = run;
+    context->bases = bases;
+    context->registers = registers;
+    context->counters = counters;
+}
+
+// 0, or 1 when a fallback failed.
+EXPORTED int core_run(Context* context, Code* code) { return interpret(*context, *code); }
+
+// The stationary tile, for a record that Python carries out: its shape, and its values if `values` is not null.
+EXPORTED void core_weights(Context* context, i64* shape, float* values) {
+    Weights& weights = context->weights;
+    if (weights.pending) context->kernels->settle(weights);
+    shape[0] = weights.depth, shape[1] = weights.rows;
+    if (values) std::memcpy(values, weights.dense, sizeof(float) * weights.depth * weights.rows);
 }

@@ -1,13 +1,126 @@
-// The interface between the native core's parts. See core.cpp for what Python calls.
+// What the parts of the native core share: operands, instructions as decoded, and the kernels of a processor level.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-// Kernels of one processor level: level_*.cpp is compiled once for each.
+typedef int64_t i64;
+
+// Numbers that encode.py has, too.
+enum Type { F32, BF16, F16, U8, S8, U16, S16, U32, S32, PRED, RAW8, SMALL_FLOAT };  // small floats: one number each
+enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD };
+enum Step {
+    ADD, SUBTRACT, DIVIDE, MULTIPLY_, MAX, MIN, EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, LESS_EQUAL, LESS,
+    AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH,
+    FIRST_UNARY, ABS = FIRST_UNARY, NOT, SQUARE, RELU, SQRT, RSQRT, RECIPROCAL, SIGN, EXP, TANH, SIGMOID, ERF, GELU,
+    GELU_TANH, SILU, NEGATE, ROUND_EVEN
+};
+
+const int MAX_OPERANDS = 6;
+const int MAX_DIMS = 6;
+const int BLOCK = 1024;  // elements that go through a chain of steps together
+const i64 UNIT = 64;     // columns of a product that are worked on together
+
+// What is defined in headers is local to each file, since files are compiled for different processors.
+namespace {
+
+// The bytes of one element.
+inline int size_of(int type) {
+    static const int sizes[] = {4, 2, 2, 1, 1, 2, 2, 4, 4, 1, 8};
+    return type < SMALL_FLOAT ? sizes[type] : 1;
+}
+
+}  // namespace
+
+// An operand: a base (index into the table of base addresses), an access pattern, the bounds of its offset.
+struct Operand {
+    i64 base, type, offset, low, high, origin;
+    i64 lane, lanes;        // partitions; lanes is 0 in HBM
+    i64 below, above;       // bytes that the pattern reaches around its offset, within a partition
+    int ncoefs, ndims;
+    i64 place[MAX_DIMS], coef[MAX_DIMS];
+    i64 count[MAX_DIMS], stride[MAX_DIMS];
+};
+
+// Loops over elements of several operands at once: dims that all of them can join are one.
+struct Nest {
+    int ndims;
+    i64 rows, inner;        // products of the outer counts; the last count
+    i64 count[MAX_DIMS], stride[MAX_OPERANDS][MAX_DIMS];
+};
+
+struct Operation {
+    Step step;
+    int operand;            // second argument: operand index, or -1 for the constant
+    bool reverse;
+    union {
+        float value;
+        uint32_t bits;
+    };
+};
+
+struct Item {
+    Kind kind;
+    i64 number;             // index of the record
+    bool writes_sbuf;
+    int results;            // how many operands are written; they come first, but ACCUMULATE's sums, which are last
+    bool elementwise;       // a source may lie exactly where the result does
+    std::vector<std::pair<int, int>> overlaps;  // pairs of operands that may overlap at run time
+    bool overlapped;        // a pair always does
+    std::vector<i64> params;
+    std::vector<Operation> operations;
+    std::vector<Operand> operands;
+    std::vector<i64> columns;  // MULTIPLY: where the columns of a result lie that is not dense
+    Nest nest;              // of all operands; reductions: of the outer dims; TensorE, gather: of the result's free dims
+    Nest inside;            // reductions: the dims that go; TensorE, gather: the source's free dims
+    i64 jump;               // LOOP: index of its END and back
+    i64 seen = -1;          // MULTIPLY: run in which a constant moving tile was looked at
+    bool identity = false;
+};
+
+// Memory for one thread's temporaries.
+struct Workspace {
+    alignas(64) float a[BLOCK], b[BLOCK], c[BLOCK];
+    alignas(64) i64 x[BLOCK], y[BLOCK];
+    alignas(64) float panel[128 * 64];
+    alignas(64) float row[65536];
+};
+
+// The stationary tile of TensorE, [depth, rows]; pending: still in SBUF, to be read from there.
+struct Weights {
+    bool pending;
+    char* source;
+    const Item* item;
+    i64 depth, rows;
+    int packed;             // 0: not packed; 1: packed; 2: packed and rounded to tf32
+    alignas(64) float dense[128 * 128];
+    alignas(64) float panels[128 * 144];
+};
+
+struct Tables {             // of a small float type
+    float read[256];
+    uint8_t exact[65536], inexact[65536];  // by the upper half of an f32: when the lower half is 0, and else
+};
+extern Tables* small_floats[16];
+
 struct Kernels {
     const char* name;
+    void (*map)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*accumulate)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*copy)(const Nest&, int, char*, const char*, i64, i64);
+    void (*select)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*bits)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*integer)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*reduce)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*settle)(Weights&);
+    bool (*transposed)(const Item&, const Weights&, char*);  // false: it would not be a transpose
+    bool (*is_identity)(const Item&, const char*, Workspace&);
+    void (*pack)(Weights&, bool);
+    void (*multiply)(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);
 };
 
 extern const Kernels kernels_base;
@@ -18,3 +131,35 @@ extern const Kernels kernels_avx512;
 
 // The best kernels of this processor, or those of the level that is named (null where it cannot run).
 const Kernels* kernels_for(const char* level);
+
+namespace {
+
+// Walks over the rows of a nest: addresses of all operands at the start of a row.
+struct Rows {
+    const Nest& nest;
+    int operands;
+    i64 index[MAX_DIMS];
+    char* at[MAX_OPERANDS];
+
+    Rows(const Nest& n, int count, char* const* start, i64 row) : nest(n), operands(count) {
+        for (int o = 0; o < operands; ++o) at[o] = start[o];
+        for (int d = nest.ndims - 2; d >= 0; --d) {
+            index[d] = row % nest.count[d];
+            row /= nest.count[d];
+            for (int o = 0; o < operands; ++o) at[o] += index[d] * nest.stride[o][d];
+        }
+    }
+
+    void next() {
+        for (int d = nest.ndims - 2; d >= 0; --d) {
+            for (int o = 0; o < operands; ++o) at[o] += nest.stride[o][d];
+            if (++index[d] < nest.count[d]) return;
+            index[d] = 0;
+            for (int o = 0; o < operands; ++o) at[o] -= nest.count[d] * nest.stride[o][d];
+        }
+    }
+
+    i64 step(int operand) const { return nest.stride[operand][nest.ndims - 1]; }
+};
+
+}  // namespace

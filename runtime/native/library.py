@@ -1,16 +1,29 @@
 """Finds and loads the native core, a shared library with a C interface that ``setup.py`` builds where a compiler is.
 
-Nothing here imports anything of the package, so asking whether the core is there is cheap.
+The environment variable ``NEURONX_CC_SIMULATOR`` says what computes values: ``native``, ``numpy``, or ``auto`` (the
+core where it is). ``NEURONX_CC_THREADS`` is the number of threads that work on one instruction. Neither changes what
+is computed but in the last bits of sums and transcendental functions.
 """
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 
-ABI = 1
+import numpy as np
+
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.elements import STORAGE
+from neuronx_cc.runtime.native.encode import SMALL_FLOATS
+
+ABI = 2
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
+SIMULATOR, THREADS = "NEURONX_CC_SIMULATOR", "NEURONX_CC_THREADS"
+SIMULATORS = ("auto", "native", "numpy")
+FALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+"""Carries out the record with a number; 0 when that worked."""
 
 
 @cache
@@ -22,8 +35,47 @@ def load() -> ctypes.CDLL | None:
             return None
     except (OSError, AttributeError):
         return None
-    library.core_level.argtypes, library.core_level.restype = [ctypes.c_char_p], ctypes.c_char_p
+    pointer, word = ctypes.c_void_p, ctypes.c_int64
+    signatures = {
+        "core_level": (ctypes.c_char_p, ctypes.c_char_p),
+        "core_threads": (None, ctypes.c_int),
+        "core_small_float": (None, ctypes.c_int, pointer, pointer, pointer),
+        "core_new": (pointer, ctypes.c_char_p, FALLBACK),
+        "core_free": (None, pointer),
+        "core_code": (pointer, pointer, word),
+        "core_code_free": (None, pointer),
+        "core_start": (None, pointer, word, pointer, pointer, pointer),
+        "core_run": (ctypes.c_int, pointer, pointer),
+        "core_weights": (None, pointer, pointer, pointer),
+    }
+    for name, (result, *arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    _small_floats(library)
+    library.core_threads(threads())
     return library
+
+
+def _small_floats(library: ctypes.CDLL) -> None:
+    """Gives the core the tables of the 8-bit floats: their values, and the codes of f32 by its upper half, for a lower
+    half of zeros and any other one. No rounding boundary lies between those others."""
+    for number, dtype in enumerate(SMALL_FLOATS):
+        storage = STORAGE[dtype]
+        upper = np.arange(65536, dtype=np.uint32) << np.uint32(16)
+        with np.errstate(all="ignore"):
+            read = np.arange(256, dtype=np.uint8).view(storage).astype(np.float32)
+            codes = [(upper | np.uint32(low)).view(np.float32).astype(storage).view(np.uint8) for low in (0, 1)]
+        library.core_small_float(number, *(table.ctypes.data for table in (read, *codes)))
+
+
+def threads() -> int:
+    """Threads for one instruction: ``NEURONX_CC_THREADS``, or as many as there are processors, at most 4."""
+    wanted = os.environ.get(THREADS, "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    if wanted:
+        raise RunError("ERUN917", f"{THREADS}={wanted} is no number of threads", f"unset it or say {THREADS}=1")
+    return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def level(name: str = "") -> str | None:
@@ -34,3 +86,21 @@ def level(name: str = "") -> str | None:
     library = load()
     found = None if library is None else library.core_level(name.encode())
     return None if found is None else str(found.decode())
+
+
+def chosen() -> str:
+    """``native`` or ``numpy``: what computes values. Raises RunError when that is not to be had."""
+    wanted = os.environ.get(SIMULATOR, "") or "numpy"
+    if wanted not in SIMULATORS:
+        raise RunError("ERUN917", f"{SIMULATOR}={wanted} is none of {', '.join(SIMULATORS)}", f"unset {SIMULATOR}")
+    if wanted == "native":
+        required()
+    return "numpy" if wanted == "numpy" or load() is None else "native"
+
+
+def required() -> ctypes.CDLL:
+    """The library. Raises RunError where there is none."""
+    library = load()
+    if library is None:
+        raise RunError("ERUN917", "the native core of the simulator was not built", REMEDY)
+    return library

@@ -1,0 +1,164 @@
+// Turns the words that encode.py writes into items: joins dims, finds operands that may overlap.
+#include "decode.h"
+
+#include <cstring>
+
+namespace {
+
+struct Reader {
+    const i64* at;
+    i64 next() { return *at++; }
+};
+
+Operand read_operand(Reader& words) {
+    Operand o{};
+    o.base = words.next(), o.type = words.next(), o.offset = words.next(), o.low = words.next(), o.high = words.next();
+    o.origin = words.next(), o.lane = words.next(), o.lanes = words.next(), o.below = words.next(), o.above = words.next();
+    o.ncoefs = int(words.next());
+    for (int c = 0; c < o.ncoefs; ++c) o.place[c] = words.next(), o.coef[c] = words.next();
+    o.ndims = int(words.next());
+    for (int d = 0; d < o.ndims; ++d) o.count[d] = words.next(), o.stride[d] = words.next();
+    return o;
+}
+
+// The dims [first, last) of some operands, which agree in their counts.
+Nest join(const std::vector<const Operand*>& operands, int first, int last) {
+    Nest nest{};
+    auto stride = [&](size_t o, int d) -> i64& { return nest.stride[o][d]; };
+    int n = 0;
+    for (int d = first; d < last; ++d) {
+        const i64 count = operands[0]->count[d];
+        if (count == 1) continue;
+        bool joins = n > 0;
+        for (size_t o = 0; o < operands.size() && joins; ++o)
+            joins = stride(o, n - 1) == count * operands[o]->stride[d];
+        if (joins) --n, nest.count[n] *= count;
+        else nest.count[n] = count;
+        for (size_t o = 0; o < operands.size(); ++o) stride(o, n) = operands[o]->stride[d];
+        ++n;
+    }
+    if (n == 0) {
+        nest.count[0] = 1;
+        for (size_t o = 0; o < operands.size(); ++o) stride(o, 0) = operands[o]->type == RAW8 ? 8 : size_of(operands[o]->type);
+        n = 1;
+    }
+    nest.ndims = n;
+    nest.inner = nest.count[n - 1];
+    nest.rows = 1;
+    for (int d = 0; d + 1 < n; ++d) nest.rows *= nest.count[d];
+    return nest;
+}
+
+bool same_coefs(const Operand& a, const Operand& b) {
+    return a.ncoefs == b.ncoefs && !std::memcmp(a.place, b.place, sizeof(i64) * a.ncoefs) &&
+           !std::memcmp(a.coef, b.coef, sizeof(i64) * a.ncoefs);
+}
+
+bool same_pattern(const Operand& a, const Operand& b) {
+    if (a.ndims != b.ndims || a.lane != b.lane || a.origin != b.origin || size_of(int(a.type)) != size_of(int(b.type)))
+        return false;
+    for (int d = 0; d < a.ndims; ++d)
+        if (a.count[d] != b.count[d] || (a.count[d] > 1 && a.stride[d] != b.stride[d])) return false;
+    return true;
+}
+
+void find_overlaps(Item& item) {
+    const int n = int(item.operands.size());
+    for (int a = 0; a < n; ++a) {
+        const bool written = item.kind == ACCUMULATE ? a == 0 || a == n - 1 : a < item.results;
+        if (!written) continue;
+        for (int b = 0; b < n; ++b) {
+            const bool other_written = item.kind == ACCUMULATE ? b == 0 || b == n - 1 : b < item.results;
+            if (a == b || (other_written && b < a)) continue;
+            const Operand &x = item.operands[a], &y = item.operands[b];
+            if (x.base != y.base || x.base < 0) continue;
+            if (x.lanes && (x.lane >= y.lane + y.lanes || y.lane >= x.lane + x.lanes)) continue;
+            if (!same_coefs(x, y)) item.overlaps.push_back({a, b});
+            else if (overlap(item, a, b, x.offset, y.offset)) item.overlapped = true;
+        }
+    }
+}
+
+void join_item(Item& item) {
+    std::vector<const Operand*> all;
+    for (const Operand& operand : item.operands) all.push_back(&operand);
+    switch (item.kind) {
+        case MAP: case COPY: case SELECT: case BITS: case INTEGER:
+            item.nest = join(all, 0, all[0]->ndims);
+            break;
+        case ACCUMULATE:
+            item.nest = join(all, 0, all[0]->ndims);
+            // the sum's stride is 0 but over partitions, so partitions are the outermost dim, if there are several
+            item.params.push_back(item.nest.rows / all[0]->count[0]);
+            break;
+        case REDUCE:  // params: negate, outer dims
+            item.nest = join(all, 0, int(item.params[1]));
+            item.inside = join({all[1]}, int(item.params[1]), all[1]->ndims);
+            break;
+        case LOAD:
+            item.inside = join({all[0]}, 1, all[0]->ndims);
+            break;
+        case MULTIPLY: {
+            item.nest = join({all[0]}, 1, all[0]->ndims);
+            item.inside = join({all[1]}, 1, all[1]->ndims);
+            const Nest& nest = item.nest;
+            if (nest.rows == 1 && (nest.inner == 1 || nest.stride[0][0] == 4)) break;
+            char* none = nullptr;
+            Rows rows(nest, 1, &none, 0);
+            for (i64 row = 0; row < nest.rows; ++row, rows.next())
+                for (i64 i = 0; i < nest.inner; ++i) item.columns.push_back((rows.at[0] - none) + i * rows.step(0));
+            break;
+        }
+        case GATHER:
+            item.nest = join({all[0], all[1]}, 1, all[0]->ndims);
+            break;
+        default:
+            break;
+    }
+}
+
+}  // namespace
+
+bool overlap(const Item& item, int a, int b, i64 offset_a, i64 offset_b) {
+    const Operand &x = item.operands[a], &y = item.operands[b];
+    if (offset_a + x.above + size_of(int(x.type)) <= offset_b + y.below) return false;
+    if (offset_b + y.above + size_of(int(y.type)) <= offset_a + x.below) return false;
+    return !(item.elementwise && offset_a == offset_b && same_pattern(x, y));
+}
+
+Code* decode(const i64* words, i64 count) {
+    Code* code = new Code;
+    Reader reader{words};
+    std::vector<i64> open;
+    while (reader.at < words + count) {
+        code->items.emplace_back();
+        Item& item = code->items.back();
+        item.kind = Kind(reader.next());
+        item.number = reader.next();
+        item.writes_sbuf = reader.next() != 0;
+        item.results = int(reader.next());
+        for (i64 n = reader.next(); n > 0; --n) item.params.push_back(reader.next());
+        for (i64 n = reader.next(); n > 0; --n) {
+            Operation operation{};
+            operation.step = Step(reader.next()), operation.operand = int(reader.next());
+            operation.reverse = reader.next() != 0, operation.bits = uint32_t(reader.next());
+            item.operations.push_back(operation);
+        }
+        for (i64 n = reader.next(); n > 0; --n) item.operands.push_back(read_operand(reader));
+        item.elementwise = item.kind == MAP || item.kind == COPY || item.kind == SELECT || item.kind == BITS ||
+                           item.kind == INTEGER;
+        item.overlapped = false;
+        const i64 index = i64(code->items.size()) - 1;
+        if (item.kind == LOOP) {
+            open.push_back(index);
+        } else if (item.kind == END) {
+            item.jump = open.back();
+            code->items[open.back()].jump = index;
+            open.pop_back();
+        } else if (item.kind != FALLBACK) {
+            find_overlaps(item);
+            join_item(item);
+        }
+    }
+    return code;
+}

@@ -1,0 +1,448 @@
+"""Writes instructions as the words that the native core decodes (``decode.cpp``).
+
+Input: an instruction and what binds its operands (bases, places of registers). Output: a list of integers. An
+instruction that the core cannot carry out becomes a FALLBACK item, for which the core calls Python.
+"""
+
+import struct
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+from neuronx_cc.ir.isa.elements import STORAGE, constant, raw
+from neuronx_cc.ir.isa.limits import PARTITIONS
+from neuronx_cc.ir.isa.program import Instr, Ref, Space
+from neuronx_cc.ir.isa.semantics import BITVEC, UNARY_ALU
+from neuronx_cc.ir.types import FLOATS
+
+(LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD) = range(
+    14
+)
+"""Kinds of items, numbered as in core.h; so are the types and steps below."""
+
+TYPES = {"f32": 0, "bf16": 1, "f16": 2, "u8": 3, "s8": 4, "u16": 5, "s16": 6, "u32": 7, "s32": 8, "pred": 9}
+RAW8, SMALL_FLOAT = 10, 11
+SMALL_FLOATS = sorted(dtype for dtype in FLOATS if STORAGE[dtype].itemsize == 1)
+TYPES |= {dtype: SMALL_FLOAT + k for k, dtype in enumerate(SMALL_FLOATS)}
+BY_SIZE = {1: TYPES["u8"], 2: TYPES["u16"], 4: TYPES["u32"], 8: RAW8}
+"""Types for operands of which only the bits matter."""
+
+_STEP_NAMES = (
+    *("add", "subtract", "divide", "multiply", "max", "min"),
+    *("is_equal", "not_equal", "is_ge", "is_gt", "is_le", "is_lt"),
+    *(
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "logical_shift_left",
+        "logical_shift_right",
+        "shift-right-arithmetic",
+    ),
+    *(
+        "remainder",
+        "mulhi",
+        "abs",
+        "bitwise_not",
+        "square",
+        "relu",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sign",
+        "exp",
+        "tanh",
+    ),
+    *("sigmoid", "erf", "gelu", "gelu_apprx_tanh", "silu", "negate", "round-nearest-even"),
+)
+STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
+NO_FLOAT_STEPS = frozenset(range(STEP["bitwise_and"], STEP["abs"])) | {STEP["bitwise_not"]}
+_INTEGER_NAMES = {
+    "maximum": "max", "minimum": "min", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+    "shift-left": "logical_shift_left", "shift-right-logical": "logical_shift_right",
+    "compare-eq": "is_equal", "compare-ne": "not_equal", "compare-ge": "is_ge", "compare-gt": "is_gt",
+    "compare-le": "is_le", "compare-lt": "is_lt",
+}  # fmt: skip
+_INTEGER_NAMES |= {
+    name: name for name in ("add", "subtract", "multiply", "divide", "remainder", "shift-right-arithmetic", "mulhi")
+}
+_UNARY_NAMES = {
+    "exponential": "exp", "tanh": "tanh", "logistic": "sigmoid", "erf": "erf", "sqrt": "sqrt", "rsqrt": "rsqrt",
+    "negate": "negate", "abs": "abs", "sign": "sign", "round-nearest-even": "round-nearest-even",
+}  # fmt: skip
+_BINARY_NAMES = {
+    "maximum": "max", "minimum": "min", "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide"
+}  # fmt: skip
+_ACTIVATIONS = frozenset(STEP) & frozenset(
+    ["square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "exp", "tanh", "sigmoid", "erf", "gelu", "silu",
+     "gelu_apprx_tanh"]
+)  # fmt: skip
+
+Operation = tuple[int, int, int, int]
+"""Step, operand or -1, whether the sides are swapped, the constant's bits."""
+MAX_DIMS = 5
+MAX_COEFS = 6
+MAX_ROW = 65536
+"""Elements of a partition that a sum can take (``Workspace.row``)."""
+
+
+class Form(NamedTuple):
+    """An instruction as the core sees it, but for its operands' addresses."""
+
+    kind: int
+    params: tuple[int, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    order: tuple[int, ...] | None = None
+    """Which of (results..., sources...) are the item's operands; None for all, in that order; -1: ``params[1]``."""
+    lanes: frozenset[int] = frozenset()
+    """Operands with one element a partition, which count as tiles of the first one's counts."""
+    opaque: bool = False
+    """Only the operands' bits matter."""
+    flipped: bool = False
+    """The source's two dims change places."""
+
+
+_FLAGS: dict[str, frozenset[str]] = {
+    "tensor_scalar": frozenset(["ap0", "ap1", "reverse0", "reverse1"]),
+    "scalar_tensor_tensor": frozenset(["ap0", "reverse0", "reverse1"]),
+    "tensor_reduce": frozenset(["negate"]),
+    "copy_predicated": frozenset(["reverse"]),
+    "activation": frozenset(["scale_ap", "bias", "accumulate"]),
+    "int_tensor_tensor": frozenset(["reverse"]),
+    "program_binary": frozenset(["reverse"]),
+    "load_stationary": frozenset(["tf32"]),
+    "multiply_moving": frozenset(["accumulate", "tf32"]),
+    "dma_gather": frozenset(["clamp"]),
+}
+"""The flags that the core knows. An instruction with any other one is not for it."""
+
+
+def form(instr: Instr, constant_tile: bool) -> Form | None:
+    """How the core carries the instruction out, or None. ``constant_tile``: the moving tile never changes."""
+    build = _FORMS.get(instr.op)
+    refs = (*instr.outs, *instr.ins)
+    if build is None or not instr.flags <= _FLAGS.get(instr.op, frozenset()):
+        return None
+    if any(len(ref.dims) > MAX_DIMS or len(ref.coefs) > MAX_COEFS for ref in refs):
+        return None
+    if any(stride == 0 and count > 1 for ref in instr.outs for count, stride in _free(ref)):
+        return None
+    if instr.op == "multiply_moving":
+        return _multiply(instr, constant_tile)
+    try:
+        found = build(instr)
+    except KeyError:  # an operator that the core does not know
+        return None
+    if found is None or found.opaque:
+        return found
+    if found.kind in (MAP, ACCUMULATE) and any(operation[0] in NO_FLOAT_STEPS for operation in found.operations):
+        return None
+    order = range(len(refs)) if found.order is None else found.order
+    return found if all(place < 0 or refs[place].dtype in TYPES for place in order) else None
+
+
+def _free(ref: Ref) -> tuple[tuple[int, int], ...]:
+    return ref.dims[1:] if ref.space is not Space.HBM else ref.dims
+
+
+def _bits(value: float) -> int:
+    try:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    except OverflowError:
+        return 0x7F800000 if value > 0 else 0xFF800000
+
+
+def _same_counts(*refs: Ref) -> bool:
+    return all(ref.counts == refs[0].counts for ref in refs)
+
+
+def _cast(instr: Instr, spread: bool = False) -> Form | None:
+    """Copies and casts: bits when the storage is the same, else through f32. ``spread``: from one partition to all."""
+    y, x = instr.outs[0], instr.ins[0]
+    if (x.counts[0] != 1 or y.counts[1:] != x.counts[1:]) if spread else not _same_counts(y, x):
+        return None
+    if STORAGE[y.dtype] == STORAGE[x.dtype]:
+        return Form(COPY, opaque=True) if STORAGE[y.dtype].itemsize in BY_SIZE else None
+    return Form(MAP)
+
+
+def _fill(instr: Instr) -> Form | None:
+    y = instr.outs[0]
+    bits = int(raw(constant(instr.imm[0], y.dtype)))
+    return Form(COPY, (0, bits - (1 << 64) if bits >> 63 else bits), order=(0, -1), opaque=True)
+
+
+def _alu(instr: Instr, k: int, operand: int, value: float) -> Operation:
+    return STEP[instr.alu[k]], operand, int(f"reverse{k}" in instr.flags), _bits(value) if operand < 0 else 0
+
+
+def _tensor_tensor(instr: Instr) -> Form | None:
+    y, a, b = *instr.outs, *instr.ins
+    if not _same_counts(y, a, b):
+        return None
+    if instr.alu[0] in BITVEC:
+        same = len({STORAGE[ref.dtype].itemsize for ref in (y, a, b)}) == 1
+        return Form(BITS, (), ((STEP[instr.alu[0]], 2, 0, 0),)) if same else None
+    return Form(MAP, (), ((STEP[instr.alu[0]], 2, 0, 0),))
+
+
+def _immediate(instr: Instr, k: int) -> float:
+    if len(instr.imm) >= len(instr.alu):
+        return instr.imm[k]
+    return instr.imm[k - sum(f"ap{j}" in instr.flags for j in range(k))] if instr.imm else 0.0
+
+
+def _tensor_scalar(instr: Instr) -> Form | None:
+    y, x = instr.outs[0], instr.ins[0]
+    if not _same_counts(y, x):
+        return None
+    bitwise = [op in BITVEC or op == "bitwise_not" for op in instr.alu]
+    if any(bitwise) != all(bitwise) or (all(bitwise) and STORAGE[y.dtype].itemsize != STORAGE[x.dtype].itemsize):
+        return None
+    operations, lane = [], 2
+    for k, op in enumerate(instr.alu):
+        if f"ap{k}" in instr.flags:
+            operations.append(_alu(instr, k, lane, 0))
+            lane += 1
+        elif all(bitwise):
+            value = 0 if op in UNARY_ALU else int(_immediate(instr, k)) & 0xFFFFFFFF
+            operations.append((STEP[op], -1, int(f"reverse{k}" in instr.flags), value))
+        else:
+            operations.append(_alu(instr, k, -1, 0.0 if op in UNARY_ALU else _immediate(instr, k)))
+    return Form(BITS if all(bitwise) else MAP, (), tuple(operations), lanes=frozenset(range(2, lane)))
+
+
+def _scalar_tensor_tensor(instr: Instr) -> Form | None:
+    y, x, other = instr.outs[0], *instr.ins[:2]
+    if not _same_counts(y, x, other):
+        return None
+    ap = "ap0" in instr.flags
+    first = _alu(instr, 0, 3 if ap else -1, 0.0 if ap else instr.imm[0])
+    return Form(MAP, (), (first, _alu(instr, 1, 2, 0)), lanes=frozenset([3] if ap else []))
+
+
+def _reduce(instr: Instr) -> Form | None:
+    y, x = instr.outs[0], instr.ins[0]
+    if instr.alu[0] not in ("add", "max", "min"):
+        return None
+    outer = len(y.dims) if y.counts == x.counts[: len(y.dims)] else 1
+    if outer == 1 and (prod(y.counts[1:]) != 1 or y.counts[0] != x.counts[0]):
+        return None
+    if outer == len(x.dims) or not 0 < prod(x.counts[outer:]) <= MAX_ROW:
+        return None
+    return Form(REDUCE, (int("negate" in instr.flags), outer), ((STEP[instr.alu[0]], 1, 0, 0),))
+
+
+def _select(instr: Instr) -> Form | None:
+    y, predicate = instr.outs[0], instr.ins[0]
+    width = STORAGE[y.dtype].itemsize
+    if width > 4 or predicate.dtype not in TYPES:
+        return None
+    reverse = int("reverse" in instr.flags)
+    if len(instr.ins) == 1:
+        bits = int(raw(constant(instr.imm[0], y.dtype)))
+        return Form(SELECT, (reverse, bits), order=(0, 1, -1), opaque=True) if _same_counts(y, predicate) else None
+    same = STORAGE[instr.ins[1].dtype] == STORAGE[y.dtype] and _same_counts(y, predicate, instr.ins[1])
+    return Form(SELECT, (reverse,), opaque=True) if same else None
+
+
+def _transpose(instr: Instr) -> Form | None:
+    y, x = instr.outs[0], instr.ins[0]
+    fits = len(y.dims) == len(x.dims) == 2 and y.counts == x.counts[::-1]
+    same = STORAGE[y.dtype].itemsize == STORAGE[x.dtype].itemsize
+    return Form(COPY, (), opaque=True, flipped=True) if fits and same else None
+
+
+def _reciprocal(instr: Instr) -> Form | None:
+    return Form(MAP, (), ((STEP["reciprocal"], -1, 0, 0),)) if _same_counts(instr.outs[0], instr.ins[0]) else None
+
+
+def _activation(instr: Instr) -> Form | None:
+    function, accumulate = instr.alu[0], "accumulate" in instr.flags
+    y, x = instr.outs[0], instr.ins[0]
+    if not _same_counts(y, x) or (function != "copy" and function not in _ACTIVATIONS):
+        return None
+    operations: list[Operation] = []
+    order = [0, 2] if accumulate else [0, 1]
+    source = order[1]
+    scale = instr.imm[0] if instr.imm else 1.0
+    if "scale_ap" in instr.flags:
+        source += 1
+        operations.append((STEP["multiply"], len(order), 0, 0))
+        order.append(source)
+    elif scale != 1:
+        operations.append((STEP["multiply"], -1, 0, _bits(scale)))
+    if "bias" in instr.flags:
+        source += 1
+        operations.append((STEP["add"], len(order), 0, 0))
+        order.append(source)
+    if function != "copy":
+        operations.append((STEP[function], -1, 0, 0))
+    lanes = set(range(2, len(order)))
+    if accumulate:
+        if not 1 < prod(x.counts[1:]) <= MAX_ROW or STORAGE[instr.outs[1].dtype] != STORAGE["f32"]:
+            return None
+        lanes.add(len(order))
+        order.append(1)
+    kind = ACCUMULATE if accumulate else MAP
+    return Form(kind, (), tuple(operations), tuple(order), frozenset(lanes))
+
+
+def _integer(instr: Instr) -> Form | None:
+    y, a = instr.outs[0], instr.ins[0]
+    name = _INTEGER_NAMES.get(instr.alu[0])
+    if name is None or not _same_counts(y, *instr.ins) or y.dtype in FLOATS:
+        return None
+    if any(ref.dtype not in TYPES for ref in (y, *instr.ins)):
+        return None
+    reverse = int("reverse" in instr.flags)
+    if len(instr.ins) == 2:
+        return Form(INTEGER, (0,), ((STEP[name], 2, reverse, 0),))
+    return Form(INTEGER, (int(constant(instr.imm[0], a.dtype)),), ((STEP[name], -1, reverse, 0),))
+
+
+def _program_unary(instr: Instr) -> Form | None:
+    name = _UNARY_NAMES.get(instr.alu[0])
+    if name is None or instr.ins[0].dtype not in FLOATS or not _same_counts(instr.outs[0], instr.ins[0]):
+        return None
+    return Form(MAP, (), ((STEP[name], -1, 0, 0),))
+
+
+def _program_binary(instr: Instr) -> Form | None:
+    name, a = _BINARY_NAMES.get(instr.alu[0]), instr.ins[0]
+    if name is None or not _same_counts(instr.outs[0], *instr.ins):
+        return None
+    reverse = int("reverse" in instr.flags)
+    if len(instr.ins) == 2:
+        return Form(MAP, (), ((STEP[name], 2, reverse, 0),))
+    value = float(constant(instr.imm[0], a.dtype).astype("f4")) if a.dtype in FLOATS else None
+    return None if value is None else Form(MAP, (), ((STEP[name], -1, reverse, _bits(value)),))
+
+
+def _convert(instr: Instr) -> Form | None:
+    """Only what equals a cast: to floats, or between equal storage."""
+    y, x = instr.outs[0], instr.ins[0]
+    return _cast(instr) if STORAGE[y.dtype] == STORAGE[x.dtype] or y.dtype in FLOATS else None
+
+
+def _load(instr: Instr) -> Form | None:
+    x = instr.ins[0]
+    return Form(LOAD) if x.counts[0] <= 128 and prod(x.counts[1:]) <= 128 else None
+
+
+def _multiply(instr: Instr, constant_tile: bool) -> Form | None:
+    y, x = instr.outs[0], instr.ins[0]
+    if prod(y.counts[1:]) != prod(x.counts[1:]) or prod(x.counts[1:]) > 512 or y.dtype != "f32" or x.dtype not in TYPES:
+        return None
+    return Form(MULTIPLY, (int("accumulate" in instr.flags), int("tf32" in instr.flags), int(constant_tile)))
+
+
+def _gather(instr: Instr) -> Form | None:
+    y, x, index = instr.outs[0], *instr.ins
+    same = STORAGE[y.dtype] == STORAGE[x.dtype] and STORAGE[y.dtype].itemsize in BY_SIZE
+    if not same or y.counts[1:] != x.counts[1:] or index.dtype not in ("s32", "u32") or index.counts[0] != y.counts[0]:
+        return None
+    return Form(GATHER, (int("clamp" in instr.flags),), opaque=True)
+
+
+_FORMS: dict[str, Callable[[Instr], Form | None]] = {
+    "tensor_copy": _cast,
+    "dma_copy": _cast,
+    "memset": _fill,
+    "tensor_tensor": _tensor_tensor,
+    "tensor_scalar": _tensor_scalar,
+    "scalar_tensor_tensor": _scalar_tensor_tensor,
+    "tensor_reduce": _reduce,
+    "copy_predicated": _select,
+    "transpose": _transpose,
+    "reciprocal": _reciprocal,
+    "activation": _activation,
+    "int_tensor_tensor": _integer,
+    "program_unary": _program_unary,
+    "program_binary": _program_binary,
+    "convert": _convert,
+    "partition_broadcast": lambda instr: _cast(instr, spread=True),
+    "load_stationary": _load,
+    "multiply_moving": lambda instr: None,
+    "dma_gather": _gather,
+}
+
+
+class Bases(NamedTuple):
+    """Where operands lie, as the core's table of base addresses numbers it."""
+
+    pitch: dict[Space, int]
+    size: dict[Space, int]
+    region: Callable[[int], tuple[int, int, int] | None]
+    """HBM offset -> (number of its base, first byte, end) of the bound region there."""
+
+
+def item(instr: Instr, number: int, found: Form, bases: Bases, place: Callable[[int], int]) -> list[int]:
+    """The words of one instruction; ``place`` tells where a register is."""
+    refs = (*instr.outs, *instr.ins)
+    order = range(len(refs)) if found.order is None else found.order
+    writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
+    words = [found.kind, number, int(writes_sbuf), len(instr.outs), len(found.params), *found.params]
+    words.append(len(found.operations))
+    for operation in found.operations:
+        words += operation
+    words.append(len(order))
+    counts = refs[order[0]].counts
+    for position, index in enumerate(order):
+        if index < 0:
+            kind = BY_SIZE[STORAGE[refs[0].dtype].itemsize] if found.opaque else TYPES[refs[0].dtype]
+            words += (-1, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, len(counts))
+            for count in counts:
+                words += (count, 0)
+            continue
+        ref = refs[index]
+        kind = (
+            BY_SIZE[STORAGE[ref.dtype].itemsize]
+            if found.opaque and found.kind != GATHER
+            else TYPES.get(ref.dtype, RAW8)
+        )
+        tile = counts if position in found.lanes or (found.kind in (MAP, COPY) and not found.flipped) else None
+        words += operand(ref, kind, bases, place, tile, found.flipped and position == 1)
+    return words
+
+
+def operand(
+    ref: Ref, kind: int, bases: Bases, place: Callable[[int], int], tile: tuple[int, ...] | None, flipped: bool
+) -> list[int]:
+    """The words of one operand; with the counts of a ``tile``, dims of one element count as many."""
+    on_chip = ref.space is not Space.HBM
+    below = above = 0
+    for count, stride in ref.dims[1:] if on_chip else ref.dims:
+        reach = (count - 1) * stride
+        if reach < 0:
+            below += reach
+        else:
+            above += reach
+    low, high = -below, bases.size[ref.space] - STORAGE[ref.dtype].itemsize - above
+    base, lanes, dims = int(ref.space), 0, ref.dims
+    if on_chip:
+        pitch = bases.pitch[ref.space]
+        lanes, origin = ref.dims[0][0], ref.partition * pitch
+        dims = ((lanes, pitch), *ref.dims[1:])
+        if ref.partition < 0 or ref.partition + lanes > PARTITIONS:
+            high = -1
+    else:
+        origin = 0
+        region = bases.region(ref.offset)
+        if region is not None:
+            base, start, end = region
+            origin, low, high = -start, low + start, high - bases.size[ref.space] + end
+    if flipped:
+        dims = dims[::-1]
+    if tile is not None:
+        strides = [stride if d < len(dims) and count > 1 else 0 for d, (count, stride) in enumerate(dims)]
+        strides += [0] * (len(tile) - len(dims))
+        dims = tuple(zip(tile, strides, strict=False))
+    words = [base, kind, ref.offset, low, high, origin, ref.partition if on_chip else 0, lanes, below, above]
+    coefs = [(place(register), stride) for register, stride in ref.coefs if stride]
+    words.append(len(coefs))
+    for coef in coefs:
+        words += coef
+    words.append(len(dims))
+    for dim in dims:
+        words += dim
+    return words

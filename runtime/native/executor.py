@@ -1,0 +1,213 @@
+"""The executor that leaves what it can to the native core; everything else is carried out as ``values`` does.
+
+Stretches of instructions and whole counted loops become code of the core; regions (``while``, ``branch``) stay with
+Python, with the core's code in between. For an instruction that the core cannot carry out, or not just now (an address
+out of bounds, operands that overlap), it calls the step that ``values`` makes of the record, which raises the fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+
+import numpy as np
+
+from neuronx_cc.ir.isa.blas import one_thread
+from neuronx_cc.ir.isa.elements import Array
+from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Space
+from neuronx_cc.runtime.course import Course
+from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.native import encode, library
+from neuronx_cc.runtime.values import Executor, Scope, Step, register_place
+
+
+class NotNative(Exception):
+    """The core cannot run this program at all."""
+
+
+class _Counters(dict[int, int]):
+    """Iterations begun of loops that Python runs; forgetting a loop that the core runs works, too."""
+
+    def __init__(self, slots: dict[int, int], counts: array[int]) -> None:
+        super().__init__()
+        self._slots, self._counts = slots, counts
+
+    def pop(self, key: int, *default: int | None) -> int | None:  # type: ignore[override]
+        slot = self._slots.get(key)
+        if slot is not None:
+            self._counts[slot] = 0
+        return super().pop(key, *default)
+
+
+class NativeExecutor(Executor):
+    """As ``Executor``, without stochastic rounding. Raises NotNative for a program that the core cannot run."""
+
+    def __init__(self, program: Program, memory: Memory, level: str = "") -> None:
+        self._library = library.required()
+        self._regions = list(memory.regions.values())
+        self._numbers = {region.lo: number for number, region in enumerate(self._regions, len(Space))}
+        self._bases = encode.Bases(memory.pitch, memory.size, self._region)
+        self._owned: dict[int, frozenset[int]] = {}
+        self._python_steps: dict[int, Step] = {}
+        self._raised: BaseException | None = None
+        self._slots: dict[int, int] = {}
+        self._codes: list[int] = []
+        self._falls_back = False
+        self._callback = library.FALLBACK(self._fall_back)
+        self._context = self._library.core_new(level.encode(), self._callback)
+        super().__init__(program, memory)
+        self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
+        self._counters = _Counters(self._slots, self._counts)
+        self._addresses = (ctypes.c_void_p * (len(Space) + len(self._regions)))()
+        for space in Space:
+            self._addresses[space] = _address(memory.bytes[space])
+
+    def __del__(self) -> None:
+        for code in getattr(self, "_codes", ()):
+            self._library.core_code_free(code)
+        if getattr(self, "_context", None):
+            self._library.core_free(self._context)
+
+    def run(self) -> None:
+        """Execute everything once. Raises RunError on a fault."""
+        for number, region in enumerate(self._regions, len(Space)):
+            self._addresses[number] = None if region.bytes is None else _address(region.bytes)
+        self.state.run += 1
+        registers = self.state.registers
+        assert isinstance(registers, array)
+        for values in (registers, self._counts):
+            values[:] = array("q", bytes(8 * len(values)))
+        self._counters.clear()
+        self.course, self._taken = Course(), []
+        places = (registers.buffer_info()[0], self._counts.buffer_info()[0])
+        self._library.core_start(self._context, self.state.run, self._addresses, *places)
+        with _as_numpy() if self._falls_back else nullcontext():
+            for step in self._steps:
+                step()
+        self.course.root = self.course.path(self._taken)
+
+    # binding --------------------------------------------------------------------------------------------------
+
+    def _take_over(self, number: int, scope: Scope) -> int:
+        """Makes code of the records from ``number`` on, up to the end of the scope or a loop with a region inside."""
+        records, owned, at = self.program.records, scope.owned, number
+        words: list[int] = []
+        loops: list[int] = []
+        outer: list[frozenset[int]] = []
+        end, end_words, end_loops = number, 0, 0
+        while at < len(records):
+            record = records[at]
+            if isinstance(record, Instr):
+                words += self._instruction(at, record, owned)
+            elif isinstance(record, Loop):
+                outer.append(owned)
+                owned = owned | {record.register, *(register for register, _ in record.phases)}
+                loops.append(id(record))
+                words += self._loop_words(at, record)
+            elif isinstance(record, End) and outer:
+                owned = outer.pop()
+                words += (encode.END, at, 0, 0, 0, 0, 0)
+            else:
+                break
+            at += 1
+            if not outer:
+                end, end_words, end_loops = at, len(words), len(loops)
+        if end > number:
+            scope.steps.append(self._code(words[:end_words]))
+            scope.loops += loops[:end_loops]
+        return end
+
+    def _loop_words(self, number: int, loop: Loop) -> list[int]:
+        slot = self._slots.setdefault(id(loop), len(self._slots)) if loop.phases else -1
+        params = [loop.count, loop.register, slot, *(value for phase in loop.phases for value in phase)]
+        return [encode.LOOP, number, 0, 0, len(params), *params, 0, 0]
+
+    def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> list[int]:
+        refs = (*instr.outs, *instr.ins)
+        if instr.op == "nop" or any(count == 0 for ref in refs for count, _ in ref.dims):
+            return []
+        self._owned[number] = owned
+
+        def place(register: int) -> int:
+            return register_place(register, instr.stream, owned)
+
+        moving = instr.op == "multiply_moving"
+        form = encode.form(instr, moving and (number, instr.ins[0]) in self._constant)
+        if instr.op == "reg_load" and instr.ins[0].dtype in ("s32", "u32"):
+            target = register_place(int(instr.imm[0]), instr.stream, frozenset())
+            form = encode.Form(encode.REG_LOAD, (int(instr.imm[1]), int(instr.imm[2]), target))
+        if form is not None:
+            return encode.item(instr, number, form, self._bases, place)
+        if moving or instr.op == "load_stationary":
+            raise NotNative(f"record {number}: {instr.op}")
+        self._falls_back = True
+        writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
+        return [encode.FALLBACK, number, int(writes_sbuf), 0, 0, 0, 0]
+
+    def _code(self, words: list[int]) -> Step:
+        encoded = array("q", words)
+        code = self._library.core_code(encoded.buffer_info()[0], len(encoded))
+        self._codes.append(code)
+        run, context = self._library.core_run, self._context
+
+        def step() -> None:
+            if run(context, code):
+                raised, self._raised = self._raised, None
+                assert raised is not None
+                raise raised
+
+        return step
+
+    def _region(self, offset: int) -> tuple[int, int, int] | None:
+        region = self.memory.region(offset)
+        return None if region is None else (self._numbers[region.lo], region.lo, region.hi)
+
+    # what the core leaves to Python -----------------------------------------------------------------------------
+
+    def _fall_back(self, number: int) -> int:
+        """Carries out one record; 1 when it raised. Called by the core."""
+        try:
+            step = self._python_steps.get(number)
+            if step is None:
+                instr = self.program.records[number]
+                assert isinstance(instr, Instr)
+                step = self._python_steps[number] = self._step(number, instr, self._owned[number])
+            if self.program.records[number].op == "multiply_moving":  # type: ignore[union-attr]
+                self.state.weights = self._weights()
+            if self._falls_back:
+                step()
+            else:
+                with _as_numpy():
+                    step()
+        except BaseException as error:
+            self._raised = error
+            return 1
+        return 0
+
+    def _weights(self) -> Array:
+        """The stationary tile of the core."""
+        shape = (ctypes.c_int64 * 2)()
+        self._library.core_weights(self._context, shape, None)
+        values = np.empty((shape[0], shape[1]), np.float32)
+        self._library.core_weights(self._context, shape, _address(values))
+        return values
+
+
+@contextmanager
+def _as_numpy() -> Iterator[None]:
+    with np.errstate(all="ignore"), one_thread():
+        yield
+
+
+def _address(values: Array) -> int:
+    return int(values.__array_interface__["data"][0])
+
+
+def make_executor(program: Program, memory: Memory, seed: int | None) -> Executor:
+    """What runs a program: the core unless it is missing, not wanted (``library.wanted``) or unable to."""
+    if seed is None and library.chosen() == "native":
+        with suppress(NotNative):
+            return NativeExecutor(program, memory)
+    return Executor(program, memory, seed)

@@ -1,0 +1,26 @@
+// The kernels of one processor level, each in the file that its group is named after.
+#pragma once
+
+#include "core.h"
+
+namespace LEVEL {
+
+// level_map.cpp: chains of f32 operations on elements; reductions of rows
+void map(const Item&, char* const*, i64, i64, Workspace&);
+void accumulate(const Item&, char* const*, i64, i64, Workspace&);
+void reduce(const Item&, char* const*, i64, i64, Workspace&);
+
+// level_move.cpp: bits moved, selected, combined; exact integers
+void copy(const Nest&, int, char*, const char*, i64, i64);
+void select(const Item&, char* const*, i64, i64, Workspace&);
+void bits(const Item&, char* const*, i64, i64, Workspace&);
+void integer(const Item&, char* const*, i64, i64, Workspace&);
+
+// level_matmul.cpp: TensorE
+void settle(Weights&);
+bool transposed(const Item&, const Weights&, char*);
+bool is_identity(const Item&, const char*, Workspace&);
+void pack(Weights&, bool);
+void multiply(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);
+
+}  // namespace LEVEL

@@ -1,0 +1,334 @@
+// Elements of every type as f32 and back, and f32 functions; included by the kernels of each processor level.
+// Every operation rounds as written (no contraction), so all levels give the same bits.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "core.h"
+
+#define EACH _Pragma("GCC ivdep") for (int i = 0; i < n; ++i)
+
+namespace LEVEL {
+namespace {
+
+inline uint32_t bits_of(float x) {
+    uint32_t word;
+    std::memcpy(&word, &x, 4);
+    return word;
+}
+
+inline float float_of(uint32_t word) {
+    float x;
+    std::memcpy(&x, &word, 4);
+    return x;
+}
+
+template <class T>
+inline T get(const char* p) {
+    T value;
+    std::memcpy(&value, p, sizeof(T));
+    return value;
+}
+
+template <class T>
+inline void put(char* p, T value) {
+    std::memcpy(p, &value, sizeof(T));
+}
+
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = h & 0x7FFF;
+    const float normal = float_of((rest << 13) + (112u << 23));
+    const float small = float(int(rest)) * 0x1p-24f;
+    const float wide = rest >= 0x7C00 ? float_of((rest << 13) | 0x7F800000) : rest < 0x400 ? small : normal;
+    return float_of(bits_of(wide) | sign);
+}
+
+inline uint16_t float_to_half(float x) {
+    const uint32_t word = bits_of(x), magnitude = word & 0x7FFFFFFF;
+    const uint32_t normal = (magnitude - (112u << 23) + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+    // adding 0.5 leaves a multiple of 2^-24 in the last mantissa bits
+    const uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3F000000;
+    const uint32_t special = magnitude > 0x7F800000 ? 0x7E00 : 0x7C00;
+    const uint32_t half = magnitude >= 0x477FF000 ? special : magnitude < 0x38800000 ? small : normal;
+    return uint16_t(half | ((word >> 16) & 0x8000));
+}
+
+inline uint16_t float_to_bfloat(float x) {
+    const uint32_t word = bits_of(x);
+    const uint32_t rounded = (word + 0x7FFF + ((word >> 16) & 1)) >> 16;
+    return uint16_t(x != x ? (word >> 16 & 0x8000) | 0x7FC0 : rounded);
+}
+
+// To the nearest integer, ties to even, for any x.
+inline float rint_(float x) {
+    const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF), big = 0x1p23f;
+    const float whole = magnitude < big ? (magnitude + big) - big : magnitude;
+    return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
+}
+
+inline float maximum(float a, float b) { return a != a ? a : a > b ? a : b; }
+inline float minimum(float a, float b) { return a != a ? a : a < b ? a : b; }
+
+// To a mantissa of 10 bits, ties to even; NaN and infinity as they are.
+inline float to_tf32(float x) {
+    const uint32_t word = bits_of(x);
+    const uint32_t rounded = (word + 0xFFF + ((word >> 13) & 1)) & 0xFFFFE000;
+    return (word & 0x7F800000) == 0x7F800000 ? x : float_of(rounded);
+}
+
+// Reads n elements, `stride` bytes apart, of any type but RAW8.
+template <class T, class F>
+inline void read_as(float* to, const char* from, i64 stride, int n, F convert) {
+    if (stride == i64(sizeof(T))) {
+        EACH to[i] = convert(get<T>(from + i * sizeof(T)));
+    } else if (stride == 0) {
+        const float value = convert(get<T>(from));
+        EACH to[i] = value;
+    } else if (sizeof(T) == 2 && stride == 4 && n > 1) {  // one half of words; the last one alone, not beyond the end
+        const int most = n - 1;
+        _Pragma("GCC ivdep") for (int i = 0; i < most; ++i) to[i] = convert(T(get<uint32_t>(from + i * 4)));
+        to[most] = convert(get<T>(from + most * i64(4)));
+    } else {
+        for (int i = 0; i < n; ++i) to[i] = convert(get<T>(from + i * stride));
+    }
+}
+
+inline void read(int type, float* to, const char* from, i64 stride, int n) {
+    switch (type) {
+        case F32: return read_as<float>(to, from, stride, n, [](float x) { return x; });
+        case BF16: return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float_of(uint32_t(x) << 16); });
+        case F16: return read_as<uint16_t>(to, from, stride, n, half_to_float);
+        case U8: case PRED: return read_as<uint8_t>(to, from, stride, n, [](uint8_t x) { return float(x); });
+        case S8: return read_as<int8_t>(to, from, stride, n, [](int8_t x) { return float(x); });
+        case U16: return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float(x); });
+        case S16: return read_as<int16_t>(to, from, stride, n, [](int16_t x) { return float(x); });
+        case U32: return read_as<uint32_t>(to, from, stride, n, [](uint32_t x) { return float(x); });
+        case S32: return read_as<int32_t>(to, from, stride, n, [](int32_t x) { return float(x); });
+        default: {
+            const float* table = small_floats[type - SMALL_FLOAT]->read;
+            for (int i = 0; i < n; ++i) to[i] = table[uint8_t(from[i * stride])];
+        }
+    }
+}
+
+template <class T, class F>
+inline void write_as(char* to, i64 stride, const float* from, int n, F convert) {
+    if (stride == i64(sizeof(T))) {
+        EACH put<T>(to + i * sizeof(T), convert(from[i]));
+    } else if (sizeof(T) == 2 && stride == 4 && n > 1) {
+        const int most = n - 1;
+        _Pragma("GCC ivdep") for (int i = 0; i < most; ++i) {
+            const uint32_t kept = get<uint32_t>(to + i * 4) & 0xFFFF0000;
+            put<uint32_t>(to + i * 4, kept | uint16_t(convert(from[i])));
+        }
+        put<T>(to + most * i64(4), convert(from[most]));
+    } else {
+        for (int i = 0; i < n; ++i) put<T>(to + i * stride, convert(from[i]));
+    }
+}
+
+// To the nearest integer, ties to even, saturating; NaN gives 0. All of the type's bounds are exact in f32.
+template <class T>
+inline T narrow(float x) {
+    const float low = sizeof(T) == 1 ? (T(-1) < 0 ? -128.f : 0.f) : (T(-1) < 0 ? -32768.f : 0.f);
+    const float high = sizeof(T) == 1 ? (T(-1) < 0 ? 127.f : 255.f) : (T(-1) < 0 ? 32767.f : 65535.f);
+    const float number = x != x ? 0.f : x;
+    const float inside = number < low ? low : number > high ? high : number;
+    const float magic = 12582912.f;  // 1.5 * 2^23: the sum's last bits are the integer
+    return T(int32_t(bits_of(inside + magic)) - int32_t(bits_of(magic)));
+}
+
+inline int32_t to_s32(float x) {
+    const float number = x != x ? 0.f : rint_(x);
+    const float inside = number < -0x1p31f ? -0x1p31f : number >= 0x1p31f ? 0.f : number;
+    return number >= 0x1p31f ? INT32_MAX : int32_t(inside);
+}
+
+inline uint32_t to_u32(float x) {
+    const float number = x != x ? 0.f : rint_(x);
+    const float inside = number < 0.f || number >= 0x1p32f ? 0.f : number;
+    return number >= 0x1p32f ? UINT32_MAX : uint32_t(i64(inside));
+}
+
+// Writes n elements, `stride` bytes apart, of any type but RAW8.
+inline void write(int type, char* to, i64 stride, const float* from, int n) {
+    switch (type) {
+        case F32: return write_as<float>(to, stride, from, n, [](float x) { return x; });
+        case BF16: return write_as<uint16_t>(to, stride, from, n, float_to_bfloat);
+        case F16: return write_as<uint16_t>(to, stride, from, n, float_to_half);
+        case U8: return write_as<uint8_t>(to, stride, from, n, narrow<uint8_t>);
+        case S8: return write_as<int8_t>(to, stride, from, n, narrow<int8_t>);
+        case U16: return write_as<uint16_t>(to, stride, from, n, narrow<uint16_t>);
+        case S16: return write_as<int16_t>(to, stride, from, n, narrow<int16_t>);
+        case U32: return write_as<uint32_t>(to, stride, from, n, to_u32);
+        case S32: return write_as<int32_t>(to, stride, from, n, to_s32);
+        case PRED: return write_as<uint8_t>(to, stride, from, n, [](float x) { return uint8_t(!(x == 0.f)); });
+        default: {
+            const Tables& tables = *small_floats[type - SMALL_FLOAT];
+            for (int i = 0; i < n; ++i) {
+                const uint32_t word = bits_of(from[i]);
+                to[i * stride] = char(((word & 0xFFFF) ? tables.inexact : tables.exact)[word >> 16]);
+            }
+        }
+    }
+}
+
+// 2^n for n in [-126, 127].
+inline float power_of_two(int n) { return float_of(uint32_t(n + 127) << 23); }
+
+// e^x within 1.5 ulp, subnormal results included.
+inline float exp_(float x) {
+    const float top = 88.8f, bottom = -104.f;
+    const float inside = x > top ? top : x < bottom ? bottom : x;
+    const float magic = 12582912.f;
+    const float shifted = inside * 1.44269504088896341f + magic;
+    const int n = int32_t(bits_of(shifted)) - int32_t(bits_of(magic));
+    const float whole = shifted - magic;
+    const float r = (inside - whole * 0.693359375f) - whole * -2.12194440e-4f;
+    // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2, a minimax fit
+    float p = 0.00019916029f * r + 0.00139473216f;
+    p = p * r + 0.00833326951f;
+    p = p * r + 0.0416662507f;
+    p = p * r + 0.166666672f;
+    p = p * r + 0.5f;
+    const float y = (p * (r * r) + r) + 1.f;
+    const int half = n >> 1;
+    const float result = y * power_of_two(half) * power_of_two(n - half);
+    return x != x ? x : result;
+}
+
+// tanh within 2 ulp.
+inline float tanh_(float x) {
+    const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF), s = x * x;
+    // (tanh(r) - r) / r^3 in s = r^2 for r <= 0.625, a minimax fit
+    float p = 0.00214750739f * s + -0.00818263926f;
+    p = p * s + 0.0217029508f;
+    p = p * s + -0.0539472029f;
+    p = p * s + 0.13333210349f;
+    p = p * s + -0.333333313f;
+    const float small = x + x * (s * p);
+    const float clipped = magnitude > 10.f ? 10.f : magnitude;
+    const float large = 1.f - 2.f / (exp_(clipped * 2.f) + 1.f);
+    const float signed_large = float_of(bits_of(large) | (bits_of(x) & 0x80000000));
+    return x != x ? x : magnitude < 0.625f ? small : signed_large;
+}
+
+inline float sigmoid_(float x) { return 1.f / (exp_(-x) + 1.f); }
+
+// The rational function of ir/isa/functions.py, operation by operation.
+inline float erf_(float x) {
+    const float clipped = x < -4.f ? -4.f : x > 4.f ? 4.f : x;
+    const float s = clipped * clipped;
+    float p = s * -2.72614225801306e-10f;
+    p = (p + 2.77068142495902e-08f) * s;
+    p = (p + -2.10102402082508e-06f) * s;
+    p = (p + -5.69250639462346e-05f) * s;
+    p = (p + -7.34990630326855e-04f) * s;
+    p = (p + -2.95459980854025e-03f) * s;
+    p = (p + -1.60960333262415e-02f) * clipped;
+    float q = s * -1.45660718464996e-05f;
+    q = (q + -2.13374055278905e-04f) * s;
+    q = (q + -1.68282697438203e-03f) * s;
+    q = (q + -7.37332916720468e-03f) * s;
+    return p / (q + -1.42647390514189e-02f);
+}
+
+inline float factor(float x) { return maximum(x, -3.4e38f); }  // stands in for -inf as a factor of 0
+
+inline float gelu_(float x) { return ((erf_(x * 0.70710678118654752f) + 1.f) * factor(x)) * 0.5f; }
+
+inline float gelu_tanh_(float x) {
+    const float inner = ((x * x) * 0.044715f + 1.f) * x * 0.7978845608028654f;
+    return ((tanh_(inner) + 1.f) * factor(x)) * 0.5f;
+}
+
+// d = x op y for all elements; y is one element for all where `one`.
+template <class F>
+inline void each2(float* d, const float* a, const float* b, bool one_a, bool one_b, int n, F f) {
+    if (one_b) {
+        const float y = *b;
+        EACH d[i] = f(a[i], y);
+    } else if (one_a) {
+        const float x = *a;
+        EACH d[i] = f(x, b[i]);
+    } else {
+        EACH d[i] = f(a[i], b[i]);
+    }
+}
+
+template <class F>
+inline void each1(float* d, const float* a, int n, F f) {
+    EACH d[i] = f(a[i]);
+}
+
+inline void arithmetic(Step step, float* d, const float* a, const float* b, bool one_a, bool one_b, int n) {
+#define TWO(NAME, VALUE) \
+    case NAME: return each2(d, a, b, one_a, one_b, n, [](float x, float y) { return VALUE; });
+    switch (step) {
+        TWO(ADD, x + y)
+        TWO(SUBTRACT, x - y)
+        TWO(MULTIPLY_, x * y)
+        TWO(DIVIDE, x / y)
+        TWO(MAX, maximum(x, y))
+        TWO(MIN, minimum(x, y))
+        TWO(EQUAL, x == y ? 1.f : 0.f)
+        TWO(NOT_EQUAL, x == y ? 0.f : 1.f)
+        TWO(GREATER_EQUAL, x >= y ? 1.f : 0.f)
+        TWO(GREATER, x > y ? 1.f : 0.f)
+        TWO(LESS_EQUAL, x <= y ? 1.f : 0.f)
+        TWO(LESS, x < y ? 1.f : 0.f)
+        default: return;
+    }
+#undef TWO
+}
+
+inline void function(Step step, float* d, const float* a, int n) {
+#define ONE(NAME, VALUE) \
+    case NAME: return each1(d, a, n, [](float x) { return VALUE; });
+    switch (step) {
+        ONE(ABS, float_of(bits_of(x) & 0x7FFFFFFF))
+        ONE(NEGATE, float_of(bits_of(x) ^ 0x80000000))
+        ONE(SQUARE, x * x)
+        ONE(RELU, maximum(x, 0.f))
+        ONE(SQRT, std::sqrt(x))
+        ONE(RSQRT, 1.f / std::sqrt(x))
+        ONE(RECIPROCAL, 1.f / x)
+        ONE(SIGN, x > 0.f ? 1.f : x < 0.f ? -1.f : x)
+        ONE(EXP, exp_(x))
+        ONE(TANH, tanh_(x))
+        ONE(SIGMOID, sigmoid_(x))
+        ONE(ERF, erf_(x))
+        ONE(GELU, gelu_(x))
+        ONE(GELU_TANH, gelu_tanh_(x))
+        ONE(SILU, sigmoid_(x) * factor(x))
+        ONE(ROUND_EVEN, rint_(x))
+        default: return;
+    }
+#undef ONE
+}
+
+// The sum that NumPy's pairwise summation gives.
+inline float pairwise(const float* x, i64 n) {
+    if (n < 8) {
+        float total = -0.f;
+        for (i64 i = 0; i < n; ++i) total += x[i];
+        return total;
+    }
+    if (n <= 128) {
+        float r[8];
+        for (int j = 0; j < 8; ++j) r[j] = x[j];
+        i64 i = 8;
+        for (; i < n - n % 8; i += 8)
+            for (int j = 0; j < 8; ++j) r[j] += x[i + j];
+        float total = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+        for (; i < n; ++i) total += x[i];
+        return total;
+    }
+    i64 half = n / 2;
+    half -= half % 8;
+    return pairwise(x, half) + pairwise(x + half, n - half);
+}
+
+}  // namespace
+}  // namespace LEVEL

@@ -1,0 +1,180 @@
+// Chains of f32 operations on elements: read, compute in blocks that stay in the nearest cache, write.
+#include "level.h"
+#include "level_elements.h"
+
+namespace LEVEL {
+namespace {
+
+// A piece of work: `count` stretches of `length` elements, one after the other in the buffers. All operands' addresses.
+struct Stretches {
+    int count, length;
+    char* (*at)[MAX_OPERANDS];
+};
+
+bool is_plain(const Item& item, int operand, const Stretches& s) {
+    const Nest& nest = item.nest;
+    return item.operands[operand].type == F32 && s.count == 1 && nest.stride[operand][nest.ndims - 1] == 4;
+}
+
+// The elements of an operand as f32: where they are, or in `buffer`; `one` where all are the same.
+const float* fetch(const Item& item, int operand, const Stretches& s, float* buffer, bool& one) {
+    const Nest& nest = item.nest;
+    const i64 stride = nest.stride[operand][nest.ndims - 1];
+    one = s.count == 1 && stride == 0;
+    if (is_plain(item, operand, s)) return reinterpret_cast<const float*>(s.at[0][operand]);
+    const int type = int(item.operands[operand].type);
+    if (one) {
+        read(type, buffer, s.at[0][operand], 0, 1);
+        return buffer;
+    }
+    for (int k = 0; k < s.count; ++k) read(type, buffer + k * s.length, s.at[k][operand], stride, s.length);
+    return buffer;
+}
+
+// Carries out the chain and leaves the result in `to`; first source is operand `source`.
+void chain(const Item& item, int source, const Stretches& s, float* to, Workspace& w) {
+    const int n = s.count * s.length;
+    bool one = false;
+    const float* value = fetch(item, source, s, w.a, one);
+    if (one && !item.operations.empty() && item.operations[0].step < FIRST_UNARY) {
+        // stays one element until an operation spreads it
+    } else if (one) {
+        const float same = *value;
+        EACH w.a[i] = same;
+        value = w.a;
+        one = false;
+    }
+    if (item.operations.empty()) {
+        if (value != to) std::memcpy(to, value, n * sizeof(float));
+        return;
+    }
+    for (size_t k = 0; k < item.operations.size(); ++k) {
+        const Operation& operation = item.operations[k];
+        float* target = k + 1 == item.operations.size() ? to : w.a;
+        if (operation.step >= FIRST_UNARY) {
+            function(operation.step, target, value, n);
+        } else {
+            bool one_other = operation.operand < 0;
+            const float* other = one_other ? &operation.value : fetch(item, operation.operand, s, w.b, one_other);
+            if (one && one_other) {
+                const float same = *value;
+                EACH w.a[i] = same;
+                value = w.a;
+                one = false;
+            }
+            if (operation.reverse)
+                arithmetic(operation.step, target, other, value, one_other, one, n);
+            else
+                arithmetic(operation.step, target, value, other, one, one_other, n);
+        }
+        value = target;
+        one = false;
+    }
+}
+
+// Calls f(stretches) for all elements of rows [first, last): several short rows or parts of a long one at a time.
+template <class F>
+void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
+    const Nest& nest = item.nest;
+    const int operands = int(item.operands.size());
+    char* at[BLOCK / 2][MAX_OPERANDS];
+    Rows rows(nest, operands, start, first);
+    const i64 together = nest.inner * 2 > BLOCK ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
+    for (i64 row = first; row < last;) {
+        const i64 count = last - row < together ? last - row : together;
+        for (i64 k = 0; k < count; ++k, rows.next())
+            for (int o = 0; o < operands; ++o) at[k][o] = rows.at[o];
+        row += count;
+        if (count > 1) {
+            f(Stretches{int(count), int(nest.inner), at});
+            continue;
+        }
+        for (i64 done = 0; done < nest.inner; done += BLOCK) {
+            const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
+            f(Stretches{1, int(length), at});
+            for (int o = 0; o < operands; ++o) at[0][o] += rows.step(o) * length;
+        }
+    }
+}
+
+}  // namespace
+
+// Operands: result, first source, others. Rows of the nest.
+void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    const int type = int(item.operands[0].type);
+    blocks(item, start, first, last, [&](const Stretches& s) {
+        if (is_plain(item, 0, s)) return chain(item, 1, s, reinterpret_cast<float*>(s.at[0][0]), w);
+        const i64 stride = item.nest.stride[0][item.nest.ndims - 1];
+        bool one = false;
+        const float* value = w.a;
+        if (item.operations.empty() && is_plain(item, 1, s)) value = fetch(item, 1, s, w.a, one);
+        else chain(item, 1, s, w.a, w);
+        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
+    });
+}
+
+// As map; the last operand gets each partition's sum. Units are partitions: params[0] rows of the nest each.
+void accumulate(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    const int type = int(item.operands[0].type), total = int(item.operands.size()) - 1;
+    const i64 stride = item.nest.stride[0][item.nest.ndims - 1], each = item.params[0];
+    for (i64 lane = first; lane < last; ++lane) {
+        float* value = w.row;
+        char* sum = nullptr;
+        blocks(item, start, lane * each, (lane + 1) * each, [&](const Stretches& s) {
+            if (!sum) sum = s.at[0][total];
+            chain(item, 1, s, value, w);
+            for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
+            value += s.count * s.length;
+        });
+        put<float>(sum, 0.f + pairwise(w.row, value - w.row));
+    }
+}
+
+// Operands: result, source; the nest has the outer dims (its last one counts, too), `inside` those that are reduced.
+// The one operation is add, max or min; params[0] tells whether the result is negated.
+void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    const Nest &nest = item.nest, &inside = item.inside;
+    const int type = int(item.operands[1].type);
+    const i64 n = inside.rows * inside.inner, stride = inside.stride[0][inside.ndims - 1];
+    const Step step = item.operations[0].step;
+    Rows rows(nest, 2, start, first / nest.inner);
+    i64 at = first % nest.inner;
+    for (i64 unit = first; unit < last; ++unit) {
+        char* source = rows.at[1] + at * rows.step(1);
+        const float* values = w.row;
+        if (inside.rows == 1 && type == F32 && stride == 4) {
+            values = reinterpret_cast<const float*>(source);
+        } else {
+            Rows parts(inside, 1, &source, 0);
+            for (i64 part = 0; part < inside.rows; ++part, parts.next())
+                read(type, w.row + part * inside.inner, parts.at[0], stride, int(inside.inner));
+        }
+        float total;
+        if (step == ADD) {
+            total = 0.f + pairwise(values, n);
+        } else {
+            float best[16];
+            const i64 lanes = n < 16 ? n : 16;
+            for (i64 j = 0; j < lanes; ++j) best[j] = values[j];
+            i64 i = lanes;
+            if (step == MAX) {
+                for (; i + 16 <= n; i += 16)
+                    for (int j = 0; j < 16; ++j) best[j] = maximum(best[j], values[i + j]);
+                total = best[0];
+                for (i64 j = 1; j < lanes; ++j) total = maximum(total, best[j]);
+                for (; i < n; ++i) total = maximum(total, values[i]);
+            } else {
+                for (; i + 16 <= n; i += 16)
+                    for (int j = 0; j < 16; ++j) best[j] = minimum(best[j], values[i + j]);
+                total = best[0];
+                for (i64 j = 1; j < lanes; ++j) total = minimum(total, best[j]);
+                for (; i < n; ++i) total = minimum(total, values[i]);
+            }
+        }
+        if (item.params[0]) total = -total;
+        write(int(item.operands[0].type), rows.at[0] + at * rows.step(0), 0, &total, 1);
+        if (++at == nest.inner) at = 0, rows.next();
+    }
+}
+
+}  // namespace LEVEL

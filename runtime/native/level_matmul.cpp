@@ -1,0 +1,240 @@
+// TensorE: each element of a product is one chain of fused multiply-adds over the depth, from 0 up, which is then stored
+// or added to what PSUM has. Neither tiling nor threads nor the processor change that order.
+#include "level.h"
+#include "level_elements.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace LEVEL {
+namespace {
+
+#if defined(__AVX512F__)
+const int LANES = 16, MOST_ROWS = 12;
+typedef __m512 V;
+inline V load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
+inline V zero() { return _mm512_setzero_ps(); }
+inline V fused(float a, V b, V c) { return _mm512_fmadd_ps(_mm512_set1_ps(a), b, c); }
+inline V sum(V a, V b) { return _mm512_add_ps(a, b); }
+#elif defined(__AVX2__) && defined(__FMA__)
+const int LANES = 8, MOST_ROWS = 6;
+typedef __m256 V;
+inline V load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
+inline V zero() { return _mm256_setzero_ps(); }
+inline V fused(float a, V b, V c) { return _mm256_fmadd_ps(_mm256_set1_ps(a), b, c); }
+inline V sum(V a, V b) { return _mm256_add_ps(a, b); }
+#else
+const int LANES = 4, MOST_ROWS = 6;
+struct V {
+    float x[LANES];
+};
+inline V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
+inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
+inline V zero() { return V{}; }
+inline V fused(float a, V b, V c) { for (int i = 0; i < LANES; ++i) c.x[i] = std::fma(a, b.x[i], c.x[i]); return c; }
+inline V sum(V a, V b) { for (int i = 0; i < LANES; ++i) a.x[i] += b.x[i]; return a; }
+#endif
+
+const int VECTORS = 2, WIDTH = VECTORS * LANES;  // columns of a panel
+
+// Columns [first, last) of one lane of an operand, whose free dims are `free`.
+void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last, float* to, float* whole) {
+    const i64 stride = free.stride[0][free.ndims - 1];
+    if (free.rows == 1) return read(type, to, lane + first * stride, stride, int(last - first));
+    char* start = const_cast<char*>(lane);
+    Rows rows(free, 1, &start, 0);
+    for (i64 row = 0; row < free.rows; ++row, rows.next())
+        read(type, whole + row * free.inner, rows.at[0], stride, int(free.inner));
+    std::memcpy(to, whole + first, (last - first) * sizeof(float));
+}
+
+// `rows` rows of the result, WIDTH columns of which `columns` are wanted.
+template <int ROWS>
+void tile(const float* a, const float* b, i64 depth, char* out, i64 pitch, const i64* places, int columns, bool add) {
+    V total[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v) total[r][v] = zero();
+    for (i64 k = 0; k < depth; ++k, a += MOST_ROWS, b += WIDTH) {
+        V x[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) x[v] = load(b + v * LANES);
+        for (int r = 0; r < ROWS; ++r)
+            for (int v = 0; v < VECTORS; ++v) total[r][v] = fused(a[r], x[v], total[r][v]);
+    }
+    for (int r = 0; r < ROWS; ++r, out += pitch) {
+        float* row = reinterpret_cast<float*>(out);
+        if (!places && columns == WIDTH) {
+            for (int v = 0; v < VECTORS; ++v)
+                store(row + v * LANES, add ? sum(load(row + v * LANES), total[r][v]) : total[r][v]);
+            continue;
+        }
+        float values[WIDTH];
+        for (int v = 0; v < VECTORS; ++v) store(values + v * LANES, total[r][v]);
+        for (int c = 0; c < columns; ++c) {
+            char* at = out + (places ? places[c] : c * i64(4));
+            put<float>(at, add ? get<float>(at) + values[c] : values[c]);
+        }
+    }
+}
+
+template <int ROWS>
+void tile_of(int rows, const float* a, const float* b, i64 depth, char* out, i64 pitch, const i64* places, int columns,
+             bool add) {
+    if constexpr (ROWS > 1)
+        if (rows < ROWS) return tile_of<ROWS - 1>(rows, a, b, depth, out, pitch, places, columns, add);
+    tile<ROWS>(a, b, depth, out, pitch, places, columns, add);
+}
+
+// to[m, k] = from[k, m] + 0; adds 0 * x of all x to `check`, which so becomes NaN when one is not finite.
+void flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i64 rows, float& check) {
+    i64 k = 0;
+#if defined(__AVX2__)
+    __m256 seen = _mm256_setzero_ps();
+    const __m256 none = _mm256_setzero_ps();
+    for (; k + 8 <= depth; k += 8) {
+        i64 m = 0;
+        for (; m + 8 <= rows; m += 8) {
+            __m256 r[8], t[8];
+            for (int i = 0; i < 8; ++i) {
+                r[i] = _mm256_add_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(from + (k + i) * from_pitch) + m), none);
+                seen = _mm256_add_ps(seen, _mm256_mul_ps(r[i], none));
+            }
+            for (int i = 0; i < 8; i += 2) {
+                t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+                t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+            }
+            for (int i = 0; i < 8; i += 4) {
+                r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+                r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+                r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+                r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+            }
+            for (int i = 0; i < 4; ++i) {
+                float* low = reinterpret_cast<float*>(to + (m + i) * to_pitch) + k;
+                float* high = reinterpret_cast<float*>(to + (m + i + 4) * to_pitch) + k;
+                _mm256_storeu_ps(low, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+                _mm256_storeu_ps(high, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+            }
+        }
+        for (; m < rows; ++m)
+            for (i64 i = k; i < k + 8; ++i) {
+                const float x = get<float>(from + i * from_pitch + m * 4) + 0.f;
+                check += x * 0.f;
+                put<float>(to + m * to_pitch + i * 4, x);
+            }
+    }
+    float parts[8];
+    _mm256_storeu_ps(parts, seen);
+    for (float part : parts) check += part;
+#endif
+    for (; k < depth; ++k)
+        for (i64 m = 0; m < rows; ++m) {
+            const float x = get<float>(from + k * from_pitch + m * 4) + 0.f;
+            check += x * 0.f;
+            put<float>(to + m * to_pitch + k * 4, x);
+        }
+}
+
+i64 lane_pitch(const Operand& operand) { return operand.stride[0]; }
+
+bool is_dense(const Nest& free, i64 type) {
+    return type == F32 && free.rows == 1 && (free.stride[0][free.ndims - 1] == 4 || free.inner == 1);
+}
+
+}  // namespace
+
+// Reads the stationary tile out of SBUF, which something is about to write.
+void settle(Weights& w) {
+    const Operand& x = w.item->operands[0];
+    float whole[512];
+    for (i64 k = 0; k < w.depth; ++k)
+        read_lane(w.item->inside, int(x.type), w.source + k * lane_pitch(x), 0, w.rows, w.dense + k * w.rows, whole);
+    w.pending = false;
+}
+
+// The product with the identity matrix, as a transpose; false when a value that is not finite makes it something else.
+bool transposed(const Item& item, const Weights& w, char* out) {
+    if (!item.columns.empty()) return false;
+    const i64 pitch = lane_pitch(item.operands[0]);
+    float check = 0.f;
+    if (w.pending)
+        flip(w.source, lane_pitch(w.item->operands[0]), out, pitch, w.depth, w.rows, check);
+    else
+        flip(reinterpret_cast<const char*>(w.dense), w.rows * 4, out, pitch, w.depth, w.rows, check);
+    return check == 0.f;
+}
+
+// Whether the moving tile, which has as many columns as lanes, is the identity matrix.
+bool is_identity(const Item& item, const char* moving, Workspace& w) {
+    const Operand& x = item.operands[1];
+    const i64 n = x.lanes;
+    float whole[512];
+    for (i64 k = 0; k < n; ++k) {
+        read_lane(item.inside, int(x.type), moving + k * lane_pitch(x), 0, n, w.a, whole);
+        if (w.a[k] != 1.f) return false;
+        for (i64 m = 0; m < n; ++m)
+            if (m != k && w.a[m] != 0.f) return false;
+    }
+    return true;
+}
+
+// Lays the stationary tile out as `multiply` reads it: panels of MOST_ROWS rows of the result.
+void pack(Weights& w, bool tf32) {
+    if (w.packed == 1 + tf32) return;
+    const bool direct = w.pending && is_dense(w.item->inside, w.item->operands[0].type);
+    if (w.pending && !direct) settle(w);
+    const char* from = direct ? w.source : reinterpret_cast<const char*>(w.dense);
+    const i64 pitch = direct ? lane_pitch(w.item->operands[0]) : w.rows * 4;
+    for (i64 k = 0; k < w.depth; ++k) {
+        const float* row = reinterpret_cast<const float*>(from + k * pitch);
+        float* to = w.panels + k * MOST_ROWS;
+        for (i64 m = 0; m < w.rows; m += MOST_ROWS, to += w.depth * MOST_ROWS) {
+            const i64 n = w.rows - m < MOST_ROWS ? w.rows - m : MOST_ROWS;
+            if (n == MOST_ROWS) std::memcpy(to, row + m, sizeof(float) * MOST_ROWS);
+            else std::memcpy(to, row + m, sizeof(float) * n);
+            if (tf32)
+                for (i64 i = 0; i < n; ++i) to[i] = to_tf32(to[i]);
+        }
+    }
+    w.packed = 1 + tf32;
+}
+
+// Units [first, last) of UNIT columns each. params: accumulate, tf32.
+void multiply(const Item& item, const Weights& weights, char* out, const char* moving, i64 first, i64 last, Workspace& w) {
+    const Operand& x = item.operands[1];
+    const i64 depth = weights.depth, pitch = lane_pitch(item.operands[0]);
+    const i64 all = item.inside.rows * item.inside.inner;
+    const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
+    for (i64 column = first * UNIT; column < all && column < last * UNIT; column += UNIT) {
+        const i64 end = column + UNIT < all ? column + UNIT : all;
+        const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32;
+        for (i64 k = 0; k < depth; ++k) {
+            const char* lane = moving + k * lane_pitch(x);
+            const float* row = w.a;
+            if (dense) {
+                row = reinterpret_cast<const float*>(lane) + column;
+            } else {
+                read_lane(item.inside, int(x.type), lane, column, end, w.a, w.row);
+                for (i64 c = end - column; c < UNIT; ++c) w.a[c] = 0.f;
+                if (tf32)
+                    for (i64 c = 0; c < UNIT; ++c) w.a[c] = to_tf32(w.a[c]);
+            }
+            for (i64 p = 0; p < UNIT / WIDTH; ++p)
+                std::memcpy(w.panel + (p * depth + k) * WIDTH, row + p * WIDTH, sizeof(float) * WIDTH);
+        }
+        for (i64 from = column; from < end; from += WIDTH) {
+            const float* b = w.panel + (from - column) * depth;
+            const int columns = int(end - from < WIDTH ? end - from : WIDTH);
+            const i64* places = item.columns.empty() ? nullptr : item.columns.data() + from;
+            for (i64 m = 0; m < weights.rows; m += MOST_ROWS) {
+                const int rows = int(weights.rows - m < MOST_ROWS ? weights.rows - m : MOST_ROWS);
+                char* at = out + m * pitch + (places ? 0 : from * 4);
+                tile_of<MOST_ROWS>(rows, weights.panels + m * depth, b, depth, at, pitch, places, columns, add);
+            }
+        }
+    }
+}
+
+}  // namespace LEVEL

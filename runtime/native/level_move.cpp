@@ -1,0 +1,217 @@
+// Bits moved, selected and combined, and exact integers.
+#include "level.h"
+#include "level_elements.h"
+
+namespace LEVEL {
+namespace {
+
+template <class T>
+void copy_row(char* to, i64 to_stride, const char* from, i64 from_stride, i64 n) {
+    if (from_stride == 0) {
+        const T value = get<T>(from);
+        if (to_stride == i64(sizeof(T)))
+            for (i64 i = 0; i < n; ++i) put<T>(to + i * sizeof(T), value);
+        else
+            for (i64 i = 0; i < n; ++i) put<T>(to + i * to_stride, value);
+        return;
+    }
+    if (to_stride == i64(sizeof(T))) {
+        _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) put<T>(to + i * sizeof(T), get<T>(from + i * from_stride));
+        return;
+    }
+    _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) put<T>(to + i * to_stride, get<T>(from + i * from_stride));
+}
+
+template <class P, class D>
+void select_row(char* to, i64 to_stride, const char* by, i64 by_stride, const char* from, i64 stride, i64 n, bool zero) {
+    if (to_stride == i64(sizeof(D)) && by_stride == i64(sizeof(P)) && stride == i64(sizeof(D))) {
+        _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) {
+            const D kept = get<D>(to + i * sizeof(D)), taken = get<D>(from + i * sizeof(D));
+            put<D>(to + i * sizeof(D), (get<P>(by + i * sizeof(P)) == 0) == zero ? taken : kept);
+        }
+        return;
+    }
+    for (i64 i = 0; i < n; ++i)
+        if ((get<P>(by + i * by_stride) == 0) == zero) put<D>(to + i * to_stride, get<D>(from + i * stride));
+}
+
+template <class P>
+void select_of(int size, char* to, i64 ts, const char* by, i64 bs, const char* from, i64 fs, i64 n, bool zero) {
+    if (size == 1) return select_row<P, uint8_t>(to, ts, by, bs, from, fs, n, zero);
+    if (size == 2) return select_row<P, uint16_t>(to, ts, by, bs, from, fs, n, zero);
+    return select_row<P, uint32_t>(to, ts, by, bs, from, fs, n, zero);
+}
+
+template <class T>
+void widen(i64* to, const char* from, i64 stride, i64 n) {
+    for (i64 i = 0; i < n; ++i) to[i] = i64(get<T>(from + i * stride));
+}
+
+void read_integers(int type, i64* to, const char* from, i64 stride, i64 n) {
+    switch (type) {
+        case S8: return widen<int8_t>(to, from, stride, n);
+        case U16: return widen<uint16_t>(to, from, stride, n);
+        case S16: return widen<int16_t>(to, from, stride, n);
+        case U32: return widen<uint32_t>(to, from, stride, n);
+        case S32: return widen<int32_t>(to, from, stride, n);
+        default: return widen<uint8_t>(to, from, stride, n);
+    }
+}
+
+template <class T>
+void cut(char* to, i64 stride, const i64* from, i64 n) {
+    for (i64 i = 0; i < n; ++i) put<T>(to + i * stride, T(from[i]));
+}
+
+void write_integers(int size, char* to, i64 stride, const i64* from, i64 n) {
+    if (size == 1) return cut<uint8_t>(to, stride, from, n);
+    if (size == 2) return cut<uint16_t>(to, stride, from, n);
+    return cut<uint32_t>(to, stride, from, n);
+}
+
+// Values as elements of an integer type hold them: wrapped, sign or zeros in front.
+void wrap(int type, i64* x, i64 n) {
+    switch (type) {
+        case S8: EACH x[i] = int8_t(x[i]); return;
+        case U16: EACH x[i] = uint16_t(x[i]); return;
+        case S16: EACH x[i] = int16_t(x[i]); return;
+        case U32: EACH x[i] = uint32_t(x[i]); return;
+        case S32: EACH x[i] = int32_t(x[i]); return;
+        default: EACH x[i] = uint8_t(x[i]); return;
+    }
+}
+
+// HLO's rules: x / 0 has all bits set, x % 0 is x, shifts by the width or more move all bits out.
+void combine(Step step, int type, i64* a, const i64* b, i64 n) {
+    const i64 width = size_of(type) * 8, mask = (i64(1) << width) - 1;
+#define OP(NAME, VALUE) \
+    case NAME: \
+        for (i64 i = 0; i < n; ++i) { const i64 x = a[i], y = b[i]; a[i] = VALUE; } \
+        return;
+    switch (step) {
+        OP(ADD, x + y)
+        OP(SUBTRACT, x - y)
+        OP(MULTIPLY_, i64(uint64_t(x) * uint64_t(y)))
+        OP(DIVIDE, y == 0 ? -1 : x / y)
+        OP(REMAINDER, y == 0 ? x : x % y)
+        OP(MAX, x > y ? x : y)
+        OP(MIN, x < y ? x : y)
+        OP(AND, x & y)
+        OP(OR, x | y)
+        OP(XOR, x ^ y)
+        OP(SHIFT_LEFT, (y & mask) < width ? i64(uint64_t(x) << (y & mask)) : 0)
+        OP(SHIFT_RIGHT, (y & mask) < width ? (x & mask) >> (y & mask) : 0)
+        OP(SHIFT_RIGHT_ARITHMETIC, (i64(uint64_t(x) << (64 - width)) >> (64 - width)) >>
+            ((y & mask) < width ? (y & mask) : width - 1))
+        OP(MULTIPLY_HIGH, i64((uint64_t(x) * uint64_t(y)) >> width))
+        OP(EQUAL, x == y)
+        OP(NOT_EQUAL, x != y)
+        OP(GREATER_EQUAL, x >= y)
+        OP(GREATER, x > y)
+        OP(LESS_EQUAL, x <= y)
+        OP(LESS, x < y)
+        default: return;
+    }
+#undef OP
+}
+
+}  // namespace
+
+// Operand 0 of the nest gets the bits of operand 1, rows [first, last).
+void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64 last) {
+    char* const start[] = {to, const_cast<char*>(from)};
+    Rows rows(nest, 2, start, first);
+    const i64 n = nest.inner, ts = rows.step(0), fs = rows.step(1);
+    for (i64 row = first; row < last; ++row, rows.next()) {
+        if (ts == size && fs == size) {
+            std::memmove(rows.at[0], rows.at[1], n * size);
+            continue;
+        }
+        switch (size) {
+            case 1: copy_row<uint8_t>(rows.at[0], ts, rows.at[1], fs, n); break;
+            case 2: copy_row<uint16_t>(rows.at[0], ts, rows.at[1], fs, n); break;
+            case 4: copy_row<uint32_t>(rows.at[0], ts, rows.at[1], fs, n); break;
+            default: copy_row<uint64_t>(rows.at[0], ts, rows.at[1], fs, n); break;
+        }
+    }
+}
+
+// Operands: result, predicate, source. params[0]: taken where the predicate is 0.
+void select(const Item& item, char* const* start, i64 first, i64 last, Workspace&) {
+    const int size = size_of(int(item.operands[0].type)), by = size_of(int(item.operands[1].type));
+    const bool zero = item.params[0] != 0;
+    Rows rows(item.nest, 3, start, first);
+    const i64 n = item.nest.inner, s0 = rows.step(0), s1 = rows.step(1), s2 = rows.step(2);
+    for (i64 row = first; row < last; ++row, rows.next()) {
+        char *y = rows.at[0], *p = rows.at[1], *x = rows.at[2];
+        if (by == 1) select_of<uint8_t>(size, y, s0, p, s1, x, s2, n, zero);
+        else if (by == 2) select_of<uint16_t>(size, y, s0, p, s1, x, s2, n, zero);
+        else select_of<uint32_t>(size, y, s0, p, s1, x, s2, n, zero);
+    }
+}
+
+namespace {
+
+// Calls f(rows, offset within the row, length) for blocks of all rows.
+template <class F>
+void row_blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
+    Rows rows(item.nest, int(item.operands.size()), start, first);
+    for (i64 row = first; row < last; ++row, rows.next())
+        for (i64 done = 0; done < item.nest.inner; done += BLOCK)
+            f(rows, done, item.nest.inner - done < BLOCK ? item.nest.inner - done : BLOCK);
+}
+
+}  // namespace
+
+// Operands: result, first source, others; all of one width. A chain of bit operations.
+void bits(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    const int size = size_of(int(item.operands[0].type));
+    const int type = size == 1 ? U8 : size == 2 ? U16 : U32;
+    row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
+        read_integers(type, w.x, rows.at[1] + done * rows.step(1), rows.step(1), n);
+        for (const Operation& operation : item.operations) {
+            if (operation.step == NOT) {
+                for (i64 i = 0; i < n; ++i) w.x[i] = ~w.x[i];
+                wrap(type, w.x, n);
+                continue;
+            }
+            if (operation.operand < 0) {
+                for (i64 i = 0; i < n; ++i) w.y[i] = operation.bits;
+            } else {
+                const int o = operation.operand, other = size_of(int(item.operands[o].type));
+                const int unsigned_type = other == 1 ? U8 : other == 2 ? U16 : U32;
+                read_integers(unsigned_type, w.y, rows.at[o] + done * rows.step(o), rows.step(o), n);
+            }
+            wrap(type, w.y, n);
+            if (operation.reverse) {
+                combine(operation.step, type, w.y, w.x, n);
+                std::memcpy(w.x, w.y, n * sizeof(i64));
+            } else {
+                combine(operation.step, type, w.x, w.y, n);
+            }
+            wrap(type, w.x, n);
+        }
+        write_integers(size, rows.at[0] + done * rows.step(0), rows.step(0), w.x, n);
+    });
+}
+
+// Operands: result, a and perhaps b, else the constant in params[0]. One exact operation on elements of a's type.
+void integer(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    const int type = int(item.operands[1].type), size = size_of(int(item.operands[0].type));
+    const Operation& operation = item.operations[0];
+    const bool truth = operation.step >= EQUAL && operation.step <= LESS;
+    row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
+        read_integers(type, w.x, rows.at[1] + done * rows.step(1), rows.step(1), n);
+        if (operation.operand < 0)
+            for (i64 i = 0; i < n; ++i) w.y[i] = item.params[0];
+        else
+            read_integers(int(item.operands[2].type), w.y, rows.at[2] + done * rows.step(2), rows.step(2), n);
+        wrap(type, w.y, n);
+        i64* result = operation.reverse ? w.y : w.x;
+        combine(operation.step, type, result, operation.reverse ? w.x : w.y, n);
+        if (!truth) wrap(type, result, n);
+        write_integers(size, rows.at[0] + done * rows.step(0), rows.step(0), result, n);
+    });
+}
+
+}  // namespace LEVEL

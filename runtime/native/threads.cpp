@@ -1,0 +1,109 @@
+// One helper pool for the process. Chunks are claimed, so nobody waits for a thread that the system does not run: a word
+// holds the number of the job, its chunks and the next one, and whoever counts that word up owns the chunk. Helpers
+// look for work a short while and then sleep.
+#include "threads.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace {
+
+struct Job {
+    Work work;
+    void* data;
+    i64 units, grain;
+};
+
+const int MAX_THREADS = 16;
+const int SPINS = 4000;
+
+std::atomic<uint64_t> word{0};  // job number << 32 | chunks << 16 | next chunk
+std::atomic<uint32_t> done{0};
+std::atomic<int> asleep{0};
+std::atomic<int> threads{1};
+Job job;
+// never destroyed: helpers still sleep on them when the process ends
+std::mutex& busy = *new std::mutex;
+std::mutex& sleeping = *new std::mutex;
+std::condition_variable& wake = *new std::condition_variable;
+int started = 0;
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+Workspace& own_workspace() {
+    static thread_local std::unique_ptr<Workspace> workspace;
+    if (!workspace) workspace.reset(new Workspace);
+    return *workspace;
+}
+
+// Claims and works on one chunk of the current job; false when there is none.
+bool help(Workspace& workspace) {
+    uint64_t seen = word.load(std::memory_order_acquire);
+    do {
+        if ((seen & 0xFFFF) >= ((seen >> 16) & 0xFFFF)) return false;
+    } while (!word.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    const i64 first = i64(seen & 0xFFFF) * job.grain;
+    const i64 last = first + job.grain < job.units ? first + job.grain : job.units;
+    job.work(job.data, first, last, workspace);
+    done.fetch_add(1, std::memory_order_release);
+    return true;
+}
+
+bool is_work() {
+    const uint64_t seen = word.load(std::memory_order_acquire);
+    return (seen & 0xFFFF) < ((seen >> 16) & 0xFFFF);
+}
+
+void helper() {
+    Workspace& workspace = own_workspace();
+    for (;;) {
+        for (int spin = 0; spin < SPINS; ++spin) {
+            if (help(workspace)) spin = 0;
+            relax();
+        }
+        std::unique_lock<std::mutex> lock(sleeping);
+        asleep.fetch_add(1);
+        wake.wait(lock, is_work);
+        asleep.fetch_sub(1);
+    }
+}
+
+void start_helpers(int wanted) {
+    for (; started < wanted; ++started) std::thread(helper).detach();
+}
+
+}  // namespace
+
+void set_threads(int count) { threads = count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count; }
+
+void in_parallel(i64 units, i64 grain, Work work, void* data) {
+    const int count = threads.load(std::memory_order_relaxed);
+    if (grain * 0xFFFF < units) grain = units / 0xFFFF + 1;
+    const i64 chunks = (units + grain - 1) / grain;
+    Workspace& workspace = own_workspace();
+    if (count < 2 || chunks < 2 || !busy.try_lock()) {
+        work(data, 0, units, workspace);
+        return;
+    }
+    std::lock_guard<std::mutex> lock(busy, std::adopt_lock);
+    start_helpers(count - 1);
+    job = {work, data, units, grain};
+    done.store(0, std::memory_order_relaxed);
+    const uint64_t number = (word.load(std::memory_order_relaxed) >> 32) + 1;
+    word.store(number << 32 | uint64_t(chunks) << 16);
+    if (asleep.load() > 0) {
+        { std::lock_guard<std::mutex> waiting(sleeping); }
+        wake.notify_all();
+    }
+    while (help(workspace)) {
+    }
+    while (done.load(std::memory_order_acquire) < chunks) relax();
+}
