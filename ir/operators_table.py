@@ -181,14 +181,7 @@ _ROWS = (
     _row("erf", "Erf", F, "native"),
     _row("exponential", "Exp", F, "native", "2.1"),
     _row("exponential-minus-one", "Expm1", F, "decomposed"),
-    _row(
-        "fft",
-        "Fft",
-        ("f32",),
-        "planned",
-        reason=_COMPLEX,
-        remedy="multiply by the Fourier matrix, real and imaginary parts apart",
-    ),
+    _row("fft", "Fft", ("f32",), "decomposed"),
     _row("floor", "Floor", F, "decomposed", "2.1"),
     _row("fusion", "", ALL, "folded", "2.1"),
     _row(
@@ -385,7 +378,7 @@ _ROWS = (
 _ON_COMPLEX = frozenset(
     """
     abs add bitcast broadcast call compare concatenate constant convert copy cosine divide dot dynamic-slice
-    dynamic-update-slice exponential exponential-minus-one fusion gather get-tuple-element imag iota log log-plus-one
+    dynamic-update-slice exponential exponential-minus-one fft fusion gather get-tuple-element imag iota log log-plus-one
     logistic map multiply negate opt-barrier pad parameter power real reduce reshape reverse rsqrt select sign sine
     slice sqrt subtract tan tanh transpose tuple
     """.split()

@@ -35,6 +35,8 @@ PASSES = {
         "dissolve_tuples",
         "expand_argument_reductions",
         "expand_batch_norm",
+        "expand_fft",
+        "expand_linear_algebra",
         "expand_random",
         "expand_reductions",
         "expand_windows",

@@ -162,7 +162,8 @@ class Build:
         dims += [size for axis, size in enumerate(left.dims) if axis not in (*contracting[0], *batch[0])]
         dims += [size for axis, size in enumerate(right.dims) if axis not in (*contracting[1], *batch[1])]
         attr = hlo.DotDimsAttr(hlo.DotDims(*(tuple(axes) for axes in (*contracting, *batch))))
-        return self.op(hlo.DotOp, (lhs, rhs), left.dtype, dims, dims=attr, operand_precision=HIGHEST)
+        type_ = hlo.array_type(left.dtype, tuple(dims))
+        return self.typed(hlo.DotOp, (lhs, rhs), type_, dims=attr, operand_precision=HIGHEST)
 
     def reduce(self, kind: type[hlo.HloOp], operand: Value, axes: Sequence[int], start: float) -> Value:
         """``operand`` folded over ``axes`` by the binary op ``kind`` from the constant ``start``."""

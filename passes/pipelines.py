@@ -20,7 +20,18 @@ IMPORT_CLEANUP = (
 DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),
     ("operators", ("check_operators",)),
-    ("expand", ("expand_random", "expand_batch_norm", "split_complex", "expand_reductions", "expand_windows")),
+    (
+        "expand",
+        (
+            "expand_random",
+            "expand_batch_norm",
+            "expand_fft",
+            "expand_linear_algebra",
+            "split_complex",
+            "expand_reductions",
+            "expand_windows",
+        ),
+    ),
     ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64")),
     (
         "simplify",

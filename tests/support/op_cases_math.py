@@ -45,11 +45,18 @@ def _part(opcode: str, dtype: str) -> Case:
     return _case(opcode, dtype, [random_array(dtype, DIMS, opcode)], f"{shaped(dtype, DIMS)} {opcode}(p0)", 0)
 
 
+def _fft(opcode: str, dtype: str) -> Case:
+    return _case(
+        opcode, dtype, [random_array(dtype, DIMS, opcode)], "c64[5,19] fft(p0), fft_type=RFFT, fft_length={37}", 1e-5
+    )
+
+
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "batch-norm-grad": _batch_norm,
     "batch-norm-inference": _batch_norm,
     "batch-norm-training": _batch_norm,
     "complex": _complex,
+    "fft": _fft,
     "imag": _part,
     "real": _part,
 }
@@ -70,6 +77,7 @@ _COMPLEX_ROOTS: dict[str, tuple[list[str], str, str]] = {
     "dot": (["c64[6,9]", "c64[9,7]"], "c64[6,7] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ""),
     "dynamic-slice": ([_A, "s32[]", "s32[]"], "c64[2,5] dynamic-slice(p0, p1, p2), dynamic_slice_sizes={2,5}", ""),
     "dynamic-update-slice": ([_A, "c64[2,5]", "s32[]", "s32[]"], f"{_A} dynamic-update-slice(p0, p1, p2, p3)", ""),
+    "fft": ([_A], f"{_A} fft(p0), fft_type=IFFT, fft_length={{5,37}}", ""),
     "fusion": ([_A], f"{_A} fusion(p0), kind=kLoop, calls=twice", _UNARY_BODY),
     "gather": (
         [_A, "s32[4]"],
