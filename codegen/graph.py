@@ -134,7 +134,7 @@ def is_load_cast(op: hlo.Operation) -> bool:
         return False
     dtypes = {op.shape.dtype, hlo.shape_of(op.operand).dtype}
     return dtypes <= {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"} and all(
-        isinstance(use.operation, hlo.DotOp) for use in op.result.uses
+        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) for use in op.result.uses
     )
 
 

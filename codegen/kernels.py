@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from neuronx_cc.codegen import collective_kernel, indexed_kernel, movement_kernel, reduce_kernel, window_kernel
+from neuronx_cc.codegen import collective_kernel, conv_kernel, indexed_kernel, movement_kernel, reduce_kernel, window_kernel
 
 LOWERINGS: dict[str, Callable[..., None]] = {
     "all-gather": collective_kernel.lower,
@@ -12,6 +12,7 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "collective-broadcast": collective_kernel.lower,
     "collective-permute": collective_kernel.lower,
     "concatenate": movement_kernel.concatenate,
+    "convolution": conv_kernel.lower,
     "dynamic-slice": indexed_kernel.dynamic_slice,
     "dynamic-update-slice": indexed_kernel.dynamic_update_slice,
     "gather": indexed_kernel.gather,

@@ -355,7 +355,6 @@ class Synchroniser:
                 if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
                     old.pitch = 0
                 old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
-                old.instr = access.instr
         alloc.accesses = outer + list(merged.values())
         if len(self.frames) > 2:
             self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())

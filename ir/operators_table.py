@@ -150,7 +150,7 @@ _ROWS = (
     ),
     _row("constant", "Constant ConstantLiteral", ALL, "native", "2.1"),
     _row("convert", "ConvertElementType", ALL, "native", "2.1"),
-    _row("convolution", "Convolution", F, "planned", reason="convolutions are not generated yet"),
+    _row("convolution", "Convolution", (*F, *I), "native"),
     _row("copy", "Copy", ALL, "folded", "2.1"),
     _row("copy-done", "", ALL, "planned", reason="asynchronous copies are not inlined yet"),
     _row("copy-start", "", ALL, "planned", reason="asynchronous copies are not inlined yet"),

@@ -79,16 +79,21 @@ def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     return result
 
 
-def _dot(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+def _contraction(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     """Zeros when nothing is contracted; sums of narrow integers in 32 bits, converted (which wraps)."""
-    assert isinstance(op, hlo.DotOp)
-    dtype, lhs = op.shape.dtype, hlo.shape_of(op.lhs).dims
-    if any(lhs[axis] == 0 for axis in op.dims.data.lhs_contracting):
+    assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
+    dtype, lhs = op.shape.dtype, hlo.shape_of(op.lhs)
+    empty = (
+        any(lhs.dims[axis] == 0 for axis in op.dims.data.lhs_contracting)
+        if isinstance(op, hlo.DotOp)
+        else (0 in (lhs.size, hlo.shape_of(op.rhs).size))
+    )
+    if empty:
         return insert_splat(module, op, np.array(0, NUMPY_DTYPE[dtype]), dtype, op.shape.dims, op.loc)
     if dtype not in INTEGERS or NUMPY_DTYPE[dtype].itemsize >= 4:
         return None
     wide = hlo.array_type("s32", op.shape.dims)
-    total = insert_before(op, hlo.DotOp, (op.lhs, op.rhs), wide, op.loc, dict(op.properties))
+    total = insert_before(op, type(op), (op.lhs, op.rhs), wide, op.loc, dict(op.properties))
     return insert_before(op, hlo.ConvertOp, (total,), op.results[0].type, op.loc)
 
 
@@ -103,7 +108,8 @@ def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:
 RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
     hlo.ClampOp: _clamp,
     hlo.BitcastOp: _bitcast,
-    hlo.DotOp: _dot,
+    hlo.ConvolutionOp: _contraction,
+    hlo.DotOp: _contraction,
     hlo.ImagOp: _part,
     hlo.PowerOp: _integer_power,
     hlo.RealOp: _part,

@@ -2,7 +2,8 @@
 
 Input: an inlined module before 64-bit integers are narrowed. An op whose result provably fits the 24 bits that FP32
 holds exactly is fine. Of the others, one that the option permits is warned about, one that it does not is an error
-(EVRF035 dot, EVRF060 scatter, EVRF061 all-reduce, EVRF062 power of 64-bit integers, EVRF063 reduce-scatter).
+(EVRF035 dot and convolution, EVRF060 scatter, EVRF061 all-reduce, EVRF062 power of 64-bit integers, EVRF063
+reduce-scatter).
 """
 
 from math import prod
@@ -20,6 +21,7 @@ EXACT_BITS = 24
 
 RULES: dict[type, tuple[str, str]] = {
     hlo.DotOp: ("dot", "EVRF035"),
+    hlo.ConvolutionOp: ("dot", "EVRF035"),
     hlo.ScatterOp: ("scatter", "EVRF060"),
     hlo.AllReduceOp: ("all_reduce", "EVRF061"),
     hlo.ReduceScatterOp: ("reduce_scatter", "EVRF063"),
@@ -53,8 +55,8 @@ def _check(op: hlo.HloOp, module: HloModule, context: PassContext) -> None:
 def _is_exact(op: hlo.HloOp, module: HloModule) -> bool:
     if isinstance(op, hlo.PowerOp):
         return op.shape.dtype not in ("s64", "u64")
-    if isinstance(op, hlo.DotOp):
-        return _dot_bits(op) <= EXACT_BITS
+    if isinstance(op, hlo.DotOp | hlo.ConvolutionOp):
+        return _sum_bits(op) <= EXACT_BITS
     # replacing, minimum and maximum need only the operand's own bits; sums of narrow values may still grow
     kinds = {computation_kind(module.computation(name)) for name in _bodies(op)}
     return kinds <= {"maximum", "minimum", "and", "or"} and _bits(op.shape.dtype) <= EXACT_BITS
@@ -73,7 +75,10 @@ def _bits(dtype: str) -> int:
     return int(dtype[1:]) - (1 if dtype in SIGNED else 0)
 
 
-def _dot_bits(op: hlo.DotOp) -> int:
+def _sum_bits(op: hlo.DotOp | hlo.ConvolutionOp) -> int:
     lhs, rhs = hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
-    terms = prod(lhs.dims[i] for i in op.dims.data.lhs_contracting)
+    if isinstance(op, hlo.DotOp):
+        terms = prod(lhs.dims[i] for i in op.dims.data.lhs_contracting)
+    else:
+        terms = rhs.size // max(1, rhs.dims[op.dims.data.rhs_output_feature])
     return _bits(lhs.dtype) + _bits(rhs.dtype) + max(terms - 1, 0).bit_length()

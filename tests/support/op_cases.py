@@ -282,6 +282,18 @@ def _convert(opcode: str, dtype: str) -> Case:
     return Case(opcode, dtype, module_text([(dtype, DIMS), ("f32", DIMS)], "\n".join(body)), inputs)
 
 
+def _convolution(opcode: str, dtype: str) -> Case:
+    inputs = (random_array(dtype, (2, 6, 7, 5), "l", -1, 1), random_array(dtype, (3, 3, 5, 4), "r", -1, 1))
+    if dtype in INTEGERS:
+        inputs = (inputs[0] % 11, inputs[1] % 11)
+    root = (
+        f"  ROOT r = {dtype}[2,4,4,7] convolution(p0, p1), "
+        "window={size=3x3 stride=2x2 pad=2_1x3_2 rhs_dilate=1x2 lhs_dilate=1x2}, dim_labels=b01f_01io->bf01"
+    )
+    tolerance = 4 * ROUNDING.get(dtype, 0)
+    return Case(opcode, dtype, module_text([(dtype, x.shape) for x in inputs], root), inputs, tolerance)
+
+
 def _dot(opcode: str, dtype: str) -> Case:
     inputs = (random_array(dtype, (2, 9, 33), "l", -1, 1), random_array(dtype, (2, 33, 7), "r", -1, 1))
     if dtype in INTEGERS:
@@ -387,6 +399,7 @@ _BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "concatenate": _concatenate,
     "constant": _constant,
     "convert": _convert,
+    "convolution": _convolution,
     "dot": _dot,
     "dynamic-slice": _dynamic_slice,
     "dynamic-update-slice": _dynamic_update_slice,

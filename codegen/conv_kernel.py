@@ -1,0 +1,378 @@
+"""Convolutions on TensorE.
+
+A convolution is a sum over kernel positions (taps) of contractions over input features. Blocks of the input lie in SBUF
+with features on the partitions; the operand of one tap is a strided window of such a block, so nothing is copied per
+tap, and all taps and feature tiles add up in PSUM. Either the kernel is stationary and windows stream past it (output
+features land on the partitions, positions are neighbours in the result), or windows are stationary and the kernel
+streams (positions land on the partitions, output features are neighbours in the result). A dilated input is computed
+phase by phase (``conv_axis``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.conv_axis import Taps
+from neuronx_cc.codegen.conv_plan import MAX_UNROLLED, Outputs, atom_of
+from neuronx_cc.codegen.conv_stage import PackAt, RowsAt
+from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
+from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.tiles import dense
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom, coalesce
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+
+def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
+    """Emit the convolution and give its result a home."""
+    _Convolution(context, op, step).emit()
+
+
+class _Convolution(ConvWeights):
+    """Emits one convolution."""
+
+    def emit(self) -> None:
+        if self.op.shape.size == 0:
+            self.context.homes[self.result] = [self.context.new_hbm(self.result)]
+            return
+        # made here because staging asks for it inside loops
+        self.context.identity(self.pe_dtype if self.fast(self.pe_dtype) else HALVES[itemsize(self.pe_dtype)][1])
+        self.choose()
+        self._laid_out = {}
+        self.plan_sizes()
+        self.sums = self.make_bank(4)
+        self.turned = self.make_bank(4)
+        self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
+        self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
+        for start, count, groups in self.builder.tiles(self.groups, self.pack):
+            for index in self.builder.each(count):
+                self._pack_blocks(PackAt(start, count, groups, index))
+        self.release()
+
+    def _pack_blocks(self, pack: PackAt) -> None:
+        """All blocks of one pack: the kernel stays while blocks of the input stream by, unless those all fit."""
+        total = pack.groups * self.outputs
+        blocks = prod(-(-axis.rows // rows) for axis, rows in zip(self.axes, self.rows, strict=True))
+        parts = self.builder.tiles(total, min(total, self.block_outputs))
+        if blocks == 1 and len(parts) + parts[0][1] > 2:
+            for at in self._blocks([]):
+                x = self.stage_input(pack, at)
+                for start, count, size in parts:
+                    for index in self.builder.each(count):
+                        self._block(pack, OutputsAt(start, count, size, index), at, x, None)
+            return
+        for start, count, size in parts:
+            for index in self.builder.each(count):
+                outs = OutputsAt(start, count, size, index)
+                kernel = None if self.streams_kernel else self.stage_kernel(pack, outs)
+                for at in self._blocks([]):
+                    self._block(pack, outs, at, self.stage_input(pack, at), kernel)
+
+    def _blocks(self, at: list[RowsAt]) -> Iterator[list[RowsAt]]:
+        if len(at) == len(self.axes):
+            yield at
+            return
+        axis, rows = self.axes[len(at)], self.rows[len(at)]
+        for piece in axis.pieces(rows):
+            for index in self.builder.each(piece.count):
+                yield from self._blocks([*at, RowsAt(piece, index)])
+
+    def _block(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], x: Block, kernel: Block | None) -> None:
+        """All output features ``outs`` at the positions of one block."""
+        if kernel is None and not self.streams_kernel:
+            kernel = self.stage_kernel(pack, outs)
+        if self.positions_on_lanes:
+            self._positions_block(pack, outs, at, x, kernel)
+            return
+        tiles = self._output_tiles(outs.size)
+        target = self._feature_target(pack, outs, at, tiles)
+        for part in tiles:
+            for index in self.builder.each(part.tiles):
+                to = target.index(1, index + part.first)
+                to = replace(to, dims=(Atom(part.lanes, 1, True), *to.dims[1:]))
+                self._feature_tile(pack, outs, part, index, at, x, kernel, to)
+        if not self.out.in_sbuf:
+            self._store_features(pack, outs, at, tiles, target)
+
+    # ---- output features on the partitions --------------------------------------------------------------------
+
+    def _output_tiles(self, size: int) -> list[Outputs]:
+        """How ``size`` output features are spread over partitions."""
+        if self.out.in_sbuf:
+            atom = self.out.partition_atom
+            lanes = atom.size if atom is not None else 1
+            return [Outputs(0, lanes, size // lanes, 1, lanes, 0)]
+        tiles = -(-size // TILE_ROWS)
+        if size % tiles == 0:
+            return [Outputs(0, size // tiles, tiles, tiles, 1, 0)]
+        full = size // TILE_ROWS
+        return [
+            Outputs(0, TILE_ROWS, full, full, 1, 0),
+            Outputs(full * TILE_ROWS, size % TILE_ROWS, 1, 1, 1, full),
+        ]
+
+    def _feature_target(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], tiles: list[Outputs]) -> Block:
+        """Where a block's results go: [lanes, tiles, batch, spatial...], resident or a tile to be stored."""
+        counts = [rows.piece.outs for rows in at]
+        lanes = max(part.lanes for part in tiles)
+        count = sum(part.tiles for part in tiles)
+        if not self.out.in_sbuf:
+            stored = self.tile(
+                "result", self.op.shape.dtype, [counts[0], count, *counts[1:]], lanes, self.result_buffers
+            )
+            return stored.select([0, 2, 1, *range(3, len(stored.dims))])
+        outer = [atom for atom in coalesce(self.out.dims[1]) if not atom.partition]
+        stride = outer[0].stride if outer else 0
+        offset = Affine(self.out.offset)
+        # a pack is one tile; without packs, blocks of outputs are whole tiles
+        offset = offset + pack.index * (pack.groups * self.outputs // lanes * stride)
+        offset = offset + pack.start * self.outputs // lanes * stride
+        offset = offset + outs.index * (outs.size // lanes * stride) + outs.start // lanes * stride
+        atoms = []
+        for axis, rows in enumerate(at):
+            atom = atom_of(self.out, axis if axis == 0 else axis + 1)
+            offset = offset + rows.row * (rows.piece.axis.phases * atom.stride)
+            atoms.append(Atom(rows.piece.outs, atom.stride))
+        return Block(self.out.alloc, self.out.dtype, offset, (Atom(lanes, 1, True), Atom(count, stride), *atoms))
+
+    def _store_features(
+        self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], tiles: list[Outputs], result: Block
+    ) -> None:
+        feature = atom_of(self.out, 1).stride
+        offset, atoms = self._out_positions(at)
+        offset = offset + (pack.group * self.outputs + outs.first) * feature
+        order = [0, 2, 1, *range(3, len(result.dims))]
+        for part in tiles:
+            dims = (Atom(part.lanes, part.lane_step * feature), Atom(part.tiles, part.tile_step * feature), *atoms)
+            target = Block(self.out.alloc, self.out.dtype, offset + part.start * feature, dims)
+            source = result.index(1, Affine(part.first), part.tiles)
+            source = replace(source, dims=(Atom(part.lanes, 1, True), *source.dims[1:]))
+            copy(self.builder, target.select(order), source.select(order), Stream.DMA_STORE)
+
+    def _out_positions(self, at: list[RowsAt]) -> tuple[Affine, list[Atom]]:
+        """Offset and progressions of a block's output positions in HBM."""
+        offset, atoms = Affine(self.out.offset), []
+        for axis, rows in enumerate(at):
+            atom = atom_of(self.out, axis if axis == 0 else axis + 1)
+            offset = offset + rows.row * (rows.piece.axis.phases * atom.stride)
+            atoms.append(Atom(rows.piece.outs, atom.stride))
+        return offset, atoms
+
+    def _feature_tile(
+        self,
+        pack: PackAt,
+        outs: OutputsAt,
+        part: Outputs,
+        index: Affine,
+        at: list[RowsAt],
+        x: Block,
+        kernel: Block | None,
+        target: Block,
+    ) -> None:
+        """One tile of output features at all positions of the block; ``target`` is [lanes, batch, spatial...]."""
+        first = index * part.tile_step + part.start
+        for phases, goal, counts in self._phases(at, target, 1):
+            taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
+            if any(tap.count == 0 for tap in taps):
+                self._fill_zeros(goal)
+                continue
+            for row_at, sizes in self._position_tiles(counts, TILE_COLUMNS, []):
+                bank = self._bank(part.lanes, prod(sizes))
+                self._sum(pack, outs, bank, x, kernel, taps, row_at, sizes, (first, part.lanes, part.lane_step))
+                piece = goal
+                for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
+                    piece = piece.index(1 + axis, row, size)
+                self.emitter.copy(piece, replace(bank, dims=(bank.dims[0], *dense(sizes, "f32"))))
+
+    def _fill_zeros(self, block: Block) -> None:
+        engine = Stream.VECTOR if block.dtype in FLOATS else Stream.GPSIMD
+        self.emitter.over("memset", engine, [block], [], imm=[0.0])
+
+    def _phases(
+        self, at: list[RowsAt], target: Block, first: int
+    ) -> Iterator[tuple[tuple[int, ...], Block, list[int]]]:
+        """Combinations of phases: the results of ``target`` (axes from dim ``first`` on) each gives, their counts."""
+        for phases in product(*(range(axis.phases) for axis in self.axes)):
+            counts = [rows.piece.axis.rows_of(phase, rows.piece.outs) for rows, phase in zip(at, phases, strict=True)]
+            if not all(counts):
+                continue
+            dims, offset = list(target.dims), target.offset
+            for axis, (phase, count) in enumerate(zip(phases, counts, strict=True)):
+                atom = dims[first + axis]
+                offset = offset + phase * atom.stride
+                dims[first + axis] = Atom(count, atom.stride * self.axes[axis].phases)
+            yield phases, replace(target, offset=offset, dims=tuple(dims)), counts
+
+    def _position_tiles(
+        self, counts: Sequence[int], limit: int, at: list[Affine]
+    ) -> Iterator[tuple[list[Affine], list[int]]]:
+        """Tiles of at most ``limit`` positions: inner axes whole as far as they fit."""
+        shape: list[int] = []
+        left = limit
+        for count in reversed(counts):
+            size = max(1, min(count, left))
+            size = -(-count // -(-count // size))
+            shape.insert(0, size)
+            left = left // size if size == count else 0
+        yield from self._tile_loops(counts, shape, [], [])
+
+    def _tile_loops(
+        self, counts: Sequence[int], shape: list[int], at: list[Affine], sizes: list[int]
+    ) -> Iterator[tuple[list[Affine], list[int]]]:
+        if len(at) == len(counts):
+            yield at, sizes
+            return
+        for start, tiles, size in self.builder.tiles(counts[len(at)], shape[len(at)]):
+            for index in self.builder.each(tiles):
+                yield from self._tile_loops(counts, shape, [*at, index * size + start], [*sizes, size])
+
+    # ---- positions on the partitions --------------------------------------------------------------------------
+
+    def _positions_block(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], x: Block, kernel: Block | None) -> None:
+        offset, atoms = self._out_positions(at)
+        feature = atom_of(self.out, 1)
+        offset = offset + (pack.group * self.outputs + outs.first) * feature.stride
+        everything = Block(self.out.alloc, self.out.dtype, offset, (*atoms, Atom(outs.size, feature.stride)))
+        for phases, goal, counts in self._phases(at, everything, 0):
+            taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
+            for row_at, sizes in self._position_tiles(counts, TILE_ROWS, []):
+                result = self.tile("result", self.op.shape.dtype, [outs.size], prod(sizes), 3)
+                if any(tap.count == 0 for tap in taps):
+                    self._fill_zeros(result)
+                else:
+                    for start, tiles, columns in self.builder.tiles(outs.size, TILE_COLUMNS):
+                        for index in self.builder.each(tiles):
+                            first = index * columns + start
+                            bank = self._bank(prod(sizes), columns)
+                            self._sum(pack, outs, bank, x, kernel, taps, row_at, sizes, (first, columns, 1))
+                            self.emitter.copy(result.index(1, first, columns), bank)
+                piece = goal
+                for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
+                    piece = piece.index(axis, row, size)
+                self._store_positions(piece, result, 0)
+
+    def _store_positions(self, target: Block, result: Block, first: int) -> None:
+        """DMA [positions, features] to [batch, spatial..., features]; one DMA for each run of even pitch."""
+        dims = [atom for atom in target.dims[:-1] if atom.size > 1]
+        while len(dims) > 1 and dims[-2].stride == dims[-1].stride * dims[-1].size:
+            dims[-2:] = [Atom(dims[-2].size * dims[-1].size, dims[-1].stride)]
+        if len(dims) > 1:
+            inner = prod(atom.size for atom in dims[1:])
+            for index in range(dims[0].size):
+                offset = target.offset + index * dims[0].stride
+                part = replace(target, offset=offset, dims=(*dims[1:], target.dims[-1]))
+                self._store_positions(part, result, first + index * inner)
+            return
+        lane = dims[0] if dims else Atom(1, 0)
+        source = replace(result, partition=first, dims=(Atom(lane.size, 1, True), *result.dims[1:]))
+        copy(self.builder, replace(target, dims=(lane, target.dims[-1])), source, Stream.DMA_STORE)
+
+    # ---- sums -------------------------------------------------------------------------------------------------
+
+    def _bank(self, lanes: int, columns: int) -> Block:
+        return Block(self.sums.alloc, "f32", self.builder.slot(self.sums), (Atom(lanes, 1, True), Atom(columns, 4)))
+
+    def _sum(
+        self,
+        pack: PackAt,
+        outs: OutputsAt,
+        bank: Block,
+        x: Block,
+        kernel: Block | None,
+        taps: Sequence[Taps],
+        rows: Sequence[Affine],
+        sizes: Sequence[int],
+        features: tuple[Affine, int, int],
+    ) -> None:
+        """``bank`` = the products of all taps and feature tiles, for the positions ``rows + [0, sizes)``."""
+        window = x
+        for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            stride = x.dims[2 + axis].stride
+            step = self.axes[axis].step
+            offset = row * step + (taps[axis].offset - self.axes[axis].low)
+            window = replace(
+                window,
+                offset=window.offset + offset * stride,
+                dims=(*window.dims[: 2 + axis], Atom(size, stride * step), *window.dims[3 + axis :]),
+            )
+        total = self.chunks * prod(tap.count for tap in taps)
+        segments = self.segments_of(pack.groups)
+        if total <= MAX_UNROLLED and kernel is not None:
+            done = False
+            for segment in segments:
+                for chunk in range(segment.first, segment.first + segment.chunks):
+                    for index in product(*(range(tap.count) for tap in taps)):
+                        steps = [Affine(i) for i in index]
+                        self._product(bank, window, kernel, taps, steps, segment.lanes, Affine(chunk), features, done)
+                        done = True
+            return
+        self._clear(bank)
+        self._tap_loops(pack, outs, bank, window, kernel, taps, [], features)
+
+    def _clear(self, bank: Block) -> None:
+        """Zeros by a product, which starts the sum."""
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), bank.dims[0].size)])
+        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), bank.dims[1].size)])
+
+    def _tap_loops(
+        self,
+        pack: PackAt,
+        outs: OutputsAt,
+        bank: Block,
+        window: Block,
+        kernel: Block | None,
+        taps: Sequence[Taps],
+        steps: list[Affine],
+        features: tuple[Affine, int, int],
+    ) -> None:
+        if len(steps) < len(taps):
+            for index in self.builder.each(taps[len(steps)].count):
+                self._tap_loops(pack, outs, bank, window, kernel, taps, [*steps, index], features)
+            return
+        part = kernel
+        if part is None:
+            spatial = [index * tap.step + tap.first for tap, index in zip(taps[1:], steps[1:], strict=True)]
+            part = self.stage_kernel(pack, outs, spatial)
+        for segment in self.segments_of(pack.groups):
+            for chunk in self.builder.each(segment.chunks, 8):
+                at = chunk + segment.first
+                self._product(bank, window, part, taps, steps, segment.lanes, at, features, True)
+
+    def _product(
+        self,
+        bank: Block,
+        window: Block,
+        kernel: Block,
+        taps: Sequence[Taps],
+        steps: Sequence[Affine],
+        lanes: int,
+        chunk: Affine,
+        features: tuple[Affine, int, int],
+        accumulate: bool,
+    ) -> None:
+        """One tap of one feature tile."""
+        x, w = window.index(1, chunk), kernel.index(1, chunk)
+        for axis, (tap, index) in enumerate(zip(taps, steps, strict=True)):
+            x = replace(x, offset=x.offset + index * (tap.stride * x.dims[1 + axis].stride // self.axes[axis].step))
+            if axis:
+                # a streamed kernel has the one tap only
+                at = Affine() if self.streams_kernel else index * tap.step + tap.first
+                w = w.index(1, at)
+        first, count, step = features
+        stride = w.dims[1].stride
+        w = replace(w, offset=w.offset + first * stride, dims=(Atom(lanes, 1, True), Atom(count, stride * step)))
+        free = [atom for atom in x.dims[1:] if atom.size > 1] or [Atom(1, itemsize(x.dtype))]
+        while len(free) > 1 and free[-2].stride == free[-1].stride * free[-1].size:
+            free[-2:] = [Atom(free[-2].size * free[-1].size, free[-1].stride)]
+        x = replace(x, dims=(Atom(lanes, 1, True), *free))
+        stationary, moving = (x, w) if self.positions_on_lanes else (w, x)
+        flags = ["accumulate"] if accumulate else []
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)

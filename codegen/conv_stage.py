@@ -1,0 +1,276 @@
+"""Blocks of a convolution's input in SBUF: features on the partitions, positions between their padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.conv_axis import Piece
+from neuronx_cc.codegen.conv_plan import RAW_BYTES, ConvPlan, Segment, atom_of
+from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.map_plan import is_given
+from neuronx_cc.codegen.tiles import dense
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom, coalesce
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PackAt:
+    """Pack ``index`` of ``count`` packs of ``groups`` groups from group ``start`` on."""
+
+    start: int
+    count: int
+    groups: int
+    index: Affine
+
+    @property
+    def group(self) -> Affine:
+        return self.index * self.groups + self.start
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAt:
+    """Block ``index`` of a piece of one axis."""
+
+    piece: Piece
+    index: Affine
+
+    @property
+    def row(self) -> Affine:
+        """Its first output, counted within a phase."""
+        return self.index * self.piece.rows + self.piece.start
+
+    @property
+    def input(self) -> Affine:
+        """The first input position that exists."""
+        axis = self.piece.axis
+        return self.row * axis.step + (axis.low + self.piece.before)
+
+
+class ConvStaging(ConvPlan):
+    """Stages the input."""
+
+    def tile(self, name: str, dtype: str, sizes: Sequence[int], lanes: int, buffers: int) -> Block:
+        """An uninitialised tile [lanes, sizes...], dense in its free dims."""
+        ring = self.ring(name, prod(sizes) * itemsize(dtype), buffers)
+        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+
+    def stage_input(self, pack: PackAt, at: Sequence[RowsAt]) -> Block:
+        """A block [lanes, chunks, batch, spatial...] that has zeros where the padding lies."""
+        lanes, pieces = self.lanes_of_pack(pack.groups), [rows.piece for rows in at]
+        padded = any(piece.before or piece.after for piece in pieces)
+        if self.x.in_sbuf and not padded and self.x.dtype == self.pe_dtype:
+            return self._resident(pack, at)
+        extents = [piece.extent for piece in pieces]
+        # stored [batch, chunks, spatial...]: the chunks of an image are neighbours in HBM
+        stored = self.tile("input", self.pe_dtype, [extents[0], self.chunks, *extents[1:]], lanes, self.input_buffers)
+        tile = stored.select([0, 2, 1, *range(3, len(stored.dims))])
+        if padded:
+            self._zero_borders(tile, pieces)
+        if any(not piece.valid for piece in pieces):
+            return tile
+        inner = tile
+        for axis, piece in enumerate(pieces):
+            inner = inner.index(2 + axis, Affine(piece.before), piece.valid)
+        if self.x.in_sbuf:
+            self._copy_resident(inner, self._resident(pack, at))
+        elif self.turns_input:
+            self._turn_positions(pack, at, inner)
+        else:
+            for segment in self.segments_of(pack.groups):
+                self._load(pack, at, segment, inner.index(1, Affine(segment.first), segment.chunks), padded)
+        return tile
+
+    def _zero_borders(self, tile: Block, pieces: Sequence[Piece]) -> None:
+        if any(not piece.valid for piece in pieces):
+            self.emitter.over("memset", Stream.GPSIMD, [tile], [], imm=[0.0])
+            return
+        for axis, piece in enumerate(pieces):
+            for start, size in ((0, piece.before), (piece.extent - piece.after, piece.after)):
+                if size:
+                    strip = tile.index(2 + axis, Affine(start), size)
+                    self.emitter.over("memset", Stream.GPSIMD, [strip], [], imm=[0.0])
+
+    def _positions(self, at: Sequence[RowsAt]) -> tuple[Affine, list[Atom]]:
+        """Offset and progressions of the input positions of a block that exist."""
+        offset, atoms = Affine(self.x.offset), []
+        for axis, rows in enumerate(at):
+            atom = atom_of(self.x, axis if axis == 0 else axis + 1)
+            offset = offset + rows.input * atom.stride
+            atoms.append(Atom(rows.piece.valid, atom.stride))
+        return offset, atoms
+
+    def _resident(self, pack: PackAt, at: Sequence[RowsAt]) -> Block:
+        """The block where it lies on chip."""
+        offset, atoms = self._positions(at)
+        outer = [atom for atom in coalesce(self.x.dims[1]) if not atom.partition]
+        stride = outer[0].stride if outer else 0
+        offset = (
+            offset + pack.index * (self.chunks * stride) + pack.start * self.inputs // self._resident_lanes * stride
+        )
+        lanes = Atom(self.lanes_of_pack(pack.groups), 1, True)
+        return Block(self.x.alloc, self.x.dtype, offset, (lanes, Atom(self.chunks, stride), *atoms))
+
+    @property
+    def _resident_lanes(self) -> int:
+        atom = self.x.partition_atom
+        return atom.size if atom is not None else 1
+
+    def _copy_resident(self, target: Block, source: Block) -> None:
+        for chunk in self.builder.each(self.chunks, 4):
+            self.emitter.copy(target.index(1, chunk), source.index(1, chunk))
+
+    # ---- features far apart in HBM ----------------------------------------------------------------------------
+
+    @property
+    def _stream(self) -> Stream:
+        return Stream.DMA_WEIGHT if is_given(self.input) else Stream.DMA_LOAD
+
+    def _lane_pieces(self, pack: PackAt, segment: Segment) -> Iterator[tuple[int, int, Affine, int]]:
+        """(first partition, partitions, byte offset, byte stride) of a segment's features in HBM."""
+        feature, batch = atom_of(self.x, 1).stride, atom_of(self.x, 0).stride
+        if self.batch_groups == 1:
+            offset = (pack.group * self.inputs + segment.start) * feature
+            yield 0, segment.lanes, offset, segment.lane_step * feature
+            return
+        groups = pack.groups if self.packs_lanes else 1
+        each = segment.lanes // groups
+        for group in range(groups):
+            offset = (pack.group + group) * (self.batch * batch) + segment.start * feature
+            yield group * each, each, offset, segment.lane_step * feature
+
+    def _load(self, pack: PackAt, at: Sequence[RowsAt], segment: Segment, target: Block, padded: bool) -> None:
+        """DMA a segment [lanes, chunks, batch, spatial...] to its place, or beside it first when there is padding."""
+        offset, atoms = self._positions(at)
+        chunk = Atom(segment.chunks, segment.chunk_step * atom_of(self.x, 1).stride)
+        order = [0, 2, 1, *range(3, len(target.dims))]
+        target = replace(target, dims=(Atom(segment.lanes, 1, True), *target.dims[1:])).select(order)
+        for first, lanes, lane_offset, stride in self._lane_pieces(pack, segment):
+            dims = (Atom(lanes, stride), atoms[0], chunk, *atoms[1:])
+            source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims)
+            part = replace(target, partition=first, dims=(Atom(lanes, 1, True), *target.dims[1:]))
+            if padded and first == 0 and lanes == segment.lanes:
+                self._load_beside(part, source)
+            else:
+                copy(self.builder, part, source, self._stream)
+
+    def _load_beside(self, target: Block, source: Block) -> None:
+        """In long runs to a tile of its own, then engines move it between the padding."""
+        sizes = [atom.size for atom in source.dims[1:]]
+        if len(sizes) > 1 and prod(sizes) * itemsize(self.pe_dtype) > RAW_BYTES and sizes[0] > 1:
+            for index in self.builder.each(sizes[0]):
+                self._load_beside(target.index(1, index), source.index(1, index))
+            return
+        if len(sizes) > 1 and sizes[0] == 1:
+            self._load_beside(target.index(1, Affine()), source.index(1, Affine()))
+            return
+        raw = self.tile("raw input", self.pe_dtype, sizes, source.dims[0].size, 2)
+        copy(self.builder, raw, source, self._stream)
+        self.emitter.copy(target, raw)
+
+    # ---- features adjacent in HBM -----------------------------------------------------------------------------
+
+    def _turn_positions(self, pack: PackAt, at: Sequence[RowsAt], target: Block) -> None:
+        """Load positions onto the partitions, transpose them on TensorE: [positions, features] -> ``target``."""
+        offset, atoms = self._positions(at)
+        source = Block(self.x.alloc, self.x.dtype, offset, (Atom(1, 0), Atom(1, 0), *atoms))
+        self._outer_positions(pack, source, target)
+
+    def _outer_positions(self, pack: PackAt, source: Block, target: Block) -> None:
+        """Loop over all position dims (2 and up) but the last two, and over tiles of these."""
+        if len(source.dims) > 4:
+            for index in self.builder.each(source.dims[2].size):
+                self._outer_positions(pack, source.index(2, index), target.index(2, index))
+            return
+        if len(source.dims) == 3:
+            source = replace(source, dims=(*source.dims[:2], Atom(1, 0), source.dims[2]))
+            target = replace(target, dims=(*target.dims[:2], Atom(1, 0), target.dims[2]))
+        height, width = source.dims[2].size, source.dims[3].size
+        columns = -(-width // -(-width // TILE_ROWS))
+        rows = max(1, TILE_ROWS // columns) if columns == width else 1
+        for start, tiles, wide in self.builder.tiles(width, columns):
+            for tile in self.builder.each(tiles):
+                part, goal = (b.index(3, tile * wide + start, wide) for b in (source, target))
+                for row_start, row_tiles, high in self.builder.tiles(height, rows):
+                    for row_tile in self.builder.each(row_tiles):
+                        row = row_tile * high + row_start
+                        self._turn_tile(pack, part.index(2, row, high), goal.index(2, row, high))
+
+    def _turn_tile(self, pack: PackAt, source: Block, target: Block) -> None:
+        high, wide = source.dims[2], source.dims[3]
+        features = pack.groups * self.inputs
+        natural = self.tile("positions", self.pe_dtype, [features], high.size * wide.size, 2)
+        feature, batch = atom_of(self.x, 1), atom_of(self.x, 0)
+        parts = [(0, features, pack.group * self.inputs * feature.stride)]
+        if self.batch_groups > 1:
+            steps = [(pack.group + j) * (self.batch * batch.stride) for j in range(pack.groups)]
+            parts = [(j * self.inputs, self.inputs, step) for j, step in enumerate(steps)]
+        merged = high.size == 1 or high.stride == wide.stride * wide.size
+        runs = [(0, high.size * wide.size)] if merged else [(row, wide.size) for row in range(high.size)]
+        for begin, count, offset in parts:
+            for row, lanes in runs:
+                dims = (Atom(lanes, wide.stride), Atom(count, feature.stride))
+                at = source.offset + offset + row * high.stride
+                rows = natural.index(1, Affine(begin), count)
+                rows = replace(rows, partition=row * wide.size, dims=(Atom(lanes, 1, True), rows.dims[1]))
+                copy(self.builder, rows, Block(source.alloc, source.dtype, at, dims), self._stream)
+        for plane, part, shift in self.carriers(natural):
+            goal = replace(target, dtype=part, offset=target.offset + shift)
+            for segment in self.segments_of(pack.groups):
+                size = itemsize(plane.dtype)
+                first = replace(
+                    plane,
+                    offset=plane.offset + segment.start * size,
+                    dims=(
+                        plane.dims[0],
+                        Atom(segment.chunks, segment.chunk_step * size),
+                        Atom(segment.lanes, segment.lane_step * size),
+                    ),
+                )
+                chunks = goal.index(1, Affine(segment.first), segment.chunks)
+                self.turn(first, replace(chunks, dims=(Atom(segment.lanes, 1, True), *chunks.dims[1:])))
+
+    # ---- transposes -------------------------------------------------------------------------------------------
+
+    def fast(self, dtype: str) -> bool:
+        """Whether TensorE transposes values of ``dtype`` as such."""
+        return self.context.fast_relayout and itemsize(dtype) < 4
+
+    def carriers(self, natural: Block) -> Iterator[tuple[Block, str, int]]:
+        """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
+        if self.fast(natural.dtype):
+            yield natural, natural.dtype, 0
+            return
+        part, carrier = HALVES[itemsize(natural.dtype)]
+        width = itemsize(part)
+        for position in range(itemsize(natural.dtype) // width):
+            bits = replace(natural, dtype=part, offset=natural.offset + position * width)
+            ratio = itemsize(carrier), itemsize(natural.dtype)
+            sizes = [atom.size for atom in natural.dims[1:]]
+            plane = self.tile("bits", carrier, sizes, natural.dims[0].size, 2)
+            same_order = tuple(Atom(atom.size, atom.stride // ratio[1] * ratio[0]) for atom in natural.dims[1:])
+            plane = replace(plane, dims=(natural.dims[0], *same_order))
+            self.emitter.copy(plane, bits)
+            yield plane, part, position * width
+
+    def turn(self, source: Block, target: Block) -> None:
+        """Transpose [rows, chunks, lanes] into ``target`` [lanes, chunks, rows...], as many chunks as a bank holds."""
+        rows, lanes, total = source.dims[0].size, source.dims[2].size, source.dims[1].size
+        identity = self.context.identity(source.dtype)
+        identity = replace(identity, dims=(replace(identity.dims[0], size=rows), replace(identity.dims[1], size=rows)))
+        sizes = [atom.size for atom in target.dims[2:]]
+        for start, tiles, count in self.builder.tiles(total, max(1, TILE_COLUMNS // rows)):
+            for tile in self.builder.each(tiles, 8):
+                first = tile * count + start
+                slot = self.builder.slot(self.turned)
+                bank = Block(self.turned.alloc, "f32", slot, (Atom(lanes, 1, True), *dense([count, rows], "f32")))
+                for position in range(count):
+                    self.builder.emit("load_stationary", Stream.TENSOR, [], [source.index(1, first + position)])
+                    piece = bank.index(1, Affine(position))
+                    self.builder.emit("multiply_moving", Stream.TENSOR, [piece], [identity])
+                split = replace(bank, dims=(bank.dims[0], *dense([count, *sizes], "f32")))
+                self.emitter.copy(target.index(1, first, count), split)
