@@ -3,11 +3,11 @@
 from jaxlib import _hlo
 
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.jax_backend.compiler import import_local
 from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.program import DeviceProgram
 from neuronx_cc.driver.jax_backend.service import SERVICE
 from neuronx_cc.driver.pipeline import run_pipeline
-from neuronx_cc.hlo_import import load_module
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.runtime.report import RunReport
 
@@ -41,7 +41,7 @@ def optimized(program: DeviceProgram) -> bytes:
 def _optimized(program: DeviceProgram) -> bytes:
     session = Session("jax", [], parsed=program.unit.parsed)
     try:
-        module = load_module(program.unit.code, "")
+        module = import_local(program.unit.code, program.num_replicas, program.num_partitions)
         run_pipeline(module, program.unit.parsed, session)
         proto: bytes = _hlo.hlo_module_from_text(print_module(module)).as_serialized_hlo_module_proto()
     except Exception as error:

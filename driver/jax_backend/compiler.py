@@ -82,9 +82,9 @@ def compile_unit(key: str, code: bytes, replicas: int, partitions: int, parsed: 
     started = time.perf_counter()
     session.module = ("module.mlir", code)
     session.enter("partitioning the module")
-    local = partition.localize(code, replicas, partitions)
+    local = partition.localize(code, partitions)
     session.enter("importing the module")
-    module = load_module(local.code, "")
+    module = import_local(local.code, replicas, partitions)
     signature = signature_of(module, local.result_kinds)
     neff = compile_loaded(module, parsed, session)
     return Unit(
@@ -99,6 +99,14 @@ def compile_unit(key: str, code: bytes, replicas: int, partitions: int, parsed: 
         local.parameter_shardings,
         local.result_shardings,
     )
+
+
+def import_local(code: bytes, replicas: int, partitions: int) -> hlo.HloModule:
+    """The module of one device; its header says how many run it."""
+    module = load_module(code, "")
+    counts = (("replica_count", str(replicas)), ("num_partitions", str(partitions)))
+    module.header = (*(entry for entry in module.header if entry[0] not in dict(counts)), *counts)
+    return module
 
 
 def signature_of(module: hlo.HloModule, kinds: tuple[str, ...]) -> Signature:

@@ -1,0 +1,147 @@
+"""Prepares a propagated Shardy module for jaxlib's conversion to local shapes, which knows only part of StableHLO.
+
+Ops that the conversion takes with any sharding stay as they are. Others see the dims that they mix whole (a slice its
+sliced dims, say), and the remaining ones everything whole: every device computes them completely.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+ELEMENTWISE = (
+    *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert", "cosine"),
+    *("count_leading_zeros", "divide", "exponential", "exponential_minus_one", "floor", "imag", "is_finite", "log"),
+    *("log_plus_one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt", "power", "real"),
+    *("reduce_precision", "remainder", "round_nearest_afz", "round_nearest_even", "rsqrt", "select", "shift_left"),
+    *("shift_right_arithmetic", "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan", "tanh", "xor"),
+)
+SAFE = frozenset(
+    [
+        *(f"stablehlo.{name}" for name in ELEMENTWISE),
+        *(f"stablehlo.{name}" for name in ("broadcast_in_dim", "constant", "iota", "transpose", "reshape", "return")),
+        *("stablehlo.dot_general", "stablehlo.partition_id", "stablehlo.replica_id", "func.return"),
+        *("sdy.constant", "sdy.reshard", "sdy.sharding_constraint", "sdy.manual_computation", "sdy.return"),
+        *("sdy.propagation_barrier", "sdy.all_reduce", "sdy.sharding_group"),
+    ]
+)
+
+
+def guard(function: Any, careful: bool) -> None:
+    """Make every op of ``function`` one that converts; with ``careful`` all of them compute whole."""
+    for op in list(function.regions[0].blocks[0].operations):
+        op = op.operation
+        keeps = op.name in SAFE and not (careful and op.name.startswith("stablehlo.") and op.name != "stablehlo.return")
+        if keeps or not len(op.results):
+            continue
+        whole = None if careful else _mixed_dims(op)
+        if whole is not None and not whole:
+            continue
+        _make_whole(op, whole)
+
+
+def _mixed_dims(op: Any) -> set[int] | None:
+    """Dims of the operands, which have the result's rank, that ``op`` mixes; None for all of everything."""
+    name = op.name.removeprefix("stablehlo.")
+    if name == "slice":
+        sizes = _dims(op.operands[0])
+        start, limit, stride = (_integers(op, key) for key in ("start_indices", "limit_indices", "strides"))
+        return {dim for dim, size in enumerate(sizes) if (start[dim], limit[dim], stride[dim]) != (0, size, 1)}
+    if name == "pad":
+        edges = zip(*(_integers(op, f"{key}_padding") for key in ("edge_low", "edge_high", "interior")), strict=True)
+        return {dim for dim, widths in enumerate(edges) if any(widths)}
+    if name == "concatenate":
+        return {ir.IntegerAttr(op.attributes["dimension"]).value}
+    if name == "reverse":
+        return set(_integers(op, "dimensions"))
+    if name == "sort":
+        return {ir.IntegerAttr(op.attributes["dimension"]).value}
+    if name == "dynamic_slice":
+        sizes = _dims(op.operands[0])
+        return {dim for dim, size in enumerate(_integers(op, "slice_sizes")) if size != sizes[dim]}
+    if name == "reduce" and len(op.operands) == 2:
+        # jaxlib's passes make an all-reduce with addition of every reduction over a sharded dim
+        inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+        if inner == ["stablehlo.add", "stablehlo.return"]:
+            return set()
+    return None
+
+
+def _make_whole(op: Any, dims: set[int] | None) -> None:
+    """Let ``op`` read and write values whose ``dims`` (None: all) lie on every device completely."""
+    mesh = _mesh_of(op)
+    if mesh is None:
+        return
+    for region in op.regions:
+        _forget(region)
+    rank = len(_dims(op.results[0]))
+    given = _shardings(op)[0]
+    axes = [[] if dims is None or dim in dims else list(_axes(given, dim)) for dim in range(rank)]
+    for index, operand in enumerate(op.operands):
+        if not isinstance(operand.type, ir.RankedTensorType):
+            continue
+        same = dims is not None and len(_dims(operand)) == rank and (rank or index == 0)
+        wanted = _sharding(mesh, axes if same else [[]] * len(_dims(operand)))
+        with ir.InsertionPoint(op), op.location:
+            op.operands[index] = sdy.ReshardOp(operand, wanted).result
+    results = []
+    for result in op.results:
+        same = dims is not None and len(_dims(result)) == rank
+        results.append(_sharding(mesh, axes if same else [[]] * len(_dims(result))))
+    op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get(results)
+
+
+def _forget(region: Any) -> None:
+    def clean(op: Any) -> Any:
+        if op.name == "sdy.manual_computation":
+            return ir.WalkResult.SKIP
+        if "sdy.sharding" in op.attributes:
+            del op.attributes["sdy.sharding"]
+        return ir.WalkResult.ADVANCE
+
+    for block in region.blocks:
+        for op in block.operations:
+            op.operation.walk(clean)
+
+
+def _shardings(op: Any) -> list[Any]:
+    """One TensorShardingAttr or None for each result."""
+    if "sdy.sharding" not in op.attributes:
+        return [None] * len(op.results)
+    attribute = op.attributes["sdy.sharding"]
+    return [sdy.TensorShardingAttr(each) for each in sdy.TensorShardingPerValueAttr(attribute).shardings]
+
+
+def _mesh_of(op: Any) -> str | None:
+    """The mesh of the op's module (jaxlib's programs have one of more than one device)."""
+    parent = op
+    while parent.name != "builtin.module":
+        parent = parent.parent
+    names = [
+        ir.StringAttr(each.attributes["sym_name"]).value
+        for each in parent.regions[0].blocks[0].operations
+        if each.operation.name == "sdy.mesh" and len(sdy.MeshAttr(each.attributes["mesh"]).axes)
+    ]
+    mine = [sharding for sharding in _shardings(op) if sharding is not None]
+    if mine:
+        return str(ir.FlatSymbolRefAttr(mine[0].mesh_or_ref).value)
+    return names[0] if names else None
+
+
+def _axes(sharding: Any, dim: int) -> Iterable[Any]:
+    return [] if sharding is None else sdy.DimensionShardingAttr(sharding.dimension_shardings[dim]).axes
+
+
+def _sharding(mesh: str, axes: list[list[Any]]) -> Any:
+    dims = [sdy.DimensionShardingAttr.get(each, is_closed=True) for each in axes]
+    return sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(mesh), dims)
+
+
+def _dims(value: Any) -> list[int]:
+    kind = value.type
+    return list(ir.RankedTensorType(kind).shape) if isinstance(kind, ir.RankedTensorType) else []
+
+
+def _integers(op: Any, name: str) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
