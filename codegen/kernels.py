@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from neuronx_cc.codegen import collective_kernel, conv_kernel, indexed_kernel, movement_kernel, reduce_kernel, window_kernel
+from neuronx_cc.codegen import (
+    collective_kernel,
+    conv_kernel,
+    gather_kernel,
+    indexed_kernel,
+    movement_kernel,
+    reduce_kernel,
+    scatter_kernel,
+    window_kernel,
+)
 
 LOWERINGS: dict[str, Callable[..., None]] = {
     "all-gather": collective_kernel.lower,
@@ -15,12 +24,13 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "convolution": conv_kernel.lower,
     "dynamic-slice": indexed_kernel.dynamic_slice,
     "dynamic-update-slice": indexed_kernel.dynamic_update_slice,
-    "gather": indexed_kernel.gather,
+    "gather": gather_kernel.gather,
     "pad": movement_kernel.pad,
     "partition-id": collective_kernel.device_number,
     "reduce": reduce_kernel.lower,
     "reduce-window": window_kernel.lower,
     "reduce-scatter": collective_kernel.lower,
     "replica-id": collective_kernel.device_number,
+    "scatter": scatter_kernel.scatter,
 }
 """opcode -> ``lower(context, op, step)``, which gives the op's results homes."""

@@ -53,15 +53,6 @@ def gather_dims_disjoint(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     return gone.issuperset(dims.start_index_map)
 
 
-def gather_is_generated(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
-    gather = cast(Any, op)
-    dims, sizes = gather.dims.data, gather.slice_sizes.data
-    if dims.operand_batching_dims or any(sizes[i] != 1 for i in dims.start_index_map):
-        return False
-    batch = [axis for axis in range(len(gather.shape.dims)) if axis not in dims.offset_dims]
-    return not batch or batch[-1] - batch[0] == len(batch) - 1
-
-
 def never(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     return False
 

@@ -25,6 +25,7 @@ PASSES = {
     for name in (
         "accumulate_f32",
         "auto_cast",
+        "canonical_indexing",
         "canonicalize",
         "check_operators",
         "clean_casts",

@@ -42,6 +42,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "fold_constants",
             "decompose",
             "expand_argument_reductions",
+            "canonical_indexing",
             "canonicalize",
             "cse",
             "dce",

@@ -155,7 +155,7 @@ ACCEPTED: dict[str, tuple[str, set[str]]] = {
     "reduce and": (REDUCE_AND, {"latest"}),
     "reduce that doubles": (REDUCE_DOUBLING, {"latest"}),
     "embedding lookup": (LOOKUP, ALL),
-    "gather of windows": (GATHER_WINDOWS, set()),
+    "gather of windows": (GATHER_WINDOWS, {"latest"}),
     "xor, in no list": (XOR, {"latest"}),
 }
 

@@ -524,6 +524,38 @@ def test_gather_and_scatter(rng):
     np.testing.assert_array_equal(updated, expected)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "s16", "u8", "pred"])
+def test_group_gather(rng, dtype):
+    table, index = sample(rng, dtype, (32, 5, 3)), rng.integers(-9, 90, (32, 7)).astype(np.int32)
+    kept = sample(rng, dtype, (32, 7, 3))
+    for flags, outside in (([], np.zeros_like(kept)), (["keep"], kept)):
+        got = run_one("group_gather", G, [(table, dtype), (index, "s32")], (dtype, kept.shape), flags=flags, initial=kept)
+        wanted = outside.copy()
+        for lane, place in np.ndindex(*index.shape):
+            group, row = table[lane // 16 * 16 :][:16].reshape(80, 3), index[lane, place]
+            if 0 <= row < 80:
+                wanted[lane, place] = group[row]
+        same(got, wanted)
+
+
+@pytest.mark.parametrize("kind", ["assign", "add", "multiply", "maximum", "minimum", "and", "or", "xor"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "s16", "u8"])
+def test_group_scatter_takes_one_entry_after_the_other(rng, dtype, kind):
+    if kind in ("and", "or", "xor") and dtype in FLOATS:
+        return
+    table, index = sample(rng, dtype, (32, 2, 3)), rng.integers(-9, 40, (32, 7)).astype(np.int32)
+    updates = sample(rng, dtype, (32, 7, 3))
+    got = run_one("group_scatter", G, [(updates, dtype), (index, "s32")], (dtype, table.shape), [kind], initial=table)
+    combine = {"assign": lambda a, b: b, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+    combine |= {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
+    wanted = table.reshape(2, 32, 3).copy()
+    for lane, place in np.ndindex(*index.shape):
+        if 0 <= index[lane, place] < 32:
+            row = wanted[lane // 16, index[lane, place]]
+            row[...] = combine[kind](row, updates[lane, place])
+    same(got, wanted.reshape(table.shape))
+
+
 def test_gather_outside_the_rows_is_a_fault():
     bench = Bench()
     rows = bench.variable("input", "f32", (5, 2), 0)

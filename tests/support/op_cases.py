@@ -333,6 +333,20 @@ def _gather(opcode: str, dtype: str) -> Case:
     return Case(opcode, dtype, module_text([(dtype, (19, 8)), ("s32", (2, 3))], root), inputs)
 
 
+def _scatter(opcode: str, dtype: str) -> Case:
+    inputs = (
+        random_array(dtype, (19, 8), opcode),
+        np.array([3, 0, 18, 40, -1, 7, 3], np.int32),
+        random_array(dtype, (7, 8), "u"),
+    )
+    root = (
+        f"  ROOT r = {dtype}[19,8] scatter(p0, p1, p2), update_window_dims={{1}}, inserted_window_dims={{0}}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=maximum_computation"
+    )
+    parameters = [(dtype, (19, 8)), ("s32", (7,)), (dtype, (7, 8))]
+    return Case(opcode, dtype, module_text(parameters, root, combiner("maximum", dtype)), inputs)
+
+
 def _iota(opcode: str, dtype: str) -> Case:
     dims = (3, 9)
     return Case(opcode, dtype, module_text([], f"  ROOT r = {shaped(dtype, dims)} iota(), iota_dimension=1"), ())
@@ -420,6 +434,7 @@ _BUILDERS: dict[str, Callable[[str, str], Case]] = {
     ),
     "reshape": lambda o, d: _one(o, d, (6, 35), f"{d}[2,7,15] reshape(p0)"),
     "reverse": lambda o, d: _one(o, d, (6, 35), f"{d}[6,35] reverse(p0), dimensions={{1}}"),
+    "scatter": _scatter,
     "select": _select,
     "slice": lambda o, d: _one(o, d, (6, 35), f"{d}[2,11] slice(p0), slice={{[1:5:2], [2:34:3]}}"),
     "transpose": lambda o, d: _one(o, d, (3, 5, 7), f"{d}[7,3,5] transpose(p0), dimensions={{2,0,1}}"),

@@ -1,0 +1,126 @@
+"""Gathers of rows: a DMA whose descriptors GpSimd software makes from the indices.
+
+Input: the forms that ``passes.indexing_gather`` makes. Operand [R, W], indices [N], slices [k, W]; tables on chip are
+``group_kernel``'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from neuronx_cc.codegen import group_kernel
+from neuronx_cc.codegen.builder import Affine, Block, Ring
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.tiles import dense
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom, View, align, coalesce
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.indexing_costs import rows as rows_ns
+
+ROW_BYTES = 16384
+"""Bytes a partition of one tile of rows."""
+COPY_NS_PER_BYTE = 3 / 272
+"""Of an operand whose rows are brought together: read, turned, written."""
+
+
+def gather(context: Context, op: hlo.GatherOp, step: int) -> None:
+    """The result [N, k, W] in HBM."""
+    if op.dims.data.operand_batching_dims:
+        group_kernel.gather(context, op)
+        return
+    del step
+    height, _ = op.slice_sizes.data
+    count = hlo.shape_of(op.rhs).dims[0]
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
+    view = _operand(context, op, count)
+    window = view.slice(0, 0, height)
+    assert window is not None, "rows lie at one distance"
+    row = align([window, replace(target, dims=target.dims[1:])], window.shape)
+    assert row is not None, "HBM views align"
+    indices = context.dense(op.rhs)
+    stride = view.dims[0][0].stride if view.dims[0] else 0
+    source = Block(
+        view.alloc, view.dtype, Affine(view.offset), (Atom(view.shape[0] - height + 1, stride), *row.atoms[0])
+    )
+    pitch = target.dims[0][0].stride if target.dims[0] else 0
+    out = Block(target.alloc, target.dtype, Affine(target.offset), (Atom(count, pitch), *row.atoms[1]))
+    move_rows(context, source, out, indices)
+
+
+def _operand(context: Context, op: hlo.GatherOp, count: int) -> View:
+    """A view of the operand with rows at one distance; dense where that is cheaper than rows of many short runs."""
+    view = context.hbm(op.lhs)
+    view = replace(view, dims=(coalesce(view.dims[0]), view.dims[1]))
+    if len(view.dims[0]) > 1:
+        return context.dense(op.lhs)
+    size = itemsize(view.dtype)
+    row = coalesce(view.dims[1])
+    run = row[-1].size * size if row and row[-1].stride == size else size
+    runs = prod(view.shape[1:]) * size // run
+    if runs > 1:
+        whole = op.slice_sizes.data[0] * prod(view.shape[1:]) * size
+        copied = hlo.shape_of(op.lhs).nbytes * COPY_NS_PER_BYTE + rows_ns(count, whole)
+        if copied < rows_ns(count, run, runs * op.slice_sizes.data[0]):
+            return context.dense(op.lhs)
+    return view
+
+
+def move_rows(context: Context, table: Block, listed: Block, indices: View, write: bool = False) -> None:
+    """Rows of ``table`` (HBM, rows first) to those of ``listed``, or the other way: row ``indices[n]`` with row n.
+
+    Reads clamp the index, writes skip rows outside. Rows longer than a tile are moved in pieces.
+    """
+    builder = context.builder
+    size = itemsize(table.dtype)
+    sizes = [atom.size for atom in table.dims[1:]]
+    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) * size <= ROW_BYTES), 0)
+    step = max(1, ROW_BYTES // (prod(sizes[cut + 1 :]) * size))
+    rings: list[Ring] = []
+    for start, tiles, lanes in builder.tiles(listed.dims[0].size, 128):
+        ring = builder.ring(builder.sbuf, 64, 2, "indices")
+        rings.append(ring)
+        with builder.loop(tiles) as tile:
+            at = tile * lanes + start
+            rows = _row_numbers(context, indices, at, lanes, ring)
+            here = listed.index(0, at, lanes)
+            pieces = builder.tiles(sizes[cut], step) if sizes else [(0, 1, 1)]
+            for first, count, width in pieces:
+                with builder.loop(count) as index:
+                    blocks = [
+                        block.index(cut + 1, index * width + first, width) if sizes else block
+                        for block in (table, here)
+                    ]
+                    _move(context, *blocks, rows, rings, write)
+    for ring in rings:
+        builder.sbuf.free(ring.alloc)
+
+
+def _row_numbers(context: Context, indices: View, at: Affine, lanes: int, ring: Ring) -> Block:
+    builder = context.builder
+    stride = indices.dims[0][0].stride if indices.dims[0] else 0
+    tile = Block(ring.alloc, indices.dtype, builder.slot(ring), (Atom(lanes, 1, True), Atom(1, 4)))
+    offset = Affine(indices.offset) + at * stride
+    source = Block(indices.alloc, indices.dtype, offset, (Atom(lanes, stride), Atom(1, 0)))
+    builder.emit("dma_copy", Stream.DMA_LOAD, [tile], [source])
+    return tile
+
+
+def _move(context: Context, table: Block, listed: Block, rows: Block, rings: list[Ring], write: bool) -> None:
+    builder = context.builder
+    if len(table.dims) == 1:
+        table, listed = (replace(block, dims=(*block.dims, Atom(1, 0))) for block in (table, listed))
+    free = dense([atom.size for atom in table.dims[1:]], table.dtype)
+    ring = builder.ring(builder.sbuf, free[0].size * free[0].stride, 2, "rows")
+    rings.append(ring)
+    tile = Block(ring.alloc, table.dtype, builder.slot(ring), (listed.dims[0], *free))
+    tile = replace(tile, dims=(Atom(listed.dims[0].size, 1, True), *free))
+    if write:
+        copy(builder, tile, listed, Stream.DMA_LOAD)
+        builder.emit("dma_scatter", Stream.DMA_DYNAMIC, [table], [tile, rows], flags=["skip"])
+        return
+    builder.emit("dma_gather", Stream.DMA_DYNAMIC, [tile], [table, rows], flags=["clamp"])
+    copy(builder, listed, tile, Stream.DMA_STORE)

@@ -1,0 +1,223 @@
+"""Gathers and scatters of short rows on chip: each of GpSimd's processors has a table in its 16 partitions.
+
+Input: the batched forms that ``passes.indexing_gather`` and ``passes.indexing_scatter`` make. Tables [G, R, W],
+indices [G, N], rows [G, N, W]; all three dense in HBM. Tables that do not fit their partitions are worked on in chunks
+of rows, with the indices counted from the start of the chunk; an index outside it does nothing. A gather from one table
+has the table in all groups of partitions, and divides the list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.tiles import TilePool
+from neuronx_cc.codegen.transfer import copy
+from neuronx_cc.codegen.views import Atom
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.indexing_costs import GROUPS, TABLE_BYTES
+
+LANES = 16
+"""Partitions of a group."""
+LIST_BYTES = 8192
+"""Bytes a partition of one tile of rows."""
+MAX_LIST = 1024
+"""Entries a partition of one tile."""
+
+
+@dataclass(slots=True)
+class _Array:
+    """A dense array in HBM whose last dim is the row; ``width`` elements."""
+
+    alloc: Alloc
+    dtype: str
+    offset: int
+    dims: tuple[int, ...]
+    """Tables or lists, rows or entries of one."""
+    width: int
+
+    @property
+    def row(self) -> int:
+        return self.width * itemsize(self.dtype)
+
+    def lanes(self, which: Affine, first: Affine, lanes: int, entries: int) -> Block:
+        """``lanes`` partitions of ``entries`` rows each, one after the other from row ``first`` of table ``which``."""
+        offset = which * (self.dims[1] * self.row) + first * self.row + self.offset
+        size = itemsize(self.dtype)
+        atoms = (Atom(lanes, entries * self.row), Atom(entries, self.row), Atom(self.width, size))
+        return Block(self.alloc, self.dtype, offset, atoms)
+
+
+def _array(context: Context, value: hlo.SSAValue) -> _Array:
+    view = context.dense(value)
+    dims = hlo.shape_of(value).dims
+    return _Array(view.alloc, view.dtype, view.offset, dims[:2], prod(dims[2:]))
+
+
+def gather(context: Context, op: hlo.GatherOp) -> None:
+    """The result [G, N, W] in HBM."""
+    context.homes[op.result] = [context.new_hbm(op.result)]
+    _Walk(context, _array(context, op.lhs), _array(context, op.rhs), _array(context, op.result), "").emit()
+
+
+def scatter(context: Context, op: hlo.ScatterOp) -> None:
+    """The result [G, R, W] in HBM, another buffer than the operand's: every table goes through SBUF anyway."""
+    operand, indices, updates = op.args
+    context.homes[op.result] = [context.new_hbm(op.result)]
+    kind = context.combiners.get(op.to_apply.data[0], "assign")
+    walk = _Walk(context, _array(context, operand), _array(context, indices), _array(context, updates), kind)
+    walk.result = _array(context, op.result)
+    walk.emit()
+
+
+class _Walk:
+    """All tables, chunk by chunk, each with its whole list."""
+
+    def __init__(self, context: Context, tables: _Array, numbers: _Array, rows: _Array, kind: str) -> None:
+        self.context, self.builder, self.tables, self.numbers, self.rows = (
+            context,
+            context.builder,
+            tables,
+            numbers,
+            rows,
+        )
+        self.kind = kind
+        """The combiner of a scatter; empty for a gather."""
+        self.result: _Array | None = None
+        self.pool = TilePool(context.builder, "tables", 1)
+        self.lists = TilePool(context.builder, "lists", 2)
+        self.shared = not kind and tables.dims[0] == 1
+        """Whether all groups have the same table and divide its list."""
+
+    def emit(self) -> None:
+        for first, passes, groups in self.builder.tiles(self.tables.dims[0], GROUPS):
+            with self.builder.loop(passes) as index:
+                self._chunks(index * groups + first, GROUPS if self.shared else groups)
+        self.pool.free()
+        self.lists.free()
+
+    def _chunks(self, table: Affine, groups: int) -> None:
+        height, row = self.tables.dims[1], self.tables.row
+        slots = max(1, TABLE_BYTES // LANES // row)
+        count = -(-height // (LANES * slots))
+        slots = -(-height // (LANES * count))
+        size = min(height, LANES * slots)
+        base = None
+        if height > size:
+            base = self.pool.tile([1], "s32", LANES * groups)
+            self.builder.emit("memset", Stream.GPSIMD, [base], [], imm=[0])
+        self._chunk(table, groups, Affine(), size, base, True)
+        for first, chunks, rows in self.builder.tiles(height - size, size):
+            with self.builder.loop(chunks) as index:
+                assert base is not None, "there is a second chunk"
+                self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [base], [base], ["add"], [size])
+                self._chunk(table, groups, index * rows + (first + size), rows, base, False)
+        if base is not None:
+            self.pool.give_back(base)
+
+    def _chunk(self, table: Affine, groups: int, first: Affine, rows: int, base: Block | None, fresh: bool) -> None:
+        """Rows ``first`` to ``first + rows`` of the tables; ``fresh`` for the first chunk."""
+        slots = -(-rows // LANES)
+        tile = self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups)
+        if rows % slots or rows < LANES * slots:
+            self.builder.emit("memset", Stream.GPSIMD, [_flat(tile)], [], imm=[0])
+        self._move_tables(tile, self.tables, table, groups, first, rows, False)
+        for start, tiles, entries, size in self._list_tiles(groups):
+            with self.builder.loop(tiles) as index:
+                self._tile(tile, table, groups, index * size + start, entries, size, base, fresh)
+        if self.result is not None:
+            self._move_tables(tile, self.result, table, groups, first, rows, True)
+        self.pool.give_back(tile)
+
+    def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
+        """(start, count, entries a partition, entries) of the tiles of a list."""
+        lanes = LANES * groups if self.shared else LANES
+        most = max(1, min(MAX_LIST, LIST_BYTES // self.rows.row))
+        pieces = self.builder.tiles(self.numbers.dims[1], lanes * most)
+        return [(start, tiles, -(-size // lanes), size) for start, tiles, size in pieces]
+
+    def _move_tables(
+        self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, rows: int, store: bool
+    ) -> None:
+        for group in range(groups):
+            here = table if self.shared else table + group
+            self._move(tile, array, here, group * LANES, first, rows, store)
+
+    def _move(
+        self, tile: Block, array: _Array, which: Affine, lane: int, first: Affine, rows: int, store: bool
+    ) -> None:
+        """``rows`` rows of table or list ``which`` from row ``first``: to or from the partitions from ``lane`` on."""
+        slots = tile.dims[1].size
+        full, rest = divmod(rows, slots)
+        for start, lanes, entries in ((0, full, slots), (full, 1, rest)):
+            if not lanes or not entries:
+                continue
+            outside = array.lanes(which, first + start * slots, lanes, entries)
+            inside = Block(
+                tile.alloc,
+                tile.dtype,
+                tile.offset,
+                (Atom(lanes, 1, True), Atom(entries, tile.dims[1].stride), tile.dims[2]),
+                lane + start,
+            )
+            ends = (outside, inside) if store else (inside, outside)
+            copy(self.builder, *ends, Stream.DMA_STORE if store else Stream.DMA_LOAD)
+
+    def _tile(
+        self,
+        tile: Block,
+        table: Affine,
+        groups: int,
+        first: Affine,
+        entries: int,
+        size: int,
+        base: Block | None,
+        fresh: bool,
+    ) -> None:
+        """``size`` entries of each list from ``first`` on (of the one list, when it is shared)."""
+        builder, lanes = self.builder, LANES * groups
+        numbers = self.lists.tile([entries, 1], self.numbers.dtype, lanes)
+        rows = self.lists.tile([entries, self.rows.width], self.rows.dtype, lanes)
+        partial = size < entries * (lanes if self.shared else LANES)
+        keep = not self.kind and not fresh
+        if partial:
+            builder.emit("memset", Stream.GPSIMD, [_flat(numbers)], [], imm=[-1])
+            if self.kind or keep:
+                builder.emit("memset", Stream.GPSIMD, [_flat(rows)], [], imm=[0])
+        self._move_lists(numbers, self.numbers, table, groups, first, size, False)
+        if self.kind or keep:
+            self._move_lists(rows, self.rows, table, groups, first, size, False)
+        index = numbers.select([0, 1])
+        if not self.kind:
+            for bound, limit in (("maximum", 0), ("minimum", self.tables.dims[1] - 1)):
+                builder.emit("int_tensor_tensor", Stream.GPSIMD, [index], [index], [bound], [limit])
+        if base is not None:
+            spread = Block(base.alloc, base.dtype, base.offset, (base.dims[0], Atom(entries, 0)))
+            builder.emit("int_tensor_tensor", Stream.GPSIMD, [index], [index, spread], ["subtract"])
+        if self.kind:
+            builder.emit("group_scatter", Stream.GPSIMD, [tile], [rows, index], [self.kind])
+        else:
+            builder.emit("group_gather", Stream.GPSIMD, [rows], [tile, index], flags=["keep"] if keep else [])
+            self._move_lists(rows, self.rows, table, groups, first, size, True)
+        self.lists.give_back(numbers)
+        self.lists.give_back(rows)
+
+    def _move_lists(
+        self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, size: int, store: bool
+    ) -> None:
+        if self.shared:
+            self._move(tile, array, table, 0, first, size, store)
+            return
+        for group in range(groups):
+            self._move(tile, array, table + group, group * LANES, first, size, store)
+
+
+def _flat(tile: Block) -> Block:
+    """A dense tile with one free dim."""
+    count = prod(atom.size for atom in tile.dims[1:])
+    return Block(tile.alloc, tile.dtype, tile.offset, (tile.dims[0], Atom(count, itemsize(tile.dtype))))

@@ -1,0 +1,33 @@
+"""Scatters of rows that no two updates share: a DMA whose descriptors GpSimd software makes from the indices.
+
+Input: the forms that ``passes.indexing_scatter`` makes. Operand [R, W], indices [N], updates [N, W]; an index outside
+is skipped. Tables on chip are ``group_kernel``'s.
+"""
+
+from __future__ import annotations
+
+from neuronx_cc.codegen import group_kernel
+from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.gather_kernel import move_rows
+from neuronx_cc.codegen.indexed_kernel import update_in_place
+from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.ir import hlo
+
+
+def scatter(context: Context, op: hlo.ScatterOp, step: int) -> None:
+    """The operand's buffer itself when nothing else reads it, else a copy, with the rows written into it."""
+    operand, indices, updates = op.args
+    if op.dims.data.input_batching_dims:
+        group_kernel.scatter(context, op)
+        return
+    target = update_in_place(context, op.result, operand, step)
+    blocks = [_rows(target), _rows(context.dense(updates))]
+    move_rows(context, *blocks, context.dense(indices), write=True)
+
+
+def _rows(view: View) -> Block:
+    """A dense [R, W] array by rows."""
+    height, width = view.shape
+    size = hlo.itemsize(view.dtype)
+    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(height, width * size), Atom(width, size)))

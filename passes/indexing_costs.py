@@ -1,0 +1,46 @@
+"""Estimates of how long a gather or scatter takes in each of its forms, for choosing between them. Times in ns.
+
+*Rows*: the DMA moves whole rows, with one descriptor an index made by GpSimd software. *Groups*: each of GpSimd's eight
+processors holds a table in its 16 SBUF partitions and walks a list of indices. The constants are those of the machine
+description (``runtime/machines``, hardware sheet 1.8.2 and 3.3), rounded; only their ratios matter here.
+"""
+
+from math import ceil
+
+GROUPS = 8
+"""GpSimd processors."""
+TABLE_BYTES = 1 << 20
+"""What a group's table may take of its 16 partitions."""
+ROW_BYTES = 4096
+"""Longest row that a group moves."""
+
+_DESCRIPTOR = 20.0
+_RUN, _ENGINES = 140.0, 16
+_BYTES = 272.0
+_CLOCK = 1.4
+_ROWS_START, _GROUPS_START = 4000.0, 7000.0
+
+
+def rows(count: int, run_bytes: int, runs: int = 1) -> float:
+    """``count`` indices, each of ``runs`` contiguous runs of ``run_bytes``, one way between HBM and SBUF."""
+    return _ROWS_START + count * max(_DESCRIPTOR, runs * max(_RUN / _ENGINES, run_bytes / _BYTES))
+
+
+def copies(groups: int) -> int:
+    """How many processors share one table's list."""
+    return max(1, GROUPS // groups)
+
+
+def chunks(table_rows: int, row_bytes: int) -> int:
+    """Parts of a table that are on chip one after the other."""
+    return ceil(table_rows / max(1, TABLE_BYTES // max(1, row_bytes)))
+
+
+def groups(count: int, table_rows: int, row_bytes: int, entries: int, scatter: bool = False, shared: int = 1) -> float:
+    """``count`` tables with ``entries`` indices each; ``shared`` processors work on each list."""
+    words = ceil(row_bytes / 4)
+    each = (14 + 2 * words if scatter else 7 + words) / _CLOCK
+    passes = ceil(count * shared / GROUPS)
+    traffic = count * shared * table_rows * row_bytes * (2 if scatter else 1)
+    walked = passes * chunks(table_rows, row_bytes) * entries / shared
+    return _GROUPS_START + traffic / _BYTES + walked * each + count * entries * row_bytes / _BYTES

@@ -1,0 +1,155 @@
+"""Brings a gather into one of the forms that code generation has.
+
+* rows: operand [R, W], indices [N], slices [k, W]: the result [N, k, W] is made by DMA, one descriptor a slice;
+* groups: operand [G, R, W], indices [G, N], slices [1, 1, W], batched: rows [G, N, W] from tables on chip;
+* a single window is a dynamic-slice.
+
+Start indices are clamped so that every window fits; windows along indexed dims that are not contiguous become more
+indices.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes import indexing_costs as costs
+from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.indexing import (
+    Label,
+    Windows,
+    arranged,
+    bounded,
+    clamped,
+    gather_rows,
+    gather_tables,
+    row_numbers,
+    vectors,
+    weights,
+    whole_labels,
+)
+
+Value = hlo.SSAValue
+
+
+def canonical_gather(b: Build, op: hlo.GatherOp) -> Value:
+    """The value that replaces ``op``, made above it."""
+    if op.shape.size == 0:
+        return b.number(0, op.shape.dtype, op.shape.dims)
+    operand, windows = _windows(b, op)
+    dims = op.dims.data
+    gone = {*dims.collapsed_slice_dims, *dims.operand_batching_dims}
+    kept = [axis for axis in range(len(windows.dims)) if axis not in gone]
+    wanted = whole_labels(op.shape.rank, dims.offset_dims, kept)
+    if not windows.reached:
+        return _repeated(b, operand, windows, wanted)
+    if windows.count == 1:
+        return b.reshape(_one(b, operand, windows), op.shape.dims)
+    tables = [dim for dim in windows.reached if dim in windows.paired] + windows.between
+    if _grouped(windows, tables, itemsize(op.shape.dtype)):
+        return _groups(b, operand, windows, sorted(tables), wanted)
+    return _rows(b, operand, windows, wanted)
+
+
+def _windows(b: Build, op: hlo.GatherOp) -> tuple[Value, Windows]:
+    """The windows of ``op``, and its operand without what no window can reach."""
+    dims, sizes, operand = op.dims.data, op.slice_sizes.data, op.lhs
+    shape, index_shape = hlo.shape_of(operand), hlo.shape_of(op.rhs)
+    batch = tuple(size for axis, size in enumerate(index_shape.dims) if axis != dims.index_vector_dim)
+    paired = {
+        dim: axis - (axis > dims.index_vector_dim)
+        for dim, axis in zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True)
+    }
+    starts = {}
+    indexed = zip(
+        dims.start_index_map, vectors(b, op.rhs, dims.index_vector_dim, len(dims.start_index_map)), strict=True
+    )
+    for dim, start in indexed:
+        limit = shape.dims[dim] - sizes[dim]
+        if limit:
+            starts[dim] = bounded(b, start, limit)
+    for dim, size in enumerate(sizes):
+        if dim not in starts and dim not in paired:
+            operand = b.slice(operand, dim, 0, size)
+    return operand, Windows(hlo.shape_of(operand).dims, sizes, starts, paired, batch)
+
+
+def _fitted(b: Build, windows: Windows, inside: list[int]) -> None:
+    """Clamp the start indices, unless code generation does: it clamps row numbers, so that windows fit the table."""
+    if len(inside) > 1:
+        for dim, start in windows.starts.items():
+            windows.starts[dim] = clamped(b, start, windows.dims[dim] - windows.sizes[dim])
+
+
+def _repeated(b: Build, operand: Value, windows: Windows, wanted: list[Label]) -> Value:
+    """No index matters: the operand, once for each index."""
+    axes = [axis for axis, (kind, _) in enumerate(wanted) if kind == "window"]
+    inner = b.reshape(operand, [windows.size(wanted[axis]) for axis in axes])
+    return b.broadcast(inner, [windows.size(label) for label in wanted], axes)
+
+
+def _one(b: Build, operand: Value, windows: Windows) -> Value:
+    zero = b.number(0, "s32")
+    starts = [b.reshape(windows.starts[dim], ()) if dim in windows.starts else zero for dim in range(len(windows.dims))]
+    return b.dynamic_slice(operand, starts, windows.sizes)
+
+
+def _grouped(windows: Windows, tables: list[int], width: int) -> bool:
+    """Whether tables on chip are estimated to take less time than rows by DMA."""
+    row = width * prod(windows.dims[dim] for dim in windows.behind)
+    steps = prod(windows.sizes[dim] for dim in windows.spread)
+    count = prod(windows.dims[dim] for dim in tables)
+    lists = windows.count * steps // prod([windows.dims[dim] for dim in tables if dim in windows.paired])
+    height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
+    if row > costs.ROW_BYTES:
+        return False
+    runs = prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
+    contiguous = row * (windows.sizes[windows.spread[-1]] if windows.spread else 1)
+    by_rows = costs.rows(windows.count, contiguous, runs)
+    return costs.groups(count, height, row, lists, shared=costs.GROUPS if count == 1 else 1) < by_rows
+
+
+def _groups(b: Build, operand: Value, windows: Windows, tables: list[int], wanted: list[Label]) -> Value:
+    """Batching dims, and dims between the indexed ones, count tables; the indexed dims are the rows of one."""
+    inside = [dim for dim in windows.reached if dim not in tables]
+    weight = weights(windows.dims, inside)
+    spread = windows.spread
+    _fitted(b, windows, [*inside, *spread])
+    numbers = row_numbers(b, windows, weight, spread)
+    labels: list[Label] = [("batch", axis) for axis in range(len(windows.batch))]
+    labels += [("window", dim) for dim in spread]
+    outer: list[Label] = [
+        ("batch", windows.paired[dim]) if dim in windows.paired else ("window", dim) for dim in tables
+    ]
+    inner = [label for label in labels if label not in outer]
+    counted = [label for label in outer if label in labels]
+    turned = arranged(b, numbers, windows, labels, [*counted, *inner])
+    places = [at for at, label in enumerate([*outer, *inner]) if label in labels]
+    repeated = b.broadcast(turned, [windows.size(label) for label in (*outer, *inner)], places)
+    count, entries = prod(windows.size(label) for label in outer), prod(windows.size(label) for label in inner)
+    height, width = prod(windows.dims[dim] for dim in inside), prod(windows.dims[dim] for dim in windows.behind)
+    order = [*tables, *inside, *windows.behind]
+    table = b.reshape(b.transpose(operand, order), (count, height, width))
+    found = gather_tables(b, table, b.reshape(repeated, (count, entries)))
+    row: list[Label] = [("window", dim) for dim in windows.behind]
+    return arranged(b, found, windows, [*outer, *inner, *row], wanted)
+
+
+def _rows(b: Build, operand: Value, windows: Windows, wanted: list[Label]) -> Value:
+    """All reached dims together are the rows; dims between them go to the row where that needs no copy."""
+    reached, between = windows.reached, windows.between
+    if between and reached[-1] - reached[0] >= len(reached):
+        reached, between = list(range(reached[-1] + 1)), []
+    last = reached[-1]
+    height = windows.sizes[last]
+    spread = [dim for dim in reached if dim != last and dim not in windows.paired and windows.sizes[dim] > 1]
+    _fitted(b, windows, reached)
+    numbers = row_numbers(b, windows, weights(windows.dims, reached), spread)
+    columns = [*between, *windows.behind]
+    rows, width = prod(windows.dims[dim] for dim in reached), prod(windows.dims[dim] for dim in columns)
+    table = b.reshape(b.transpose(operand, [*reached, *columns]), (rows, width))
+    found = gather_rows(b, table, b.reshape(numbers, (hlo.shape_of(numbers).size,)), height)
+    labels: list[Label] = [("batch", axis) for axis in range(len(windows.batch))]
+    labels += [("window", dim) for dim in (*spread, last, *columns)]
+    return arranged(b, found, windows, labels, wanted)

@@ -1,0 +1,374 @@
+"""Carries out the updates of a scatter by the forms that code generation has (see ``indexing_scatter``).
+
+* One window: the operand's part is read, combined and written back by dynamic slices.
+* Small rows: tables on chip. Where the order of updates does not matter, eight processors share the list, each with a
+  table of its own; the tables are combined afterwards.
+* Long rows that no two updates share: read by gather, combined, written by DMA.
+* Long rows with duplicates: the *leader* of an index is its first place in the list. The old rows of all places are
+  read, the updates combined one after the other into their leaders' rows on chip, and the leaders' rows written. Of
+  updates that replace their row, the last one is written and the others are dropped.
+* Anything else: a loop over the updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes import indexing_costs as costs
+from neuronx_cc.passes.bodies import apply_body, is_elementwise
+from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.indexing import (
+    Label,
+    Windows,
+    arranged,
+    gather_rows,
+    gather_tables,
+    row_numbers,
+    table_labels,
+    weights,
+)
+from neuronx_cc.passes.values import COMBINERS, identity_of
+
+Value = hlo.SSAValue
+OPS = {kind: type_ for type_, kind in COMBINERS.items()}
+PAIRS = 512
+"""Updates up to which duplicates are found by comparing every two."""
+UNROLLED = 4
+LOOP_NS = 15_000.0
+"""Estimate of one step of a loop over updates."""
+
+
+@dataclass(slots=True)
+class Scatter:
+    """A scatter on its way."""
+
+    b: Build
+    op: hlo.ScatterOp
+    windows: Windows
+    valid: Value | None
+    """Over the batch dims: which windows fit. None when all do."""
+    labels: list[Label]
+    """Of the updates' dims."""
+    unique: bool
+    body: hlo.ComputationOp
+
+
+def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
+    """The operands with the updates in; ``kind`` is ``assign`` or an opcode for one operand, empty for ``s.body``."""
+    w = s.windows
+    if kind == "" and not is_elementwise(s.body):
+        raise CompileError(
+            "EVRF001", "scatter with a combiner that is not elementwise", "combine by scalar operators", s.op.loc
+        )
+    if w.count == 1 or (kind == "" and not s.unique):
+        return _one_by_one(s, kind, operands, updates)
+    size = itemsize(hlo.shape_of(operands[0]).dtype)
+    row = size * prod(w.dims[dim] for dim in w.behind)
+    count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
+    by_rows = costs.rows(count, row) * (1 if s.unique and kind == "assign" else 2 if s.unique else 4)
+    by_groups = _groups_ns(s, kind, row) if kind and row <= costs.ROW_BYTES else float("inf")
+    if w.count * LOOP_NS < min(by_rows, by_groups):
+        return _one_by_one(s, kind, operands, updates)
+    if by_groups < by_rows:
+        return [_grouped(s, kind, operands[0], updates[0])]
+    return _by_rows(s, kind, operands, updates)
+
+
+# one window after the other
+
+
+def _one_by_one(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
+    """Each window is read, combined and written back, in the order of the indices."""
+    b, w = s.b, s.windows
+    window: list[Label] = [("window", dim) for dim in range(len(w.dims)) if ("window", dim) in s.labels]
+    batch: list[Label] = [("batch", axis) for axis in range(len(w.batch))]
+    rows = [
+        b.reshape(arranged(b, update, w, s.labels, [*batch, *window]), (w.count, *_sizes(w, window)))
+        for update in updates
+    ]
+    places = [b.reshape(_place(b, w, dim), (w.count,)) for dim in w.reached]
+    fits = [] if s.valid is None else [b.reshape(s.valid, (w.count,))]
+    number = len(operands)
+
+    def step(inner: Build, index: Value, state: Sequence[Value]) -> list[Value]:
+        zero = inner.number(0, "s32")
+        here = [
+            inner.reshape(inner.dynamic_slice(value, [index], (1,)), ())
+            for value in state[2 * number : 2 * number + len(places)]
+        ]
+        at = dict(zip(w.reached, here, strict=True))
+        starts = [at.get(dim, zero) for dim in range(len(w.dims))]
+        old = [inner.dynamic_slice(value, starts, w.sizes) for value in state[:number]]
+        new = []
+        for value in state[number : 2 * number]:
+            dims = hlo.shape_of(value).dims
+            part = inner.dynamic_slice(value, [index] + [zero] * (len(dims) - 1), (1, *dims[1:]))
+            new.append(inner.reshape(part, w.sizes))
+        combined = _combined(s, inner, kind, old, new, w.sizes)
+        if fits:
+            fit = inner.reshape(inner.dynamic_slice(state[-1], [index], (1,)), ())
+            mask = inner.broadcast(fit, w.sizes)
+            combined = [inner.select(mask, value, before) for value, before in zip(combined, old, strict=True)]
+        written = [
+            inner.dynamic_update_slice(value, part, starts)
+            for value, part in zip(state[:number], combined, strict=True)
+        ]
+        return [*written, *state[number:]]
+
+    state = [*operands, *rows, *places, *fits]
+    if w.count <= UNROLLED:
+        for index in range(w.count):
+            state = step(b, b.number(index, "s32"), state)
+        return state[:number]
+    return b.loop(w.count, state, step)[:number]
+
+
+def _sizes(w: Windows, labels: Sequence[Label]) -> list[int]:
+    return [w.size(label) for label in labels]
+
+
+def _place(b: Build, w: Windows, dim: int) -> Value:
+    return w.starts[dim] if dim in w.starts else b.iota(w.batch, w.paired[dim])
+
+
+def _combined(
+    s: Scatter, b: Build, kind: str, old: Sequence[Value], new: Sequence[Value], dims: Sequence[int]
+) -> list[Value]:
+    if kind == "assign":
+        return list(new)
+    if kind:
+        return [b.each(OPS[kind], old[0], new[0])]
+    # the body goes in above an op of this block that stands behind the operands
+    anchor = b.reshape(b.number(0, "s32", (1,)), ())
+    assert isinstance(anchor, hlo.OpResult)
+    assert isinstance(anchor.op, hlo.HloOp)
+    return apply_body(anchor.op, s.body, [*old, *new], tuple(dims))
+
+
+# tables on chip
+
+
+def _tables(w: Windows) -> tuple[list[int], list[int]]:
+    """Operand dims that count tables, and those that are the rows of one."""
+    return sorted([*w.paired, *w.between]), sorted(w.starts)
+
+
+def _groups_ns(s: Scatter, kind: str, row: int) -> float:
+    w = s.windows
+    tables, inside = _tables(w)
+    dtype = hlo.shape_of(s.op.args[0]).dtype
+    count, entries = _entries(w, tables)
+    height = prod(w.dims[dim] for dim in inside)
+    return min(costs.groups(count, height, row, entries, True, shared) for shared in {1, _shared(kind, dtype, count)})
+
+
+def _entries(w: Windows, tables: Sequence[int]) -> tuple[int, int]:
+    """Tables, and updates of one."""
+    count = prod(w.dims[dim] for dim in tables)
+    total = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
+    return count, total // count
+
+
+def _shared(kind: str, dtype: str, tables: int) -> int:
+    """Processors that may share the list of one table: several where the order of updates does not matter."""
+    free = kind != "assign" and (dtype not in FLOATS or dtype == "f32" or kind in ("maximum", "minimum"))
+    return costs.copies(tables) if free else 1
+
+
+def _grouped(s: Scatter, kind: str, operand: Value, update: Value) -> Value:
+    b, w = s.b, s.windows
+    tables, inside = _tables(w)
+    numbers, labels = _numbers(s, inside, w.spread)
+    outer = table_labels(w, tables)
+    inner = [label for label in labels if label not in outer]
+    turned = arranged(b, numbers, w, labels, [*(label for label in outer if label in labels), *inner])
+    places = [at for at, label in enumerate([*outer, *inner]) if label in labels]
+    repeated = b.broadcast(turned, _sizes(w, [*outer, *inner]), places)
+    count, entries = _entries(w, tables)
+    height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.behind)
+    order = [*tables, *inside, *w.behind]
+    row: list[Label] = [("window", dim) for dim in w.behind]
+    result = scatter_tables(
+        b,
+        kind,
+        b.reshape(b.transpose(operand, order), (count, height, width)),
+        b.reshape(repeated, (count, entries)),
+        b.reshape(arranged(b, update, w, s.labels, [*outer, *inner, *row]), (count, entries, width)),
+    )
+    back = b.reshape(result, [w.dims[dim] for dim in order])
+    return b.transpose(back, [order.index(dim) for dim in range(len(order))])
+
+
+def _numbers(s: Scatter, inside: Sequence[int], spread: Sequence[int]) -> tuple[Value, list[Label]]:
+    """Row numbers over the batch dims and ``spread``, -1 where the window does not fit, and their labels."""
+    b, w = s.b, s.windows
+    numbers = row_numbers(b, w, weights(w.dims, inside), spread)
+    labels: list[Label] = [("batch", axis) for axis in range(len(w.batch))]
+    labels += [("window", dim) for dim in spread]
+    alone = len(inside) == 1 and list(inside) == list(s.op.dims.data.scatter_dims_to_operand_dims)
+    if s.valid is None or (alone and not spread):  # a number outside is skipped as it is
+        return numbers, labels
+    dims = hlo.shape_of(numbers).dims
+    fits = b.broadcast(s.valid, dims, range(len(w.batch)))
+    return b.select(fits, numbers, b.number_like(-1, numbers)), labels
+
+
+def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
+    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays."""
+    count, height, width = hlo.shape_of(tables).dims
+    dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
+    row = width * itemsize(dtype)
+    shared = min(
+        {1, _shared(kind, dtype, count)},
+        key=lambda number: costs.groups(count, height, row, entries, True, number),
+    )
+    if shared == 1:
+        return _scatter(b, kind, tables, numbers, updates)
+    share = -(-entries // shared)
+    missing = shared * share - entries
+    neutral = identity_of(kind, dtype)
+    assert neutral is not None, "a combiner whose order does not matter has a neutral element"
+    numbers = b.pad(numbers, [(0, 0), (0, missing)], -1)
+    updates = b.pad(updates, [(0, 0), (0, missing), (0, 0)], neutral)
+    others = b.number(neutral, dtype, (count, shared - 1, height, width))
+    private = b.concatenate([b.reshape(tables, (count, 1, height, width)), others], 1)
+    result = _scatter(
+        b,
+        kind,
+        b.reshape(private, (count * shared, height, width)),
+        b.reshape(numbers, (count * shared, share)),
+        b.reshape(updates, (count * shared, share, width)),
+    )
+    parts = [
+        b.reshape(b.slice(b.reshape(result, (count, shared, height, width)), 1, at, at + 1), (count, height, width))
+        for at in range(shared)
+    ]
+    while len(parts) > 1:
+        pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        parts = pairs + parts[2 * len(pairs) :]
+    return parts[0]
+
+
+_TABLES = hlo.ScatterDims((2,), (1,), (1,), 2, (0,), (0,))
+_ROWS = hlo.ScatterDims((1,), (0,), (0,), 1)
+
+
+def _scatter(b: Build, kind: str, operand: Value, numbers: Value, updates: Value) -> Value:
+    """A canonical scatter: into tables, or of unique rows that replace others."""
+    in_tables = hlo.shape_of(operand).rank == 3
+    return b.typed(
+        hlo.ScatterOp,
+        (operand, numbers, updates),
+        operand.type,
+        dims=hlo.ScatterDimsAttr(_TABLES if in_tables else _ROWS),
+        indices_are_sorted=hlo.BoolAttr(False),
+        unique_indices=hlo.BoolAttr(not in_tables),
+        to_apply=hlo.StrsAttr((_combiner(b, kind, hlo.shape_of(operand).dtype),)),
+    )
+
+
+def _combiner(b: Build, kind: str, dtype: str) -> str:
+    if kind != "assign":
+        return b.combiner(OPS[kind], dtype)
+    name = f"assign.{dtype}.scalar"
+    if all(computation.computation_name != name for computation in b.module.computations()):
+        scalar = hlo.array_type(dtype, ())
+        computation, _ = b.computation(name, [scalar, scalar])
+        assert computation.block.last_op is not None
+        computation.block.last_op.operands = [computation.block.args[1]]
+    return name
+
+
+# rows by DMA
+
+
+def _by_rows(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
+    b, w = s.b, s.windows
+    inside = list(range(max(w.reached, default=-1) + 1))
+    spread = [dim for dim in inside if dim in w.between or dim in w.spread]
+    numbers, labels = _numbers(s, inside, spread)
+    height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.behind)
+    count = hlo.shape_of(numbers).size
+    numbers = b.reshape(numbers, (count,))
+    row: list[Label] = [("window", dim) for dim in w.behind]
+    rows = [b.reshape(arranged(b, update, w, s.labels, [*labels, *row]), (count, width)) for update in updates]
+    tables = [b.reshape(operand, (height, width)) for operand in operands]
+    if kind == "assign":
+        if not s.unique:
+            numbers = _only_last(b, numbers, height)
+    elif s.unique:
+        old = [b.reshape(gather_rows(b, table, numbers), (count, width)) for table in tables]
+        rows = _combined(s, b, kind, old, rows, (count, width))
+    else:
+        leader = _leaders(b, numbers, height)
+        old = [b.reshape(gather_rows(b, tables[0], numbers), (count, width))]
+        rows = [_combine_into(b, kind, old[0], leader, rows[0])]
+        first = b.compare(leader, b.iota((count,), 0), "EQ")
+        numbers = b.select(first, numbers, b.number_like(-1, numbers))
+    return [
+        b.reshape(_scatter(b, "assign", table, numbers, new), w.dims) for table, new in zip(tables, rows, strict=True)
+    ]
+
+
+def _extreme_place(b: Build, numbers: Value, height: int, last: bool) -> Value:
+    """For each entry of ``numbers`` [N] the first (or last) place of the same number; junk for those outside."""
+    (count,) = hlo.shape_of(numbers).dims
+    kind = "maximum" if last else "minimum"
+    never = -1 if last else count
+    if count <= PAIRS:
+        pair = (count, count)
+        same = b.compare(b.broadcast(numbers, pair, (0,)), b.broadcast(numbers, pair, (1,)), "EQ")
+        places = b.select(same, b.iota(pair, 1), b.number(never, "s32", pair))
+        return b.reduce(OPS[kind], places, (1,), never)
+    table = b.number(never, "s32", (1, height, 1))
+    listed = b.reshape(numbers, (1, count))
+    found = scatter_tables(b, kind, table, listed, b.reshape(b.iota((count,), 0), (1, count, 1)))
+    return b.reshape(gather_tables(b, found, listed), (count,))
+
+
+def _inside(b: Build, numbers: Value, height: int) -> Value:
+    above = b.compare(numbers, b.number_like(0, numbers), "GE")
+    return b.each(hlo.AndOp, above, b.compare(numbers, b.number_like(height, numbers), "LT"))
+
+
+def _only_last(b: Build, numbers: Value, height: int) -> Value:
+    """``numbers`` with -1 where the same number follows."""
+    last = _extreme_place(b, numbers, height, last=True)
+    wins = b.compare(last, b.iota(hlo.shape_of(numbers).dims, 0), "EQ")
+    return b.select(wins, numbers, b.number_like(-1, numbers))
+
+
+def _leaders(b: Build, numbers: Value, height: int) -> Value:
+    """First place of the same number; -1 for numbers outside the table."""
+    first = _extreme_place(b, numbers, height, last=False)
+    return b.select(_inside(b, numbers, height), first, b.number_like(-1, numbers))
+
+
+def _combine_into(b: Build, kind: str, rows: Value, leader: Value, updates: Value) -> Value:
+    """``rows`` [N, W] with updates [N, W] combined into their leaders' rows; columns are divided among processors."""
+    count, width = hlo.shape_of(rows).dims
+    size = itemsize(hlo.shape_of(rows).dtype)
+    padded = -(-width // costs.GROUPS) * costs.GROUPS if width > costs.GROUPS else width
+    if padded != width:
+        rows, updates = (b.pad(value, [(0, 0), (0, padded - width)]) for value in (rows, updates))
+    parts = min(
+        (
+            number
+            for number in range(1, padded + 1)
+            if padded % number == 0 and padded // number * size <= costs.ROW_BYTES
+        ),
+        key=lambda number: costs.groups(number, count, padded // number * size, count, True),
+    )
+
+    def divided(value: Value) -> Value:
+        return b.transpose(b.reshape(value, (count, parts, padded // parts)), (1, 0, 2))
+
+    listed = b.broadcast(leader, (parts, count), (1,))
+    result = _scatter(b, kind, divided(rows), listed, divided(updates))
+    whole = b.reshape(b.transpose(result, (1, 0, 2)), (count, padded))
+    return b.slice(whole, 1, 0, width)

@@ -1,0 +1,119 @@
+"""Scatters in all their forms, on the simulator, against XLA."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import check_function, check_text
+from indexing_cases import values, windows
+from jax import lax
+
+from neuronx_cc.ir.types import NUMPY_DTYPE
+
+KINDS = [lax.scatter, lax.scatter_add, lax.scatter_mul, lax.scatter_min, lax.scatter_max]
+METHODS = ["set", "add", "multiply", "min", "max"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_dimension_numbers(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    case = windows(random)
+    numbers = case.scatter_numbers()
+    update = values(random, case.operand.dtype.type, case.result)
+    scatter = lax.scatter if case.operand.dtype == np.bool_ else KINDS[seed % len(KINDS)]
+    drop = lax.GatherScatterMode.FILL_OR_DROP
+    check_function(lambda x, i, u: scatter(x, i, u, numbers, mode=drop), case.operand, case.indices, update)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("dims", [(50,), (50, 3), (50, 2000)])
+def test_duplicates(method: str, dtype: Any, dims: tuple[int, ...], random: np.random.Generator) -> None:
+    x, u = (values(random, dtype, [size, *dims[1:]]) for size in (50, 200))
+    i = random.integers(-3, 55, 200).astype(np.int32)
+    check_function(lambda x, i, u: getattr(x.at[i], method)(u, mode="drop"), x, i, u)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dims", [(500,), (500, 1500)])
+def test_unique(method: str, dims: tuple[int, ...], random: np.random.Generator) -> None:
+    x, u = (values(random, np.float32, [size, *dims[1:]]) for size in (500, 300))
+    i = random.permutation(600)[:300].astype(np.int32)
+    check_function(lambda x, i, u: getattr(x.at[i], method)(u, mode="drop", unique_indices=True), x, i, u)
+
+
+def test_many_duplicates_of_long_rows(random: np.random.Generator) -> None:
+    x, u = values(random, np.float32, [5000, 769]), values(random, np.float32, [700, 769])
+    i = (random.zipf(1.3, 700) % 5005 - 2).astype(np.int32)
+    check_function(lambda x, i, u: x.at[i].add(u, mode="drop"), x, i, u)
+    check_function(lambda x, i, u: x.at[i].set(u, mode="drop"), x, i, u)
+
+
+@pytest.mark.parametrize("dtype", ["pred", "u8", "s32"])
+@pytest.mark.parametrize("kind", ["and", "or", "xor", "add"])
+def test_bits(dtype: str, kind: str, random: np.random.Generator) -> None:
+    text = f"""
+HloModule m
+c {{
+  a = {dtype}[] parameter(0)
+  b = {dtype}[] parameter(1)
+  ROOT r = {dtype}[] {kind}(b, a)
+}}
+ENTRY e {{
+  x = {dtype}[30] parameter(0)
+  i = s32[90] parameter(1)
+  u = {dtype}[90] parameter(2)
+  ROOT s = {dtype}[30] scatter(x, i, u), update_window_dims={{}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=c
+}}
+"""
+    x, u = (values(random, NUMPY_DTYPE[dtype].type, [size]) for size in (30, 90))
+    check_text(text, x, random.integers(-2, 33, 90).astype(np.int32), u)
+
+
+def test_special_values(random: np.random.Generator) -> None:
+    x = np.array([0, -0.0, 1, np.inf, np.nan, 2] * 3, np.float32)
+    u = np.array([np.nan, np.inf, -np.inf, -0.0, 5, 0.0] * 30, np.float32)
+    i = random.integers(0, 18, 180).astype(np.int32)
+    for method in METHODS:
+        check_function(lambda x, i, u: getattr(x.at[i], method)(u), x, i, u)  # noqa: B023
+        wide = (np.repeat(a[:, None], 1100, 1) for a in (x, u))
+        check_function(lambda x, u, i: getattr(x.at[i], method)(u), *wide, i)  # noqa: B023
+
+
+def test_negative_zero_survives() -> None:
+    x, i = np.full(40, -0.0, np.float32), np.arange(3000, dtype=np.int32) % 20
+    compiled = check_function(lambda x, i, u: x.at[i].add(u), x, i, np.full(3000, -0.0, np.float32))
+    (result,) = compiled.run([x, i, np.full(3000, -0.0, np.float32)])
+    assert np.signbit(result).all()
+
+
+def test_segments_and_histograms(random: np.random.Generator) -> None:
+    data, ids = values(random, np.float32, [1000, 5]), random.integers(0, 40, 1000).astype(np.int32)
+    check_function(lambda d, i: jax.ops.segment_sum(d, i, 40), data, ids)
+    check_function(lambda d, i: jax.ops.segment_max(d, i, 50), data, ids)
+    check_function(lambda i: jnp.bincount(i, length=37), ids)
+
+
+def test_columns_and_batches(random: np.random.Generator) -> None:
+    x, u = values(random, np.float32, [20, 60]), values(random, np.float32, [20, 90])
+    i = random.integers(-70, 70, 90).astype(np.int32)
+    check_function(lambda x, i, u: (x.at[:, i].add(u), x.at[:, i].set(u)), x, i, u)
+    rows = random.integers(-5, 65, (20, 90)).astype(np.int32)
+    check_function(lambda x, i, u: jax.vmap(lambda x, i, u: x.at[i].add(u))(x, i, u), x, rows, u)
+
+
+def test_one_update(random: np.random.Generator) -> None:
+    x, u = values(random, np.float32, [9, 4, 70]), values(random, np.float32, [4, 70])
+    for at in (0, -3, 8, 9, -10):
+        check_function(lambda x, i, u: (x.at[i].add(u, mode="drop"), x.at[i, :, 3].set(1.0)), x, np.int32(at), u)
+
+
+def test_empty() -> None:
+    x, i = np.ones((5, 3), np.float32), np.zeros((0,), np.int32)
+    check_function(lambda x, i, u: x.at[i].add(u), x, i, np.zeros((0, 3), np.float32))
+    check_function(lambda x, i, u: x.at[:, i].set(u), x, i, np.zeros((5, 0), np.float32))
+    check_function(lambda x, i, u: x.at[i + 0].add(u), x[:, :0], np.zeros((4,), np.int32), np.zeros((4, 0), np.float32))
