@@ -15,7 +15,9 @@ from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir.errors import CompileError, Loc
 from neuronx_cc.ir.isa.program import (
     MAX_FREE_DIMS,
+    Branch,
     Debug,
+    Else,
     End,
     Instr,
     Loop,
@@ -23,6 +25,7 @@ from neuronx_cc.ir.isa.program import (
     Ref,
     Space,
     Stream,
+    While,
 )
 
 HBM_BYTES = 16 << 30
@@ -124,7 +127,7 @@ class Builder:
         if count == 1:
             yield Affine()
             return
-        register = self._register()
+        register = self.new_register()
         frame = self.sync.open_loop(count, register)
         start = Loop(count, register)
         self.program.records.append(start)
@@ -138,6 +141,34 @@ class Builder:
         if len(self.sync.frames) == 1:
             self._free_registers += self._closed_registers
             self._closed_registers = []
+
+    @contextmanager
+    def region(self, start: While | Branch) -> Iterator[None]:
+        """A region: what is emitted inside is its body, or with ``next_case`` its cases."""
+        self.program.records.append(start)
+        counting = isinstance(start, While) and start.count > 0
+        if counting:
+            self.sync.loaded.add(start.register)
+            self.sync.register_range[start.register] = start.count  # type: ignore[union-attr]
+        self._barrier()
+        self.sync.open_region()
+        yield
+        self.sync.close_region()
+        self._barrier()
+        if counting:
+            self.sync.loaded.discard(start.register)
+        self.program.records.append(End())
+
+    def next_case(self) -> None:
+        """The next case of the innermost region."""
+        self.program.records.append(Else())
+        self.sync.close_region()
+        self._barrier()
+        self.sync.open_region()
+
+    def _barrier(self) -> None:
+        for arena in (self.hbm, self.sbuf, self.psum):
+            arena.forget()
 
     def each(self, count: int, unroll: int = 4) -> Iterator[Affine]:
         """Indices of a loop: constants of short loops, whose iterations then overlap freely, else a counted loop's."""
@@ -159,15 +190,17 @@ class Builder:
         pieces = [(0, full, step)] if full else []
         return pieces + ([(full * step, 1, rest)] if rest else [])
 
-    def _register(self) -> int:
+    def new_register(self) -> int:
+        """A free register; ``release_register`` gives it back."""
         if not self._free_registers:
             raise CompileError("IREG001", "a loop nest needs more than the 64 sequencer registers", "report this")
         return self._free_registers.pop()
 
-    def load_register(self, view: View, low: int, high: int, stream: Stream) -> int:
-        """Load the integer scalar at ``view`` into a register of ``stream``, clamped to [low, high]."""
-        register = self._register()
+    def load_register(self, view: View, low: int, high: int, stream: Stream, register: int | None = None) -> int:
+        """Load the integer scalar at ``view`` into a (new) register of ``stream``, clamped to [low, high]."""
+        register = self.new_register() if register is None else register
         self.sync.register_range[register] = high + 1
+        self.sync.loaded.add(register)
         source = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(1, 0), Atom(1, 0)))
         self.emit("reg_load", stream, [], [source], imm=[register, low, high])
         return register
@@ -208,8 +241,9 @@ class Builder:
             ring.turn = (ring.turn + 1) % ring.count
             return Affine(ring.alloc.lo + ring.turn * ring.nbytes)
         if ring.count not in frame.phases:
-            register = self._register()
+            register = self.new_register()
             frame.phases[ring.count] = register
+            self.sync.loaded.discard(register)
             self.sync.register_range[register] = ring.count
         return Affine(ring.alloc.lo, ((frame.phases[ring.count], ring.nbytes),))
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import numpy as np
 
-from neuronx_cc.codegen import dot_kernel, graph, map_kernel
+from neuronx_cc.codegen.blocks import Block, is_home, store
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import Kernel, base, is_view
-from neuronx_cc.codegen.kernels import LOWERINGS
-from neuronx_cc.codegen.transfer import transfer
+from neuronx_cc.codegen.graph import base, is_view
 from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import Program, Stream
+from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.passes.resolve_collectives import device_counts
 
 
@@ -60,53 +58,20 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
             for plane, part in zip(planes[value], _words(target), strict=True):
                 if all(use.operation in _made(planes[value]) for use in plane.uses):
                     context.outputs.setdefault(plane, part)  # made for this only
-    kernels = graph.form(entry, context.combiners)
-    member: dict[hlo.SSAValue, Kernel] = {
-        result: kernel for kernel in kernels for op in kernel.ops for result in op.results
-    }
-    _note_uses(context, kernels, results, planes)
-    for step, kernel in enumerate(kernels):
-        _lower_kernel(context, kernel, member, step)
+    block = Block.of(context, entry)
+    stored_directly = {value for value in results if value in context.outputs and base(value) is value}
+    counts = Counter(results)
+    needed = [value for value in results if value not in stored_directly or counts[value] > 1]
+    block.note_uses(part for value in needed for part in planes.get(value, [value]))
+    block.lower()
     for value, target in zip(results, targets, strict=True):
         context.builder.at("results", hlo.loc_of(value))
         if value in planes:
             for plane, part in zip(planes[value], _words(target), strict=True):
-                _store(context, plane, part)
-        elif not _is_home(context, value, target):
-            _store(context, value, target)
+                store(context, plane, part)
+        elif not is_home(context, value, target):
+            store(context, value, target)
     return context.builder.finish(), context.constants
-
-
-def _lower_kernel(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], step: int) -> None:
-    first = kernel.ops[0]
-    name = f"{kernel.number}.{'map' if kernel.is_map else first.opcode}"
-    context.builder.program.kernels.append(name)
-    context.builder.at(name, kernel.ops[-1].loc)
-    if all(op.shape.size == 0 for op in kernel.ops if isinstance(op.result.type, hlo.ArrayType)):
-        for op in kernel.ops:
-            context.homes[op.result] = [context.new_hbm(op.result)]
-        return
-    if kernel.is_map:
-        map_kernel.lower(context, kernel, member, step)
-    elif isinstance(first, hlo.DotOp):
-        dot_kernel.lower(context, kernel, step)
-    elif first.opcode in LOWERINGS:
-        LOWERINGS[first.opcode](context, first, step)
-    else:
-        raise CompileError(
-            "EVRF001",
-            f"operator {first.opcode} has no code generation",
-            "rewrite it with supported operators; `neuronx-cc list-operators` lists them",
-            first.loc,
-        )
-    for op in kernel.ops:
-        for result in op.results:
-            target = context.outputs.get(result)
-            if target is not None and not _is_home(context, result, target):
-                _store(context, result, target)
-                context.homes[result].append(target)
-    touched = [operand for op in kernel.ops for operand in op.operands] + [r for op in kernel.ops for r in op.results]
-    context.release(step, touched)
 
 
 def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:
@@ -114,38 +79,6 @@ def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:
     if isinstance(root, hlo.OpResult) and isinstance(root.op, hlo.TupleOp):
         return list(root.op.operands)
     return [root]
-
-
-def _is_home(context: Context, value: hlo.SSAValue, target: View) -> bool:
-    return any(view == target for view in context.homes.get(value, []))
-
-
-def _store(context: Context, value: hlo.SSAValue, target: View) -> None:
-    if hlo.shape_of(value).size == 0:
-        return
-    for view in context.views(value):
-        stream = Stream.DMA_STORE
-        if transfer(context.builder, target, view, stream):
-            return
-    transfer(context.builder, target, context.hbm(value), Stream.DMA_STORE)
-
-
-def _note_uses(
-    context: Context, kernels: list[Kernel], results: list[hlo.SSAValue], planes: dict[hlo.SSAValue, list[hlo.SSAValue]]
-) -> None:
-    for step, kernel in enumerate(kernels):
-        for op in kernel.ops:
-            for operand in op.operands:
-                context.note_use(operand, step)
-            for result in op.results:
-                context.note_use(result, step)
-    seen: set[hlo.SSAValue] = set()
-    for value in results:
-        stored_directly = value in context.outputs and base(value) is value and value not in seen
-        seen.add(value)
-        for part in planes.get(value, [value]):
-            if not stored_directly:
-                context.note_use(part, len(kernels))
 
 
 def _split_wide_results(module: hlo.HloModule) -> dict[hlo.SSAValue, list[hlo.SSAValue]]:

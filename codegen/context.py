@@ -7,6 +7,8 @@ them the operand is copied to a dense array first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -43,6 +45,10 @@ class Context:
         """Values whose HBM home is a program result."""
         self._last_use: dict[hlo.SSAValue, int] = {}
         self._owned: dict[hlo.SSAValue, list[Alloc]] = {}
+        self.prefix = ""
+        """Of kernel names: the region that is being lowered."""
+        self.carried: dict[hlo.SSAValue, View] = {}
+        """Elements of a loop body's parameter -> the buffers that the body may overwrite when it is done with them."""
         self.resident_bytes = 0
         self._ones: Block | None = None
         self._device_numbers: View | None = None
@@ -220,9 +226,41 @@ class Context:
             self.resident_bytes += alloc.hi - alloc.lo
         return alloc
 
+    def own_hbm(self, owner: hlo.SSAValue, shape: hlo.Shape) -> View:
+        """A dense HBM buffer that lives as long as ``owner``."""
+        alloc = self._hbm(shape.nbytes, hlo.loc_of(owner).name)
+        self._owned.setdefault(base(owner), []).append(alloc)
+        return linear(alloc, alloc.lo, shape.dtype, shape.dims)
+
+    def is_own(self, value: hlo.SSAValue, view: View) -> bool:
+        """Whether ``view`` lies in a buffer that lives as long as ``value`` itself."""
+        return base(value) is value and any(view.alloc is alloc for alloc in self._owned.get(value, []))
+
     def adopt(self, value: hlo.SSAValue, former: hlo.SSAValue) -> None:
         """``value`` takes over the buffers of ``former``, which is dead."""
         self._owned.setdefault(value, []).extend(self._owned.pop(base(former), []))
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """The values of one computation, its kernels named after ``name``: what it owns is freed at its end.
+
+        What is made once on request, in a computation that may not be run, is not there behind it.
+        """
+        outside = self.homes, self.outputs, self.carried, self._last_use, self._owned
+        once = self._ones, self._identities
+        prefix, self.prefix = self.prefix, f"{name}/"
+        self.homes, self.outputs, self.carried, self._last_use, self._owned = {}, {}, {}, {}, {}
+        self._identities = dict(self._identities)
+        yield
+        for allocs in self._owned.values():
+            self._free(allocs)
+        made = [block for dtype, block in self._identities.items() if dtype not in once[1]]
+        made += [self._ones] if self._ones is not None and self._ones is not once[0] else []
+        for block in made:
+            self.builder.sbuf.free(block.alloc)
+        self.homes, self.outputs, self.carried, self._last_use, self._owned = outside
+        self._ones, self._identities = once
+        self.prefix = prefix
 
     # ---- lifetimes -------------------------------------------------------------------------------------------
 
@@ -239,12 +277,15 @@ class Context:
             source = base(value)
             if self._last_use.get(source, -1) > step:
                 continue
-            for alloc in self._owned.pop(source, []):
-                if alloc.space is Space.SBUF:
-                    self.resident_bytes -= alloc.hi - alloc.lo
-                    self.builder.sbuf.free(alloc)
-                else:
-                    self.builder.hbm.free(alloc)
+            self._free(self._owned.pop(source, []))
+
+    def _free(self, allocs: list[Alloc]) -> None:
+        for alloc in allocs:
+            if alloc.space is Space.SBUF:
+                self.resident_bytes -= alloc.hi - alloc.lo
+                self.builder.sbuf.free(alloc)
+            else:
+                self.builder.hbm.free(alloc)
 
 
 def _copy_stream(source: View) -> Stream:

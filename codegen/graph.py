@@ -1,4 +1,4 @@
-"""Kernel formation: which ops of the entry computation run as one tile program.
+"""Kernel formation: which ops of a computation run as one tile program.
 
 Elementwise ops and reductions of trailing dims over one iteration space form a *map* kernel; every
 other computing op is a kernel of its own; reshape, transpose, broadcast, slice, reverse and bit
@@ -125,12 +125,28 @@ def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
     return False
 
 
+def is_given(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is there before its computation starts: a parameter, or an element of a parameter."""
+    if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.GetTupleElementOp):
+        value = value.op.operand
+    return not isinstance(value, hlo.OpResult)
+
+
+def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
+    """Operands, with those of ``tuple`` ops in place of the tuples."""
+    found: list[hlo.SSAValue] = []
+    for operand in op.operands:
+        packed = isinstance(operand, hlo.OpResult) and isinstance(operand.op, hlo.TupleOp)
+        found += operand.op.operands if packed else [operand]  # type: ignore[union-attr]
+    return found
+
+
 def is_load_cast(op: hlo.Operation) -> bool:
     """A float cast of a parameter that only contractions read: the DMA that loads their tiles does it."""
     if not isinstance(op, hlo.ConvertOp):
         return False
     source = base(op.operand)
-    if isinstance(source, hlo.OpResult) and not isinstance(source.op, hlo.ConstantOp):
+    if not is_given(source) and not isinstance(source.owner, hlo.ConstantOp):
         return False
     dtypes = {op.shape.dtype, hlo.shape_of(op.operand).dtype}
     return dtypes <= {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"} and all(
@@ -245,7 +261,7 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
         note_reads(op, kernel)
 
     def newest(op: hlo.HloOp) -> Kernel | None:
-        found = [member[base(operand)] for operand in op.operands if base(operand) in member]
+        found = [member[base(operand)] for operand in operands_of(op) if base(operand) in member]
         return max(found, key=lambda kernel: kernel.number, default=None)
 
     def may_join(op: hlo.HloOp, kernel: Kernel, operands: Sequence[hlo.SSAValue]) -> bool:
@@ -257,6 +273,10 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
         if not isinstance(op, hlo.HloOp) or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
         if is_load_cast(op):
+            continue
+        if isinstance(op, hlo.GetTupleElementOp):
+            if op.operand in member:
+                member[op.result] = member[op.operand]
             continue
         if op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
             continue  # widened on the way out of the program
@@ -312,10 +332,11 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
 
 
 def _reads(value: hlo.SSAValue) -> list[Any]:
-    """Uses of ``value``, also through views of it."""
+    """Uses of ``value``, also through views and tuples of it."""
     found: list[Any] = []
     for use in value.uses:
-        found += _reads(use.operation.results[0]) if is_view(use.operation) else [use]
+        passed_on = is_view(use.operation) or isinstance(use.operation, hlo.TupleOp)
+        found += _reads(use.operation.results[0]) if passed_on else [use]
     return found
 
 
@@ -327,7 +348,7 @@ def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel]) -> list[
     """Kernels in order of their longest chain of producers: independent ones stand together and overlap."""
     depth: dict[Kernel, int] = {}
     for kernel in kernels:
-        producers = (member.get(base(operand)) for op in kernel.ops for operand in op.operands)
+        producers = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
         depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
     ordered = sorted(kernels, key=lambda kernel: (depth[kernel], kernel.number))
     for number, kernel in enumerate(ordered):
@@ -357,5 +378,5 @@ def takes_row(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
     row = hlo.shape_of(other.op.operand).dims
     varying = {axis for axis, size in zip(other.op.dimensions.data, row, strict=True) if size != 1}
     source = base(other)
-    given = not isinstance(source, hlo.OpResult) or isinstance(source.op, hlo.ConstantOp)
+    given = is_given(source) or isinstance(source.owner, hlo.ConstantOp)
     return other if given and all(axis >= op.shape.rank - free for axis in varying) else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from neuronx_cc.codegen import graph
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.sync import Alloc
@@ -198,4 +199,4 @@ def _unsqueezed(view: View, dims: Sequence[int]) -> View:
 def is_given(value: hlo.SSAValue) -> bool:
     """Whether the data is there before the program starts: a parameter or a constant."""
     source = base(value)
-    return not isinstance(source, hlo.OpResult) or isinstance(source.op, hlo.ConstantOp)
+    return graph.is_given(source) or isinstance(source.owner, hlo.ConstantOp)

@@ -78,6 +78,12 @@ class Arena:
         self.peak = max(self.peak, alloc.hi)
         return alloc
 
+    def forget(self) -> None:
+        """A barrier: all accesses so far, also of freed bytes, are complete."""
+        for alloc in self.live:
+            alloc.forget()
+        self._ghosts = []
+
     def free(self, alloc: Alloc) -> None:
         """Give the bytes back; later owners of them wait for the accesses made here (or before, if none were)."""
         self.live.remove(alloc)

@@ -54,13 +54,15 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
 
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
     """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
-    for view in [*context.views(value), context.hbm(value)]:
-        part: View | None = view
-        for axis, start, size in cuts or ():
-            part = part.slice(axis, start, size) if part is not None else None
-        if part is not None and transfer(context.builder, target, part, Stream.DMA_STORE):
-            return
-    raise AssertionError("an HBM view copies to an HBM view")
+    if not any(_put(context, target, view, cuts) for view in context.views(value)):
+        copied = _put(context, target, context.hbm(value), cuts)
+        assert copied, "an HBM view copies to an HBM view"
+
+
+def _put(context: Context, target: View, view: View | None, cuts: list[tuple[int, int, int]] | None) -> bool:
+    for axis, start, size in cuts or ():
+        view = view.slice(axis, start, size) if view is not None else None
+    return view is not None and transfer(context.builder, target, view, Stream.DMA_STORE)
 
 
 def fill(context: Context, target: View, value: hlo.SSAValue) -> None:

@@ -11,10 +11,15 @@ iterations are added: an access of iteration i waits for the accesses of iterati
 for a fixed address and n for a tile that rotates over n buffers. Thresholds may name a later
 instruction than strictly needed, never one that is emitted after the waiting one, so they cannot
 deadlock.
+
+A region starts a scope of its own: at its barrier everything earlier is complete, so all accesses are
+forgotten, and counts start from 0; so they are at its end. An address that a loaded register or a
+region's count takes part in may be anywhere in the register's range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
@@ -48,6 +53,10 @@ class Alloc:
     accesses: list[Access] = field(default_factory=list)
     inherited: dict[tuple[Stream, tuple[Frame, ...]], int] = field(default_factory=dict)
     """(stream, open loops) -> last count of the earlier owners of these bytes: accesses here wait for them."""
+
+    def forget(self) -> None:
+        """A barrier: everything that was done to these bytes is complete."""
+        self.accesses, self.inherited = [], {}
 
     def inherit(self, former: Alloc) -> None:
         """Take over the hazards of an earlier owner of some of these bytes."""
@@ -86,6 +95,8 @@ class Access:
     """Bytes from the start to the end of one such row."""
     rotations: frozenset[tuple[int, int]] = frozenset()
     """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
+    covers: bool = True
+    """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
 
 
 @dataclass(slots=True)
@@ -142,7 +153,10 @@ class Synchroniser:
         self.frames: list[Frame] = [Frame()]
         self.register_range: dict[int, int] = {}
         """Open loop or phase register -> number of values."""
+        self.loaded: set[int] = set()
+        """Registers of which only the range is known: run-time values, and counts of open regions."""
         self.pending: list[tuple[Instr, list[PendingWait]]] = []
+        self._outside: list[list[Frame]] = []
         self._waits_of: dict[int, list[PendingWait]] = {}
 
     def position(self, stream: Stream) -> int:
@@ -157,7 +171,14 @@ class Synchroniser:
         for alloc, ref, write in operands:
             lo, hi, parts = hull(ref, alloc.lo)
             pitch, run = rows_of(ref)
-            access = Access(stream, write, lo, hi, parts, ref.coefs, 0, loops, instr, pitch, run, self._rotations(ref))
+            coefs = ref.coefs
+            spread = [(register, stride) for register, stride in coefs if register in self.loaded]
+            if spread:
+                coefs = tuple(coef for coef in coefs if coef not in spread)
+                lo, hi = self._reach(lo, hi, spread)
+                pitch = 0
+            access = Access(stream, write, lo, hi, parts, coefs, 0, loops, instr, pitch, run, self._rotations(ref))
+            access.covers = not spread
             accesses.append((alloc, access))
             for (awaited, open_loops), count in alloc.inherited.items():
                 if not self._ordered_by_engine(awaited, stream):
@@ -187,10 +208,11 @@ class Synchroniser:
         return earlier is later and later not in DMA_STREAMS
 
     def _expanded(self, access: Access, without: tuple[tuple[int, int], ...] = ()) -> tuple[int, int]:
-        lo, hi = access.lo, access.hi
-        for register, stride in access.coefs:
-            if (register, stride) in without:
-                continue
+        return self._reach(access.lo, access.hi, [coef for coef in access.coefs if coef not in without])
+
+    def _reach(self, lo: int, hi: int, coefs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        """The hull over all values of the registers."""
+        for register, stride in coefs:
             reach = stride * (self.register_range.get(register, 1) - 1)
             lo, hi = min(lo, lo + reach), max(hi, hi + reach)
         return lo, hi
@@ -220,7 +242,7 @@ class Synchroniser:
                 and old.coefs == new.coefs
                 and old.loops == new.loops
             )
-            replaced = inside and (new.write or (old.stream is new.stream and not old.write))
+            replaced = inside and new.covers and (new.write or (old.stream is new.stream and not old.write))
             if not replaced:
                 kept.append(old)
         kept.append(new)
@@ -242,9 +264,19 @@ class Synchroniser:
             waits.append(wait)
         return waits
 
+    def open_region(self) -> None:
+        """Begin a region, iteration or case: counts start from 0. The caller lets the memories forget their accesses."""
+        self._outside.append(self.frames)
+        self.frames = [Frame()]
+
+    def close_region(self) -> None:
+        """End what ``open_region`` began: counts go on from where they stood."""
+        self.frames = self._outside.pop()
+
     def open_loop(self, count: int, register: int) -> Frame:
         frame = Frame(count=count, register=register)
         self.register_range[register] = count
+        self.loaded.discard(register)
         self.frames.append(frame)
         return frame
 

@@ -87,7 +87,6 @@ _ONE_DEVICE = "collectives come with multi-core execution"
 _LINALG = "linear algebra is not generated yet"
 _HOST = "the device has no host channel inside a program"
 _DYNAMIC = "shapes are static"
-_COMPLEX = "complex arithmetic is not generated yet"
 _SCALARS = "The computation must consist of elementwise operators on its scalars."
 _WINDOWS = "windows are not generated yet"
 
@@ -144,9 +143,7 @@ _ROWS = (
         "conditional",
         "Conditional",
         ALL,
-        "planned",
-        reason="run-time control flow is not generated yet",
-        remedy="compute both branches and select (jnp.where instead of lax.cond)",
+        "native",
     ),
     _row("constant", "Constant ConstantLiteral", ALL, "native", "2.1"),
     _row("convert", "ConvertElementType", ALL, "native", "2.1"),
@@ -360,9 +357,7 @@ _ROWS = (
         "while",
         "While",
         ALL,
-        "planned",
-        reason="run-time control flow is not generated yet",
-        remedy="unroll the loop (a Python for loop, or unroll=True for lax.scan)",
+        "native",
     ),
     _row("xor", "Xor", (*I, *P), "native"),
 )

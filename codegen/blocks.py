@@ -1,0 +1,104 @@
+"""Lowers one computation: its kernels in order, each with its homes, and the lifetimes of the values between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neuronx_cc.codegen import control, dot_kernel, graph, map_kernel
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.graph import Kernel, is_load_cast, operands_of
+from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.transfer import transfer
+from neuronx_cc.codegen.views import View
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Stream
+
+
+@dataclass(slots=True)
+class Block:
+    """A computation as kernels; steps are their numbers."""
+
+    context: Context
+    kernels: list[Kernel]
+    member: dict[hlo.SSAValue, Kernel]
+    """Result (of multi-result ops: each element) -> its kernel."""
+
+    @classmethod
+    def of(cls, context: Context, computation: hlo.ComputationOp) -> Block:
+        kernels = graph.form(computation, context.combiners)
+        member = {result: kernel for kernel in kernels for op in kernel.ops for result in op.results}
+        for op in computation.block.ops:
+            if isinstance(op, hlo.GetTupleElementOp) and op.operand in member:
+                member[op.result] = member[op.operand]
+        return cls(context, kernels, member)
+
+    def note_uses(self, results: Iterable[hlo.SSAValue]) -> None:
+        """Tell the context until when each value is needed; ``results`` are needed behind the last kernel."""
+        for step, kernel in enumerate(self.kernels):
+            for op in kernel.ops:
+                for value in (*operands_of(op), *op.results):
+                    self.context.note_use(value, step)
+                    if isinstance(value, hlo.OpResult) and is_load_cast(value.op):
+                        self.context.note_use(value.op.operands[0], step)
+        for value in results:
+            self.context.note_use(value, len(self.kernels))
+
+    def step_of(self, value: hlo.SSAValue) -> int:
+        """The step that computes ``value``; -1 for views, constants and what is given."""
+        kernel = self.member.get(value)
+        return -1 if kernel is None else kernel.number
+
+    def lower(self) -> None:
+        for step, kernel in enumerate(self.kernels):
+            self._lower_kernel(kernel, step)
+
+    def _lower_kernel(self, kernel: Kernel, step: int) -> None:
+        context, first = self.context, kernel.ops[0]
+        name = f"{context.prefix}{kernel.number}.{'map' if kernel.is_map else first.opcode}"
+        context.builder.program.kernels.append(name)
+        context.builder.at(name, kernel.ops[-1].loc)
+        shapes = [op.shape for op in kernel.ops if isinstance(op.result.type, hlo.ArrayType)]
+        if shapes and all(shape.size == 0 for shape in shapes):
+            for op in kernel.ops:
+                context.homes[op.result] = [context.new_hbm(op.result)]
+            return
+        if kernel.is_map:
+            map_kernel.lower(context, kernel, self.member, step)
+        elif isinstance(first, hlo.DotOp):
+            dot_kernel.lower(context, kernel, step)
+        elif isinstance(first, hlo.WhileOp):
+            control.lower_while(context, first, step, name, Block.of)
+        elif isinstance(first, hlo.ConditionalOp):
+            control.lower_conditional(context, first, name, Block.of)
+        elif first.opcode in LOWERINGS:
+            LOWERINGS[first.opcode](context, first, step)
+        else:
+            raise CompileError(
+                "EVRF001",
+                f"operator {first.opcode} has no code generation",
+                "rewrite it with supported operators; `neuronx-cc list-operators` lists them",
+                first.loc,
+            )
+        for op in kernel.ops:
+            for result in op.results:
+                target = context.outputs.get(result)
+                if target is not None and not is_home(context, result, target):
+                    store(context, result, target)
+                    context.homes[result].append(target)
+        context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
+
+
+def is_home(context: Context, value: hlo.SSAValue, target: View) -> bool:
+    return any(view == target for view in context.homes.get(value, []))
+
+
+def store(context: Context, value: hlo.SSAValue, target: View) -> None:
+    """Copy ``value`` to an HBM view of its shape."""
+    if hlo.shape_of(value).size == 0:
+        return
+    for view in context.views(value):
+        if transfer(context.builder, target, view, Stream.DMA_STORE):
+            return
+    transfer(context.builder, target, context.hbm(value), Stream.DMA_STORE)

@@ -1,0 +1,239 @@
+"""Loops and branches: regions of the instruction stream around the kernels of the called computations.
+
+The state of a loop has homes for as long as it runs. An element that the body hands on unchanged stays where it is. For
+every other there is one buffer: the body reads it, and at the end of the iteration the new value is in it. A kernel
+writes it there itself when nothing later in the body reads the old value; what updates the old value in place
+(``dynamic-update-slice``, an inner loop) needs no copy at all; the rest is copied at the end, all at once.
+
+The condition is computed before the loop and at the end of each iteration; the sync engine loads it into the register
+that decides the region. A loop whose trip count is known needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.movement_kernel import fill, put
+from neuronx_cc.codegen.views import View, linear
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import DECIDER, Branch, While
+from neuronx_cc.passes.trip_count import trip_count
+
+
+class Lowered(Protocol):
+    """A computation as kernels (``blocks.Block``)."""
+
+    def note_uses(self, results: Sequence[hlo.SSAValue]) -> None: ...
+    def step_of(self, value: hlo.SSAValue) -> int: ...
+    def lower(self) -> None: ...
+
+
+Former = Callable[[Context, hlo.ComputationOp], Lowered]
+
+
+def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: Former) -> None:
+    """Emit the loop, and give the elements of its result homes."""
+    module = context.module
+    body, condition = module.computation(op.body.data[0]), module.computation(op.condition.data[0])
+    initial = _packed(op.operand)
+    after = elements(op.result)
+    trips = trip_count(op, module)
+    results = _packed(body.root)
+    old = elements(body.block.args[0])
+    carried = [i for i, result in enumerate(results) if result not in old.get(i, ()) and trips != 0]
+    homes = []
+    for index, value in enumerate(initial):
+        if index in carried:
+            homes.append([_home(context, op, value, after.get(index, []), initial, step)])
+            continue
+        homes.append(list(context.views(value)))
+        for element in after.get(index, ()):
+            context.note_use(value, context.last_use(element))
+    register = context.builder.new_register()
+    if trips is None:
+        _decide(context, condition, homes, register, f"{name}.condition", form)
+    if trips != 0:
+        with context.builder.region(While(register, trips or 0)):
+            _body(context, body, homes, carried, name, form)
+            if trips is None:
+                _decide(context, condition, homes, register, f"{name}.condition", form)
+    context.builder.release_register(register)
+    for index, found in after.items():
+        for element in found:
+            context.homes[element] = list(homes[index])
+
+
+def elements(value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
+    """Index -> the ``get-tuple-element``s of a tuple."""
+    found: dict[int, list[hlo.SSAValue]] = {}
+    for use in value.uses:
+        if isinstance(use.operation, hlo.GetTupleElementOp):
+            found.setdefault(use.operation.index.data, []).append(use.operation.result)
+    return found
+
+
+def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
+    assert isinstance(value, hlo.OpResult)
+    assert isinstance(value.op, hlo.TupleOp), "flatten_control left another form"
+    return list(value.op.operands)
+
+
+def _home(
+    context: Context,
+    op: hlo.WhileOp,
+    value: hlo.SSAValue,
+    after: Sequence[hlo.SSAValue],
+    initial: Sequence[hlo.SSAValue],
+    step: int,
+) -> View:
+    """The buffer of one element of the state, holding its initial ``value``."""
+    shape = hlo.shape_of(value)
+    dead = context.last_use(value) <= step and list(initial).count(value) == 1
+    wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
+    if dead and value in context.carried and wanted is None:
+        return context.carried[value]
+    if dead and wanted is None and value not in context.outputs:
+        for view in context.homes.get(value, ()):
+            if context.is_own(value, view) and _is_dense(view, shape):
+                context.adopt(after[0] if after else op.result, value)
+                return view
+    if wanted is None or not _is_dense(wanted, shape):
+        wanted = context.own_hbm(after[0] if after else op.result, shape)
+    for element in after:
+        context.note_use(after[0], context.last_use(element))
+    _assign(context, wanted, value)
+    return wanted
+
+
+def _is_dense(view: View, shape: hlo.Shape) -> bool:
+    return not view.in_sbuf and view == linear(view.alloc, view.offset, shape.dtype, shape.dims)
+
+
+def _assign(context: Context, target: View, value: hlo.SSAValue) -> None:
+    """Copy ``value`` to a dense HBM view."""
+    if hlo.shape_of(value).size == 0:
+        return
+    if context.splat(value) is not None:
+        while isinstance(value, hlo.OpResult) and not isinstance(value.op, hlo.ConstantOp):
+            value = value.op.operands[0]
+        fill(context, target, value)
+    else:
+        put(context, target, value)
+
+
+def _bind(context: Context, computation: hlo.ComputationOp, homes: Sequence[Sequence[View]]) -> None:
+    for index, found in elements(computation.block.args[0]).items():
+        for element in found:
+            context.homes[element] = list(homes[index])
+
+
+def _decide(
+    context: Context,
+    condition: hlo.ComputationOp,
+    homes: Sequence[Sequence[View]],
+    register: int,
+    name: str,
+    form: Former,
+) -> None:
+    """Compute the condition and load it into the register that decides."""
+    with context.scope(name):
+        _bind(context, condition, homes)
+        block = form(context, condition)
+        block.note_uses([condition.root])
+        block.lower()
+        context.builder.at(name, hlo.loc_of(condition.root))
+        context.builder.load_register(context.views(condition.root)[0], 0, 1, DECIDER, register)
+
+
+def _body(
+    context: Context,
+    body: hlo.ComputationOp,
+    homes: Sequence[Sequence[View]],
+    carried: Sequence[int],
+    name: str,
+    form: Former,
+) -> None:
+    results = _packed(body.root)
+    old = elements(body.block.args[0])
+    with context.scope(name):
+        _bind(context, body, homes)
+        for index in carried:
+            for element in old.get(index, ()):
+                context.carried[element] = homes[index][0]
+        block = form(context, body)
+        block.note_uses(results)
+        for index in carried:
+            made = block.step_of(results[index])
+            last = max((context.last_use(element) for element in old.get(index, ())), default=-1)
+            if made > last and results.count(results[index]) == 1:
+                context.outputs[results[index]] = homes[index][0]
+        block.lower()
+        context.builder.at(f"{name}/state", hlo.loc_of(body.root))
+        _write_back(context, [(results[index], homes[index][0]) for index in carried])
+
+
+def _write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> None:
+    """Let every value be in its home, all at once: what lies in a buffer that is written goes aside first."""
+    pending = [
+        (value, home)
+        for value, home in pairs
+        if not any(view == home for view in context.homes.get(value, ())) and hlo.shape_of(value).size
+    ]
+    written = [home.alloc for _, home in pending]
+    aside: dict[int, View] = {}
+    for place, (value, _) in enumerate(pending):
+        inside = context.splat(value) is None and any(view.alloc in written for view in context.views(value))
+        if inside:
+            aside[place] = context.own_hbm(value, hlo.shape_of(value))
+            put(context, aside[place], value)
+    for place, (value, home) in enumerate(pending):
+        if place in aside:
+            context.homes[value] = [aside[place]]
+        _assign(context, home, value)
+
+
+def lower_conditional(context: Context, op: hlo.ConditionalOp, name: str, form: Former) -> None:
+    """Emit the branches as cases of one region, and give the elements of the result homes."""
+    selector, *operands = op.operands
+    after = elements(op.result)
+    branches = list(zip(op.branches.data, operands, strict=True))
+    if hlo.shape_of(selector).dtype == "pred":
+        branches.reverse()  # the first branch is for true
+    targets = {index: context.new_hbm(found[0]) for index, found in after.items()}
+    register = context.builder.load_register(context.views(selector)[0], 0, len(branches) - 1, DECIDER)
+    with context.builder.region(Branch(register, len(branches))):
+        for case, (branch, operand) in enumerate(branches):
+            if case:
+                context.builder.next_case()
+            homes = [list(context.views(value)) for value in _packed(operand)]
+            _case(context, context.module.computation(branch), homes, targets, f"{name}.{branch}", form)
+    context.builder.release_register(register)
+    for index, found in after.items():
+        for element in found:
+            context.note_use(found[0], context.last_use(element))
+            context.homes[element] = [targets[index]]
+
+
+def _case(
+    context: Context,
+    branch: hlo.ComputationOp,
+    homes: Sequence[Sequence[View]],
+    targets: dict[int, View],
+    name: str,
+    form: Former,
+) -> None:
+    results = _packed(branch.root)
+    with context.scope(name):
+        _bind(context, branch, homes)
+        block = form(context, branch)
+        block.note_uses([results[index] for index in targets])
+        for index, target in targets.items():
+            if block.step_of(results[index]) >= 0:
+                context.outputs.setdefault(results[index], target)
+        block.lower()
+        context.builder.at(f"{name}/results", hlo.loc_of(branch.root))
+        for index, target in targets.items():
+            if not any(view == target for view in context.homes.get(results[index], ())):
+                _assign(context, target, results[index])
