@@ -12,6 +12,17 @@
 namespace LEVEL {
 namespace {
 
+// Rows of a tile lie so far apart that the processor does not guess the next one: asks for its first bytes.
+inline void expect(const char* p, i64 bytes) {
+    if (bytes > 4096) bytes = 4096;
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 1);
+}
+
+// The same for the next row of some operands.
+inline void expect_row(const Rows& ahead, i64 count) {
+    for (int o = 0; o < ahead.operands; ++o) expect(ahead.at[o], ahead.step(o) * count);
+}
+
 inline uint32_t bits_of(float x) {
     uint32_t word;
     std::memcpy(&word, &x, 4);
@@ -214,24 +225,30 @@ inline float tanh_(float x) {
     return x != x ? x : magnitude < 0.625f ? small : signed_large;
 }
 
-inline float sigmoid_(float x) { return 1.f / (exp_(-x) + 1.f); }
+// 1 / (1 + e^-x), through e^x where that is the smaller: no result is lost to overflow.
+inline float sigmoid_(float x) {
+    const float e = exp_(x < 0.f ? x : -x);
+    const float sum = e + 1.f, lost = e - (sum - 1.f), y = (x < 0.f ? e : 1.f) / sum;
+    return y - y * lost;
+}
 
-// The rational function of ir/isa/functions.py, operation by operation.
+// The polynomials of ir/isa/functions.py, operation by operation.
 inline float erf_(float x) {
-    const float clipped = x < -4.f ? -4.f : x > 4.f ? 4.f : x;
-    const float s = clipped * clipped;
-    float p = s * -2.72614225801306e-10f;
-    p = (p + 2.77068142495902e-08f) * s;
-    p = (p + -2.10102402082508e-06f) * s;
-    p = (p + -5.69250639462346e-05f) * s;
-    p = (p + -7.34990630326855e-04f) * s;
-    p = (p + -2.95459980854025e-03f) * s;
-    p = (p + -1.60960333262415e-02f) * clipped;
-    float q = s * -1.45660718464996e-05f;
-    q = (q + -2.13374055278905e-04f) * s;
-    q = (q + -1.68282697438203e-03f) * s;
-    q = (q + -7.37332916720468e-03f) * s;
-    return p / (q + -1.42647390514189e-02f);
+    const float whole = float_of(bits_of(x) & 0x7FFFFFFF), m = whole > 4.f ? 4.f : whole, s = m * m;
+    float p = s * 8.393791e-05f + -0.00081655016f;
+    p = p * s + 0.0052048871f;
+    p = p * s + -0.026861811f;
+    p = p * s + 0.11283755f;
+    p = p * s + -0.37612638f;
+    const float small = (p * s + 0.12837917f) * m + m;
+    const float t = (m - 2.5f) * 0.66666667f;
+    float q = t * -0.000265765f + -9.7651486e-05f;
+    for (const float c : {0.0020599302f, -0.0015341142f, -0.0047043134f, 0.010400716f, -0.0066124415f, -0.009572532f,
+                          0.03185954f, -0.046391595f, 0.043652967f, -0.02818715f, 0.012252737f, -0.0032672798f,
+                          0.00040695298f})
+        q = q * t + c;
+    const float result = m < 1.f ? small : 1.f - q;
+    return x != x ? x : float_of(bits_of(result) | (bits_of(x) & 0x80000000));
 }
 
 inline float factor(float x) { return maximum(x, -3.4e38f); }  // stands in for -inf as a factor of 0

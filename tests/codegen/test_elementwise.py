@@ -41,6 +41,7 @@ INTEGER_BINARY = ("add", "subtract", "multiply", "divide", "remainder", "maximum
 PRED_BINARY = ("and", "or", "xor", "add", "multiply", "maximum", "minimum")
 DIRECTIONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
 TESTED_APART = {"clamp", "compare", "convert", "is-finite", "mulhi", "reduce-precision", "select", "stochastic-convert"}
+TESTED_APART |= {"complex", "imag", "real"}
 
 
 def test_every_elementwise_opcode_is_tested() -> None:
