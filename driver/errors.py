@@ -108,6 +108,15 @@ CATALOGUE: dict[str, Entry] = {
     "IDOT001": Entry("contraction", "A dot reached code generation that it has no form for.", "report it"),
     "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "report it"),
     "IRED001": Entry("reduction", "A reduction reached code generation that it has no form for.", "report it"),
+    # the JAX backend
+    "EJAX901": Entry(
+        "sharded program",
+        "jaxlib's Shardy passes cannot make one device's program of a sharded one.",
+        "use jax.shard_map for this part",
+    ),
+    "EJAX902": Entry(
+        "not a serialized program", "The bytes are no program of this backend and version.", "compile it again"
+    ),
     # running
     "ENEF901": Entry("not a loadable NEFF", "The file is no NEFF, or it is damaged.", "compile the module again"),
     "EOOB001": Entry("access out of bounds", "An instruction addressed memory that is not there.", "report it"),

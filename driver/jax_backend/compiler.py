@@ -15,8 +15,9 @@ from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
 from neuronx_cc.driver.compile import compile_loaded
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend import partition
+from neuronx_cc.driver.jax_backend.cache import find_cache
 from neuronx_cc.driver.jax_backend.failure import INVALID_ARGUMENT, PluginError, plugin_error
-from neuronx_cc.driver.jax_backend.options import differing, effective_options
+from neuronx_cc.driver.jax_backend.options import effective_options
 from neuronx_cc.driver.jax_backend.placement import place
 from neuronx_cc.driver.jax_backend.program import DEVICE_MEMORY, DeviceProgram, Signature, Unit, make_executables
 from neuronx_cc.driver.jax_backend.service import SERVICE
@@ -59,12 +60,17 @@ def _compile(code: bytes, format: str, options: bytes, device_count: int) -> Dev
 
 
 def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session) -> Unit:
-    """The compiled module, from this process's own if it is there."""
+    """The compiled module: this process's own, else a kept one, else a new one."""
     key = unit_key(code, replicas, partitions, parsed)
     with _lock:
         unit = _units.get(key)
     if unit is None:
-        unit = compile_unit(key, code, replicas, partitions, parsed, session)
+        store = find_cache(parsed)
+        unit = store.unit(key) if store is not None else None
+        if unit is None:
+            unit = compile_unit(key, code, replicas, partitions, parsed, session)
+            if store is not None:
+                store.keep(unit)
         with _lock:
             _units[key] = unit
             if unit.neff.program.hbm_bytes <= SMALL_BYTES:
@@ -94,7 +100,6 @@ def compile_unit(key: str, code: bytes, replicas: int, partitions: int, parsed: 
         make_executables(neff),
         local.code,
         parsed,
-        differing(parsed),
         time.perf_counter() - started,
         local.parameter_shardings,
         local.result_shardings,

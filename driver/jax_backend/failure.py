@@ -9,7 +9,6 @@ from neuronx_cc.ir.errors import NeuronError, UsageError
 
 INVALID_ARGUMENT = 3
 RESOURCE_EXHAUSTED = 8
-FAILED_PRECONDITION = 9
 UNIMPLEMENTED = 12
 INTERNAL = 13
 """Status codes of the interface."""
@@ -20,7 +19,7 @@ _CODES = {
     "EVRF009": RESOURCE_EXHAUSTED,
     "EMEM901": RESOURCE_EXHAUSTED,
     "INTERNAL": INTERNAL,
-    "EJAX903": FAILED_PRECONDITION,
+    "EJAX902": INVALID_ARGUMENT,
 }
 _RUN = ("ERUN", "EBIR", "EOOB", "ENEF")
 """Codes whose appearance here means a defect of the compiler, not of the user's program."""

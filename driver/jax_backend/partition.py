@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.driver.jax_backend.failure import UNIMPLEMENTED, PluginError
 from neuronx_cc.driver.jax_backend.program import DEVICE_MEMORY
 from neuronx_cc.driver.jax_backend.settings import LOGGER
+from neuronx_cc.ir.errors import CompileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class Local:
 
 
 def localize(code: bytes, partitions: int) -> Local:
-    """The local module of the portable artifact ``code``. Raises PluginError when it cannot be partitioned."""
+    """The local module of the portable artifact ``code``. Raises CompileError EJAX901 when it cannot be partitioned."""
     if partitions == 1 and b"manual_computation" not in code:
         return Local(code, _kinds(code))
     if b"sdy" not in code:
         if b"mhlo.sharding" in code:
-            raise PluginError(
-                UNIMPLEMENTED,
-                "[NCC_EJAX901] the program has GSPMD shardings, and only Shardy's are partitioned - leave "
-                "jax_use_shardy_partitioner on",
+            raise CompileError(
+                "EJAX901",
+                "the program has GSPMD shardings, and only Shardy's are partitioned",
+                "leave jax_use_shardy_partitioner on",
             )
         return Local(code, _kinds(code))
     failures = []
@@ -61,9 +61,8 @@ def localize(code: bytes, partitions: int) -> Local:
             LOGGER.info("a sharded program is computed whole on every device: %s", failures[0])
         kinds = tuple(kind or DEVICE_MEMORY for kind in facts["kinds"])
         return Local(local, kinds, _shardings(facts, "arguments"), _shardings(facts, "results"))
-    raise PluginError(
-        UNIMPLEMENTED,
-        f"[NCC_EJAX901] jaxlib's passes cannot partition the program: {failures[-1]} - use jax.shard_map for this part",
+    raise CompileError(
+        "EJAX901", f"jaxlib's passes cannot partition the program: {failures[-1]}", "use jax.shard_map for this part"
     )
 
 

@@ -61,8 +61,6 @@ class Unit:
     """The module of one device, as it was imported."""
     parsed: "Parsed"
     """Effective options."""
-    overrides: list[tuple[str, Any]]
-    """Those that differ from this backend's defaults, to find the effective ones again."""
     seconds: float
     """Wall time of the compilation."""
     parameter_shardings: tuple[bytes, ...] | None = None

@@ -1,0 +1,117 @@
+"""Compiled programs kept across processes, in the vendor's layout: ``<place>/neuronxcc-<version>/MODULE_<m>+<f>/``.
+
+The place is ``--cache_dir`` of ``NEURON_CC_FLAGS``, else ``NEURON_COMPILE_CACHE_URL``, else a folder of the user's own,
+where only compilations of a second and more are kept; ``--no_cache`` turns it off. An entry appears by rename,
+complete; the first of several writers wins. The key covers module, effective options, the compiler's files and the
+machine description. A failed compilation leaves nothing; an entry that cannot be read is removed and made again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from neuronx_cc.driver.jax_backend import artifact
+from neuronx_cc.driver.jax_backend.program import Unit
+from neuronx_cc.driver.jax_backend.settings import LOGGER
+from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.version import COMPILER_VERSION
+
+WORTHWHILE_SECONDS = 1.0
+HEADER, MODULE, NEFF, DONE = "header.json", "model.mlirbc", "model.neff", "model.done"
+
+
+class Cache:
+    """One place; ``unit`` and ``keep`` never raise for what is wrong with files."""
+
+    def __init__(self, place: Path, least_seconds: float) -> None:
+        self.folder = place / f"neuronxcc-{COMPILER_VERSION}"
+        self.least_seconds = least_seconds
+
+    def entry(self, key: str) -> Path:
+        """The folder of a program; it exists when the program is kept."""
+        flags = hashlib.sha256(f"{key}{compiler_files()}".encode()).hexdigest()
+        return self.folder / f"MODULE_{key[:20]}+{flags[:12]}"
+
+    def unit(self, key: str) -> Unit | None:
+        """The kept program, or None."""
+        entry = self.entry(key)
+        try:
+            if not (entry / DONE).exists():
+                return None
+            header = json.loads((entry / HEADER).read_text())
+            unit = artifact.unit_of(header, (entry / MODULE).read_bytes(), (entry / NEFF).read_bytes())
+            if unit.key != key:
+                raise ValueError("it belongs to another module")
+        except Exception as error:
+            LOGGER.warning("the cache entry %s is damaged (%s) and is made again", entry, error)
+            self._remove(entry)
+            return None
+        LOGGER.info("Using a cached neff at %s", entry / NEFF)
+        return unit
+
+    def keep(self, unit: Unit) -> None:
+        """Store a program, if that is worthwhile."""
+        if unit.seconds < self.least_seconds:
+            return
+        entry = self.entry(unit.key)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=".", dir=self.folder))
+            try:
+                header, code, neff = artifact.parts_of(unit)
+                (draft / MODULE).write_bytes(code)
+                (draft / NEFF).write_bytes(neff)
+                (draft / HEADER).write_text(json.dumps(header, sort_keys=True))
+                (draft / DONE).touch()
+                with suppress(FileExistsError, NotADirectoryError):
+                    os.rename(draft, entry)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+        except OSError as error:
+            # a full folder is refused with ENOTEMPTY: another process was first
+            if not (entry / DONE).exists():
+                LOGGER.warning("cannot keep a compiled program in %s: %s", self.folder, error)
+
+    def _remove(self, entry: Path) -> None:
+        with suppress(OSError):
+            doomed = Path(tempfile.mkdtemp(prefix=".", dir=self.folder))
+            os.rename(entry, doomed / "entry")
+            shutil.rmtree(doomed, ignore_errors=True)
+
+
+def find_cache(parsed: Parsed) -> Cache | None:
+    """The cache that options and environment ask for."""
+    if parsed.values.get("no_cache"):
+        return None
+    chosen = parsed.text_or_none("cache_dir") or os.environ.get("NEURON_COMPILE_CACHE_URL", "").strip()
+    if chosen:
+        path = chosen.removeprefix("file://")
+        if "://" in path:
+            _cannot_reach(path)
+            return None
+        return Cache(Path(path).expanduser(), 0.0)
+    base = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
+    return Cache(Path(base).expanduser() / "neuron-compile-cache", WORTHWHILE_SECONDS)
+
+
+@cache
+def _cannot_reach(place: str) -> None:
+    LOGGER.warning("the compile cache %s is not used: only folders are, no remote places", place)
+
+
+@cache
+def compiler_files() -> str:
+    """A digest of names, sizes and times of the compiler's files, machine descriptions among them."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parents[2]
+    for folder in ("hlo_import", "ir", "passes", "codegen", "runtime", "driver"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".toml"):
+                facts = path.stat()
+                digest.update(f"{path.relative_to(root)} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
