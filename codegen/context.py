@@ -232,9 +232,13 @@ class Context:
         self._owned.setdefault(base(owner), []).append(alloc)
         return linear(alloc, alloc.lo, shape.dtype, shape.dims)
 
-    def is_own(self, value: hlo.SSAValue, view: View) -> bool:
-        """Whether ``view`` lies in a buffer that lives as long as ``value`` itself."""
-        return base(value) is value and any(view.alloc is alloc for alloc in self._owned.get(value, []))
+    def may_overwrite(self, value: hlo.SSAValue, view: View) -> bool:
+        """Whether ``view`` lies in a buffer of ``value``'s own, or in one that a loop lends to its body."""
+        source = base(value)
+        lent = self.carried.get(source)
+        if lent is not None and lent.alloc is view.alloc:
+            return True
+        return any(view.alloc is alloc for alloc in self._owned.get(source, []))
 
     def adopt(self, value: hlo.SSAValue, former: hlo.SSAValue) -> None:
         """``value`` takes over the buffers of ``former``, which is dead."""

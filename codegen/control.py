@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.movement_kernel import fill, put
 from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import hlo
@@ -96,7 +97,7 @@ def _home(
         return context.carried[value]
     if dead and wanted is None and value not in context.outputs:
         for view in context.homes.get(value, ()):
-            if context.is_own(value, view) and _is_dense(view, shape):
+            if context.may_overwrite(value, view) and base(value) is value and _is_dense(view, shape):
                 context.adopt(after[0] if after else op.result, value)
                 return view
     if wanted is None or not _is_dense(wanted, shape):

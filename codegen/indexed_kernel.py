@@ -70,18 +70,17 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
 
 def update_in_place(context: Context, result: hlo.SSAValue, operand: hlo.SSAValue, step: int) -> View:
     """A dense home of ``result`` that holds ``operand``: its buffer when nothing else reads it, else a copy."""
-    source = base(operand)
-    own = isinstance(source, hlo.OpResult) and not isinstance(source.op, hlo.ConstantOp | hlo.IotaOp)
-    own = own and hlo.shape_of(source).nbytes == hlo.shape_of(operand).nbytes and source not in context.outputs
-    if own and context.last_use(operand) <= step and result not in context.outputs:
-        target = context.dense(operand)
-        context.adopt(result, operand)
-    else:
+    if context.splat(operand) is not None:
         target = context.new_hbm(result)
-        if context.splat(operand) is not None:
-            fill(context, target, operand)
+        fill(context, target, operand)
+    else:
+        home = context.dense(operand)
+        if context.may_overwrite(operand, home) and context.last_use(operand) <= step and result not in context.outputs:
+            target = home
+            context.adopt(result, operand)
         else:
-            blocks = blocks_of([target, context.dense(operand)], hlo.shape_of(operand).dims)
+            target = context.new_hbm(result)
+            blocks = blocks_of([target, home], hlo.shape_of(operand).dims)
             assert blocks is not None, "dense arrays align"
             copy(context.builder, blocks[0], blocks[1], Stream.DMA_STORE)
     context.homes[result] = [target]
