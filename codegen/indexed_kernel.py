@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from neuronx_cc.codegen.builder import Affine
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.movement_kernel import fill
 from neuronx_cc.codegen.transfer import blocks_of, copy
 from neuronx_cc.codegen.views import View, coalesce
