@@ -106,6 +106,28 @@ class Kernel:
         return self.shape[: len(self.shape) - self.reduced] if self.reduced else self.shape
 
 
+def is_place(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` counts along the rows of a sort, which makes such an operand where it sorts."""
+    op = value.owner
+    if isinstance(op, hlo.BroadcastOp) and op.dimensions.data == (1,):
+        op = op.operand.owner
+        return isinstance(op, hlo.IotaOp) and op.shape.rank == 1
+    return isinstance(op, hlo.IotaOp) and op.iota_dimension.data == 1
+
+
+def _needs_array(value: hlo.SSAValue) -> bool:
+    """Whether a user of a counting ``value`` reads it from memory."""
+    return any(not _computes_elementwise(use.operation) and not _counts_itself(use) for use in value.uses)
+
+
+def _counts_itself(use: Any) -> bool:
+    """Whether a sort makes the operand ``use`` itself."""
+    user = use.operation
+    if isinstance(user, hlo.BroadcastOp):
+        return all(_counts_itself(further) for further in user.result.uses)
+    return isinstance(user, hlo.SortOp) and is_place(user.operands[use.index])
+
+
 def squeeze(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in dims if size != 1)
 
@@ -281,7 +303,7 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
         if op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
             continue  # widened on the way out of the program
         if op.opcode == "iota":
-            if any(not _computes_elementwise(use.operation) for use in op.result.uses):
+            if _needs_array(op.result):
                 new(op, True, squeeze(op.shape.dims))
             continue
         kernel = newest(op)

@@ -10,6 +10,7 @@ from neuronx_cc.codegen import (
     movement_kernel,
     reduce_kernel,
     scatter_kernel,
+    sort_kernel,
     window_kernel,
 )
 
@@ -28,9 +29,11 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "pad": movement_kernel.pad,
     "partition-id": collective_kernel.device_number,
     "reduce": reduce_kernel.lower,
-    "reduce-window": window_kernel.lower,
     "reduce-scatter": collective_kernel.lower,
+    "reduce-window": window_kernel.lower,
     "replica-id": collective_kernel.device_number,
     "scatter": scatter_kernel.scatter,
+    "sort": sort_kernel.sort,
+    "topk": sort_kernel.topk,
 }
 """opcode -> ``lower(context, op, step)``, which gives the op's results homes."""

@@ -165,10 +165,10 @@ class _Box:
         # an axis that is counted along stays apart from its neighbours
         fences = frozenset([rows, *(fence for axis in self._counted_axes() for fence in (axis, axis + 1))])
         space = align([template, *views], shape, fences)
-        if space is None:
+        if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
             # a view whose atoms do not nest with the lanes: go through a dense copy
             views = [
-                view if align([template, view], shape) is not None else full_view(context.dense(value), self.kernel)
+                view if _keeps_lanes(template, view, shape) else full_view(context.dense(value), self.kernel)
                 for value, view in zip(values, views, strict=True)
             ]
             space = align([template, *views], shape, fences)
@@ -374,6 +374,12 @@ class _Box:
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
         if not isinstance(start, Splat) or start.value != identity(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
+
+
+def _keeps_lanes(template: View, view: View, shape: tuple[int, ...]) -> bool:
+    """Whether ``view`` has one stride along the partitions of ``template``."""
+    space = align([template, view], shape)
+    return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1
 
 
 def last_uses(

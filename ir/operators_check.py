@@ -86,7 +86,7 @@ def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Pro
     row, loc = OPERATORS[op.opcode], op.loc
     problems: list[Problem] = []
     if op.opcode == "custom-call":
-        problems.append(_custom_call_problem(op))
+        problems += _custom_call_problems(op)
     elif row.status not in GENERATED:
         remedy = row.remedy or "rewrite the model without it; `neuronx-cc list-operators` prints what compiles"
         problems.append(
@@ -110,16 +110,18 @@ def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Pro
     return problems
 
 
-def _custom_call_problem(op: "hlo.HloOp") -> Problem:
+def _custom_call_problems(op: "hlo.HloOp") -> Iterator[Problem]:
     target = cast(Any, op).target.data
     known = CUSTOM_CALLS.get(target)
     if known is not None:
-        message = f"custom call {target} ({known.family}) is not supported yet"
-        return Problem("EVRF001", op.opcode, message, "write it with plain operators", op.loc)
+        if known.status not in GENERATED:
+            message = f"custom call {target} is not supported: {known.reason}"
+            yield Problem("EVRF001", op.opcode, message, "write it with plain operators", op.loc)
+        return
     close = get_close_matches(target, CUSTOM_CALLS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     message = f"custom-call target {target!r} is not recognised; known targets: {', '.join(CUSTOM_CALLS)}"
-    return Problem("EHCA005", op.opcode, message, f"{hint}write it with plain operators", op.loc)
+    yield Problem("EHCA005", op.opcode, message, f"{hint}write it with plain operators", op.loc)
 
 
 def _dtype_problems(

@@ -154,7 +154,7 @@ _ROWS = (
     _row("cosh", "Cosh", F, "decomposed"),
     _row("cosine", "Cos", F, "native", "2.1"),
     _row("count-leading-zeros", "Clz", I, "decomposed"),
-    _row("custom-call", "Customcall", ALL, "planned", "2.1", reason="custom-call targets are not expanded yet"),
+    _row("custom-call", "Customcall", ALL, "decomposed", "2.1"),
     _row("divide", "Div", (*F, *I), "native", "2.1"),
     _row("domain", "", ALL, "planned", reason="sharding domains are not removed yet"),
     _row("dot", "Dot DotGeneral", (*F, *I), "native", "2.1"),
@@ -329,7 +329,7 @@ _ROWS = (
     _row("sine", "Sin", F, "native", "2.1"),
     _row("sinh", "Sinh", F, "decomposed"),
     _row("slice", "Slice", ALL, "folded", "2.1"),
-    _row("sort", "Sort", ALL, "planned", reason="sorting is not generated yet", remedy="sort on the host"),
+    _row("sort", "Sort", ALL, "native"),
     _row("sqrt", "Sqrt", F, "native", "2.1"),
     _row(
         "stochastic-convert",
@@ -342,7 +342,7 @@ _ROWS = (
     _row("subtract", "Sub", (*F, *I), "native", "2.1"),
     _row("tan", "Tan", F, "decomposed"),
     _row("tanh", "Tanh", F, "native", "2.1"),
-    _row("topk", "TopK", (*F, *I), "planned", reason="sorting is not generated yet", remedy="repeat argmax k times"),
+    _row("topk", "TopK", (*F, *I), "native"),
     _row("transpose", "Transpose", ALL, "native", "2.1"),
     _row(
         "triangular-solve",
@@ -383,37 +383,53 @@ OPERATORS: dict[str, Operator] = {row.opcode: _with_complex(row) for row in _ROW
 
 @dataclass(frozen=True, slots=True)
 class CustomCall:
-    """A custom-call target the vendor's compiler recognises."""
+    """A custom-call target: those the vendor's compiler recognises, and those that JAX and PyTorch/XLA emit."""
 
     target: str
     family: str
     status: str
+    """As of an operator."""
+    reason: str = ""
+    """Why it is refused."""
 
 
 _TARGETS = {
-    "activation and normalisation": (
+    ("activation and normalisation", "decomposed"): (
         "AwsNeuronErf AwsNeuronGelu AwsNeuronGeluApprxTanh AwsNeuronGeluBackward AwsNeuronSilu AwsNeuronSiluBackward "
         "AwsNeuronRmsNorm AwsNeuronSoftmax AwsNeuronSoftmaxBackward"
     ),
-    "linear algebra and indexing": (
-        "AwsNeuronCollectiveMatmul AwsNeuronIntMatmult AwsNeuronArgMax AwsNeuronArgMin AwsNeuronTopK"
-    ),
-    "other": (
-        "AwsNeuronDropoutMaskV1 AwsNeuronCustomNativeKernel AwsNeuronCustomOp AwsNeuronDevicePrint "
-        "ResizeNearest ResizeBilinear ResizeNearestGrad"
-    ),
-    "marker": (
+    ("indexing", "decomposed"): "AwsNeuronArgMax AwsNeuronArgMin AwsNeuronTopK TopK ApproxTopK PartialReduce",
+    ("linear algebra", "decomposed"): "AwsNeuronCollectiveMatmul Qr ProductOfElementaryHouseholderReflectors",
+    ("image", "decomposed"): "ResizeNearest ResizeBilinear ResizeNearestGrad",
+    ("marker", "folded"): (
         "AwsNeuronLNCShardingConstraint AwsNeuronTransferWithStaticRing "
         "AwsNeuronModuleMarkerStart-Forward AwsNeuronModuleMarkerStart-Backward "
         "AwsNeuronModuleMarkerEnd-Forward AwsNeuronModuleMarkerEnd-Backward "
         "NeuronBoundaryMarker-Start NeuronBoundaryMarker-End"
     ),
-    "trn3 quantisation": "QuantizeMX __op$block_scaled_dot",
+    ("sharding and placement", "folded"): (
+        "Sharding SPMDFullToShardShape SPMDShardToFullShape LayoutConstraint xla.sdy.FuncResultSharding "
+        "xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape MoveToHost MoveToDevice PinToDevice "
+        "annotate_device_placement"
+    ),
+}
+
+_REFUSED_CALLS = {
+    "AwsNeuronIntMatmult": "its operands and attributes are published nowhere; use dot, which is exact on integers",
+    "AwsNeuronDropoutMaskV1": "its operands and generator are published nowhere; use rng-bit-generator and compare",
+    "AwsNeuronCustomNativeKernel": "it carries a kernel compiled for the vendor's tool chain",
+    "AwsNeuronCustomOp": "it names a C++ library for the device's processors, which the module does not hold",
+    "AwsNeuronDevicePrint": "the device has no host channel inside a program; return the value instead",
+    "QuantizeMX": "microscaling formats belong to a later device (trn3)",
+    "__op$block_scaled_dot": "microscaling formats belong to a later device (trn3)",
 }
 
 CUSTOM_CALLS: dict[str, CustomCall] = {
-    target: CustomCall(target, family, "refused" if family.startswith("trn3") else "planned")
-    for family, targets in _TARGETS.items()
-    for target in targets.split()
+    **{
+        target: CustomCall(target, family, status)
+        for (family, status), targets in _TARGETS.items()
+        for target in targets.split()
+    },
+    **{target: CustomCall(target, "other", "refused", reason) for target, reason in _REFUSED_CALLS.items()},
 }
 """Target -> row."""

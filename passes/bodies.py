@@ -10,11 +10,16 @@ __all__ = ["apply_body", "is_elementwise"]
 
 
 def apply_body(
-    anchor: hlo.HloOp, body: hlo.ComputationOp, operands: Sequence[hlo.SSAValue], dims: tuple[int, ...]
+    anchor: hlo.Operation,
+    body: hlo.ComputationOp,
+    operands: Sequence[hlo.SSAValue],
+    dims: tuple[int, ...],
+    wanted: Sequence[hlo.SSAValue] = (),
 ) -> list[hlo.SSAValue]:
     """Insert ``body`` above ``anchor`` with each scalar replaced by an array of ``dims``; returns its results.
 
-    ``operands``: arrays of ``dims``, one for each parameter. ``body`` must be ``is_elementwise``.
+    ``operands``: arrays of ``dims``, one for each parameter. ``body`` must be ``is_elementwise``. ``wanted``: values of
+    ``body`` to return instead of its results.
     """
     values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(body.block.args, operands, strict=True))
     block = anchor.parent
@@ -36,4 +41,4 @@ def apply_body(
             spread = {"dimensions": hlo.IntsAttr(())}
             value = insert_before(anchor, hlo.BroadcastOp, (value,), result_type, anchor.loc, spread)
         values[op.results[0]] = value
-    return [values[result] for result in roots]
+    return [values[result] for result in wanted or roots]

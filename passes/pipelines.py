@@ -23,6 +23,7 @@ DEFAULT_PIPELINE: Pipeline = (
     (
         "expand",
         (
+            "expand_custom_calls",
             "expand_random",
             "expand_batch_norm",
             "expand_fft",
@@ -42,6 +43,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "fold_constants",
             "decompose",
             "expand_argument_reductions",
+            "expand_sort",
             "canonical_indexing",
             "canonicalize",
             "cse",

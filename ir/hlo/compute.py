@@ -114,6 +114,13 @@ class SortOp(VariadicOp):
     dimension = prop_def(IntAttr)
     is_stable = prop_def(BoolAttr)
     to_apply = prop_def(StrsAttr)
+    keys = opt_prop_def(IntAttr)
+    """How many operands, the first ones, ``to_apply`` compares, upwards one after the other (pass ``expand_sort``).
+
+    The operands are then s32, their last dim is sorted, and the sort is stable. Not part of HLO text.
+    """
+    blocks = opt_prop_def(IntAttr)
+    """Partitions on which a row goes on, where it is too long for one."""
 
 
 @irdl_op_definition

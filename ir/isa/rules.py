@@ -176,6 +176,11 @@ def _agree(rule: str, counts: list[tuple[int, ...]], machine: Machine) -> bool:
         return first[0] == 1 and first[1:] == second[1:]
     if rule == "partition_broadcast":
         return second[0] == 1 and first[1:] == second[1:]
+    if rule == "sort":
+        return len(first) == 4 and first == second
+    if rule == "topk":
+        fits = len(first) == len(second) == 3 and first[:2] == second[:2] and first[2] <= second[2]
+        return fits and counts[1] == first
     if rule == "collective":
         return first == second or first[1:] == second or first == second[1:]
     if rule in ("group_gather", "group_scatter"):

@@ -9,7 +9,7 @@ GpSimd that NKI does not have run as programs on its processors.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuronx_cc.ir.isa import collectives, functions, indexing, integers, programs, scans, semantics
+from neuronx_cc.ir.isa import collectives, functions, indexing, integers, programs, scans, semantics, sorting
 from neuronx_cc.ir.isa import cost as costs
 from neuronx_cc.ir.isa.elements import State
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream
@@ -27,6 +27,7 @@ MEMORY = NUMBER | {"s64", "u64", "f64", "c64"}
 """What the DMA moves: 64-bit elements, too, as opaque bits."""
 F32 = frozenset(["f32"])
 INDEX = frozenset(["s32", "u32"])
+S32 = frozenset(["s32"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +311,30 @@ _ROWS = (
         costs.convert,
         programs.convert,
         "HLO's convert: floats to integers truncate and saturate, NaN gives 0, integers wrap, pred is x != 0.",
+    ),
+    Row(
+        "sort",
+        frozenset([GPSIMD]),
+        (_role("y [P, W, R, n]", (SBUF,), S32, "own"),),
+        (_role("x [P, W, R, n]", (SBUF,), S32, "own"),),
+        sorting.sort_cost,
+        sorting.sort,
+        "Sorts R rows of n elements of W words in each partition, stably, upwards by their first words, as many as the "
+        "constant says; ``across``: one row that goes on from partition to partition.",
+        imm=(1, 1),
+        flags=frozenset(["across"]),
+        rule="sort",
+    ),
+    Row(
+        "topk",
+        frozenset([GPSIMD]),
+        (_role("y [P, R, K]", (SBUF,), F32 | S32, "own"), _role("place [P, R, K]", (SBUF,), S32, "own")),
+        (_role("x [P, R, n]", (SBUF,), F32 | S32, "own"),),
+        sorting.topk_cost,
+        sorting.topk,
+        "The K largest of each row of n elements, downwards (floats in total order, equal ones as they stand), and "
+        "their places.",
+        rule="topk",
     ),
     Row(
         "partition_reduce",

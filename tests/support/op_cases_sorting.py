@@ -1,9 +1,36 @@
-"""Conformance cases of sorting, top-k and random numbers (see ``op_cases``)."""
+"""Conformance cases of sorting, top-k, custom calls and random numbers (see ``op_cases``)."""
 
 from collections.abc import Callable
 
 import numpy as np
 from op_cases import Case, module_text, random_array
+
+
+def _sort(opcode: str, dtype: str) -> Case:
+    """Keys with equal ones among them, and places, which show whether the sort is stable."""
+    dims = (37, 5)
+    keys, places = random_array(dtype, dims, opcode), random_array("s32", dims, "places")
+    keys[::3] = keys[0]
+    less = (
+        f"less {{\n  a = {dtype}[] parameter(0)\n  b = {dtype}[] parameter(1)\n  c = s32[] parameter(2)\n"
+        "  d = s32[] parameter(3)\n  ROOT e = pred[] compare(a, b), direction=LT\n}\n"
+    )
+    root = f"  ROOT r = ({dtype}[37,5], s32[37,5]) sort(p0, p1), dimensions={{0}}, is_stable=true, to_apply=less"
+    return Case(opcode, dtype, module_text([(dtype, dims), ("s32", dims)], root, less), (keys, places))
+
+
+def _topk(opcode: str, dtype: str) -> Case:
+    values = random_array(dtype, (5, 37), opcode)
+    values[:, ::4] = values[:, :1]
+    root = f"  ROOT r = ({dtype}[5,6], s32[5,6]) topk(p0), k=6, largest=true"
+    return Case(opcode, dtype, module_text([(dtype, (5, 37))], root), (values,))
+
+
+def _custom_call(opcode: str, dtype: str) -> Case:
+    """A marker, which compiles to nothing."""
+    shape = f"{dtype}[5,37]"
+    root = f'  ROOT r = {shape} custom-call(p0), custom_call_target="NeuronBoundaryMarker-Start"'
+    return Case(opcode, dtype, module_text([(dtype, (5, 37))], root), (random_array(dtype, (5, 37), opcode),))
 
 
 def _generator(opcode: str, dtype: str) -> Case:
@@ -25,7 +52,10 @@ def _state(opcode: str, dtype: str) -> Case:
 
 
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
+    "custom-call": _custom_call,
     "rng": _distribution,
     "rng-bit-generator": _generator,
     "rng-get-and-update-state": _state,
+    "sort": _sort,
+    "topk": _topk,
 }
