@@ -127,6 +127,10 @@ CATALOGUE: dict[str, Entry] = {
         "A check needs the module that the NEFF was compiled from, and it is not found or is another one.",
         "name it with --module",
     ),
+    "ERUN904": Entry(
+        "NaN", "A result has NaNs and NEURON_FAIL_ON_NAN is set.", "find their origin with jax_debug_nans"
+    ),
+    "ERUN905": Entry("nothing has run", "No program has run on a simulated device.", "set JAX_PLATFORMS=neuron"),
     "ERUN911": Entry("race", "Two engines access the same memory and no semaphore orders them.", "report it"),
     "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", "report it"),
     "ERUN913": Entry("deadlock", "An engine waits for what can never happen.", "report it"),

@@ -1,22 +1,34 @@
 """Runs compiled programs on the simulated devices, for the C++ side.
 
 A launch is one program with the arguments of all its devices. It runs on the calling thread; launches of different
-threads take turns, since the simulator's arithmetic holds Python's lock.
+threads take turns, since programs share the memories on chip.
 """
 
 import os
 import threading
 from collections.abc import Sequence
+from functools import cache
 
-from numpy import ndarray
+import numpy as np
 
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
+from neuronx_cc.driver.jax_backend.settings import DeviceSettings, device_settings
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import Array
+from neuronx_cc.ir.types import FLOATS
+from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.devices import compute_devices
 
+Record = tuple[Unit, tuple[int, ...], Course]
+"""A launch for the clock: program, devices, and what the regions of its first device did."""
+
 _lock = threading.Lock()
+last: Record | None = None
+"""The last launch of this process."""
+recorders: list[list[Record]] = []
+"""Lists that every launch is added to."""
 
 
 def _new_lock() -> None:
@@ -31,7 +43,7 @@ os.register_at_fork(after_in_child=_new_lock)
 def execute(
     program: DeviceProgram,
     launch_id: int,
-    device_ids: Sequence[int],
+    device_ids: tuple[int, ...],
     inputs: Sequence[Sequence[memoryview]],
     outputs: Sequence[Sequence[memoryview]],
 ) -> None:
@@ -39,20 +51,50 @@ def execute(
 
     Raises PluginError for faults.
     """
+    global last
     unit = program.unit
     arguments, results = unit.arguments, unit.results
-    rows = [[ndarray(dims, kind, m) for m, (dims, kind) in zip(row, arguments, strict=True)] for row in inputs]
-    targets = [[ndarray(dims, kind, m) for m, (dims, kind) in zip(row, results, strict=True)] for row in outputs]
+    rows = [[np.ndarray(dims, kind, m) for m, (dims, kind) in zip(row, arguments, strict=True)] for row in inputs]
+    targets = [[np.ndarray(dims, kind, m) for m, (dims, kind) in zip(row, results, strict=True)] for row in outputs]
     try:
+        settings = _settings()
         with _lock:
-            _compute(unit, rows, targets)
+            course = _compute(unit, rows, targets, settings.stochastic_rounding_seed)
+            last = record = (unit, device_ids, course)
+            for recorder in recorders:
+                recorder.append(record)
+        if settings.fail_on_nan:
+            _refuse_nan(unit, targets)
     except BaseException as error:
         raise plugin_error(error, Session("jax", [])) from None
 
 
-def _compute(unit: Unit, inputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> None:
-    if len(unit.executables) > 1:
-        compute_devices(unit.executables, inputs, outputs)
-        return
-    for number, (row, target) in enumerate(zip(inputs, outputs, strict=True)):
-        unit.executables[0].compute(row, target, device=number)
+def _compute(
+    unit: Unit, inputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]], seed: int | None
+) -> Course:
+    """What the regions of the first device did."""
+    executables = unit.executables
+    if len(executables) > 1:
+        return compute_devices(executables, inputs, outputs, stochastic_rounding_seed=seed)[0]
+    courses = [
+        executables[0].compute(row, target, stochastic_rounding_seed=seed, device=number)
+        for number, (row, target) in enumerate(zip(inputs, outputs, strict=True))
+    ]
+    return courses[0]
+
+
+@cache
+def _settings() -> DeviceSettings:
+    return device_settings()
+
+
+def _refuse_nan(unit: Unit, outputs: Sequence[Sequence[Array]]) -> None:
+    """``NEURON_FAIL_ON_NAN``. Raises RunError ERUN904."""
+    for row in outputs:
+        for number, (array, shape) in enumerate(zip(row, unit.signature.results, strict=True)):
+            if shape.dtype in FLOATS and np.isnan(array.astype(np.float32)).any():
+                raise RunError(
+                    "ERUN904",
+                    f"result {number} ({shape}) of program {unit.signature.name} has NaNs",
+                    "find the operation with jax_debug_nans, or unset NEURON_FAIL_ON_NAN",
+                )

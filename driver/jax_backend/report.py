@@ -1,0 +1,89 @@
+"""What users ask about programs that JAX has run: simulated time, utilisation, traces.
+
+    with neuronx_cc.recording() as runs:
+        step(state, batch)
+    print(runs[-1].report)                 # also runs[-1].seconds
+    runs[-1].write_trace("step.json")      # for ui.perfetto.dev
+
+``neuronx_cc.last_run()`` is the last program alone. Values never wait for the clock: it runs when it is asked.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import overload
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.jax_backend import launch
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.runtime.report import RunReport
+
+
+class Run:
+    """One call of one program on its devices."""
+
+    def __init__(self, record: launch.Record) -> None:
+        self._unit, self.device_ids, self._course = record
+        self.name = self._unit.signature.name
+        """Name of the module, such as ``jit_step``."""
+
+    @cached_property
+    def report(self) -> RunReport:
+        """Time and utilisation of the first device."""
+        return self._unit.executables[0].report_of(self._course)[0]
+
+    @property
+    def seconds(self) -> float:
+        """Simulated time on the device."""
+        return self.report.time_ns * 1e-9
+
+    def write_trace(self, path: str) -> None:
+        """Write a Chrome / Perfetto trace of the first device. Raises RunError EFIL902."""
+        _, events = self._unit.executables[0].report_of(self._course, trace=True)
+        files.write_text(path, json.dumps(events), RunError)
+
+    def __repr__(self) -> str:
+        return f"<run of {self.name} on devices {list(self.device_ids)}>"
+
+
+class Runs(Sequence[Run]):
+    """The runs of a ``recording`` in order; it grows while the block runs."""
+
+    def __init__(self, records: list[launch.Record]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Run]: ...
+    def __getitem__(self, index: int | slice) -> Run | list[Run]:
+        if isinstance(index, slice):
+            return [Run(record) for record in self._records[index]]
+        return Run(self._records[index])
+
+    @property
+    def seconds(self) -> float:
+        """Simulated time of all runs, one after the other."""
+        return sum(run.seconds for run in self)
+
+
+@contextmanager
+def recording() -> Iterator[Runs]:
+    """Notes every program that JAX runs on simulated devices inside the block, in any thread."""
+    records: list[launch.Record] = []
+    launch.recorders.append(records)
+    try:
+        yield Runs(records)
+    finally:
+        launch.recorders.remove(records)
+
+
+def last_run() -> Run:
+    """The last program that JAX has run on simulated devices. Raises RunError when there is none."""
+    if launch.last is None:
+        raise RunError("ERUN905", "no program has run on a simulated device yet", "JAX_PLATFORMS=neuron selects them")
+    return Run(launch.last)
