@@ -52,6 +52,7 @@ PASSES = {
         "remove_barriers",
         "reroll",
         "resolve_collectives",
+        "simplify_control",
         "split_complex",
     )
 }

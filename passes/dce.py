@@ -30,11 +30,12 @@ def has_effects(op: hlo.HloOp) -> bool:
 
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
-        _sweep(computation)
+        sweep(computation)
     remove_uncalled(module)
 
 
-def _sweep(computation: hlo.ComputationOp) -> None:
+def sweep(computation: hlo.ComputationOp) -> None:
+    """Remove what nothing in ``computation`` uses."""
     op = computation.block.last_op
     while op is not None:
         previous = op.prev_op

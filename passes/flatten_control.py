@@ -3,17 +3,20 @@
 Input: an inlined module. Output: every ``while`` takes a ``tuple`` op of arrays; its body and condition take that tuple
 and use it through ``get-tuple-element`` alone; the body's root is a ``tuple`` op. Every operand of a ``conditional``
 behind the selector is such a tuple, and so are the parameters and roots of its branches. Results are used through
-``get-tuple-element`` alone, once for each element. No computation serves two of these ops. What is not used any more
-is left to ``dissolve_tuples``.
+``get-tuple-element`` alone, once for each element. No computation serves two of these ops. An index that selects a
+branch is not negative. What is not used any more is left to ``dissolve_tuples``.
 """
+
+import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, retype
+from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_constant, ops_of, retype
 from neuronx_cc.passes.calls import called_names
 from neuronx_cc.passes.combiners import duplicate
 from neuronx_cc.passes.dissolve_tuples import Path, leaves
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.values import splat_number
 
 Control = hlo.WhileOp | hlo.ConditionalOp
 
@@ -23,7 +26,7 @@ def run(module: HloModule, context: PassContext) -> None:
         return
     _separate(module)
     for computation in list(module.computations()):
-        for op in ops_of(computation.block):
+        for op in list(ops_of(computation.block)):
             if isinstance(op, Control):
                 _flatten(module, op)
 
@@ -83,7 +86,28 @@ def _flatten(module: HloModule, op: Control) -> None:
     operands = list(op.operands)
     start = 1 if isinstance(op, hlo.ConditionalOp) else 0
     op.operands = [*operands[:start], *(_packed(op, operand) for operand in operands[start:])]
+    if isinstance(op, hlo.ConditionalOp):
+        _bound_selector(module, op)
     _unpack_result(op)
+
+
+def _bound_selector(module: HloModule, op: hlo.ConditionalOp) -> None:
+    """A negative index selects the last branch, as one that is too large does."""
+    index = op.operands[0]
+    clamp = defining_op(index)
+    if hlo.shape_of(index).dtype == "pred":
+        return
+    least = splat_number(clamp.operands[0], module) if isinstance(clamp, hlo.ClampOp) else None
+    if least is not None and least >= 0:
+        return
+    zero, last = (
+        insert_constant(module, op, np.asarray(number, np.int32), "s32", op.loc)
+        for number in (0, len(op.branches.data) - 1)
+    )
+    pred = hlo.array_type("pred", ())
+    properties = {"direction": hlo.StrAttr("LT"), "comparison_type": hlo.StrAttr("SIGNED")}
+    negative = insert_before(op, hlo.CompareOp, (index, zero), pred, op.loc, properties)
+    op.operands[0] = insert_before(op, hlo.SelectOp, (negative, last, index), index.type, op.loc)
 
 
 def _packed(anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:

@@ -41,6 +41,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "dce",
             "canonicalize",
             "fold_constants",
+            "simplify_control",
             "decompose",
             "expand_argument_reductions",
             "expand_sort",
@@ -51,7 +52,10 @@ DEFAULT_PIPELINE: Pipeline = (
         ),
     ),
     ("precision", ("accumulate_f32", "auto_cast", "clean_casts")),
-    ("cleanup", ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "dce")),
+    (
+        "cleanup",
+        ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "simplify_control", "dce"),
+    ),
 )
 
 PIPELINES: dict[str, Pipeline] = {"default": DEFAULT_PIPELINE, "import": (("import-cleanup", IMPORT_CLEANUP),)}

@@ -18,7 +18,7 @@ def trip_count(op: hlo.WhileOp, module: HloModule) -> int | None:
     counter = _counter(op, module)
     if counter is None:
         return None
-    index, start, step, direction, bound, dtype = counter
+    _, start, step, direction, bound, dtype = counter
     if direction == "NE":
         if step == 0 or (bound - start) % step or (bound - start) // step < 0:
             return None if bound != start else 0

@@ -17,8 +17,6 @@ X = np.ones((20, 30), np.float32)
 UNSUPPORTED: dict[str, Callable[[Any], Any]] = {
     "sort": lambda x: jnp.sort(x),
     "topk": lambda x: lax.top_k(x, 3),
-    "while": lambda x: lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 2, x),
-    "conditional": lambda x: lax.cond(x[0, 0] > 0, lambda c: c * 2, lambda c: c + 1, x),
     "reduce-window": lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (2, 2), "VALID"),
     "scatter": lambda x: x.at[jnp.array([1, 2])].add(1.0),
     "rng-bit-generator": lambda x: lax.rng_bit_generator(x[0, :4].astype(jnp.uint32), (5,))[1],

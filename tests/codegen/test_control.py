@@ -1,0 +1,215 @@
+"""Loops and branches: generated, run with the race check on, equal to XLA."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import check_function, check_text, compile_text, text_of
+from jax import lax
+
+from neuronx_cc.ir.isa.program import Branch, Instr, Program, While
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4, 8)).astype(np.float32)
+W = RNG.normal(size=(8, 8)).astype(np.float32)
+XS = RNG.normal(size=(5, 4, 8)).astype(np.float32)
+BIG = RNG.normal(size=(300, 700)).astype(np.float32)
+
+
+def _step(h: Any, x: Any, w: Any) -> Any:
+    return jnp.tanh(h @ w + x)
+
+
+def scan(xs: Any, w: Any) -> Any:
+    def step(h: Any, x: Any) -> Any:
+        h = _step(h, x, w)
+        return h, h * 2
+
+    return lax.scan(step, jnp.zeros((4, 8), jnp.float32), xs)
+
+
+def reverse_scan(xs: Any) -> Any:
+    return lax.scan(lambda c, x: (c * 0.5 + x, c), jnp.ones((4, 8), jnp.float32), xs, reverse=True)
+
+
+def fori(x: Any) -> Any:
+    return lax.fori_loop(0, 6, lambda i, a: a * 1.5 + i, x)
+
+
+def run_time_fori(x: Any, n: Any) -> Any:
+    return lax.fori_loop(2, n, lambda i, a: a * 1.5 + i, x)
+
+
+def swap(x: Any, n: Any) -> Any:
+    return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[2], s[1]), (0, x, x * 2))
+
+
+def rotate(x: Any, n: Any) -> Any:
+    def body(s: Any) -> Any:
+        i, a, b, c = s
+        return i + 1, b, c + a, a[::-1]
+
+    return lax.while_loop(lambda s: s[0] < n, body, (0, x, x * 2, x - 1))
+
+
+def branch(p: Any, x: Any) -> Any:
+    return lax.cond(p, lambda a: (a * 2, a.sum()), lambda a: (a - 1, a.max()), x)
+
+
+def switch(i: Any, x: Any) -> Any:
+    return lax.switch(i, [lambda a: a * 2, lambda a: a, lambda a: jnp.zeros_like(a), lambda a: a.T.reshape(4, 8)], x)
+
+
+def loops_in_loops(x: Any, n: Any) -> Any:
+    def body(i: Any, a: Any) -> Any:
+        return lax.fori_loop(0, i + 1, lambda j, b: b * 0.5 + jnp.float32(j), a) + 1
+
+    return lax.fori_loop(0, n, body, x)
+
+
+def branches_in_loops(xs: Any) -> Any:
+    def step(c: Any, x: Any) -> Any:
+        c = lax.cond(jnp.sum(x) > 0, lambda a: a + x, lambda a: a - x * 2, c)
+        return c, c.sum()
+
+    return lax.scan(step, jnp.zeros((4, 8), jnp.float32), xs)
+
+
+def loops_in_branches_in_loops(xs: Any) -> Any:
+    def step(c: Any, x: Any) -> Any:
+        def many(a: Any) -> Any:
+            return lax.while_loop(lambda s: s[0].sum() < 10, lambda s: (s[0] + jnp.abs(x) + 0.1, s[1] + 1), (a, 0))[0]
+
+        c = lax.cond(x[0, 0] > 0, many, lambda a: a * 0.5, c)
+        return c, c[0]
+
+    return lax.scan(step, jnp.zeros((4, 8), jnp.float32), xs)
+
+
+def state_of_many_types(x: Any, b: Any, n: Any) -> Any:
+    def body(s: Any) -> Any:
+        f, p, k, h, u = s
+        return f * 1.25, ~p, k + 1, h * jnp.bfloat16(1.5), u ^ (u << 1)
+
+    start = (x, b, jnp.int8(0), x.astype(jnp.bfloat16), jnp.arange(5, dtype=jnp.uint32))
+    return lax.while_loop(lambda s: s[2] < n, body, start)
+
+
+def update_in_place(big: Any, n: Any) -> Any:
+    return lax.fori_loop(0, n, lambda i, a: lax.dynamic_update_slice(a, a[7:9, 3:50] + 1, (i * 2, i)), big)
+
+
+def big_state(big: Any, n: Any) -> Any:
+    return lax.while_loop(lambda s: s[1] < n, lambda s: (s[0] * 0.5 + s[0][::-1], s[1] + 1), (big, 0))
+
+
+def same_value_twice(x: Any, n: Any) -> Any:
+    def body(s: Any) -> Any:
+        y = s[1] + s[2]
+        return s[0] + 1, y, y
+
+    return lax.while_loop(lambda s: s[0] < n, body, (0, x, x))
+
+
+def lstm(xs: Any, wx: Any, wh: Any) -> Any:
+    def step(state: Any, x: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.split(x @ wx + h @ wh, 4, axis=1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((4, 8), jnp.float32)
+    return lax.scan(step, (zeros, zeros), xs)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "scan": (scan, (XS, W)),
+    "scan of none": (scan, (XS[:0], W)),
+    "scan of one": (scan, (XS[:1], W)),
+    "reverse scan": (reverse_scan, (XS,)),
+    "fori": (fori, (X,)),
+    **{f"fori to {n}": (run_time_fori, (X, np.int32(n))) for n in (-5, 2, 3, 6)},
+    **{f"swap {n}": (swap, (X, np.int32(n))) for n in (0, 1, 4)},
+    **{f"rotate {n}": (rotate, (X, np.int32(n))) for n in (0, 5)},
+    **{f"branch {p}": (branch, (np.bool_(p), X)) for p in (True, False)},
+    **{f"switch {i}": (switch, (np.int32(i), X)) for i in (-1, 0, 1, 2, 3, 7)},
+    "loops in loops": (loops_in_loops, (X, np.int32(4))),
+    "branches in loops": (branches_in_loops, (XS,)),
+    "loops in branches in loops": (loops_in_branches_in_loops, (XS,)),
+    "many types": (state_of_many_types, (X, np.array([True, False]), np.int8(3))),
+    "update in place": (update_in_place, (BIG, np.int32(3))),
+    "big state": (big_state, (BIG, np.int32(3))),
+    "same value twice": (same_value_twice, (X, np.int32(3))),
+    "lstm": (lstm, (XS, np.tile(W, 4) * 0.3, np.tile(W, 4) * 0.2)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_xla(name: str) -> None:
+    function, inputs = CASES[name]
+    check_function(function, *inputs)
+
+
+def _instructions(program: Program) -> list[Instr]:
+    return [record for record in program.records if isinstance(record, Instr)]
+
+
+def test_length_does_not_show_in_the_program() -> None:
+    programs = [compile_text(text_of(scan, np.zeros((n, 4, 8), np.float32), W)).program for n in (10, 10_000)]
+    shapes = [[(instr.op, instr.stream) for instr in _instructions(program)] for program in programs]
+    fills = [shape.count(("memset", shape[0][1])) for shape in shapes]
+    assert abs(len(shapes[0]) - len(shapes[1])) <= 2 + max(fills)  # the results are filled in tiles
+    assert [record.count for record in programs[1].records if isinstance(record, While)] == [10_000]
+
+
+def test_ten_thousand_steps() -> None:
+    xs = RNG.normal(size=(10_000, 4)).astype(np.float32)
+    check_function(lambda xs: lax.scan(lambda c, x: (c * 0.5 + x, c), jnp.zeros(4), xs), xs)
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_wide_counter(n: int) -> None:
+    """64-bit integers in the state become 32 bits wide in the loop, its body and its condition alike."""
+    text = """HloModule wide
+body { s = (s64[], f32[4], (u64[3])) parameter(0)
+  i = s64[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  p = (u64[3]) get-tuple-element(s), index=2
+  u = u64[3] get-tuple-element(p), index=0
+  one = s64[] constant(1)
+  j = s64[] add(i, one)
+  f = f32[] convert(i)
+  fs = f32[4] broadcast(f), dimensions={}
+  y = f32[4] add(x, fs)
+  v = u64[3] add(u, u)
+  q = (u64[3]) tuple(v)
+  ROOT r = (s64[], f32[4], (u64[3])) tuple(j, y, q) }
+cond { s = (s64[], f32[4], (u64[3])) parameter(0)
+  i = s64[] get-tuple-element(s), index=0
+  n = s64[] constant(LIMIT)
+  ROOT c = pred[] compare(i, n), direction=LT }
+ENTRY main {
+  i = s64[] parameter(0)
+  x = f32[4] parameter(1)
+  u = u64[3] parameter(2)
+  p = (u64[3]) tuple(u)
+  s = (s64[], f32[4], (u64[3])) tuple(i, x, p)
+  ROOT w = (s64[], f32[4], (u64[3])) while(s), condition=cond, body=body
+}""".replace("LIMIT", str(n))
+    check_text(text, np.int64(0), np.arange(4, dtype=np.float32), np.array([1, 2, 3], np.uint64))
+
+
+def test_index_out_of_range_takes_the_last_branch() -> None:
+    text = """HloModule m
+a { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }
+b { x = f32[4] parameter(0) ROOT y = f32[4] add(x, x) }
+c { x = f32[4] parameter(0) ROOT y = f32[4] multiply(x, x) }
+ENTRY main { i = s32[] parameter(0) x = f32[4] parameter(1)
+  ROOT r = f32[4] conditional(i, x, x, x), branch_computations={a, b, c} }"""
+    for index in (-(2**31), -1, 0, 1, 2, 3, 2**31 - 1):
+        compiled = check_text(text, np.int32(index), np.arange(4, dtype=np.float32))
+    assert [record.cases for record in compiled.program.records if isinstance(record, Branch)] == [3]
