@@ -122,14 +122,7 @@ _ROWS = (
     _row("call", "Call", ALL, "folded", "2.1"),
     _row("cbrt", "Cbrt", F, "decomposed"),
     _row("ceil", "Ceil", F, "decomposed", "2.1"),
-    _row(
-        "cholesky",
-        "Cholesky",
-        F,
-        "planned",
-        reason=_LINALG,
-        remedy="factor on the host, or write the column loop with slice, dot and sqrt",
-    ),
+    _row("cholesky", "Cholesky", F, "decomposed"),
     _row("clamp", "Clamp", (*F, *I), "decomposed", "2.1"),
     _row("collective-broadcast", "CollectiveBroadcast", ALL, "native"),
     _row("collective-permute", "CollectivePermute", ALL, "native"),
@@ -344,14 +337,7 @@ _ROWS = (
     _row("tanh", "Tanh", F, "native", "2.1"),
     _row("topk", "TopK", (*F, *I), "native"),
     _row("transpose", "Transpose", ALL, "native", "2.1"),
-    _row(
-        "triangular-solve",
-        "TriangularSolve",
-        F,
-        "planned",
-        reason=_LINALG,
-        remedy="substitute row by row with slice and dot, or invert on the host",
-    ),
+    _row("triangular-solve", "TriangularSolve", F, "decomposed"),
     _row("tuple", "Tuple", ALL, "folded", "2.1"),
     _row(
         "while",
@@ -364,10 +350,11 @@ _ROWS = (
 
 _ON_COMPLEX = frozenset(
     """
-    abs add bitcast broadcast call compare concatenate constant convert copy cosine divide dot dynamic-slice
-    dynamic-update-slice exponential exponential-minus-one fft fusion gather get-tuple-element imag iota log log-plus-one
-    logistic map multiply negate opt-barrier pad parameter power real reduce reshape reverse rsqrt select sign sine
-    slice sqrt subtract tan tanh transpose tuple
+    abs add bitcast broadcast call cholesky compare concatenate conditional constant convert convolution copy cosine
+    custom-call divide dot dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather
+    get-tuple-element imag iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power real
+    reduce reduce-window reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose
+    triangular-solve tuple while
     """.split()
 )
 """Opcodes that take c64 besides the types of their row."""

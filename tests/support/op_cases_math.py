@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from op_cases import DIMS, ROUNDING, Array, Case, module_text, random_array, shaped
 
+from neuronx_cc.ir.types import NUMPY_DTYPE
+
 
 def _case(opcode: str, dtype: str, inputs: list[Array], root: str, tolerance: float) -> Case:
     text = module_text([(dtype, array.shape) for array in inputs], f"  ROOT r = {root}")
@@ -51,14 +53,37 @@ def _fft(opcode: str, dtype: str) -> Case:
     )
 
 
+def definite(dtype: str, dims: tuple[int, ...], seed: str) -> Array:
+    """Hermitian matrices with eigenvalues well above zero."""
+    x = complex_array(dims, seed) if dtype == "c64" else random_array("f32", dims, seed, -1, 1)
+    matrix = x @ x.conj().swapaxes(-1, -2) + 2 * np.eye(dims[-1])
+    return np.asarray(matrix).astype(NUMPY_DTYPE[dtype])
+
+
+def _cholesky(opcode: str, dtype: str) -> Case:
+    root = f"{dtype}[2,6,6] cholesky(p0), lower=true"
+    return _case(opcode, dtype, [definite(dtype, (2, 6, 6), opcode)], root, 2 * ROUNDING.get(dtype, ROUNDING["f32"]))
+
+
+def _triangular_solve(opcode: str, dtype: str) -> Case:
+    b = complex_array((2, 6, 3), "b") if dtype == "c64" else random_array(dtype, (2, 6, 3), "b")
+    root = (
+        f"{dtype}[2,6,3] triangular-solve(p0, p1), left_side=true, lower=true, unit_diagonal=false, "
+        "transpose_a=TRANSPOSE"
+    )
+    return _case(opcode, dtype, [definite(dtype, (2, 6, 6), "a"), b], root, 4 * ROUNDING.get(dtype, ROUNDING["f32"]))
+
+
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "batch-norm-grad": _batch_norm,
     "batch-norm-inference": _batch_norm,
     "batch-norm-training": _batch_norm,
+    "cholesky": _cholesky,
     "complex": _complex,
     "fft": _fft,
     "imag": _part,
     "real": _part,
+    "triangular-solve": _triangular_solve,
 }
 
 _A, _C, _F = "c64[5,37]", "c64[]", "f32[5,37]"
@@ -72,8 +97,19 @@ _COMPLEX_ROOTS: dict[str, tuple[list[str], str, str]] = {
     "call": ([_A], f"{_A} call(p0), to_apply=twice", _UNARY_BODY),
     "compare": ([_A, _A], "pred[5,37] compare(p0, p1), direction=NE", ""),
     "concatenate": ([_A, "c64[5,2]"], "c64[5,39] concatenate(p0, p1), dimensions={1}", ""),
+    "conditional": (
+        ["pred[]", _A],
+        f"{_A} conditional(p0, p1, p1), true_computation=twice, false_computation=same",
+        _UNARY_BODY + "same {\n  ROOT a = c64[5,37] parameter(0)\n}\n",
+    ),
     "constant": ([], "c64[3] constant({(1, 2), (0, -1), (-0, 3)})", ""),
     "convert": ([_F], f"{_A} convert(p0)", ""),
+    "convolution": (
+        ["c64[2,9,3]", "c64[4,3,5]"],
+        "c64[2,6,5] convolution(p0, p1), window={size=4}, dim_labels=b0f_0io->b0f",
+        "",
+    ),
+    "custom-call": ([_A], f'{_A} custom-call(p0), custom_call_target="NeuronBoundaryMarker-Start"', ""),
     "dot": (["c64[6,9]", "c64[9,7]"], "c64[6,7] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ""),
     "dynamic-slice": ([_A, "s32[]", "s32[]"], "c64[2,5] dynamic-slice(p0, p1, p2), dynamic_slice_sizes={2,5}", ""),
     "dynamic-update-slice": ([_A, "c64[2,5]", "s32[]", "s32[]"], f"{_A} dynamic-update-slice(p0, p1, p2, p3)", ""),
@@ -97,12 +133,39 @@ _COMPLEX_ROOTS: dict[str, tuple[list[str], str, str]] = {
         "one = c64[] constant((1, 0)); c64[5] reduce(p0, one), dimensions={1}, to_apply=sum",
         _COMBINER.format("multiply"),
     ),
+    "reduce-window": (
+        [_A],
+        "zero = c64[] constant((0, 0)); c64[5,35] reduce-window(p0, zero), window={size=1x3}, to_apply=sum",
+        _COMBINER.format("add"),
+    ),
     "reshape": ([_A], "c64[37,5] reshape(p0)", ""),
     "reverse": ([_A], f"{_A} reverse(p0), dimensions={{1}}", ""),
+    "scatter": (
+        [_A, "s32[4]", "c64[4,37]"],
+        f"{_A} scatter(p0, p1, p2), update_window_dims={{1}}, inserted_window_dims={{0}}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=sum",
+        _COMBINER.format("add"),
+    ),
     "select": (["pred[5,37]", _A, _A], f"{_A} select(p0, p1, p2)", ""),
     "slice": ([_A], "c64[2,9] slice(p0), slice={[1:5:2], [2:29:3]}", ""),
+    "sort": (
+        [_A],
+        f"{_A} sort(p0), dimensions={{1}}, to_apply=before",
+        "before {\n  a = c64[] parameter(0)\n  b = c64[] parameter(1)\n  x = f32[] real(a)\n  y = f32[] real(b)\n"
+        "  ROOT c = pred[] compare(x, y), direction=LT\n}\n",
+    ),
     "transpose": ([_A], "c64[37,5] transpose(p0), dimensions={1,0}", ""),
     "tuple": ([_A, _F], f"({_A}, {_F}, {_A}) tuple(p0, p1, p0)", ""),
+    "while": (
+        [_A],
+        f"zero = s32[] constant(0); t = (s32[], {_A}) tuple(zero, p0); "
+        f"w = (s32[], {_A}) while(t), condition=more, body=again; {_A} get-tuple-element(w), index=1",
+        f"more {{\n  t = (s32[], {_A}) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n"
+        "  n = s32[] constant(3)\n  ROOT c = pred[] compare(i, n), direction=LT\n}\n"
+        f"again {{\n  t = (s32[], {_A}) parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n"
+        f"  z = {_A} get-tuple-element(t), index=1\n  one = s32[] constant(1)\n  j = s32[] add(i, one)\n"
+        f"  y = {_A} multiply(z, z)\n  ROOT r = (s32[], {_A}) tuple(j, y)\n}}\n",
+    ),
 }
 """Opcode -> parameters, root (after other instructions), computations of a case on c64; others are elementwise."""
 _BINARY = ("add", "divide", "multiply", "power", "subtract")
@@ -111,6 +174,8 @@ _BINARY = ("add", "divide", "multiply", "power", "subtract")
 def complex_case(opcode: str) -> Case:
     """A case of ``opcode`` on c64."""
     elementwise = ([_A, _A] if opcode in _BINARY else [_A], "", "")
+    if opcode in ("cholesky", "triangular-solve"):
+        return BUILDERS[opcode](opcode, "c64")
     parameters, root, computations = _COMPLEX_ROOTS.get(opcode, elementwise)
     root = root or f"{_A} {opcode}({', '.join(f'p{i}' for i in range(len(parameters)))})"
     inputs, typed = [], []
