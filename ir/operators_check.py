@@ -104,7 +104,8 @@ def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Pro
     if any(not problem.warns for problem in problems):
         return problems
     taken = row.dtypes if release == "latest" else tuple(dtype for dtype in row.dtypes if dtype != C64)
-    problems += _dtype_problems(row, [operand.type for operand in op.operands], loc, taken)
+    operands = op.operands[:1] if op.opcode == "stochastic-convert" else op.operands  # the others are random bits
+    problems += _dtype_problems(row, [operand.type for operand in operands], loc, taken)
     if not problems:
         problems += _dtype_problems(row, [op.results[0].type], loc)
     return problems

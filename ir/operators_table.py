@@ -95,8 +95,8 @@ _ROWS = (
     _row("acos", "Acos", F, "decomposed"),
     _row("acosh", "Acosh", F, "decomposed"),
     _row("add", "Add", ALL, "native", "2.1"),
-    _row("add-dependency", "AddDependency", ALL, "planned", reason="tokens are not generated yet"),
-    _row("after-all", "AfterAll", (), "planned", reason="tokens are not generated yet"),
+    _row("add-dependency", "AddDependency", ALL, "folded"),
+    _row("after-all", "", (), "folded"),
     _row("all-gather", "Allgather", ALL, "native", "2.1"),
     _row("all-gather-done", "", ALL, "decomposed"),
     _row("all-gather-start", "", ALL, "decomposed"),
@@ -107,9 +107,9 @@ _ROWS = (
     _row("and", "And LogicalAnd", (*I, *P), "native", "2.1"),
     _row("asin", "Asin", F, "decomposed"),
     _row("asinh", "Asinh", F, "decomposed"),
-    _row("async-done", "", ALL, "planned", reason="asynchronous calls are not inlined yet"),
-    _row("async-start", "", ALL, "planned", reason="asynchronous calls are not inlined yet"),
-    _row("async-update", "", ALL, "planned", reason="asynchronous calls are not inlined yet"),
+    _row("async-done", "", ALL, "folded"),
+    _row("async-start", "", ALL, "folded"),
+    _row("async-update", "", ALL, "folded"),
     _row("atan", "Atan", F, "decomposed"),
     _row("atan2", "Atan2", F, "decomposed", "2.2"),
     _row("atanh", "Atanh", F, "decomposed"),
@@ -142,14 +142,14 @@ _ROWS = (
     _row("convert", "ConvertElementType", ALL, "native", "2.1"),
     _row("convolution", "Convolution", (*F, *I), "native"),
     _row("copy", "Copy", ALL, "folded", "2.1"),
-    _row("copy-done", "", ALL, "planned", reason="asynchronous copies are not inlined yet"),
-    _row("copy-start", "", ALL, "planned", reason="asynchronous copies are not inlined yet"),
+    _row("copy-done", "", ALL, "folded"),
+    _row("copy-start", "", ALL, "folded"),
     _row("cosh", "Cosh", F, "decomposed"),
     _row("cosine", "Cos", F, "native", "2.1"),
     _row("count-leading-zeros", "Clz", I, "decomposed"),
     _row("custom-call", "Customcall", ALL, "decomposed", "2.1"),
     _row("divide", "Div", (*F, *I), "native", "2.1"),
-    _row("domain", "", ALL, "planned", reason="sharding domains are not removed yet"),
+    _row("domain", "", ALL, "folded"),
     _row("dot", "Dot DotGeneral", (*F, *I), "native", "2.1"),
     _row(
         "dynamic-reshape", "DynamicReshape", ALL, "refused", reason=_DYNAMIC, remedy="pad or bucket to a static shape"
@@ -187,7 +187,7 @@ _ROWS = (
             "index whole rows along the gathered dimensions, or compile with --release latest",
         ),
     ),
-    _row("get-dimension-size", "GetDimensionSize", ALL, "planned", reason="static sizes are not folded yet"),
+    _row("get-dimension-size", "GetDimensionSize", ALL, "folded"),
     _row("get-tuple-element", "GetTupleElement", ALL, "folded", "2.1"),
     _row("imag", "Imag", F, "native"),
     _row("infeed", "Infeed", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
@@ -324,14 +324,7 @@ _ROWS = (
     _row("slice", "Slice", ALL, "folded", "2.1"),
     _row("sort", "Sort", ALL, "native"),
     _row("sqrt", "Sqrt", F, "native", "2.1"),
-    _row(
-        "stochastic-convert",
-        "StochasticConvertType",
-        F,
-        "planned",
-        reason="stochastic rounding from explicit bits is not generated yet",
-        remedy="use convert, and the simulator's --stochastic-rounding",
-    ),
+    _row("stochastic-convert", "StochasticConvertType", F, "native"),
     _row("subtract", "Sub", (*F, *I), "native", "2.1"),
     _row("tan", "Tan", F, "decomposed"),
     _row("tanh", "Tanh", F, "native", "2.1"),
@@ -350,8 +343,9 @@ _ROWS = (
 
 _ON_COMPLEX = frozenset(
     """
-    abs add bitcast broadcast call cholesky compare concatenate conditional constant convert convolution copy cosine
-    custom-call divide dot dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather
+    abs add add-dependency async-done async-start async-update bitcast broadcast call cholesky compare concatenate conditional constant convert convolution copy copy-done
+    copy-start cosine
+    custom-call divide domain dot dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather
     get-tuple-element imag iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power real
     reduce reduce-window reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose
     triangular-solve tuple while

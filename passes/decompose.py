@@ -49,6 +49,12 @@ def _bitcast(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     return insert_before(op, hlo.ReshapeOp, (value,), op.results[0].type, op.loc)
 
 
+def _dimension_size(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue:
+    assert isinstance(op, hlo.GetDimensionSizeOp)
+    size = hlo.shape_of(op.operand).dims[op.dimension.data]
+    return insert_splat(module, op, np.array(size, np.int32), "s32", (), op.loc)
+
+
 def _part(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     """``real`` and ``imag`` of real numbers: themselves, and zero."""
     if hlo.shape_of(op.operands[0]).dtype in COMPLEX:
@@ -110,6 +116,7 @@ RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
     hlo.BitcastOp: _bitcast,
     hlo.ConvolutionOp: _contraction,
     hlo.DotOp: _contraction,
+    hlo.GetDimensionSizeOp: _dimension_size,
     hlo.ImagOp: _part,
     hlo.PowerOp: _integer_power,
     hlo.RealOp: _part,

@@ -123,10 +123,12 @@ def _stochastic_convert(i: Instr, state: State) -> Kernel:
         value = read(x)
         width = random.dtype.itemsize * 8
         if storage.kind in "iu":
-            low = np.floor(value.astype(np.float64))
-            up = (value - low) * 2.0**width > raw(random).astype(np.float64)
+            size = np.abs(value.astype(np.float64))
+            low = np.floor(size)
+            up = np.floor((size - low) * 2.0**width) > raw(random).astype(np.float64)
             info = np.iinfo(storage)
-            y[...] = np.nan_to_num(np.clip(low + up, float(info.min), float(info.max)))
+            whole = np.copysign(low + up, value)
+            y[...] = np.nan_to_num(np.clip(whole, float(info.min), float(info.max)))
             return
         nearest = value.astype(storage)
         back = nearest.astype(np.float32)
@@ -134,7 +136,7 @@ def _stochastic_convert(i: Instr, state: State) -> Kernel:
         low = np.where(np.abs(back) > np.abs(value), bits - 1, bits)
         below, above = (raw_to(storage, b).astype(np.float64) for b in (low, low + 1))
         fraction = (np.abs(value.astype(np.float64)) - np.abs(below)) / np.abs(above - below)
-        up = fraction * 2.0**width > raw(random).astype(np.float64)
+        up = np.floor(fraction * 2.0**width) > raw(random).astype(np.float64)
         rounded = raw_to(storage, np.where(up, low + 1, low))
         y[...] = np.where(np.isfinite(value) & (back != value), rounded, nearest)
 

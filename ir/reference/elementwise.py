@@ -302,6 +302,26 @@ def _sign(x: Array) -> Any:
     return np.where(x == 0, x, np.sign(x)).astype(x.dtype)
 
 
+def stochastic_convert(op: hlo.HloOp, x: Array, random: Array) -> Array:
+    """Away from zero where the random bits, as a fraction, lie below the part of the magnitude that is cut off."""
+    value, dtype = widen(x).astype(np.float64), NUMPY_DTYPE[op.shape.dtype]
+    size = np.abs(value)
+    if op.shape.dtype in INTEGERS:
+        low = np.floor(size)
+        step = np.ones_like(size)
+    else:
+        nearest = size.astype(dtype)
+        bits = nearest.view(f"u{dtype.itemsize}") - (nearest.astype(np.float64) > size)
+        low, above = (pattern.astype(bits.dtype).view(dtype).astype(np.float64) for pattern in (bits, bits + 1))
+        step = np.where(np.isfinite(above) & np.isfinite(size), above - low, np.inf)
+    cut = np.floor(np.where(np.isfinite(size), (size - low) / step, 0) * 2.0 ** (random.dtype.itemsize * 8))
+    result = np.copysign(np.where(random.astype(np.float64) < cut, low + step, low), value)
+    if op.shape.dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        return np.clip(np.nan_to_num(result, nan=0), float(info.min), float(info.max)).astype(np.int64).astype(dtype)
+    return np.asarray(np.where(np.isfinite(size), result, value)).astype(dtype)
+
+
 def _is_finite(x: Array) -> Any:
     return np.isfinite(x)
 
@@ -370,6 +390,7 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "sine": _unary(np.sin),
     "sinh": _unary(np.sinh),
     "sqrt": _unary(np.sqrt),
+    "stochastic-convert": stochastic_convert,
     "subtract": _binary(np.subtract),
     "tan": _unary(np.tan),
     "tanh": _unary(np.tanh),

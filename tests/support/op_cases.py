@@ -61,13 +61,17 @@ _EXPECTED: dict[tuple[object, ...], list[Array]] = {}
 
 def expected(case: Case) -> list[Array]:
     """What jaxlib's CPU client computes."""
+    import op_cases_math
+
     if case.opcode in _IN_NUMPY:
         wide = [x.astype(np.float64) if case.dtype in FLOATS else x for x in case.inputs]
         return [np.asarray(_IN_NUMPY[case.opcode](*wide)).astype(case.inputs[0].dtype)]
     if case.opcode == "rng":
         return evaluate(parse_text(case.text), list(case.inputs))  # HLO leaves the numbers open
-    if case.opcode in collective_cases.BODIES or case.opcode == "custom-call":
+    if case.opcode in collective_cases.BODIES or case.opcode in op_cases_math.IDENTITIES:
         return list(case.inputs)
+    if case.opcode == "stochastic-convert":
+        return [op_cases_math.stochastically_rounded(*case.inputs)]
     if case.opcode in collective_cases.IDENTIFIERS:
         return [np.zeros((), np.uint32)]
     key = (case.text, *(x.tobytes() for x in case.inputs))

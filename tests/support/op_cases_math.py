@@ -74,15 +74,61 @@ def _triangular_solve(opcode: str, dtype: str) -> Case:
     return _case(opcode, dtype, [definite(dtype, (2, 6, 6), "a"), b], root, 4 * ROUNDING.get(dtype, ROUNDING["f32"]))
 
 
+IDENTITIES = frozenset(
+    ["add-dependency", "async-done", "async-start", "async-update", "copy-done", "copy-start", "custom-call", "domain"]
+)
+"""Opcodes whose cases return their inputs, and which XLA's CPU client does not run in that form."""
+
+
+def _identity(opcode: str, dtype: str) -> Case:
+    x = shaped(dtype, DIMS)
+    same = f"same {{\n  ROOT a = {x} parameter(0)\n}}\n"
+    start = f"  s = (({x}), {x}, u32[]) async-start(p0), calls=same\n"
+    bodies = {
+        "add-dependency": f"  t = token[] after-all()\n  ROOT r = {x} add-dependency(p0, t)",
+        "async-done": f"{start}  ROOT r = {x} async-done(s)",
+        "async-start": f"{start}  ROOT r = {x} async-done(s)",
+        "async-update": f"{start}  u = (({x}), {x}, u32[]) async-update(s)\n  ROOT r = {x} async-done(u)",
+        "copy-done": f"  s = ({x}, {x}, u32[]) copy-start(p0)\n  ROOT r = {x} copy-done(s)",
+        "copy-start": f"  s = ({x}, {x}, u32[]) copy-start(p0)\n  ROOT r = {x} copy-done(s)",
+        "domain": f'  ROOT r = {x} domain(p0), domain={{kind="sharding", entry={{replicated}}, exit={{replicated}}}}',
+    }
+    value = complex_array(DIMS, opcode) if dtype == "c64" else random_array(dtype, DIMS, opcode)
+    text = module_text([(dtype, DIMS)], bodies[opcode], same if "async" in opcode else "")
+    return Case(opcode, dtype, text, (value,))
+
+
+def _dimension_size(opcode: str, dtype: str) -> Case:
+    root = "s32[] get-dimension-size(p0), dimensions={1}"
+    return _case(opcode, dtype, [random_array(dtype, DIMS, opcode)], root, 0)
+
+
+def _stochastic_convert(opcode: str, dtype: str) -> Case:
+    word = f"u{NUMPY_DTYPE[dtype].itemsize * 8}"
+    x, random = random_array(dtype, DIMS, opcode, -300, 300), random_array(word, DIMS, opcode)
+    text = module_text([(dtype, DIMS), (word, DIMS)], f"  ROOT r = s8[5,37] {opcode}(p0, p1)")
+    return Case(opcode, dtype, text, (x, random))
+
+
+def stochastically_rounded(x: Array, random: Array) -> Array:
+    """s8 values: magnitudes rounded up where the bits are below the fraction (XLA's evaluator of the op)."""
+    size = np.abs(x.astype(np.float64))
+    up = random < np.floor(np.modf(size)[0] * 2.0 ** (random.itemsize * 8))
+    return np.clip(np.copysign(np.floor(size) + up, x.astype(np.float64)), -128, 127).astype(np.int8)
+
+
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "batch-norm-grad": _batch_norm,
     "batch-norm-inference": _batch_norm,
     "batch-norm-training": _batch_norm,
+    **dict.fromkeys(IDENTITIES - {"custom-call"}, _identity),
     "cholesky": _cholesky,
     "complex": _complex,
     "fft": _fft,
+    "get-dimension-size": _dimension_size,
     "imag": _part,
     "real": _part,
+    "stochastic-convert": _stochastic_convert,
     "triangular-solve": _triangular_solve,
 }
 
@@ -174,7 +220,7 @@ _BINARY = ("add", "divide", "multiply", "power", "subtract")
 def complex_case(opcode: str) -> Case:
     """A case of ``opcode`` on c64."""
     elementwise = ([_A, _A] if opcode in _BINARY else [_A], "", "")
-    if opcode in ("cholesky", "triangular-solve"):
+    if opcode in BUILDERS and opcode not in _COMPLEX_ROOTS:
         return BUILDERS[opcode](opcode, "c64")
     parameters, root, computations = _COMPLEX_ROOTS.get(opcode, elementwise)
     root = root or f"{_A} {opcode}({', '.join(f'p{i}' for i in range(len(parameters)))})"
