@@ -15,6 +15,7 @@ import numpy as np
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder
 from neuronx_cc.codegen.combiners import simple_combiners
+from neuronx_cc.codegen.fill import fill, repeats_one
 from neuronx_cc.codegen.graph import base, is_view
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import transfer
@@ -24,6 +25,8 @@ from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 
+SPREAD_ELEMENTS = 512
+"""Elements of a broadcast scalar that are copied one by one."""
 RESIDENT_BYTES = 81920
 """Bytes a partition that resident values may fill together; the rest is for tiles."""
 RESIDENT_VALUE_BYTES = 49152
@@ -201,7 +204,10 @@ class Context:
                 return view
         target = self.new_hbm(value)
         candidates = self.views(value)
-        if not any(transfer(self.builder, target, view, _copy_stream(view)) for view in candidates):
+        one = next((view for view in candidates if repeats_one(view) and not view.in_sbuf), None)
+        if one is not None and shape.size > SPREAD_ELEMENTS:
+            fill(self.builder, target, self.splat(value), one)
+        elif not any(transfer(self.builder, target, view, _copy_stream(view)) for view in candidates):
             source = candidates[0] if base(value) is value else self.hbm(value)
             transfer(self.builder, target, source, _copy_stream(source), force=True)
         self.homes.setdefault(value, []).append(target)

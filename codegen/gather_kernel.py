@@ -17,7 +17,7 @@ from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align, coalesce
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.indexing_costs import rows as rows_ns
 
 ROW_BYTES = 16384
@@ -69,10 +69,18 @@ def _operand(context: Context, op: hlo.GatherOp, count: int) -> View:
     return view
 
 
-def move_rows(context: Context, table: Block, listed: Block, indices: View, write: bool = False) -> None:
+def move_rows(
+    context: Context,
+    table: Block,
+    listed: Block,
+    indices: View,
+    write: bool = False,
+    splat: float | None = None,
+) -> None:
     """Rows of ``table`` (HBM, rows first) to those of ``listed``, or the other way: row ``indices[n]`` with row n.
 
-    Reads clamp the index, writes skip rows outside. Rows longer than a tile are moved in pieces.
+    Reads clamp the index, writes skip rows outside; ``splat`` is written instead of what ``listed`` has. Rows longer
+    than a tile are moved in pieces.
     """
     builder = context.builder
     size = itemsize(table.dtype)
@@ -94,7 +102,7 @@ def move_rows(context: Context, table: Block, listed: Block, indices: View, writ
                         block.index(cut + 1, index * width + first, width) if sizes else block
                         for block in (table, here)
                     ]
-                    _move(context, *blocks, rows, rings, write)
+                    _move(context, *blocks, rows, rings, write, splat)
     for ring in rings:
         builder.sbuf.free(ring.alloc)
 
@@ -109,7 +117,15 @@ def _row_numbers(context: Context, indices: View, at: Affine, lanes: int, ring: 
     return tile
 
 
-def _move(context: Context, table: Block, listed: Block, rows: Block, rings: list[Ring], write: bool) -> None:
+def _move(
+    context: Context,
+    table: Block,
+    listed: Block,
+    rows: Block,
+    rings: list[Ring],
+    write: bool,
+    splat: float | None,
+) -> None:
     builder = context.builder
     if len(table.dims) == 1:
         table, listed = (replace(block, dims=(*block.dims, Atom(1, 0))) for block in (table, listed))
@@ -119,7 +135,13 @@ def _move(context: Context, table: Block, listed: Block, rows: Block, rings: lis
     tile = Block(ring.alloc, table.dtype, builder.slot(ring), (listed.dims[0], *free))
     tile = replace(tile, dims=(Atom(listed.dims[0].size, 1, True), *free))
     if write:
-        copy(builder, tile, listed, Stream.DMA_LOAD)
+        if splat is None:
+            copy(builder, tile, listed, Stream.DMA_LOAD)
+        else:
+            flat = replace(
+                tile, dims=(tile.dims[0], Atom(free[0].size * free[0].stride // itemsize(tile.dtype), free[-1].stride))
+            )
+            builder.emit("memset", Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD, [flat], [], imm=[splat])
         builder.emit("dma_scatter", Stream.DMA_DYNAMIC, [table], [tile, rows], flags=["skip"])
         return
     builder.emit("dma_gather", Stream.DMA_DYNAMIC, [tile], [table, rows], flags=["clamp"])

@@ -18,14 +18,16 @@ from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.indexing_costs import GROUPS, TABLE_BYTES
 
 LANES = 16
 """Partitions of a group."""
 LIST_BYTES = 8192
 """Bytes a partition of one tile of rows."""
+LISTS_ROOM = 49152
+"""Bytes a partition that are left for lists."""
 MAX_LIST = 1024
 """Entries a partition of one tile."""
 
@@ -40,6 +42,8 @@ class _Array:
     dims: tuple[int, ...]
     """Tables or lists, rows or entries of one."""
     width: int
+    splat: float | None = None
+    """The value that all elements have, known at compile time; there is no buffer then."""
 
     @property
     def row(self) -> int:
@@ -53,16 +57,20 @@ class _Array:
         return Block(self.alloc, self.dtype, offset, atoms)
 
 
-def _array(context: Context, value: hlo.SSAValue) -> _Array:
+def _array(context: Context, value: hlo.SSAValue, stored: bool = False) -> _Array:
+    """``stored``: in a buffer in any case."""
+    shape = hlo.shape_of(value)
+    splat = None if stored else context.splat(value)
+    if splat is not None:
+        return _Array(Alloc(Space.HBM, 0, 0), shape.dtype, 0, shape.dims[:2], prod(shape.dims[2:]), splat)
     view = context.dense(value)
-    dims = hlo.shape_of(value).dims
-    return _Array(view.alloc, view.dtype, view.offset, dims[:2], prod(dims[2:]))
+    return _Array(view.alloc, view.dtype, view.offset, shape.dims[:2], prod(shape.dims[2:]))
 
 
 def gather(context: Context, op: hlo.GatherOp) -> None:
     """The result [G, N, W] in HBM."""
     context.homes[op.result] = [context.new_hbm(op.result)]
-    _Walk(context, _array(context, op.lhs), _array(context, op.rhs), _array(context, op.result), "").emit()
+    _Walk(context, _array(context, op.lhs), _array(context, op.rhs, True), _array(context, op.result), "").emit()
 
 
 def scatter(context: Context, op: hlo.ScatterOp) -> None:
@@ -70,7 +78,7 @@ def scatter(context: Context, op: hlo.ScatterOp) -> None:
     operand, indices, updates = op.args
     context.homes[op.result] = [context.new_hbm(op.result)]
     kind = context.combiners.get(op.to_apply.data[0], "assign")
-    walk = _Walk(context, _array(context, operand), _array(context, indices), _array(context, updates), kind)
+    walk = _Walk(context, _array(context, operand), _array(context, indices, True), _array(context, updates), kind)
     walk.result = _array(context, op.result)
     walk.emit()
 
@@ -89,7 +97,12 @@ class _Walk:
         self.kind = kind
         """The combiner of a scatter; empty for a gather."""
         self.result: _Array | None = None
-        self.pool = TilePool(context.builder, "tables", 1)
+        passes = -(-tables.dims[0] // GROUPS)
+        room = min(TABLE_BYTES // LANES, context.builder.sbuf.largest_gap() - LISTS_ROOM)
+        whole = -(-tables.dims[1] // LANES) * tables.row
+        self.pool = TilePool(context.builder, "tables", 2 if passes > 1 and 2 * whole <= room else 1)
+        self.most = max(tables.row, room // self.pool.buffers)
+        """Bytes a partition of one table."""
         self.lists = TilePool(context.builder, "lists", 2)
         self.shared = not kind and tables.dims[0] == 1
         """Whether all groups have the same table and divide its list."""
@@ -103,7 +116,7 @@ class _Walk:
 
     def _chunks(self, table: Affine, groups: int) -> None:
         height, row = self.tables.dims[1], self.tables.row
-        slots = max(1, TABLE_BYTES // LANES // row)
+        slots = max(1, self.most // row)
         count = -(-height // (LANES * slots))
         slots = -(-height // (LANES * count))
         size = min(height, LANES * slots)
@@ -124,9 +137,10 @@ class _Walk:
         """Rows ``first`` to ``first + rows`` of the tables; ``fresh`` for the first chunk."""
         slots = -(-rows // LANES)
         tile = self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups)
-        if rows % slots or rows < LANES * slots:
-            self.builder.emit("memset", Stream.GPSIMD, [_flat(tile)], [], imm=[0])
-        self._move_tables(tile, self.tables, table, groups, first, rows, False)
+        if rows % slots or rows < LANES * slots or self.tables.splat is not None:
+            self._fill(tile, 0 if self.tables.splat is None else self.tables.splat)
+        if self.tables.splat is None:
+            self._move_tables(tile, self.tables, table, groups, first, rows, False)
         for start, tiles, entries, size in self._list_tiles(groups):
             with self.builder.loop(tiles) as index:
                 self._tile(tile, table, groups, index * size + start, entries, size, base, fresh)
@@ -140,6 +154,10 @@ class _Walk:
         most = max(1, min(MAX_LIST, LIST_BYTES // self.rows.row))
         pieces = self.builder.tiles(self.numbers.dims[1], lanes * most)
         return [(start, tiles, -(-size // lanes), size) for start, tiles, size in pieces]
+
+    def _fill(self, tile: Block, value: float) -> None:
+        engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
+        self.builder.emit("memset", engine, [_flat(tile)], [], imm=[value])
 
     def _move_tables(
         self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, rows: int, store: bool
@@ -187,10 +205,12 @@ class _Walk:
         keep = not self.kind and not fresh
         if partial:
             builder.emit("memset", Stream.GPSIMD, [_flat(numbers)], [], imm=[-1])
-            if self.kind or keep:
-                builder.emit("memset", Stream.GPSIMD, [_flat(rows)], [], imm=[0])
+            if keep or (self.kind and self.rows.splat is None):
+                self._fill(rows, 0)
         self._move_lists(numbers, self.numbers, table, groups, first, size, False)
-        if self.kind or keep:
+        if self.rows.splat is not None and self.kind:
+            self._fill(rows, self.rows.splat)
+        elif self.kind or keep:
             self._move_lists(rows, self.rows, table, groups, first, size, False)
         index = numbers.select([0, 1])
         if not self.kind:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
-
-from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.transfer import copy, transfer
-from neuronx_cc.codegen.views import Atom, View, linear
+from neuronx_cc.codegen.fill import fill as fill_array
+from neuronx_cc.codegen.transfer import transfer
+from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import FLOATS, itemsize
-
-FILL_COLUMNS = 2048
 
 
 def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
@@ -67,43 +62,8 @@ def _put(context: Context, target: View, view: View | None, cuts: list[tuple[int
 
 def fill(context: Context, target: View, value: hlo.SSAValue) -> None:
     """Write the scalar ``value`` everywhere in the dense HBM array ``target``."""
-    builder = context.builder
-    total = prod(target.shape)
-    size = itemsize(target.dtype)
-    columns = min(FILL_COLUMNS, -(-total // 128))
-    ring = builder.ring(builder.sbuf, columns * size, 1, "fill")
-    tile = Block(ring.alloc, target.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True), Atom(columns, size)))
-    constant = context.splat(value)
-    if constant is not None:
-        engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
-        builder.emit("memset", engine, [tile], [], imm=[constant])
-    else:
-        scalar_ring = builder.ring(builder.sbuf, size, 1, "fill value")
-        lanes = Block(scalar_ring.alloc, target.dtype, Affine(scalar_ring.alloc.lo), (Atom(128, 1, True),))
-        home = context.hbm(value)
-        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(128, 0),))
-        builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
-        spread = Block(lanes.alloc, lanes.dtype, lanes.offset, (lanes.dims[0], Atom(columns, 0)))
-        builder.emit("tensor_copy", Stream.VECTOR, [tile], [spread])
-        builder.sbuf.free(scalar_ring.alloc)
-    base = Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),))
-    for start, tiles, count in builder.tiles(total, 128 * columns):
-        with builder.loop(tiles) as index:
-            at = index * count + start
-            rows, rest = divmod(count, columns)
-            if rows:
-                whole = base.index(0, at, rows * columns)
-                target_block = Block(
-                    whole.alloc, whole.dtype, whole.offset, (Atom(rows, columns * size), Atom(columns, size))
-                )
-                source = Block(tile.alloc, tile.dtype, tile.offset, (Atom(rows, 1, True), Atom(columns, size)))
-                copy(builder, target_block, source, Stream.DMA_STORE)
-            if rest:
-                tail = base.index(0, at + rows * columns, rest)
-                tail_block = Block(tail.alloc, tail.dtype, tail.offset, (Atom(1, 0), Atom(rest, size)))
-                source = Block(tile.alloc, tile.dtype, tile.offset, (Atom(1, 1, True), Atom(rest, size)))
-                copy(builder, tail_block, source, Stream.DMA_STORE)
-    builder.sbuf.free(ring.alloc)
+    number = context.splat(value)
+    fill_array(context.builder, target, number, context.hbm(value) if number is None else None)
 
 
 def bitcast_convert(context: Context, op: hlo.BitcastConvertOp, step: int) -> None:

@@ -11,7 +11,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.gather_kernel import move_rows
 from neuronx_cc.codegen.indexed_kernel import update_in_place
-from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.codegen.views import Atom, View, linear
 from neuronx_cc.ir import hlo
 
 
@@ -22,8 +22,10 @@ def scatter(context: Context, op: hlo.ScatterOp, step: int) -> None:
         group_kernel.scatter(context, op)
         return
     target = update_in_place(context, op.result, operand, step)
-    blocks = [_rows(target), _rows(context.dense(updates))]
-    move_rows(context, *blocks, context.dense(indices), write=True)
+    splat = context.splat(updates)
+    rows = hlo.shape_of(updates)
+    listed = context.dense(updates) if splat is None else linear(target.alloc, target.offset, rows.dtype, rows.dims)
+    move_rows(context, _rows(target), _rows(listed), context.dense(indices), write=True, splat=splat)
 
 
 def _rows(view: View) -> Block:

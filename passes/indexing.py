@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.values import splat_number
 
 Value = hlo.SSAValue
 Label: TypeAlias = tuple[str, int]
@@ -135,6 +136,9 @@ def _plus(b: Build, total: Value | None, part: Value) -> Value:
 
 def arranged(b: Build, value: Value, windows: Windows, labels: Sequence[Label], wanted: Sequence[Label]) -> Value:
     """``value`` with dims ``labels`` as one with dims ``wanted``; labels that only one side has are of size 1."""
+    splat = splat_number(value, b.module)
+    if splat is not None:
+        return b.number(splat, hlo.shape_of(value).dtype, [windows.size(label) for label in wanted])
     common = [label for label in labels if label in wanted]
     kept = b.reshape(value, [windows.size(label) for label in common])
     order = [label for label in wanted if label in common]

@@ -9,7 +9,7 @@ from math import ceil
 
 GROUPS = 8
 """GpSimd processors."""
-TABLE_BYTES = 1 << 20
+TABLE_BYTES = 1 << 21
 """What a group's table may take of its 16 partitions."""
 ROW_BYTES = 4096
 """Longest row that a group moves."""

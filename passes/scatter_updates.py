@@ -32,7 +32,7 @@ from neuronx_cc.passes.indexing import (
     table_labels,
     weights,
 )
-from neuronx_cc.passes.values import COMBINERS, identity_of
+from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
 
 Value = hlo.SSAValue
 OPS = {kind: type_ for type_, kind in COMBINERS.items()}
@@ -234,24 +234,28 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
     neutral = identity_of(kind, dtype)
     assert neutral is not None, "a combiner whose order does not matter has a neutral element"
     numbers = b.pad(numbers, [(0, 0), (0, missing)], -1)
-    updates = b.pad(updates, [(0, 0), (0, missing), (0, 0)], neutral)
-    others = b.number(neutral, dtype, (count, shared - 1, height, width))
-    private = b.concatenate([b.reshape(tables, (count, 1, height, width)), others], 1)
     result = _scatter(
         b,
         kind,
-        b.reshape(private, (count * shared, height, width)),
+        b.number(neutral, dtype, (count * shared, height, width)),
         b.reshape(numbers, (count * shared, share)),
-        b.reshape(updates, (count * shared, share, width)),
+        b.reshape(_longer(b, updates, missing), (count * shared, share, width)),
     )
-    parts = [
-        b.reshape(b.slice(b.reshape(result, (count, shared, height, width)), 1, at, at + 1), (count, height, width))
-        for at in range(shared)
-    ]
+    private = b.reshape(result, (count, shared, height, width))
+    parts = [tables] + [b.reshape(b.slice(private, 1, at, at + 1), (count, height, width)) for at in range(shared)]
     while len(parts) > 1:
         pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
+
+
+def _longer(b: Build, updates: Value, missing: int) -> Value:
+    """Updates [G, N, W] with ``missing`` entries more, of any value."""
+    splat = splat_number(updates, b.module)
+    if splat is None:
+        return b.pad(updates, [(0, 0), (0, missing), (0, 0)])
+    count, entries, width = hlo.shape_of(updates).dims
+    return b.number(splat, hlo.shape_of(updates).dtype, (count, entries + missing, width))
 
 
 _TABLES = hlo.ScatterDims((2,), (1,), (1,), 2, (0,), (0,))
@@ -302,17 +306,25 @@ def _by_rows(s: Scatter, kind: str, operands: list[Value], updates: list[Value])
         if not s.unique:
             numbers = _only_last(b, numbers, height)
     elif s.unique:
-        old = [b.reshape(gather_rows(b, table, numbers), (count, width)) for table in tables]
+        old = [_old_rows(b, table, numbers) for table in tables]
         rows = _combined(s, b, kind, old, rows, (count, width))
     else:
         leader = _leaders(b, numbers, height)
-        old = [b.reshape(gather_rows(b, tables[0], numbers), (count, width))]
-        rows = [_combine_into(b, kind, old[0], leader, rows[0])]
+        rows = [_combine_into(b, kind, _old_rows(b, tables[0], numbers), leader, rows[0])]
         first = b.compare(leader, b.iota((count,), 0), "EQ")
         numbers = b.select(first, numbers, b.number_like(-1, numbers))
     return [
         b.reshape(_scatter(b, "assign", table, numbers, new), w.dims) for table, new in zip(tables, rows, strict=True)
     ]
+
+
+def _old_rows(b: Build, table: Value, numbers: Value) -> Value:
+    """Rows [N, W] of ``table`` [R, W]."""
+    shape, (count,) = hlo.shape_of(table), hlo.shape_of(numbers).dims
+    splat = splat_number(table, b.module)
+    if splat is not None:
+        return b.number(splat, shape.dtype, (count, shape.dims[1]))
+    return b.reshape(gather_rows(b, table, numbers), (count, shape.dims[1]))
 
 
 def _extreme_place(b: Build, numbers: Value, height: int, last: bool) -> Value:

@@ -1,0 +1,129 @@
+"""Gathers, scatters and cache updates: simulated time against the roofline, simulator wall time against jaxlib's.
+
+The roofline counts indices, rows and results once each, at the rate that the DMA engines reach (272 GB/s); an operand
+that is not given up is copied to the result, which counts, too. "Simulated" leaves out the preamble and the postamble.
+
+    python benchmarks/indexing.py [PART OF A NAME ...]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import neuronx_cc
+from neuronx_cc.ir.errors import CompileError
+
+Array = np.ndarray[Any, Any]
+BANDWIDTH = 272.0
+"""Bytes a ns of the DMA engines of one core on trn1 (hardware description, dma.bw_per_engine)."""
+
+
+@dataclass
+class Case:
+    """A function, its inputs, and the bytes that it has to move."""
+
+    function: Callable[..., Any]
+    inputs: list[Array]
+    nbytes: int
+
+
+def cases() -> dict[str, Case]:
+    random = np.random.default_rng(0)
+
+    def floats(*dims: int) -> Array:
+        return random.standard_normal(dims).astype(np.float32)
+
+    def below(limit: int, *dims: int) -> Array:
+        return random.integers(0, limit, dims).astype(np.int32)
+
+    found: dict[str, Case] = {}
+    table = floats(50257, 768)
+    for tokens in (512, 4096):
+        rows, ids = floats(tokens, 768), (random.zipf(1.2, tokens) % 50257).astype(np.int32)
+        found[f"embedding {tokens}"] = Case(
+            lambda w, i: jnp.take(w, i, axis=0, mode="clip"), [table, ids], 2 * rows.nbytes + ids.nbytes
+        )
+        found[f"embedding gradient {tokens}"] = Case(
+            lambda i, u: jnp.zeros((50257, 768), jnp.float32).at[i].add(u, mode="drop"),
+            [ids, rows],
+            table.nbytes + 3 * rows.nbytes + ids.nbytes,
+        )
+    x, along = floats(512, 1000), below(1000, 512, 1000)
+    found["take_along_axis 512x1000"] = Case(
+        lambda x, i: jnp.take_along_axis(x, i, 1, mode="clip"), [x, along], 2 * x.nbytes + along.nbytes
+    )
+    million = 1 << 20
+    flat, where = floats(million), below(million, million)
+    found["scalars 1M of 1M"] = Case(
+        lambda x, i: jnp.take(x, i, mode="clip"), [flat, where], 2 * flat.nbytes + where.nbytes
+    )
+    found["histogram 1M into 1000"] = Case(lambda i: jnp.bincount(i, length=1000), [below(1000, million)], 4 * million)
+    found["scatter-add 1M into 1M"] = Case(
+        lambda x, i, u: x.at[i].add(u, mode="drop"), [flat, where, flat + 1], 3 * flat.nbytes + where.nbytes
+    )
+    cache, row = floats(12, 1024, 64), floats(12, 1, 64)
+    found["KV cache, one row"] = Case(
+        lambda c, r, at: lax.dynamic_update_slice(c, r, (0, at, 0)), [cache, row, np.int32(700)], 2 * cache.nbytes
+    )
+    found["KV cache, 64 rows"] = Case(
+        lambda c, r, at: lax.fori_loop(0, 64, lambda s, c: lax.dynamic_update_slice(c, r * s, (0, at + s, 0)), c),
+        [cache, row, np.int32(700)],
+        2 * cache.nbytes,
+    )
+    return found
+
+
+def best(run: Callable[[], Any], times: int = 3) -> float:
+    """Shortest wall time in ms, after one run to warm up."""
+    run()
+    spent = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        spent.append(time.perf_counter() - start)
+    return min(spent) * 1e3
+
+
+def main(names: list[str]) -> None:
+    print(
+        f"{'':28} {'simulated':>10} {'roofline':>9} {'ratio':>6} "
+        f"{'compile':>8} {'simulator':>10} {'jaxlib':>8} {'ratio':>6}"
+    )
+    for name, case in cases().items():
+        if names and not any(wanted in name for wanted in names):
+            continue
+        jitted = jax.jit(case.function)
+        lowered = jitted.lower(*case.inputs)
+        start = time.perf_counter()
+        try:
+            executable = neuronx_cc.compile(
+                lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), auto_cast="none"
+            )
+        except CompileError as error:
+            print(f"{name:28} {error.code}: {error.message}")
+            continue
+        compiled = time.perf_counter() - start
+        result = executable.run(case.inputs)
+        for got, want in zip(result.outputs, jax.tree.leaves(jitted(*case.inputs)), strict=True):
+            scale = np.max(np.abs(want), initial=0)
+            assert np.max(np.abs(got.astype(np.float64) - np.asarray(want)), initial=0) <= 1e-4 * scale, name
+        simulated = result.report.kernel_ns / 1e3
+        roofline = case.nbytes / BANDWIDTH / 1e3
+        wall = best(lambda: executable.run(case.inputs))  # noqa: B023
+        device = [jax.device_put(x) for x in case.inputs]
+        reference = best(lambda: jax.block_until_ready(jitted(*device)))  # noqa: B023
+        print(
+            f"{name:28} {simulated:8.1f}us {roofline:7.1f}us {simulated / roofline:6.1f} {compiled:7.2f}s "
+            f"{wall:8.1f}ms {reference:6.1f}ms {wall / reference:6.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
