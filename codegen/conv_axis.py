@@ -17,7 +17,7 @@ from neuronx_cc.ir.hlo import WindowDim
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """Kernel indices ``first + j * step`` of a phase, at input ``q * axis.step + offset + j * stride``; j < ``count``."""
+    """Kernel indices ``first + j * step`` of a phase; index j meets input ``q * axis.step + offset + j * stride``."""
 
     first: int
     step: int
@@ -59,8 +59,13 @@ class Axis:
         return max((t.offset + (t.count - 1) * t.stride for t in self.taps if t.count), default=self.low) - self.low
 
     def extent(self, rows: int) -> int:
-        """Input positions that ``rows`` neighbouring outputs of every phase meet."""
-        return (rows - 1) * self.step + self.reach + 1
+        """Input positions that ``rows`` neighbouring outputs of every phase meet.
+
+        The whole axis counts with what a stride leaves over at its end: whole rows are contiguous.
+        """
+        least = (rows - 1) * self.step + self.reach + 1
+        over = self.size - self.low - least
+        return least + over if rows == self.rows and 0 < over < self.step else least
 
     def pieces(self, rows: int) -> list[Piece]:
         """The axis in blocks of ``rows`` outputs a phase; neighbouring blocks of equal form make one piece."""

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.builder import Builder, Ring
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Axis, axis_of, batch_axis
 from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS
-from neuronx_cc.codegen.elementwise import Emitter
+from neuronx_cc.codegen.emitter import Emitter
 from neuronx_cc.codegen.graph import is_load_cast
 from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.codegen.views import Atom, View, coalesce
@@ -123,10 +123,19 @@ class ConvPlan:
         for view in views:
             if view.in_sbuf and self._fits_lanes(view):
                 return view
+        hbm = self.dense_view()
+        self._segment()
+        return hbm
+
+    def dense_view(self) -> View:
+        """The input in HBM, every dim one progression."""
         hbm = self.context.hbm(self.input).transpose(self.lhs_order)
         if not all(len(coalesce(atoms)) <= 1 for atoms in hbm.dims):
             hbm = self.context.dense(self.input).transpose(self.lhs_order)
-        lanes, chunks = self.inputs, 1
+        return hbm
+
+    def _segment(self) -> None:
+        """Tiles of the contracted features of a group, for an input in HBM."""
         self.segments: list[Segment] = []
         if self.inputs <= TILE_ROWS:
             self.segments = [Segment(0, self.inputs, 1, 1, self.inputs, 0)]
@@ -138,7 +147,6 @@ class ConvPlan:
             chunks = self.inputs // TILE_ROWS
             self.segments = [Segment(0, TILE_ROWS, chunks, chunks, 1, 0)]
             self.segments.append(Segment(chunks * TILE_ROWS, self.inputs % TILE_ROWS, 1, 1, 1, chunks))
-        return hbm
 
     def _fits_lanes(self, view: View) -> bool:
         """Whether a view on chip has the features of whole packs (or whole tiles of a group) on its partitions."""

@@ -33,10 +33,11 @@ def run(module: HloModule, context: PassContext) -> None:
     from neuronx_cc.passes.canonical_arithmetic import RULES as ARITHMETIC
     from neuronx_cc.passes.canonical_contraction import RULES as CONTRACTION
     from neuronx_cc.passes.canonical_contraction import TRANSPOSE_RULES
+    from neuronx_cc.passes.canonical_convolution import RULES as CONVOLUTION
     from neuronx_cc.passes.canonical_movement import RULES as MOVEMENT
     from neuronx_cc.passes.canonical_movement import sink_broadcast, sink_reshape
 
-    rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION}
+    rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION, **CONVOLUTION}
     rules[hlo.TransposeOp] += TRANSPOSE_RULES
     for kind in hlo.OPCODES.values():
         if issubclass(kind, hlo.ElementwiseUnaryOp | hlo.ElementwiseBinaryOp | hlo.SelectOp):
