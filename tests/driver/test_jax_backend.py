@@ -1,0 +1,119 @@
+"""The JAX backend: programs in a process of their own, and what it leaves behind at exit, in forks and in the cache."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("neuronx_cc.driver.jax_backend._pjrt", reason="the C++ library is not built")
+
+SUPPORT = Path(__file__).resolve().parent.parent / "support"
+CASES = re.findall(r"^def (case_\w+)", (SUPPORT / "jax_backend_cases.py").read_text(), re.MULTILINE)
+
+
+def run(program, *arguments, **variables):
+    """A Python process with the backend; its output, exit status included."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("NEURON_", "JAX_", "XLA_"))
+    }
+    environment |= {"JAX_PLATFORMS": "neuron", **variables}
+    command = [sys.executable, *(["-c", program] if "\n" in program or " " in program else [program]), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """Case -> what went wrong, of 4 devices with 64 MiB each."""
+    variables = {
+        "JAX_PLATFORMS": "neuron,cpu",
+        "NEURON_NUM_DEVICES": "4",
+        "JAX_PJRT_CLIENT_CREATE_OPTIONS": "hbm_bytes:67108864",
+    }
+    done = run(str(SUPPORT / "jax_backend_cases.py"), **variables)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_program(outcomes, case):
+    assert outcomes[case] == ""
+
+
+START = "import jax, jax.numpy as jnp, numpy as np\nf = jax.jit(lambda x: x @ x + 1)\nx = f(jnp.ones((8, 8)))\n"
+
+EXITS = {
+    "arrays that live on": ("import builtins, gc\ngc.disable()\nbuiltins.kept = [x, f]", 0),
+    "sys.exit": ("import sys\nsys.exit(3)", 3),
+    "exception over live arrays": ("raise KeyError(x.shape)", 1),
+    "atexit": ("import atexit\natexit.register(lambda: print(f(x).sum()))", 0),
+    "finalizers": (
+        "import weakref\nclass C:\n    def __del__(self): self.x = None\n"
+        "c = C(); c.x = x; c.me = c; weakref.finalize(c, lambda: None)",
+        0,
+    ),
+    "thread": ("import threading\nthreading.Thread(target=lambda: [f(x) for _ in range(20)]).start()", 0),
+    "os._exit": ("import os\nos._exit(5)", 5),
+    "interrupt": (
+        "import os, signal, threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    while True: x = f(x)\nexcept BaseException as error: print(type(error).__name__)\n",
+        0,
+    ),
+    "fork": (
+        "import os, warnings\nwarnings.simplefilter('ignore')\npid = os.fork()\n"
+        "if pid == 0:\n    ok = np.asarray(f(x))[0, 0] == 649.0\n    os._exit(0 if ok else 9)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
+        0,
+    ),
+}
+QUICK = ("arrays that live on", "exception over live arrays", "thread", "fork")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EXITS]
+)
+def test_exit(name):
+    program, status = EXITS[name]
+    done = run(START + program)
+    assert done.returncode == status, done.stderr[-2000:]
+
+
+def test_never_the_default_and_silent():
+    done = run("import jax, jax.numpy as jnp\nprint(jnp.ones(2).devices(), jax.devices('neuron'))", JAX_PLATFORMS="")
+    assert "CpuDevice" in done.stdout.split("[")[0]
+    assert "NeuronCore(id=1)" in done.stdout
+    assert "neuron" not in done.stderr
+
+
+def test_bad_device_count_is_one_sentence():
+    done = run("import jax\njax.devices()", NEURON_RT_NUM_CORES="many")
+    assert "NEURON_RT_NUM_CORES is 'many' - write a whole number" in done.stderr
+
+
+def test_cache_serves_the_next_process(tmp_path):
+    program = (
+        "import jax, logging, numpy as np\nlogging.basicConfig(level=logging.INFO)\n"
+        "print(jax.jit(lambda x: x * 3)(np.ones(4, np.float32)))"
+    )
+    variables = {"NEURON_COMPILE_CACHE_URL": str(tmp_path)}
+    first = run(program, **variables)
+    assert "cached neff" not in first.stderr
+    again = run(program, **variables)
+    assert "Using a cached neff" in again.stderr
+    (neff,) = tmp_path.glob("neuronxcc-*/MODULE_*/model.neff")
+    neff.write_bytes(neff.read_bytes()[:2000])
+    damaged = run(program, **variables)
+    assert "is damaged" in damaged.stderr
+    assert first.stdout == again.stdout == damaged.stdout == "[3. 3. 3. 3.]\n"
+    assert [path.name for path in neff.parent.parent.iterdir()] == [neff.parent.name]
+
+
+def test_flags_of_the_environment():
+    program = "import jax, numpy as np\nx = np.float32([[1.001]])\nprint(float(jax.jit(lambda x: x @ x)(x)[0, 0]))"
+    assert float(run(program).stdout) == pytest.approx(1.002001, abs=1e-6)
+    assert float(run(program, NEURON_CC_FLAGS="--auto-cast=matmult --no_cache").stdout) == 1.0
+    wrong = run(program, NEURON_CC_FLAGS="--auto-cats none")
+    assert "did you mean --auto-cast?" in wrong.stderr

@@ -1,0 +1,261 @@
+"""Programs for the JAX backend, each a function that asserts; ``test_jax_backend`` runs this file as a process.
+
+Prints one JSON object: case -> empty text, or what went wrong.
+"""
+
+import gc
+import importlib.util
+import json
+import sys
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.experimental import serialize_executable
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import neuronx_cc
+
+X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+
+
+def raises(function, *texts):
+    """The error of ``function`` has all ``texts``; JAX turns some statuses into ValueErrors."""
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError)) as error:
+        function()
+    assert [text for text in texts if text not in str(error.value)] == [], str(error.value)
+
+
+def case_devices():
+    devices = jax.devices()
+    assert [device.id for device in devices] == [0, 1, 2, 3]
+    assert {device.platform for device in devices} == {"neuron"}
+    assert [(device.chip, device.core_on_chip) for device in devices] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert jax.default_backend() == "neuron"
+
+
+def case_jit_and_grad():
+    assert np.allclose(jax.jit(lambda x: jnp.tanh(x @ x.T + 1))(X), np.tanh(X @ X.T + 1), atol=1e-5)
+    gradient = jax.grad(lambda x: (jnp.sin(x) ** 2).sum())(X)
+    assert np.allclose(gradient, np.sin(2 * X), atol=1e-5)
+
+
+def case_many_results_and_empty_arrays():
+    results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
+    assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]
+    assert np.allclose(results[1], X.sum(), atol=1e-4)
+
+
+def case_buffers_of_every_type():
+    types = [np.bool_, np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32, np.float16, np.float32]
+    types += [np.complex64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4]
+    for kind in types:
+        array = np.array([[0, 1, 2], [3, 1, 0]]).astype(kind)
+        assert np.array_equal(np.asarray(jax.device_put(array)), array), kind
+
+
+def case_strided_transfers():
+    for array in (X.T, X[::2], X[:, ::-1], np.broadcast_to(np.float32(3), (4, 5)), np.asfortranarray(X)):
+        assert np.array_equal(np.asarray(jax.device_put(array)), array)
+
+
+def case_devices_hold_their_own_arrays():
+    first, second = jax.devices()[:2]
+    there = jax.device_put(X, second)
+    assert there.devices() == {second}
+    assert (there + 1).devices() == {second}
+    assert jax.device_put(there, first).devices() == {first}
+    before = second.memory_stats()["bytes_in_use"]
+    kept = jax.device_put(np.zeros((256, 256), np.float32), second)
+    assert second.memory_stats()["bytes_in_use"] - before == kept.nbytes
+    kept.delete()
+    assert second.memory_stats()["bytes_in_use"] == before
+
+
+def case_donation_reuses_memory():
+    double = jax.jit(lambda x: x * 2, donate_argnums=0)
+    given = jnp.arange(1000.0)
+    place = given.unsafe_buffer_pointer()
+    result = double(given)
+    assert given.is_deleted()
+    assert result.unsafe_buffer_pointer() == place
+    assert np.array_equal(result, np.arange(1000.0) * 2)
+
+
+def case_out_of_memory_names_buffers():
+    device = jax.devices()[3]
+    assert device.memory_stats()["bytes_limit"] == 1 << 26
+    block = np.zeros(1 << 22, np.float32)
+    big = [jax.device_put(block, device) for _ in range(3)]
+    more = lambda: [jax.device_put(block, device) for _ in range(2)]  # noqa: E731
+    raises(more, "RESOURCE_EXHAUSTED", "EOOM002", "times f32[4194304] (16.00 MiB)")
+    assert len(big) == 3
+    x = jax.device_put(np.zeros(16, np.float32), device)
+    raises(lambda: jax.jit(lambda x: jnp.tile(x, 1 << 20))(x), "EOOM002")
+
+
+def case_unknown_option():
+    raises(lambda: jax.jit(lambda x: x + 1, compiler_options={"no_such": 1})(X), "No such compile option: 'no_such'")
+    raises(lambda: jax.jit(lambda x: x + 1, compiler_options={"auto_cast": "some"})(X), "auto_cast", "EARG902")
+
+
+def case_options_change_the_program():
+    exact = jax.jit(lambda x: x @ x.T)(X)
+    rounded = jax.jit(lambda x: x @ x.T, compiler_options={"auto-cast": "matmult"})(X)
+    narrow = X.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.allclose(exact, X @ X.T, atol=1e-5)
+    assert np.allclose(rounded, narrow @ narrow.T, atol=1e-5)
+    assert not np.array_equal(exact, rounded)
+
+
+def case_unsupported_operator_names_itself():
+    raises(lambda: jax.jit(lambda x: x + 1)(np.zeros(3, ml_dtypes.float8_e4m3fnuz)), "NCC_E", "jax_backend_cases.py")
+
+
+def case_lowering_tells():
+    compiled = jax.jit(lambda x: jnp.tanh(x @ x.T)).lower(X).compile()
+    cost = compiled.cost_analysis()
+    assert cost["flops"] > 0
+    assert cost["bytes accessed"] > 0
+    assert 1e-7 < cost["simulated_seconds"] < 1e-2
+    memory = compiled.memory_analysis()
+    assert (memory.argument_size_in_bytes, memory.output_size_in_bytes) == (128, 256)
+    assert "dot(" in compiled.as_text()
+
+
+def case_simulated_time():
+    step = jax.jit(lambda x: x @ x.T)
+    step(X)
+    with neuronx_cc.recording() as runs:
+        step(X)
+        jax.jit(jnp.sin)(X)
+        step(X)
+    assert [run.name for run in runs] == ["jit__lambda", "jit_sin", "jit__lambda"]
+    assert runs.seconds > runs[0].seconds > 0
+    assert neuronx_cc.last_run().seconds == runs[0].seconds
+
+
+def case_executables_serialize():
+    compiled = jax.jit(lambda x: x * 3).lower(X).compile()
+    parts = serialize_executable.serialize(compiled)
+    again = serialize_executable.deserialize_and_load(*parts, execution_devices=jax.devices()[:1])
+    assert np.array_equal(again(X), X * 3)
+
+
+def case_export():
+    from jax import export
+
+    if importlib.util.find_spec("flatbuffers") is None:
+        return  # JAX needs it to serialize
+    exported = export.export(jax.jit(lambda x: x - 2), platforms=["neuron"])(X)
+    assert np.array_equal(export.deserialize(exported.serialize()).call(X), X - 2)
+
+
+def case_sharded_jit():
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+    spread = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
+    for function in (jnp.tanh, lambda x: x.max(1), lambda x: x @ x.T, lambda x: jnp.cumsum(x, 0), lambda x: x[1:6]):
+        assert np.allclose(jax.jit(function)(spread), jax.jit(function)(X), atol=1e-5)
+    result = jax.jit(lambda x: x * 2)(spread)
+    assert result.sharding.spec == P("a", "b")
+
+
+def case_shard_map_and_pmap():
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    mapped = jax.shard_map(lambda x: x * jax.lax.axis_index("d"), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    assert np.array_equal(jax.jit(mapped)(X), X * np.repeat(np.arange(4, dtype=np.float32), 2)[:, None])
+    sums = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(np.arange(4.0, dtype=np.float32))
+    assert np.array_equal(sums, [6, 6, 6, 6])
+
+
+def case_reversed_mesh():
+    mesh = Mesh(np.array(jax.devices()[::-1]), ("d",))
+    spread = jax.device_put(X, NamedSharding(mesh, P("d")))
+    assert np.allclose(jax.jit(lambda x: x + x.sum(0))(spread), X + X.sum(0), atol=1e-5)
+
+
+def case_programs_of_other_devices():
+    second = SingleDeviceSharding(jax.devices()[1])
+    result = jax.jit(lambda x: x + 1, out_shardings=second)(jax.device_put(X, second))
+    assert result.devices() == {jax.devices()[1]}
+
+
+def case_threads():
+    def work(number):
+        return float(jax.jit(lambda x: (x * number).sum())(np.ones(16, np.float32)))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(16))) == [16.0 * number for number in range(16)]
+    shared = jax.jit(lambda x: jnp.sin(x) + 1)
+    shared(X)
+    wrong = []
+
+    def repeat():
+        for _ in range(20):
+            if not np.allclose(shared(X), np.sin(X) + 1, atol=1e-5):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=repeat) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def case_exceptions_unwind_over_arrays():
+    def fail():
+        arrays = [jnp.ones(3) + number for number in range(3)]
+        raise KeyError(len(arrays))
+
+    for _ in range(3):
+        try:
+            fail()
+        except KeyError:
+            gc.collect()
+
+
+def case_nothing_leaks():
+    step = jax.jit(lambda x: x + 1)
+    x = step(jnp.zeros(1000))
+    gc.collect()
+    device = jax.devices()[0]
+    before = device.memory_stats()["bytes_in_use"]
+    for _ in range(300):
+        x = step(x)
+    gc.collect()
+    assert device.memory_stats()["bytes_in_use"] == before
+    assert float(x[0]) == 301.0
+
+
+def case_equal_programs_compile_once():
+    from neuronx_cc.driver.jax_backend import compiler
+
+    counts = []
+    for _ in range(3):
+        jax.clear_caches()
+        jax.jit(lambda x: x * 77 + 5)(X)
+        counts.append(len(compiler._recent))
+    assert counts == counts[:1] * 3
+
+
+def main():
+    outcome = {}
+    for name, function in list(globals().items()):
+        if name.startswith("case_"):
+            try:
+                function()
+                outcome[name] = ""
+            except BaseException:
+                outcome[name] = traceback.format_exc()
+    json.dump(outcome, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
