@@ -10,7 +10,7 @@ import numpy as np
 
 from neuronx_cc.codegen.builder import Builder, Ring
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.elementwise import Emitter
+from neuronx_cc.codegen.emitter import Emitter
 from neuronx_cc.codegen.graph import is_load_cast
 from neuronx_cc.codegen.map_plan import LONG_RUN, RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.codegen.views import Atom, View, align

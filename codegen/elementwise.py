@@ -1,101 +1,23 @@
 """Elementwise HLO ops as engine instructions: one rule per opcode and type class, in one table.
 
 A rule gets blocks of equal sizes (dim 0 on the partitions) and emits instructions. Floats are computed
-in FP32 by Vector and Scalar and rounded once on the way out; integers are exact on GpSimd; bits are
-Vector's (hardware sheet 4.2 and 5.3).
+in FP32 by Vector and Scalar and rounded once on the way out; integers are exact on GpSimd; for bits see
+``bits`` (hardware sheet 4.2 and 5.3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import frexp, isfinite, prod
 
-from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
+from neuronx_cc.codegen.builder import Affine, Block, merge_free
+from neuronx_cc.codegen.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
-from neuronx_cc.ir.types import FLOATS, INTEGERS
-
-
-@dataclass(frozen=True, slots=True)
-class Splat:
-    """An operand that is one compile-time constant everywhere."""
-
-    value: float
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """``block alu constant`` in FP32, computed by the instruction that reads it."""
-
-    block: Block
-    alu: str
-    constant: float
-    reverse: bool
-    """``constant alu block`` instead."""
-
-    @property
-    def dtype(self) -> str:
-        return self.block.dtype
-
-
-Operand = Block | Splat
-Readable = Operand | Deferred
-"""What float arithmetic and activations read; other rules take operands."""
-
-
-@dataclass(slots=True)
-class Emitter:
-    """What a rule may use: the builder, scratch tiles, and the balance between Vector and Scalar."""
-
-    builder: Builder
-    scratch: Callable[[Block, str], Block]
-    """A tile of the first argument's sizes in another element type."""
-    vector_load: int = 0
-    scalar_load: int = 0
-
-    def over(self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: object) -> None:
-        """Emit over blocks of equal sizes, within the rules for operands in PSUM (hardware sheet 1.4, 3.4)."""
-        in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
-        if in_psum:
-            ins = self._legal_inputs(stream, list(ins))
-            merged = merge_free([*outs, *ins])
-            if len(merged[0].dims) == 2 and merged[0].dims[1].size > BANK_ELEMENTS:
-                for start in range(0, merged[0].dims[1].size, BANK_ELEMENTS):
-                    width = min(BANK_ELEMENTS, merged[0].dims[1].size - start)
-                    part = [block.index(1, Affine(start), width) for block in merged]
-                    self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
-                return
-        size = prod(atom.size for atom in outs[0].dims[1:])
-        if stream is Stream.VECTOR:
-            self.vector_load += max(64, size * max(1, len(ins)))
-        elif stream is Stream.SCALAR:
-            self.scalar_load += max(64, size)
-        emit_over(self.builder, op, stream, outs, ins, **modifiers)  # type: ignore[arg-type]
-
-    def _legal_inputs(self, stream: Stream, ins: list[Block]) -> list[Block]:
-        """At most one input in PSUM, none for GpSimd: the others are copied to SBUF."""
-        allowed = 0 if stream is Stream.GPSIMD else 1
-        for position, block in enumerate(ins):
-            if block.alloc.space is not Space.PSUM:
-                continue
-            if allowed:
-                allowed -= 1
-                continue
-            ins[position] = self.scratch(block, block.dtype)
-            self.over("tensor_copy", Stream.VECTOR, [ins[position]], [block])
-        return ins
-
-    def copy(self, out: Block, source: Operand) -> None:
-        """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
-        if isinstance(source, Splat):
-            self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
-        elif self.scalar_load < self.vector_load and {out.dtype, source.dtype} <= SCALAR_COPIES:
-            self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
-        else:
-            self.over("tensor_copy", Stream.VECTOR, [out], [source])
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
+from neuronx_cc.ir.types import FLOATS, INTEGERS, itemsize
 
 
 def lane_scalar(operand: Operand) -> bool:
@@ -113,10 +35,6 @@ def lane_block(block: Block) -> Block:
 
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
-SCALAR_COPIES = FLOATS | {"u8", "u16"}
-"""Types whose values pass Scalar's FP32 unchanged (NaN payloads aside, which no cast keeps)."""
-BANK_ELEMENTS = 512
-"""FP32 elements of a PSUM bank: no operand crosses a bank."""
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
 MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
 ACTIVATION = {
@@ -130,8 +48,6 @@ ACTIVATION = {
     "abs": "abs",
     "sign": "sign",
 }
-BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
-SHIFTS = frozenset(["shift-left", "shift-right-logical", "shift-right-arithmetic"])
 GPSIMD_UNARY = frozenset(
     [
         "acos",
@@ -167,9 +83,9 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
         _after_deferred(e, alu, out, lhs, rhs)
         return
     if isinstance(lhs, Splat) and isinstance(rhs, Splat):
-        lhs = _fill(e, out, lhs)
+        lhs = fill(e, out, lhs)
     if lhs is rhs and alu == "multiply" and out.dtype in FLOATS:
-        e.over("activation", Stream.SCALAR, [out], [_block(e, out, lhs)], alu=["square"], imm=[1.0])
+        e.over("activation", Stream.SCALAR, [out], [block_of(e, out, lhs)], alu=["square"], imm=[1.0])
         return
     if isinstance(lhs, Block) and isinstance(rhs, Block):
         scalar = lane_block(rhs) if lane_scalar(rhs) else lane_block(lhs) if lane_scalar(lhs) else None
@@ -206,8 +122,11 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
 
 
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
-    """An op with a deferred operand: ``deferrable`` allows arithmetic and scaled activations."""
+    """An op with a deferred operand: ``deferrable`` allows arithmetic and scaled activations, ``rotation`` a pair."""
     first = readable[0]
+    if isinstance(first, Deferred) and first.alu == ROTATE:
+        e.over("int_tensor_tensor", Stream.GPSIMD, [out], [first.block], alu=[ROTATE], imm=[first.constant])
+        return
     if opcode in ARITHMETIC:
         arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
         return
@@ -228,6 +147,8 @@ def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
 def defer(op: hlo.HloOp, ins: Sequence[Readable]) -> Deferred | None:
     """``op`` as a deferred operand; None when it is not a block with a constant."""
     lhs, rhs = ins
+    if op.opcode in SHIFTS and isinstance(lhs, Block) and isinstance(rhs, Splat):
+        return Deferred(lhs, ROTATE, rhs.value if op.opcode == "shift-left" else 32 - rhs.value, False)
     if isinstance(lhs, Block) and isinstance(rhs, Splat):
         return Deferred(lhs, ARITHMETIC[op.opcode], rhs.value, False)
     if isinstance(lhs, Splat) and isinstance(rhs, Block):
@@ -266,16 +187,6 @@ def _with_lanes(
             _with_lanes(e, op, stream, out.index(1, index), block.index(1, index), scalar, alu, imm, flags)
         return
     e.builder.emit(op, stream, [out], [block, scalar], alu, imm, flags)
-
-
-def _fill(e: Emitter, like: Block, splat: Splat) -> Block:
-    tile = e.scratch(like, splat.dtype)
-    e.over("memset", Stream.VECTOR, [tile], [], imm=[splat.value])
-    return tile
-
-
-def _block(e: Emitter, like: Block, operand: Operand) -> Block:
-    return operand if isinstance(operand, Block) else _fill(e, like, operand)
 
 
 def _power_of_two(value: float) -> bool:
@@ -331,32 +242,20 @@ def compare(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -
     direction = op.direction.data  # type: ignore[attr-defined]
     dtype = lhs.dtype
     if op.comparison_type.data == "TOTALORDER" and dtype in FLOATS:  # type: ignore[attr-defined]
-        _gpsimd(e, "program_binary", f"compare-totalorder-{direction.lower()}", out, lhs, rhs)
+        gpsimd(e, "program_binary", f"compare-totalorder-{direction.lower()}", out, lhs, rhs)
         return
     if dtype in INTEGERS:
-        _gpsimd(e, "int_tensor_tensor", f"compare-{direction.lower()}", out, lhs, rhs)
+        gpsimd(e, "int_tensor_tensor", f"compare-{direction.lower()}", out, lhs, rhs)
         return
     if isinstance(lhs, Splat) and isinstance(rhs, Block):
         lhs, rhs, direction = rhs, lhs, MIRROR[direction]
     arithmetic(e, COMPARE[direction], out, lhs, rhs)
 
 
-def _gpsimd(
-    e: Emitter, op: str, alu: str, out: Block, lhs: Operand, rhs: Operand | None = None, imm: Sequence[float] = ()
-) -> None:
-    """A GpSimd instruction; a constant operand goes into the immediate."""
-    if rhs is None:
-        e.over(op, Stream.GPSIMD, [out], [_block(e, out, lhs)], alu=[alu], imm=imm)
-    elif isinstance(rhs, Splat):
-        e.over(op, Stream.GPSIMD, [out], [_block(e, out, lhs)], alu=[alu], imm=[rhs.value])
-    elif isinstance(lhs, Splat):
-        e.over(op, Stream.GPSIMD, [out], [rhs], alu=[alu], imm=[lhs.value], flags=["reverse"])
-    else:
-        e.over(op, Stream.GPSIMD, [out], [lhs, rhs], alu=[alu])
-
-
 def convert(e: Emitter, out: Block, source: Operand) -> None:
-    if isinstance(source, Splat) or source.dtype == out.dtype or out.dtype in FLOATS:
+    if isinstance(source, Block) and "f64" in (source.dtype, out.dtype):
+        e.over("convert", Stream.GPSIMD, [out], [source])
+    elif isinstance(source, Splat) or source.dtype == out.dtype or out.dtype in FLOATS:
         e.copy(out, source)
     elif source.dtype == "pred":
         e.over("tensor_copy", Stream.VECTOR, [out], [source])
@@ -367,12 +266,9 @@ def convert(e: Emitter, out: Block, source: Operand) -> None:
 
 
 def part(block: Block, opcode: str) -> Block:
-    """The ``real`` or ``imag`` words of a c64 block, which lie side by side."""
-    return replace(block, dtype="f32", offset=block.offset + (4 if opcode == "imag" else 0))
-
-
-def bitwise(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> None:
-    e.over("tensor_tensor", Stream.VECTOR, [out], [_block(e, out, lhs), _block(e, out, rhs)], alu=[alu])
+    """The ``real`` or ``imag`` words of a complex block, which lie side by side."""
+    dtype = {"c64": "f32", "c128": "f64"}[block.dtype]
+    return replace(block, dtype=dtype, offset=block.offset + (itemsize(dtype) if opcode == "imag" else 0))
 
 
 def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) -> None:
@@ -387,10 +283,10 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
     if opcode == "select":
         select(e, out, ins[0], ins[1], ins[2])
     elif opcode in ("real", "imag"):
-        e.copy(out, part(_block(e, out, ins[0]), opcode))
+        convert(e, out, part(block_of(e, out, ins[0]), opcode))
     elif opcode == "complex":
-        e.copy(part(out, "real"), ins[0])
-        e.copy(part(out, "imag"), ins[1])
+        convert(e, part(out, "real"), ins[0])
+        convert(e, part(out, "imag"), ins[1])
     elif opcode == "convert":
         convert(e, out, ins[0])
     elif opcode == "compare":
@@ -402,21 +298,21 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
     elif opcode == "divide" and is_float:
         divide(e, op, out, ins[0], ins[1])
     elif opcode in ACTIVATION and is_float:
-        e.over("activation", Stream.SCALAR, [out], [_block(e, out, ins[0])], alu=[ACTIVATION[opcode]], imm=[1.0])
+        e.over("activation", Stream.SCALAR, [out], [block_of(e, out, ins[0])], alu=[ACTIVATION[opcode]], imm=[1.0])
     elif opcode == "negate":
         if is_float:
             arithmetic(e, "multiply", out, ins[0], Splat(-1.0, dtype))
         else:
-            _gpsimd(e, "int_tensor_tensor", "subtract", out, Splat(0, dtype), _block(e, out, ins[0]))
+            gpsimd(e, "int_tensor_tensor", "subtract", out, Splat(0, dtype), block_of(e, out, ins[0]))
     elif opcode == "not":
-        source = _block(e, out, ins[0])
+        source = block_of(e, out, ins[0])
         if dtype == "pred":
             e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["is_equal"], imm=[0.0])
         else:
             e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["bitwise_not"], imm=[0.0])
     elif opcode in ("abs", "sign") or opcode in GPSIMD_UNARY:
         bits = [op.exponent_bits.data, op.mantissa_bits.data] if isinstance(op, hlo.ReducePrecisionOp) else []
-        _gpsimd(e, "program_unary", opcode, out, ins[0], imm=bits)
+        gpsimd(e, "program_unary", opcode, out, ins[0], imm=bits)
     elif len(ins) == 2:
         emit_binary(e, opcode, dtype, out, ins[0], ins[1])
     else:
@@ -429,17 +325,14 @@ def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, r
         bitwise(e, logical_alu(opcode), out, lhs, rhs)
     elif opcode in BITWISE:
         bitwise(e, BITWISE[opcode], out, lhs, rhs)
+    elif opcode in SHIFTS:
+        shift(e, opcode, out, lhs, rhs)
     elif dtype in INTEGERS:
-        _gpsimd(e, "int_tensor_tensor", opcode, out, lhs, rhs)
+        gpsimd(e, "int_tensor_tensor", opcode, out, lhs, rhs)
     elif opcode in ARITHMETIC:
         arithmetic(e, ARITHMETIC[opcode], out, lhs, rhs)
     else:
-        _gpsimd(e, "program_binary", opcode, out, lhs, rhs)
-
-
-def logical_alu(opcode: str) -> str:
-    """The bit operator that combines pred values as ``opcode`` does."""
-    return BITWISE[{"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)]
+        gpsimd(e, "program_binary", opcode, out, lhs, rhs)
 
 
 def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block) -> None:

@@ -8,7 +8,7 @@ from math import prod
 
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.elementwise import BANK_ELEMENTS
+from neuronx_cc.codegen.emitter import BANK_ELEMENTS
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
 
-from neuronx_cc.codegen import elementwise
+from neuronx_cc.codegen import bits, elementwise
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
-from neuronx_cc.codegen.elementwise import Deferred, Emitter, Readable, Splat
+from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, load
 from neuronx_cc.codegen.map_plan import (
@@ -192,8 +192,12 @@ class _Box:
         """Ops that are computed inside the instruction of their only user -> that user."""
         found: dict[hlo.HloOp, hlo.HloOp] = {}
         for op in self.kernel.ops:
+            shifts = bits.rotation(op, self.context.splat)
+            if shifts is not None and all(self._is_part(shift, outputs) for shift in shifts):
+                found.update(dict.fromkeys(shifts, op))
+        for op in self.kernel.ops:
             uses = list(op.results[0].uses)
-            if len(uses) != 1 or op.results[0] in outputs or len(op.operands) != 2:
+            if len(uses) != 1 or op.results[0] in outputs or len(op.operands) != 2 or op in found:
                 continue
             user = uses[0].operation
             if not isinstance(user, hlo.HloOp) or self.member.get(user.results[0]) is not self.kernel:
@@ -207,6 +211,11 @@ class _Box:
             if not chained and elementwise.deferrable(op, user):
                 found[op] = user
         return found
+
+    def _is_part(self, op: hlo.HloOp, outputs: Views) -> bool:
+        """Whether ``op`` is computed here for one user."""
+        value = op.results[0]
+        return self.member.get(value) is self.kernel and value.has_one_use() and value not in outputs
 
     # which free dims are looped over -----------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from neuronx_cc.codegen import elementwise
+from neuronx_cc.codegen import bits, elementwise
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
 from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import Context, squeezed
-from neuronx_cc.codegen.elementwise import Emitter, Splat
+from neuronx_cc.codegen.emitter import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
 from neuronx_cc.codegen.tiles import dense
@@ -185,9 +185,9 @@ class _Reduce:
                 self.emitter.copy(total.index(1, Affine(start), width), slot)
             return total
         if self.acc_dtype == "pred":
-            name = elementwise.logical_alu(self.opcode)
+            name = bits.logical_alu(self.opcode)
         else:
-            name = {**elementwise.ARITHMETIC, **elementwise.BITWISE}[self.opcode]
+            name = {**elementwise.ARITHMETIC, **bits.BITWISE}[self.opcode]
         self.builder.emit("partition_reduce", Stream.GPSIMD, [total], [row], [name])
         return total
 

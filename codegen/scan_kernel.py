@@ -15,7 +15,7 @@ from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.elementwise import Emitter, Splat
+from neuronx_cc.codegen.emitter import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from neuronx_cc.codegen import elementwise, scan_kernel, window_plan
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.elementwise import Emitter, Splat
+from neuronx_cc.codegen.emitter import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
 from neuronx_cc.codegen.tiles import TilePool

@@ -72,6 +72,13 @@ def shift_right_arithmetic(a: Array, b: Array) -> Array:
     return shifted.view(a.dtype)
 
 
+def rotate_left(a: Array, b: Array) -> Array:
+    """The bits of ``a`` moved up by ``b`` (less than the width), what leaves the top entering below."""
+    width = a.dtype.itemsize * 8
+    bits, count = unsigned(a), unsigned(b)
+    return (np.left_shift(bits, count) | np.right_shift(bits, (width - count) % width)).view(a.dtype)
+
+
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -88,6 +95,7 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "shift-right-arithmetic": shift_right_arithmetic,
     "power": power,
     "mulhi": multiply_high,
+    "rotate-left": rotate_left,
 }
 """Results have the operands' type."""
 

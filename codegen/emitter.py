@@ -1,0 +1,120 @@
+"""What rules emit instructions with: operands, constants, and the emitter that balances engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS
+
+SCALAR_COPIES = FLOATS | {"u8", "u16"}
+"""Types whose values pass Scalar's FP32 unchanged (NaN payloads aside, which no cast keeps)."""
+BANK_ELEMENTS = 512
+"""FP32 elements of a PSUM bank: no operand crosses a bank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """An operand that is one compile-time constant everywhere."""
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """``block alu constant`` in FP32, computed by the instruction that reads it."""
+
+    block: Block
+    alu: str
+    constant: float
+    reverse: bool
+    """``constant alu block`` instead."""
+
+    @property
+    def dtype(self) -> str:
+        return self.block.dtype
+
+
+Operand = Block | Splat
+Readable = Operand | Deferred
+"""What float arithmetic and activations read; other rules take operands."""
+
+
+@dataclass(slots=True)
+class Emitter:
+    """What a rule may use: the builder, scratch tiles, and the balance between Vector and Scalar."""
+
+    builder: Builder
+    scratch: Callable[[Block, str], Block]
+    """A tile of the first argument's sizes in another element type."""
+    vector_load: int = 0
+    scalar_load: int = 0
+
+    def over(self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: object) -> None:
+        """Emit over blocks of equal sizes, within the rules for operands in PSUM (hardware sheet 1.4, 3.4)."""
+        in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
+        if in_psum:
+            ins = self._legal_inputs(stream, list(ins))
+            merged = merge_free([*outs, *ins])
+            if len(merged[0].dims) == 2 and merged[0].dims[1].size > BANK_ELEMENTS:
+                for start in range(0, merged[0].dims[1].size, BANK_ELEMENTS):
+                    width = min(BANK_ELEMENTS, merged[0].dims[1].size - start)
+                    part = [block.index(1, Affine(start), width) for block in merged]
+                    self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
+                return
+        size = prod(atom.size for atom in outs[0].dims[1:])
+        if stream is Stream.VECTOR:
+            self.vector_load += max(64, size * max(1, len(ins)))
+        elif stream is Stream.SCALAR:
+            self.scalar_load += max(64, size)
+        emit_over(self.builder, op, stream, outs, ins, **modifiers)  # type: ignore[arg-type]
+
+    def _legal_inputs(self, stream: Stream, ins: list[Block]) -> list[Block]:
+        """At most one input in PSUM, none for GpSimd: the others are copied to SBUF."""
+        allowed = 0 if stream is Stream.GPSIMD else 1
+        for position, block in enumerate(ins):
+            if block.alloc.space is not Space.PSUM:
+                continue
+            if allowed:
+                allowed -= 1
+                continue
+            ins[position] = self.scratch(block, block.dtype)
+            self.over("tensor_copy", Stream.VECTOR, [ins[position]], [block])
+        return ins
+
+    def copy(self, out: Block, source: Operand) -> None:
+        """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
+        if isinstance(source, Splat):
+            self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
+        elif self.scalar_load < self.vector_load and {out.dtype, source.dtype} <= SCALAR_COPIES:
+            self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
+        else:
+            self.over("tensor_copy", Stream.VECTOR, [out], [source])
+
+
+def fill(e: Emitter, like: Block, splat: Splat) -> Block:
+    tile = e.scratch(like, splat.dtype)
+    e.over("memset", Stream.VECTOR, [tile], [], imm=[splat.value])
+    return tile
+
+
+def block_of(e: Emitter, like: Block, operand: Operand) -> Block:
+    return operand if isinstance(operand, Block) else fill(e, like, operand)
+
+
+def gpsimd(
+    e: Emitter, op: str, alu: str, out: Block, lhs: Operand, rhs: Operand | None = None, imm: Sequence[float] = ()
+) -> None:
+    """A GpSimd instruction; a constant operand goes into the immediate."""
+    if rhs is None:
+        e.over(op, Stream.GPSIMD, [out], [block_of(e, out, lhs)], alu=[alu], imm=imm)
+    elif isinstance(rhs, Splat):
+        e.over(op, Stream.GPSIMD, [out], [block_of(e, out, lhs)], alu=[alu], imm=[rhs.value])
+    elif isinstance(lhs, Splat):
+        e.over(op, Stream.GPSIMD, [out], [rhs], alu=[alu], imm=[lhs.value], flags=["reverse"])
+    else:
+        e.over(op, Stream.GPSIMD, [out], [lhs, rhs], alu=[alu])
