@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from neuronx_cc.codegen import control, dot_kernel, graph, map_kernel
@@ -26,8 +26,9 @@ class Block:
     """Result (of multi-result ops: each element) -> its kernel."""
 
     @classmethod
-    def of(cls, context: Context, computation: hlo.ComputationOp) -> Block:
-        kernels = graph.form(computation, context.combiners)
+    def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
+        """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
+        kernels = graph.form(computation, context.combiners, without)
         member = {result: kernel for kernel in kernels for op in kernel.ops for result in op.results}
         for op in computation.block.ops:
             if isinstance(op, hlo.GetTupleElementOp) and op.operand in member:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from neuronx_cc.codegen.memory import Arena
 from neuronx_cc.codegen.sync import Alloc, Frame, Synchroniser
+from neuronx_cc.codegen.views import Affine as Affine
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir.errors import CompileError, Loc
 from neuronx_cc.ir.isa.program import (
@@ -32,27 +33,6 @@ HBM_BYTES = 16 << 30
 SBUF_BYTES = 180224
 PSUM_BYTES = 16384
 PSUM_BANK = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """``const + sum(coef * register)``."""
-
-    const: int = 0
-    terms: tuple[tuple[int, int], ...] = ()
-
-    def __add__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int):
-            return Affine(self.const + other, self.terms)
-        terms = dict(self.terms)
-        for register, coef in other.terms:
-            terms[register] = terms.get(register, 0) + coef
-        return Affine(self.const + other.const, tuple(sorted((r, c) for r, c in terms.items() if c)))
-
-    def __mul__(self, factor: int) -> Affine:
-        if factor == 0:
-            return Affine()
-        return Affine(self.const * factor, tuple((register, coef * factor) for register, coef in self.terms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -52,6 +53,10 @@ class Context:
         """Of kernel names: the region that is being lowered."""
         self.carried: dict[hlo.SSAValue, View] = {}
         """Elements of a loop body's parameter -> the buffers that the body may overwrite when it is done with them."""
+        self.moving: dict[hlo.SSAValue, View] = {}
+        """Windows of given arrays whose place depends on the counts of open loops: read where they are."""
+        self.counted: dict[hlo.SSAValue, Affine] = {}
+        """Integers that are affine in the counts of open loops."""
         self.resident_bytes = 0
         self._ones: Block | None = None
         self._device_numbers: View | None = None
@@ -151,7 +156,23 @@ class Context:
         if isinstance(value, hlo.OpResult) and is_view(value.op):
             derived = (apply_view(value.op, view) for view in self._derived(value.op.operands[0]))
             return [view for view in derived if view is not None]
+        if value in self.moving:
+            self.homes[value] = [self.new_hbm(value)]
+            copied = transfer(self.builder, self.homes[value][0], self.moving[value], Stream.DMA_LOAD)
+            assert copied, "an HBM view copies to an HBM view"
+            return self.homes[value]
         raise AssertionError(f"value of {value.owner} has no home")
+
+    def in_place(self, value: hlo.SSAValue) -> list[View]:
+        """As ``views``; a window that moves with a loop is a view of its array, with registers in its offset."""
+        source, chain = value, []
+        while source not in self.homes and isinstance(source, hlo.OpResult) and is_view(source.op):
+            chain.append(source.op)
+            source = source.op.operands[0]
+        view = self.moving.get(source) if source not in self.homes else None
+        for op in reversed(chain):
+            view = apply_view(op, view) if view is not None else None
+        return self.views(value) if view is None else [view]
 
     def literal(self, value: hlo.SSAValue) -> tuple[View, np.ndarray] | None:
         """A view of a large constant by its own bytes (offsets from 0, no HBM yet), and the array; else None."""
@@ -257,6 +278,7 @@ class Context:
         What is made once on request, in a computation that may not be run, is not there behind it.
         """
         outside = self.homes, self.outputs, self.carried, self._last_use, self._owned
+        moving, self.moving = self.moving, {}
         once = self._ones, self._identities
         prefix, self.prefix = self.prefix, f"{name}/"
         self.homes, self.outputs, self.carried, self._last_use, self._owned = {}, {}, {}, {}, {}
@@ -270,6 +292,7 @@ class Context:
             self.builder.sbuf.free(block.alloc)
         self.homes, self.outputs, self.carried, self._last_use, self._owned = outside
         self._ones, self._identities = once
+        self.moving = moving
         self.prefix = prefix
 
     # ---- lifetimes -------------------------------------------------------------------------------------------
@@ -324,6 +347,4 @@ def apply_view(op: hlo.HloOp, view: View) -> View | None:
 
 def squeezed(view: View) -> View:
     """Without size-1 dims."""
-    return View(
-        view.alloc, view.dtype, view.offset, tuple(atoms for atoms in view.dims if prod(a.size for a in atoms) > 1)
-    )
+    return replace(view, dims=tuple(atoms for atoms in view.dims if prod(a.size for a in atoms) > 1))

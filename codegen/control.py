@@ -3,7 +3,8 @@
 The state of a loop has homes for as long as it runs. An element that the body hands on unchanged stays where it is. For
 every other there is one buffer: the body reads it, and at the end of the iteration the new value is in it. A kernel
 writes it there itself when nothing later in the body reads the old value; what updates the old value in place
-(``dynamic-update-slice``, an inner loop) needs no copy at all; the rest is copied at the end, all at once.
+(``dynamic-update-slice``, an inner loop) needs no copy at all; the rest is copied at the end, all at once. A counter
+that only says where windows start has no home at all.
 
 The condition is computed before the loop and at the end of each iteration; the sync engine loads it into the register
 that decides the region. A loop whose trip count is known needs neither.
@@ -11,16 +12,18 @@ that decides the region. A loop whose trip count is known needs neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
+from neuronx_cc.codegen import counters
+from neuronx_cc.codegen.builder import Affine
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.movement_kernel import fill, put
 from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import DECIDER, Branch, While
-from neuronx_cc.passes.trip_count import trip_count
+from neuronx_cc.passes.trip_count import Count, count
 
 
 class Lowered(Protocol):
@@ -31,7 +34,12 @@ class Lowered(Protocol):
     def lower(self) -> None: ...
 
 
-Former = Callable[[Context, hlo.ComputationOp], Lowered]
+class Former(Protocol):
+    """Forms the kernels of a computation, but of the ops ``without``."""
+
+    def __call__(
+        self, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()
+    ) -> Lowered: ...
 
 
 def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: Former) -> None:
@@ -40,24 +48,28 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     body, condition = module.computation(op.body.data[0]), module.computation(op.condition.data[0])
     initial = _packed(op.operand)
     after = elements(op.result)
-    trips = trip_count(op, module)
-    results = _packed(body.root)
-    old = elements(body.block.args[0])
-    carried = [i for i, result in enumerate(results) if result not in old.get(i, ()) and trips != 0]
-    homes = []
-    for index, value in enumerate(initial):
-        if index in carried:
-            homes.append([_home(context, op, value, after.get(index, []), initial, step)])
-            continue
-        homes.append(list(context.views(value)))
-        for element in after.get(index, ()):
-            context.note_use(value, context.last_use(element))
+    counting = count(op, module)
+    trips = None if counting is None else counting.trips
     register = context.builder.new_register()
+    inner = _Body(context, body, name, form)
+    if counting is not None and counting.trips > 0:
+        inner.count(counting, register, counting.index in after)
+    inner.pass_on(initial)
+    homes: list[list[View]] = []
+    for index, value in enumerate(initial):
+        if index in inner.dropped:
+            homes.append([])
+        elif index in inner.carried and trips != 0:
+            homes.append([_home(context, op, value, after.get(index, []), initial, step)])
+        else:
+            homes.append(list(context.views(value)))
+            for element in after.get(index, ()):
+                context.note_use(value, context.last_use(element))
     if trips is None:
         _decide(context, condition, homes, register, f"{name}.condition", form)
     if trips != 0:
         with context.builder.region(While(register, trips or 0)):
-            _body(context, body, homes, carried, name, form)
+            inner.lower(homes)
             if trips is None:
                 _decide(context, condition, homes, register, f"{name}.condition", form)
     context.builder.release_register(register)
@@ -148,31 +160,64 @@ def _decide(
         context.builder.load_register(context.views(condition.root)[0], 0, 1, DECIDER, register)
 
 
-def _body(
-    context: Context,
-    body: hlo.ComputationOp,
-    homes: Sequence[Sequence[View]],
-    carried: Sequence[int],
-    name: str,
-    form: Former,
-) -> None:
-    results = _packed(body.root)
-    old = elements(body.block.args[0])
-    with context.scope(name):
-        _bind(context, body, homes)
-        for index in carried:
-            for element in old.get(index, ()):
-                context.carried[element] = homes[index][0]
-        block = form(context, body)
-        block.note_uses(results)
-        for index in carried:
-            made = block.step_of(results[index])
-            last = max((context.last_use(element) for element in old.get(index, ())), default=-1)
-            if made > last and results.count(results[index]) == 1:
-                context.outputs[results[index]] = homes[index][0]
-        block.lower()
-        context.builder.at(f"{name}/state", hlo.loc_of(body.root))
-        _write_back(context, [(results[index], homes[index][0]) for index in carried])
+class _Body:
+    """The body of a loop: which elements of the state it changes, and its emission."""
+
+    def __init__(self, context: Context, computation: hlo.ComputationOp, name: str, form: Former) -> None:
+        self.context, self.computation, self.name, self.form = context, computation, name, form
+        self.results = _packed(computation.root)
+        self.old = elements(computation.block.args[0])
+        self.carried = [i for i, result in enumerate(self.results) if result not in self.old.get(i, ())]
+        """Elements that have a buffer of the loop."""
+        self.dropped: set[int] = set()
+        """Elements that need no home at all: the counter, when only addresses depend on it."""
+        self.without: set[hlo.Operation] = set()
+
+    def count(self, counting: Count, register: int, used_behind: bool) -> None:
+        """The loop counts in ``register``: note what is affine in it, and what need not be computed for that."""
+        context, index = self.context, counting.index
+        context.builder.sync.register_range[register] = counting.trips
+        for element in self.old.get(index, ()):
+            context.counted[element] = Affine(counting.start, ((register, counting.step),))
+        counters.note(context, self.computation)
+        result = self.results[index]
+        alone = not used_behind and self.results.count(result) == 1
+        self.without = counters.unneeded(context, self.computation, result if alone else None)
+        if alone and all(element.owner in self.without for element in self.old.get(index, ())):
+            self.dropped.add(index)
+            self.carried.remove(index)
+        elif alone:
+            self.without = counters.unneeded(context, self.computation, None)
+
+    def pass_on(self, initial: Sequence[hlo.SSAValue]) -> None:
+        """What is affine in the counts of loops around this one stays so inside."""
+        found = False
+        for index, value in enumerate(initial):
+            if index not in self.carried and value in self.context.counted:
+                for element in self.old.get(index, ()):
+                    self.context.counted[element] = self.context.counted[value]
+                    found = True
+        if found:
+            counters.note(self.context, self.computation)
+
+    def lower(self, homes: Sequence[Sequence[View]]) -> None:
+        """Emit one iteration, which leaves the new state in ``homes``."""
+        context, results = self.context, self.results
+        with context.scope(self.name):
+            _bind(context, self.computation, homes)
+            for index in self.carried:
+                for element in self.old.get(index, ()):
+                    context.carried[element] = homes[index][0]
+            block = self.form(context, self.computation, self.without)
+            block.note_uses([result for index, result in enumerate(results) if index not in self.dropped])
+            for index in self.carried:
+                made = block.step_of(results[index])
+                last = max((context.last_use(element) for element in self.old.get(index, ())), default=-1)
+                if made > last and results.count(results[index]) == 1:
+                    context.outputs[results[index]] = homes[index][0]
+            block.lower()
+            context.builder.at(f"{self.name}/state", hlo.loc_of(self.computation.root))
+            _write_back(context, [(results[index], homes[index][0]) for index in self.carried])
 
 
 def _write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> None:
@@ -203,13 +248,13 @@ def lower_conditional(context: Context, op: hlo.ConditionalOp, name: str, form: 
     if hlo.shape_of(selector).dtype == "pred":
         branches.reverse()  # the first branch is for true
     targets = {index: context.new_hbm(found[0]) for index, found in after.items()}
+    homes = [[list(context.views(value)) for value in _packed(operand)] for _, operand in branches]
     register = context.builder.load_register(context.views(selector)[0], 0, len(branches) - 1, DECIDER)
     with context.builder.region(Branch(register, len(branches))):
-        for case, (branch, operand) in enumerate(branches):
+        for case, (branch, _) in enumerate(branches):
             if case:
                 context.builder.next_case()
-            homes = [list(context.views(value)) for value in _packed(operand)]
-            _case(context, context.module.computation(branch), homes, targets, f"{name}.{branch}", form)
+            _case(context, context.module.computation(branch), homes[case], targets, f"{name}.{branch}", form)
     context.builder.release_register(register)
     for index, found in after.items():
         for element in found:

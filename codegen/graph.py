@@ -9,7 +9,7 @@ that kernel takes in the others' that nothing else reads yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeGuard
@@ -227,8 +227,13 @@ def _computes_elementwise(op: hlo.Operation) -> bool:
     return op.opcode != "convert" or op.shape.dtype not in ("s64", "u64")
 
 
-def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Kernel]:
-    """Kernels of ``computation`` in execution order. ``combiner_of``: computation -> opcode of a simple combiner."""
+def form(
+    computation: hlo.ComputationOp, combiner_of: dict[str, str], without: Set[hlo.Operation] = frozenset()
+) -> list[Kernel]:
+    """Kernels of ``computation`` in execution order, but of the ops ``without``.
+
+    ``combiner_of``: computation -> opcode of a simple combiner.
+    """
     kernels: list[Kernel] = []
     member: dict[hlo.SSAValue, Kernel] = {}
     readers: dict[hlo.SSAValue, list[Kernel]] = {}
@@ -294,7 +299,7 @@ def form(computation: hlo.ComputationOp, combiner_of: dict[str, str]) -> list[Ke
     for op in computation.block.ops:
         if not isinstance(op, hlo.HloOp) or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if is_load_cast(op):
+        if is_load_cast(op) or op in without:
             continue
         if isinstance(op, hlo.GetTupleElementOp):
             if op.operand in member:

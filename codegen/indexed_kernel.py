@@ -1,6 +1,8 @@
 """Reads and writes of windows at run-time positions: dynamic-slice, dynamic-update-slice.
 
-The start of a window is loaded into a sequencer register, clamped there as HLO demands, and added to the address.
+The start of a window is loaded into a sequencer register, clamped there as HLO demands, and added to the address. Where
+the start is affine in the counts of loops, and so needs no clamp, the address is affine in their registers; what reads
+such a window of an array that the loop does not change reads it in place.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from neuronx_cc.codegen import counters
 from neuronx_cc.codegen.builder import Affine
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.graph import base, is_given
 from neuronx_cc.codegen.movement_kernel import fill
 from neuronx_cc.codegen.transfer import blocks_of, copy
 from neuronx_cc.codegen.views import View, coalesce
@@ -23,11 +27,9 @@ def _stride(view: View, axis: int) -> int:
 
 
 def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
-    """A DMA whose source address holds the clamped starts."""
+    """A DMA whose source address holds the clamped starts; or no more than a view."""
     del step
     operand, *starts = op.args
-    target = context.new_hbm(op.result)
-    context.homes[op.result] = [target]
     source = context.hbm(operand)
     shape = hlo.shape_of(operand)
     window: View | None = source
@@ -38,11 +40,20 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
         window = source
         for axis, size in enumerate(op.shape.dims):
             window = window.slice(axis, 0, size) or window
-    offset = _dynamic_offset(context, source, starts, shape.dims, op.shape.dims)
+    counted = counters.is_counted(context, op)
+    offset = _dynamic_offset(context, source, starts, shape.dims, op.shape.dims, counted)
+    window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
+    stays = is_given(base(operand)) and not context.may_overwrite(operand, source)
+    if counted and stays and op.result not in context.outputs:
+        context.moving[op.result] = window
+        return
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
     blocks = blocks_of([target, window], op.shape.dims)
     assert blocks is not None, "HBM views align"
-    copy(context.builder, blocks[0], replace(blocks[1], offset=blocks[1].offset + offset), Stream.DMA_DYNAMIC)
-    _release_registers(context, offset)
+    copy(context.builder, *blocks, Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC)
+    if not counted:
+        _release_registers(context, offset)
 
 
 def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: int) -> None:
@@ -57,14 +68,16 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
         cut = window.slice(axis, 0, size)
         assert cut is not None, "a dense array slices"
         window = cut
-    offset = _dynamic_offset(context, target, starts, shape.dims, part.dims)
-    for view in [*context.views(update), context.hbm(update)]:
-        blocks = blocks_of([window, view], part.dims)
+    counted = counters.is_counted(context, op)
+    offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
+    window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
+    for views in (context.in_place, lambda value: [context.hbm(value)]):
+        blocks = next(filter(None, (blocks_of([window, view], part.dims) for view in views(update))), None)
         if blocks is not None:
-            moved = replace(blocks[0], offset=blocks[0].offset + offset)
-            copy(context.builder, moved, blocks[1], Stream.DMA_DYNAMIC)
+            copy(context.builder, *blocks, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
             break
-    _release_registers(context, offset)
+    if not counted:
+        _release_registers(context, offset)
 
 
 def update_in_place(context: Context, result: hlo.SSAValue, operand: hlo.SSAValue, step: int) -> View:
@@ -87,7 +100,12 @@ def update_in_place(context: Context, result: hlo.SSAValue, operand: hlo.SSAValu
 
 
 def _dynamic_offset(
-    context: Context, view: View, starts: Sequence[hlo.SSAValue], dims: Sequence[int], sizes: Sequence[int]
+    context: Context,
+    view: View,
+    starts: Sequence[hlo.SSAValue],
+    dims: Sequence[int],
+    sizes: Sequence[int],
+    counted: bool,
 ) -> Affine:
     """Byte offset of a window of ``sizes`` at run-time ``starts`` of a dense array, clamped so that it fits."""
     offset = Affine()
@@ -98,6 +116,9 @@ def _dynamic_offset(
         constant = context.splat(start)
         if constant is not None:
             offset = offset + min(max(int(constant), 0), dim - size) * stride
+            continue
+        if counted:
+            offset = offset + context.counted[start] * stride
             continue
         register = context.builder.load_register(context.hbm(start), 0, dim - size, Stream.DMA_DYNAMIC)
         offset = offset + Affine(0, ((register, stride),))

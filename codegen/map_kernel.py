@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen import bits, elementwise
-from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
@@ -186,7 +186,7 @@ class _Box:
 
     def _block(self, view: View, atoms: list[Atom]) -> Block:
         head = atoms[self.lane_dim] if self.lane_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
-        return Block(view.alloc, view.dtype, Affine(view.offset), (head, *(atoms[dim] for dim in self.order)))
+        return Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in self.order)))
 
     def _deferred_ops(self, outputs: Views) -> dict[hlo.HloOp, hlo.HloOp]:
         """Ops that are computed inside the instruction of their only user -> that user."""

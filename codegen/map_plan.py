@@ -79,7 +79,7 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
     row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
     votes: dict[Lanes, int] = {}
     for value in external:
-        for view in context.views(value):
+        for view in context.in_place(value):
             lanes = lanes_of(full_view(view, kernel)) if view.in_sbuf else None
             if lanes is not None and lanes.axis < row_axes:
                 votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
@@ -122,8 +122,10 @@ def lane_divisor(size: int) -> int:
 
 def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
-    for view in context.views(value):
+    for view in context.in_place(value):
         full = full_view(view, plan.kernel)
+        if view.terms and (plan.lanes is None or not _lies_across(full, plan.lanes)):
+            return full
         if plan.lanes is not None and view.in_sbuf and lanes_of(full) == plan.lanes:
             return full
     full = full_view(context.hbm(value), plan.kernel)

@@ -49,7 +49,7 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
 
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
     """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
-    if not any(_put(context, target, view, cuts) for view in context.views(value)):
+    if not any(_put(context, target, view, cuts) for view in context.in_place(value)):
         copied = _put(context, target, context.hbm(value), cuts)
         assert copied, "an HBM view copies to an HBM view"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from neuronx_cc.codegen import transpose_kernel
-from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over
+from neuronx_cc.codegen.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Space, Stream
 
@@ -30,7 +30,7 @@ def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None
         head = atoms[first] if first is not None else Atom(1, 1 if on_chip else 0, on_chip)
         if on_chip and not head.partition:
             return None
-        blocks.append(Block(view.alloc, view.dtype, Affine(view.offset), (head, *(atoms[dim] for dim in order))))
+        blocks.append(Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in order))))
     return blocks
 
 

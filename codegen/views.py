@@ -27,6 +27,27 @@ class Atom:
     partition: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``const + sum(coef * register)``."""
+
+    const: int = 0
+    terms: tuple[tuple[int, int], ...] = ()
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.const + other, self.terms)
+        terms = dict(self.terms)
+        for register, coef in other.terms:
+            terms[register] = terms.get(register, 0) + coef
+        return Affine(self.const + other.const, tuple(sorted((r, c) for r, c in terms.items() if c)))
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(self.const * factor, tuple((register, coef * factor) for register, coef in self.terms))
+
+
 Dims = tuple[tuple[Atom, ...], ...]
 
 
@@ -38,6 +59,13 @@ class View:
     dtype: str
     offset: int
     dims: Dims
+    terms: tuple[tuple[int, int], ...] = ()
+    """(register, stride) that the offset adds up besides: where a loop's window is in its current iteration."""
+
+    @property
+    def start(self) -> Affine:
+        """The offset with its registers."""
+        return Affine(self.offset, self.terms)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """How often a loop is run, where that shows at compile time. No pass: ``codegen`` and other passes ask it."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from neuronx_cc.ir import hlo
@@ -11,31 +13,50 @@ from neuronx_cc.passes.values import splat_number
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 
 
+@dataclass(frozen=True, slots=True)
+class Count:
+    """``trips`` iterations, in which element ``index`` of the state is ``start``, ``start + step``, ..."""
+
+    trips: int
+    index: int
+    start: int
+    step: int
+
+
 def trip_count(op: hlo.WhileOp, module: HloModule) -> int | None:
-    """Trips of ``op``: an integer element of the state starts at a constant, each trip adds a constant to it, and
+    """Trips of ``op``, if they show."""
+    found = count(op, module)
+    return None if found is None else found.trips
+
+
+def count(op: hlo.WhileOp, module: HloModule) -> Count | None:
+    """How ``op`` counts: an integer element of the state starts at a constant, each trip adds a constant to it, and
     the condition compares it with a constant. None when it is of another form, or not known to end.
     """
     counter = _counter(op, module)
     if counter is None:
         return None
-    _, start, step, direction, bound, dtype = counter
-    if direction == "NE":
-        if step == 0 or (bound - start) % step or (bound - start) // step < 0:
-            return None if bound != start else 0
-        trips = (bound - start) // step
-    else:
-        limit = bound + {"LT": 0, "LE": 1, "GT": 0, "GE": -1}.get(direction, 0)
-        if direction in ("LT", "LE"):
-            trips = 0 if start >= limit else None if step <= 0 else -(-(limit - start) // step)
-        elif direction in ("GT", "GE"):
-            trips = 0 if start <= limit else None if step >= 0 else -(-(start - limit) // -step)
-        else:
-            return None
+    index, start, step, direction, bound, dtype = counter
+    trips = _trips(start, step, direction, bound)
     if trips is None or not 0 <= trips < 1 << 32:
         return None
     last = start + trips * step
     info = np.iinfo(NUMPY_DTYPE[dtype])
-    return trips if info.min <= last <= info.max else None
+    return Count(trips, index, start, step) if info.min <= last <= info.max else None
+
+
+def _trips(start: int, step: int, direction: str, bound: int) -> int | None:
+    if direction == "NE":
+        if bound == start:
+            return 0
+        ends = step != 0 and (bound - start) % step == 0 and (bound - start) // step > 0
+        return (bound - start) // step if ends else None
+    limit = bound + {"LE": 1, "GE": -1}.get(direction, 0)
+    if direction in ("LT", "LE"):
+        return 0 if start >= limit else -(-(limit - start) // step) if step > 0 else None
+    if direction in ("GT", "GE"):
+        return 0 if start <= limit else -(-(start - limit) // -step) if step < 0 else None
+    return None
 
 
 def _counter(op: hlo.WhileOp, module: HloModule) -> tuple[int, int, int, str, int, str] | None:

@@ -213,3 +213,33 @@ ENTRY main { i = s32[] parameter(0) x = f32[4] parameter(1)
     for index in (-(2**31), -1, 0, 1, 2, 3, 2**31 - 1):
         compiled = check_text(text, np.int32(index), np.arange(4, dtype=np.float32))
     assert [record.cases for record in compiled.program.records if isinstance(record, Branch)] == [3]
+
+
+def test_windows_of_a_counted_loop_are_read_in_place() -> None:
+    """No register is loaded, no counter computed, and the only stores are those of the state and of the results."""
+    program = check_function(scan, XS, W).program
+    start = next(row for row, record in enumerate(program.records) if isinstance(record, While))
+    body = [record for record in program.records[start:] if isinstance(record, Instr)]
+    assert "reg_load" not in {instr.op for instr in body}
+    assert sum(instr.op == "dma_copy" and instr.outs[0].space == 0 for instr in body) == 2
+
+
+def windows(xs: Any, big: Any) -> Any:
+    """Starts of all kinds: reversed, scaled, beyond the end, negative, of an inner loop, also computed with."""
+
+    def body(i: Any, state: Any) -> Any:
+        a, b = state
+        a = lax.dynamic_update_slice(a, lax.dynamic_slice(big, (3 * i, 6 - i), (3, 5)) + i, (2 * i - 3, 4 - i))
+        a = a + lax.dynamic_slice(a, (i, 0), (1, a.shape[1]))
+
+        def inner(j: Any, c: Any) -> Any:
+            row = lax.dynamic_slice(xs, (i, j, 0), (1, 1, 8))[0, 0]
+            return lax.dynamic_update_slice(c, (c[0] + row * j)[None], (i + j, 0))
+
+        return a, lax.fori_loop(0, 3, inner, b) + a[0, 0]
+
+    return lax.fori_loop(0, 4, body, (big[:9, :11], jnp.zeros((6, 8), jnp.float32)))
+
+
+def test_windows() -> None:
+    check_function(windows, XS, BIG)
