@@ -216,6 +216,13 @@ PRECISION = (
         default=True,
         const=False,
     ),
+    Option(
+        ("--fp64-as-fp32",),
+        Kind.FLAG,
+        "compute FP64 in FP32 instead of refusing it; inputs and outputs stay FP64 and are converted on the device",
+        dest="fp64_as_fp32",
+        default=False,
+    ),
     SATURATE_INFINITY,
     RELEASE,
 )

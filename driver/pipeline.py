@@ -36,6 +36,7 @@ def pass_options(parsed: Parsed) -> "PassOptions":
         implicit_integer_downcast=parse_integer_downcast(",".join(parsed.names("implicit_integer_downcast"))),
         mixed_precision_accumulation=parsed.flag("mixed_precision_accumulation"),
         fast_relayout=parsed.flag("fast_relayout"),
+        fp64_as_fp32=parsed.flag("fp64_as_fp32"),
         saturate_infinity=parsed.flag("saturate_infinity"),
     )
 

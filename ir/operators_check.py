@@ -3,7 +3,7 @@
 Input: a module after import. Output: ``Problem``s in program order; the ``check_operators`` pass raises or warns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
@@ -33,10 +33,13 @@ _COMBINING = frozenset(
 _NARROWED = {"s64": "s32", "u64": "u32"}
 """The integer narrowing pass runs after this check."""
 
+_DEMOTED = {**_NARROWED, "f64": "f32", "c128": C64}
+"""With ``--fp64-as-fp32``, so does a pass that demotes floats."""
+
 _DTYPE_CODES = {
     "c64": ("EVRF004", "take the parts apart with real and imag"),
-    "c128": ("EVRF004", "use complex64 (jax_enable_x64 off)"),
-    "f64": ("ESPP004", "use f32 (jax_enable_x64 off)"),
+    "c128": ("EVRF004", "use complex64 (jax_enable_x64 off), or compile with --fp64-as-fp32"),
+    "f64": ("ESPP004", "use f32 (jax_enable_x64 off), or compile with --fp64-as-fp32"),
     "f8e4m3fn": ("EVRF051", "use f8e4m3, or bf16"),
     "f8e4m3fnuz": ("EVRF005", "use f16, or f8e4m3"),
     "f8e4m3b11fnuz": ("EVRF005", "use f16, or f8e4m3"),
@@ -57,8 +60,12 @@ class Problem:
     warns: bool = False
 
 
-def check_module(module: "hlo.HloModule", release: str = "latest") -> list[Problem]:
-    """Everything in ``module`` outside ``release``'s operator set. ValueError for an unknown release."""
+def check_module(module: "hlo.HloModule", release: str = "latest", demotes: bool = False) -> list[Problem]:
+    """Everything in ``module`` outside ``release``'s operator set; ``demotes``: FP64 counts as FP32.
+
+    ValueError for an unknown release.
+    """
+    narrowed = _DEMOTED if demotes else _NARROWED
     if release not in RELEASES:
         raise ValueError(f"unknown release {release!r}; known: {', '.join(RELEASES)}")
     combiners = {
@@ -74,15 +81,18 @@ def check_module(module: "hlo.HloModule", release: str = "latest") -> list[Probl
             continue
         if computation.is_entry.data:
             for index, argument in enumerate(computation.block.args):
-                problems += _dtype_problems(OPERATORS["parameter"], [argument.type], computation.parameter_loc(index))
+                loc = computation.parameter_loc(index)
+                problems += _dtype_problems(OPERATORS["parameter"], [argument.type], loc, narrowed)
         for op in computation.block.ops:
             if hasattr(op, "opcode"):
-                problems += check_op(cast("hlo.HloOp", op), module, release)
+                problems += check_op(cast("hlo.HloOp", op), module, release, narrowed)
     return problems
 
 
-def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Problem]:
-    """The problems of one op; a missing row or status hides the finer ones."""
+def check_op(
+    op: "hlo.HloOp", module: "hlo.HloModule", release: str, narrowed: Mapping[str, str] = _NARROWED
+) -> list[Problem]:
+    """The problems of one op; a missing row or status hides the finer ones. ``narrowed``: types that become others."""
     row, loc = OPERATORS[op.opcode], op.loc
     problems: list[Problem] = []
     if op.opcode == "custom-call":
@@ -105,9 +115,9 @@ def check_op(op: "hlo.HloOp", module: "hlo.HloModule", release: str) -> list[Pro
         return problems
     taken = row.dtypes if release == "latest" else tuple(dtype for dtype in row.dtypes if dtype != C64)
     operands = op.operands[:1] if op.opcode == "stochastic-convert" else op.operands  # the others are random bits
-    problems += _dtype_problems(row, [operand.type for operand in operands], loc, taken)
+    problems += _dtype_problems(row, [operand.type for operand in operands], loc, narrowed, taken)
     if not problems:
-        problems += _dtype_problems(row, [op.results[0].type], loc)
+        problems += _dtype_problems(row, [op.results[0].type], loc, narrowed)
     return problems
 
 
@@ -126,11 +136,15 @@ def _custom_call_problems(op: "hlo.HloOp") -> Iterator[Problem]:
 
 
 def _dtype_problems(
-    row: Operator, types: "list[hlo.Attribute]", loc: "Loc", taken: tuple[str, ...] = DTYPES
+    row: Operator,
+    types: "list[hlo.Attribute]",
+    loc: "Loc",
+    narrowed: Mapping[str, str],
+    taken: tuple[str, ...] = DTYPES,
 ) -> Iterator[Problem]:
-    """At most one problem: the first element type that is not ``taken`` (64-bit integers count as 32-bit ones)."""
+    """At most one problem: the first element type that is not ``taken``, after narrowing."""
     for dtype in (leaf for type_ in types for leaf in _element_types(type_)):
-        if _NARROWED.get(dtype, dtype) not in taken:
+        if narrowed.get(dtype, dtype) not in taken:
             code, remedy = _DTYPE_CODES.get(dtype, ("ESPP004", f"use one of {', '.join(taken)}"))
             yield Problem(code, row.opcode, f"{row.opcode}: element type {dtype} is not supported", remedy, loc)
             return

@@ -32,6 +32,7 @@ PASSES = {
         "cse",
         "dce",
         "decompose",
+        "demote_f64",
         "dedupe_computations",
         "dissolve_tuples",
         "expand_argument_reductions",

@@ -14,7 +14,7 @@ LISTED = 40
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    problems = check_module(module, context.options.release)
+    problems = check_module(module, context.options.release, context.options.fp64_as_fp32)
     for problem in problems:
         if problem.warns:
             context.warn(problem.code, f"{problem.message}; {problem.remedy}", problem.loc)

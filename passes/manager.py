@@ -52,6 +52,8 @@ class PassOptions:
     """Sum and product reductions of 16-bit values run in FP32 and are cast back."""
     fast_relayout: bool = True
     """Transposes may go through TensorE in the cast type (read by codegen)."""
+    fp64_as_fp32: bool = False
+    """FP64 is computed in FP32; inputs and outputs keep their types."""
     saturate_infinity: bool = False
     """Clamp infinities ahead of transposes that the compiler inserts on TensorE (read by codegen)."""
 

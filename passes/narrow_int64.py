@@ -21,7 +21,8 @@ from neuronx_cc.passes.manager import PassContext
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    _refuse_f64(module)
+    if not context.options.fp64_as_fp32:
+        _refuse_f64(module)
     if not any(_is_wide(value.type) for value in _values(module)):
         return
     wide_words.run(module, context)
@@ -45,7 +46,7 @@ def _refuse_f64(module: HloModule) -> None:
             raise CompileError(
                 "ESPP004",
                 "element type f64 is not supported on the device",
-                "use f32 (jax_enable_x64 off, or dtype=jnp.float32); --fp64-as-fp32 is not available yet",
+                "use f32 (jax_enable_x64 off, or dtype=jnp.float32), or compile with --fp64-as-fp32",
                 hlo.loc_of(value),
             )
 

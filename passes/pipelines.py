@@ -25,6 +25,7 @@ DEFAULT_PIPELINE: Pipeline = (
         (
             "expand_custom_calls",
             "expand_random",
+            "demote_f64",
             "expand_batch_norm",
             "expand_fft",
             "expand_linear_algebra",

@@ -23,7 +23,7 @@ FLOAT = frozenset(FLOATS - {"f64", "tf32"})
 INTEGER = frozenset(["s8", "s16", "s32", "u8", "u16", "u32", "s4", "u4"])
 BITS = INTEGER | {"pred"}
 NUMBER = FLOAT | BITS
-MEMORY = NUMBER | {"s64", "u64", "f64", "c64"}
+MEMORY = NUMBER | {"s64", "u64", "f64", "c64", "c128"}
 """What the DMA moves: 64-bit elements, too, as opaque bits."""
 F32 = frozenset(["f32"])
 INDEX = frozenset(["s32", "u32"])
@@ -306,8 +306,8 @@ _ROWS = (
     Row(
         "convert",
         frozenset([GPSIMD]),
-        (POOL_Y,),
-        (POOL_X,),
+        (_role("y", (SBUF,), NUMBER | {"f64"}),),
+        (_role("x", (SBUF,), NUMBER | {"f64"}),),
         costs.convert,
         programs.convert,
         "HLO's convert: floats to integers truncate and saturate, NaN gives 0, integers wrap, pred is x != 0.",

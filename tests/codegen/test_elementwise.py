@@ -7,10 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from generated import assert_close, check_text, compile_text
+from op_cases import assert_same, module_text
 from xla_oracle import run_text
 
 from neuronx_cc.codegen.graph import ELEMENTWISE
-from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
 
 Array = np.ndarray[Any, Any]
@@ -207,17 +209,15 @@ def test_sign_of_zeros(opcode: str, dtype: str) -> None:
     np.testing.assert_array_equal(np.signbit(result)[numbers], np.signbit(want)[numbers])
 
 
-def test_stochastic_convert_is_refused() -> None:
-    text = """HloModule m
-
-ENTRY main {
-  x = f32[8] parameter(0)
-  r = u32[8] parameter(1)
-  ROOT y = bf16[8] stochastic-convert(x, r)
-}
-"""
-    with pytest.raises(CompileError, match=r"EVRF001.*stochastic-convert.*%y"):
-        compile_text(text)
+@pytest.mark.parametrize("target", ["s8", "s32", "bf16", "f16", "f8e4m3"])
+def test_stochastic_convert(target: str, random: np.random.Generator) -> None:
+    """XLA's CPU client has no such op; the reference semantics decide."""
+    x = np.concatenate([special("f32"), (random.standard_normal(500) * 20).astype(np.float32)])
+    bits = random.integers(0, 1 << 32, x.size, dtype=np.uint32)
+    root = f"  ROOT y = {target}[{x.size}] stochastic-convert(p0, p1)"
+    text = module_text([("f32", x.shape), ("u32", x.shape)], root)
+    (result,) = compile_text(text).run([x, bits])
+    assert_same(result, evaluate(parse_text(text), [x, bits])[0])
 
 
 def test_not_of_predicates() -> None:

@@ -1,0 +1,101 @@
+"""Computes FP64 in FP32 where ``--fp64-as-fp32`` asks for it: f64 becomes f32, c128 becomes c64.
+
+Input: an inlined module whose entry returns one array or one ``tuple`` op. Output: no f64 or c128 value but the
+entry's parameters and results, which keep their types with conversions behind the parameters and before the root (a
+c128 array part by part). Constants are rounded. One warning says so.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import argument_block, defining_op, ops_of, retype
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.manager import PassContext
+
+NARROW = {"f64": "f32", "c128": "c64"}
+PART = {"c64": "f32", "c128": "f64"}
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    if not context.options.fp64_as_fp32:
+        return
+    values = [value for computation in module.computations() for value in _values(computation)]
+    if not any(demoted(value.type) != value.type for value in values):
+        return
+    context.warn("ESPP004", "FP64 is computed in FP32 (--fp64-as-fp32)")
+    for computation in module.computations():
+        wanted = computation.root.type
+        for op in ops_of(computation.block):
+            _demote(module, op)
+        if computation.is_entry.data:
+            _convert_parameters(module, computation)
+            _convert_results(module, computation, wanted)
+        else:
+            for arg in computation.block.args:
+                retype(arg, demoted(arg.type))
+
+
+def _values(computation: hlo.ComputationOp) -> list[Value]:
+    return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]
+
+
+def demoted(type_: hlo.Attribute) -> hlo.Attribute:
+    """``type_`` with its 64-bit floats made 32 bits wide."""
+    if isinstance(type_, hlo.TupleType):
+        return hlo.tuple_type(tuple(demoted(part) for part in type_.data))
+    if isinstance(type_, hlo.ArrayType) and type_.data.dtype in NARROW:
+        return hlo.array_type(NARROW[type_.data.dtype], type_.data.dims)
+    return type_
+
+
+def _demote(module: HloModule, op: hlo.HloOp) -> None:
+    result = op.results[0]
+    if isinstance(op, hlo.BitcastConvertOp) and any(demoted(x.type) != x.type for x in (op.operand, result)):
+        raise CompileError("ESPP004", "the bits of FP64 numbers are not available in FP32", "use f32", op.loc)
+    type_ = demoted(result.type)
+    if type_ == result.type:
+        return
+    if isinstance(op, hlo.ConstantOp):
+        assert isinstance(type_, hlo.ArrayType)
+        dtype = type_.data.dtype
+        array = module.constants[op.value.data].astype(NUMPY_DTYPE[dtype])
+        op.properties["value"] = hlo.ConstantAttr(module.constants.add(array, dtype))
+    retype(result, type_)
+
+
+def _convert_parameters(module: HloModule, entry: hlo.ComputationOp) -> None:
+    first = entry.block.first_op
+    assert first is not None
+    for index, arg in enumerate(entry.block.args):
+        uses = [(use.operation, use.index) for use in arg.uses]
+        if demoted(arg.type) != arg.type and uses:
+            converted = _converted(Build(module, first, entry.parameter_loc(index)), arg, demoted(arg.type))
+            for user, at in uses:
+                user.operands[at] = converted
+
+
+def _convert_results(module: HloModule, entry: hlo.ComputationOp, wanted: hlo.Attribute) -> None:
+    last = entry.block.last_op
+    assert last is not None
+    pack = defining_op(entry.root)
+    if isinstance(wanted, hlo.TupleType):
+        assert isinstance(pack, hlo.TupleOp)
+        b = Build(module, pack, pack.loc)
+        pack.operands = [_converted(b, x, type_) for x, type_ in zip(pack.operands, wanted.data, strict=True)]
+        retype(entry.root, wanted)
+    else:
+        last.operands = [_converted(Build(module, last, hlo.loc_of(entry.root)), entry.root, wanted)]
+
+
+def _converted(b: Build, value: Value, wanted: hlo.Attribute) -> Value:
+    if value.type == wanted or not isinstance(wanted, hlo.ArrayType):
+        return value
+    origin = defining_op(value)
+    if isinstance(origin, hlo.ConvertOp) and argument_block(origin.operand) and origin.operand.type == wanted:
+        return origin.operand  # a parameter that is a result keeps its bits
+    source, target = hlo.shape_of(value), wanted.data
+    if target.dtype not in PART:
+        return b.convert(value, target.dtype)
+    parts = [b.op(kind, [value], PART[source.dtype], source.dims) for kind in (hlo.RealOp, hlo.ImagOp)]
+    return b.typed(hlo.ComplexOp, [b.convert(part, PART[target.dtype]) for part in parts], wanted)

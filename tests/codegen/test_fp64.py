@@ -1,0 +1,72 @@
+"""FP64 is refused, or computed in FP32 on demand: inputs and outputs keep their types."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import compile_text, text_of
+from op_cases import module_text
+
+import neuronx_cc
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+
+X = np.random.default_rng(0).standard_normal((5, 6))
+
+
+def check(function, *inputs: np.ndarray) -> None:
+    with jax.enable_x64(True):
+        text = text_of(function, *inputs)
+        wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(function)(*inputs))]
+    results = compile_text(text, fp64_as_fp32=True).run(list(inputs))
+    for result, want in zip(results, wanted, strict=True):
+        assert (result.dtype, result.shape) == (want.dtype, want.shape)
+        np.testing.assert_allclose(result, want, 1e-5, 1e-6)
+
+
+def test_arithmetic_reductions_and_constants() -> None:
+    check(lambda x: (jnp.tanh(x @ x.T) + 2.5, x.sum(0), jnp.float64(3.5), x.astype(np.float32), x > 0), X)
+
+
+def test_complex() -> None:
+    check(lambda z, x: (z * 1j + x, jnp.abs(z), z.real), (X + 2j).astype(np.complex128), X)
+
+
+def test_loops_and_branches() -> None:
+    def function(x):
+        halves = jax.lax.fori_loop(0, 3, lambda i, c: c * 0.5 + i, x)
+        return jax.lax.cond(x[0, 0] > 0, lambda x: x + 1, lambda x: x - 1, halves)
+
+    check(function, X)
+
+
+def test_a_parameter_that_is_a_result_keeps_its_bits() -> None:
+    text = module_text([("f64", (3,))], "  ROOT t = (f64[3], f64[3]) tuple(p0, p0)")
+    x = np.array([np.pi, 1e300, -0.0])
+    np.testing.assert_array_equal(compile_text(text, fp64_as_fp32=True).run([x])[1], x)
+
+
+def test_one_warning() -> None:
+    module = parse_text(module_text([("f64", (3,))], "  a = f64[3] add(p0, p0)\n  ROOT r = f64[3] multiply(a, a)"))
+    context = PassContext(PassOptions(fp64_as_fp32=True))
+    run_passes(module, ["check_operators", "demote_f64"], context, verify_each=True)
+    assert [warning.code for warning in context.warnings] == ["ESPP004"]
+
+
+def test_bits_of_fp64_are_refused() -> None:
+    text = module_text([("f64", (3,))], "  ROOT r = u64[3] bitcast-convert(p0)")
+    with pytest.raises(CompileError, match="ESPP004"):
+        compile_text(text, fp64_as_fp32=True)
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("f64", "ESPP004"), ("c128", "EVRF004")])
+def test_refused_without_the_option(dtype: str, code: str) -> None:
+    with pytest.raises(CompileError, match=f"(?s){code}.*--fp64-as-fp32"):
+        compile_text(module_text([(dtype, (3,))], f"  ROOT r = {dtype}[3] add(p0, p0)"))
+
+
+def test_keyword_of_the_api() -> None:
+    text = module_text([("f64", (3,))], "  ROOT r = f64[3] add(p0, p0)")
+    outputs = neuronx_cc.compile(text.encode(), fp64_as_fp32=True).run([np.ones(3)]).outputs
+    np.testing.assert_array_equal(outputs[0], np.full(3, 2.0))
