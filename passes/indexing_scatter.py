@@ -61,11 +61,13 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
         b.module.computation(op.to_apply.data[0]),
     )
     results = []
-    kinds = combiners(scatter.body, hlo.shape_of(operands[0]).dtype if len(operands) == 1 else "")
+    kinds = combiners(scatter.body)
     if kinds is None:
         results = scattered(scatter, "", parts, updates)
     else:
         for kind, part, update in zip(kinds, parts, updates, strict=True):
+            if kind == "subtract":
+                kind, update = "add", b.neg(update)
             results += scattered(scatter, _of_type(kind, hlo.shape_of(part).dtype), [part], [update])
     if hlo.shape_of(parts[0]).dims == whole:
         return results
@@ -111,12 +113,11 @@ def _windows(
     return Windows(dims, sizes, starts, paired, batch), valid
 
 
-def combiners(body: hlo.ComputationOp, dtype: str) -> list[str] | None:
+def combiners(body: hlo.ComputationOp) -> list[str] | None:
     """How each operand takes its updates: ``assign`` or an opcode; None when the body does something else.
 
     Parameters of ``body`` are the operands' elements, then the updates'.
     """
-    del dtype
     count = len(body.block.args) // 2
     root = defining_op(body.root)
     roots = list(root.operands) if isinstance(root, hlo.TupleOp) else [body.root]
@@ -126,6 +127,8 @@ def combiners(body: hlo.ComputationOp, dtype: str) -> list[str] | None:
         op = defining_op(value)
         if value is new:
             kinds.append("assign")
+        elif isinstance(op, hlo.SubtractOp) and list(op.operands) == [old, new]:
+            kinds.append("subtract")
         elif op is not None and type(op) in COMBINERS and set(op.operands) == {old, new}:
             kinds.append(COMBINERS[type(op)])
         else:

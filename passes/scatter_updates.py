@@ -95,24 +95,16 @@ def _one_by_one(s: Scatter, kind: str, operands: list[Value], updates: list[Valu
     fits = [] if s.valid is None else [b.reshape(s.valid, (w.count,))]
     number = len(operands)
 
-    def step(inner: Build, index: Value, state: Sequence[Value]) -> list[Value]:
+    def step(inner: Build, index: Value | int, state: Sequence[Value]) -> list[Value]:
         zero = inner.number(0, "s32")
-        here = [
-            inner.reshape(inner.dynamic_slice(value, [index], (1,)), ())
-            for value in state[2 * number : 2 * number + len(places)]
-        ]
+        here = [_entry(inner, value, index, ()) for value in state[2 * number : 2 * number + len(places)]]
         at = dict(zip(w.reached, here, strict=True))
         starts = [at.get(dim, zero) for dim in range(len(w.dims))]
         old = [inner.dynamic_slice(value, starts, w.sizes) for value in state[:number]]
-        new = []
-        for value in state[number : 2 * number]:
-            dims = hlo.shape_of(value).dims
-            part = inner.dynamic_slice(value, [index] + [zero] * (len(dims) - 1), (1, *dims[1:]))
-            new.append(inner.reshape(part, w.sizes))
+        new = [_entry(inner, value, index, w.sizes) for value in state[number : 2 * number]]
         combined = _combined(s, inner, kind, old, new, w.sizes)
         if fits:
-            fit = inner.reshape(inner.dynamic_slice(state[-1], [index], (1,)), ())
-            mask = inner.broadcast(fit, w.sizes)
+            mask = inner.broadcast(_entry(inner, state[-1], index, ()), w.sizes)
             combined = [inner.select(mask, value, before) for value, before in zip(combined, old, strict=True)]
         written = [
             inner.dynamic_update_slice(value, part, starts)
@@ -123,9 +115,18 @@ def _one_by_one(s: Scatter, kind: str, operands: list[Value], updates: list[Valu
     state = [*operands, *rows, *places, *fits]
     if w.count <= UNROLLED:
         for index in range(w.count):
-            state = step(b, b.number(index, "s32"), state)
+            state = step(b, index, state)
         return state[:number]
     return b.loop(w.count, state, step)[:number]
+
+
+def _entry(b: Build, value: Value, index: Value | int, dims: Sequence[int]) -> Value:
+    """``value[index]``, which has ``dims`` without dims of size 1."""
+    if isinstance(index, int):
+        return b.reshape(b.slice(value, 0, index, index + 1), dims)
+    shape = hlo.shape_of(value).dims
+    zeros = [b.number(0, "s32")] * (len(shape) - 1)
+    return b.reshape(b.dynamic_slice(value, [index, *zeros], (1, *shape[1:])), dims)
 
 
 def _sizes(w: Windows, labels: Sequence[Label]) -> list[int]:

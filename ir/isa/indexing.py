@@ -31,26 +31,50 @@ COMBINE: dict[str, np.ufunc | None] = {
 _OF_PREDICATES = {"add": np.bitwise_or, "maximum": np.bitwise_or, "multiply": np.bitwise_and, "minimum": np.bitwise_and}
 
 
-def _places(index: Array, slots: int) -> tuple[Array, Array]:
-    """Row of the whole tile [P * slots] that each entry names, and whether it lies in its group's table."""
-    rows = index.reshape(len(index), -1).astype(np.int64)
-    inside = (rows >= 0) & (rows < LANES * slots)
+def _elements(table: Array) -> tuple[Array, int]:
+    """All elements from the tile's first to its last as a flat view, and how many lie between two partitions.
+
+    Places of one partition must be dense, as code generation makes them.
+    """
+    lanes, slots, width = table.shape
+    size = table.itemsize
+    pitch = table.strides[0] if lanes > 1 else slots * width * size
+    if pitch % size or (slots > 1 and table.strides[1] != width * size) or (width > 1 and table.strides[2] != size):
+        raise ValueError("a table that is not dense")
+    length = ((lanes - 1) * pitch) // size + slots * width
+    return np.lib.stride_tricks.as_strided(table, (length,), (size,)), pitch // size
+
+
+def _places(index: Array, table: Array, pitch: int) -> tuple[Array, Array]:
+    """Where in the flat view the row of each entry starts, and whether it lies in its group's table."""
+    _, slots, width = table.shape
+    rows = index.reshape(len(index), -1)
+    inside = rows.view(np.uint32) < LANES * slots
+    if not inside.all():
+        rows = np.where(inside, rows, 0)
+    lane = rows // slots if slots > 1 else rows
     group = np.arange(len(rows)).reshape(-1, 1) // LANES
-    return np.where(inside, rows, 0) + group * (LANES * slots), inside
+    return rows * np.intp(width) + lane * np.intp(pitch - slots * width) + group * (LANES * pitch), inside
+
+
+def _row(places: Array, width: int) -> Array:
+    """The places of all elements of the rows, [..., width]."""
+    return places[..., None] + np.arange(width) if width > 1 else places[..., None]
 
 
 def group_gather(i: Instr, state: State) -> Kernel:
     keep = "keep" in i.flags
 
     def run(y: Array, x: Array, index: Array) -> None:
-        slots = x.shape[1]
-        rows, inside = _places(index, slots)
-        found = raw(x[rows // slots, rows % slots])
-        target = raw(y)
-        if inside.all():
-            target[...] = found
-        else:
-            target[...] = np.where(inside[..., None], found, target if keep else target.dtype.type(0))
+        flat, pitch = _elements(raw(x))
+        places, inside = _places(index, x, pitch)
+        found, target = flat.take(_row(places, x.shape[2])), raw(y)
+        if keep:
+            np.copyto(target, found, where=inside[..., None])
+            return
+        if not inside.all():
+            found[~inside] = 0
+        target[...] = found
 
     return run
 
@@ -60,17 +84,15 @@ def group_scatter(i: Instr, state: State) -> Kernel:
     ufunc = _OF_PREDICATES.get(kind, COMBINE[kind]) if dtype == "pred" else COMBINE[kind]
 
     def run(y: Array, x: Array, index: Array) -> None:
-        _, slots, width = y.shape
-        rows, inside = _places(index, slots)
-        rows, updates = rows[inside], x[inside]
-        if not len(rows):
-            return
+        flat, pitch = _elements(y)
+        places, inside = _places(index, y, pitch)
+        if not inside.all():
+            places, x = places[inside], x[inside]
+        elements, updates = _row(places, y.shape[2]).reshape(-1), x.reshape(-1)
         if ufunc is None:
-            y[rows // slots, rows % slots] = updates  # NumPy assigns in order: the last of equal rows stays
-            return
-        table = np.ascontiguousarray(y).reshape(-1)
-        ufunc.at(table, (rows[:, None] * width + np.arange(width)).reshape(-1), updates.reshape(-1))
-        y[...] = table.reshape(y.shape)
+            flat[elements] = updates  # NumPy assigns in order: the last of equal places stays
+        else:
+            ufunc.at(flat, elements, updates)
 
     return run
 
