@@ -250,31 +250,6 @@ def test_an_element_type_that_the_operator_does_not_take() -> None:
     assert problem.message == "dot: element type pred is not supported"
 
 
-ARGMAX = """wider {
-  a = f32[] parameter(0)
-  i = s32[] parameter(1)
-  b = f32[] parameter(2)
-  j = s32[] parameter(3)
-  g = pred[] compare(a, b), direction=GT
-  x = f32[] select(g, a, b)
-  y = s32[] select(g, i, j)
-  ROOT t = (f32[], s32[]) tuple(x, y)
-}
-"""
-
-
-def test_reduce_of_pairs_is_accepted_only_as_a_choice() -> None:
-    body = """  p0 = f32[4,8] parameter(0)
-  i = s32[4,8] iota(), iota_dimension=1
-  low = f32[] constant(-inf)
-  zero = s32[] constant(0)
-  ROOT r = (f32[4], s32[4]) reduce(p0, i, low, zero), dimensions={1}, to_apply=wider"""
-    assert not problems(entry(body, ARGMAX))
-    summing = ARGMAX.replace("select(g, i, j)", "add(i, j)")
-    (problem,) = problems(entry(body, summing))
-    assert "argmax-style" in problem.message
-
-
 def test_called_computations_are_checked_and_combiners_are_not() -> None:
     computations = "inner {\n  x = f32[4,4] parameter(0)\n  ROOT c = c128[4,4] convert(x)\n}\n"
     text = entry("  p0 = f32[4,4] parameter(0)\n  ROOT r = c128[4,4] call(p0), to_apply=inner", computations)
