@@ -84,7 +84,6 @@ def _row(
 
 
 _ONE_DEVICE = "collectives come with multi-core execution"
-_LINALG = "linear algebra is not generated yet"
 _HOST = "the device has no host channel inside a program"
 _DYNAMIC = "shapes are static"
 _SCALARS = "The computation must consist of elementwise operators on its scalars."
