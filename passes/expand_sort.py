@@ -7,11 +7,12 @@ those that their key determines are restored from it. Any other comparator is ap
 whole-array ops, which also merges rows that are too long for one tile (``passes.sort_network``). Every sort is stable.
 """
 
+from dataclasses import replace as replace_fields
 from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace
 from neuronx_cc.ir.types import FLOATS, INTEGERS
 from neuronx_cc.passes import sort_network
 from neuronx_cc.passes.bodies import apply_body
@@ -55,6 +56,10 @@ def _expand_sort(module: HloModule, op: hlo.SortOp) -> None:
     operands = [b.reshape(b.transpose(operand, last), rows) for operand in op.args]
     body = module.computation(op.to_apply.data[0])
     keys = keys_of(body)
+    if keys and not op.is_stable.data:  # equal elements may come in any order
+        keys = [replace_fields(key, total_order=True) for key in keys]
+    if keys and _expand_partial(b, op, operands, body, keys):
+        return
     if keys:
         results = _by_keys(b, op, operands, body, keys)
     else:
@@ -106,6 +111,63 @@ def _by_keys(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.Computat
         else:
             results.append(operand)
     return results
+
+
+def _expand_partial(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.ComputationOp, keys: list[Key]) -> bool:
+    """A sort of which only the first elements are read is a top-k, when one key and the places determine them."""
+    axis, dims = op.dimension.data, hlo.shape_of(op.args[0]).dims
+    wanted, count = _taken(op), dims[axis]
+    read = _elements_read(op)
+    key = keys[0]
+    shape = hlo.shape_of(operands[0])
+    own = key.value.index // 2 if isinstance(key.value, hlo.BlockArgument) else -1
+    counted = {number for number in read if _counts(op.args[number], axis)}
+    known = counted | ({own} if own >= 0 and _determines(key, hlo.shape_of(operands[own])) else set())
+    if len(keys) > 1 or not 0 < wanted * SORTED_SHARE <= count or not read <= known:
+        return False
+    words = Words(b)
+    doubled = [operand for operand in operands for _ in range(2)]
+    (value,) = apply_body(op, body, doubled, shape.dims, [key.value])
+    found, places = _largest(b, words.key(value, not key.upwards, key.total_order), wanted)
+    last = [*(dim for dim in range(len(dims)) if dim != axis), axis]
+    moved = (*(dims[dim] for dim in last[:-1]), wanted)
+    for number, element in _readers(op):
+        dtype = hlo.shape_of(operands[number]).dtype
+        if number in counted:
+            first = b.convert(places, dtype)
+        else:
+            first = words.restored(found, dtype, not key.upwards)
+        first = b.transpose(b.reshape(first, moved), [last.index(dim) for dim in range(len(dims))])
+        for use in list(element.uses):
+            use.operation.operands[use.index] = first
+    for user in [use.operation for use in op.results[0].uses]:
+        erase(user)
+    erase(op)
+    return True
+
+
+def _readers(op: hlo.SortOp) -> list[tuple[int, Value]]:
+    """(number, array) of the results that anything uses."""
+    result = op.results[0]
+    if not isinstance(result.type, hlo.TupleType):
+        return [(0, result)]
+    users = [use.operation for use in result.uses]
+    return [(user.index.data, user.results[0]) for user in users if isinstance(user, hlo.GetTupleElementOp)]
+
+
+def _taken(op: hlo.SortOp) -> int:
+    """How many elements along the sorted dim slices take of the results, from the first on; 0 if others look."""
+    result, axis, most = op.results[0], op.dimension.data, 0
+    if isinstance(result.type, hlo.TupleType):
+        if not all(isinstance(use.operation, hlo.GetTupleElementOp) for use in result.uses):
+            return 0
+    for _, value in _readers(op):
+        for use in value.uses:
+            user = use.operation
+            if not isinstance(user, hlo.SliceOp) or user.slice.data[axis].start or user.slice.data[axis].stride != 1:
+                return 0
+            most = max(most, user.slice.data[axis].limit)
+    return most
 
 
 def _elements_read(op: hlo.SortOp) -> set[int]:
