@@ -10,6 +10,7 @@ from neuronx_cc.codegen import (
     movement_kernel,
     reduce_kernel,
     scatter_kernel,
+    select_scatter_kernel,
     sort_kernel,
     window_kernel,
 )
@@ -33,6 +34,7 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "reduce-window": window_kernel.lower,
     "replica-id": collective_kernel.device_number,
     "scatter": scatter_kernel.scatter,
+    "select-and-scatter": select_scatter_kernel.lower,
     "sort": sort_kernel.sort,
     "topk": sort_kernel.topk,
 }

@@ -2,8 +2,8 @@
 
 Input: dense arrays [rows, n]. Rows lie on the partitions, several a partition when they are short; Vector scans them in
 FP32, GpSimd integers exactly, in place, in tiles chained through the last column of the one before. A few long rows are
-cut into a block for each partition: every block is scanned, the blocks' totals are scanned on one partition (moved there
-and back by Vector's 32 x 32 transposes, which are bit exact), and each block takes up what came before it.
+cut into a block for each partition: every block is scanned, the blocks' totals are scanned on one partition (moved
+there and back by Vector's 32 x 32 transposes, which are bit exact), and each block takes up what came before it.
 """
 
 from __future__ import annotations

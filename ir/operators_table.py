@@ -87,7 +87,6 @@ _ONE_DEVICE = "collectives come with multi-core execution"
 _HOST = "the device has no host channel inside a program"
 _DYNAMIC = "shapes are static"
 _SCALARS = "The computation must consist of elementwise operators on its scalars."
-_WINDOWS = "windows are not generated yet"
 
 _ROWS = (
     _row("abs", "Abs", (*F, *SIGNED), "native", "2.1"),
@@ -298,10 +297,15 @@ _ROWS = (
     _row(
         "select-and-scatter",
         "SelectAndScatter",
-        F,
-        "planned",
-        reason=_WINDOWS,
-        remedy="compare strided slices with the pooled maximum and select",
+        (*F, *I),
+        "native",
+        "latest",
+        Limit(
+            ("latest",),
+            _SCALARS,
+            limits.computations_are_elementwise,
+            "keep calls, loops and array operators out of the computation",
+        ),
     ),
     _row("send", "Send", ALL, "refused", reason=_HOST, remedy="return the data as an output"),
     _row("send-done", "", ALL, "refused", reason=_HOST, remedy="return the data as an output"),

@@ -42,6 +42,7 @@ PASSES = {
         "expand_custom_calls",
         "expand_random",
         "expand_reductions",
+        "expand_select_and_scatter",
         "expand_windows",
         "flatten_control",
         "expand_sort",

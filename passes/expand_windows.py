@@ -61,16 +61,14 @@ class _Known:
             window = tuple(_changed(dim, lhs_dilation=1) for dim in window)
         axes = windowed(window)
         dims = hlo.shape_of(value).dims
-        special = [
-            axis for axis in axes if self.is_whole(window[axis], dims[axis]) or is_running(window[axis], dims[axis])
-        ]
-        at_the_end = axes == special and len(axes) == 1 and all(size == 1 for size in dims[axes[0] + 1 :])
-        if value is op.operands[0] and (not special or (at_the_end and is_running(window[axes[0]], dims[axes[0]]))):
-            if axes:
-                return op.results[0]
+        special = [axis for axis in axes if is_whole(window[axis], dims[axis]) or is_running(window[axis], dims[axis])]
+        # code generation takes plain windows, and running folds of the last dim
+        last = len(axes) == 1 and is_running(window[axes[0]], dims[axes[0]]) and prod(dims[axes[0] + 1 :]) == 1
+        if axes and value is op.operands[0] and (last or not special):
+            return op.results[0]
         for axis in special:
             first = start if axes == [axis] else self.neutral()
-            if self.is_whole(window[axis], dims[axis]):
+            if is_whole(window[axis], dims[axis]):
                 value = self.reduced(value, first, axis)
             else:
                 value = self.running(value, first, axis, window[axis])
@@ -81,10 +79,6 @@ class _Known:
         if special:
             return value
         return build.each(hlo.OPCODES[self.kind], build.broadcast(start, op.shape.dims), value)
-
-    @staticmethod
-    def is_whole(dim: WindowDim, size: int) -> bool:
-        return size > 1 and dim == WindowDim(size, dim.stride)
 
     def neutral(self) -> Value:
         number = identity_of(self.kind, self.dtype)
@@ -111,6 +105,11 @@ class _Known:
         dims = [_windows(size, dim) for size, dim in zip(hlo.shape_of(value).dims, window, strict=True)]
         properties = {"window": hlo.WindowAttr(window), "to_apply": self.op.to_apply}
         return self.build.op(hlo.ReduceWindowOp, (value, start), self.dtype, dims, **properties)
+
+
+def is_whole(dim: WindowDim, size: int) -> bool:
+    """Whether there is one window, over all of the dim."""
+    return size > 1 and dim == WindowDim(size, dim.stride)
 
 
 def _changed(dim: WindowDim, lhs_dilation: int) -> WindowDim:

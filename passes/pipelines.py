@@ -32,6 +32,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "split_complex",
             "expand_reductions",
             "expand_windows",
+            "expand_select_and_scatter",
         ),
     ),
     ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64")),

@@ -157,6 +157,14 @@ def scan(instr: Instr, machine: Machine) -> float:
     return _vector(instr, machine, 2 * largest(instr))
 
 
+def select_scatter(instr: Instr, machine: Machine) -> float:
+    """150 + 5 N for each position of a window: load, compare, select twice, combine; N windows a partition."""
+    positions = prod(int(size) for size in instr.imm[1::2])
+    return float(
+        machine["pool.start_cycles"] + elements(instr.ins[1]) * positions * machine["pool.cost.select_position"]
+    )
+
+
 def program(instr: Instr, machine: Machine) -> float:
     """150 + c N with c by the kind of function."""
     name = instr.alu[0]

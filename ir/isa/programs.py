@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.ir.isa import collectives, functions, indexing, integers, scans, sorting
+from neuronx_cc.ir.isa import collectives, functions, indexing, integers, pooling, scans, sorting
 from neuronx_cc.ir.isa.elements import STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.semantics import ARITHMETIC, BITVEC, COMPARE, Kernel
@@ -238,6 +238,7 @@ PROGRAMS: dict[str, Callable[[Instr, State], Kernel]] = {
     **sorting.SORTING,
     "collective": collectives.collective,
     **scans.SCANS,
+    **pooling.POOLING,
     "iota": iota,
     "affine_select": affine_select,
     "int_tensor_tensor": int_tensor_tensor,

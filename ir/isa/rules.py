@@ -187,6 +187,10 @@ def _agree(rule: str, counts: list[tuple[int, ...]], machine: Machine) -> bool:
         lists, tables = (first, counts[1]) if rule == "group_gather" else (counts[1], first)
         same_rows = len(first) == len(counts[1]) == 3 and lists[2] == tables[2]
         return same_rows and first[0] % 16 == 0 and lists[0] == tables[0] and counts[2] == lists[:2]
+    if rule == "select_scatter":
+        result, inputs, windows, bounds = counts
+        ranks = {len(result), len(inputs), len(windows)}
+        return len(ranks) == 1 and len({c[0] for c in counts}) == 1 and prod(bounds[1:]) == 5 * (len(inputs) - 1)
     if rule == "one":
         return prod(first) == 1
     tile, rows = (counts[0], counts[1]) if rule == "gather" else (counts[1], counts[0])

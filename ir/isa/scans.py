@@ -1,7 +1,7 @@
-"""What the scan instructions compute, and the GpSimd program of pooling gradients: one NumPy function each.
+"""What the scan instructions compute: one small NumPy function each.
 
-Same form as ``semantics``. Scans run along the free elements of each partition in the order of the access pattern, which
-may walk backwards. Source: hardware sheet 3.4 (``tensor_tensor_scan``).
+Same form as ``semantics``. Scans run along the free elements of each partition in the order of the access pattern,
+which may walk backwards. Source: hardware sheet 3.4 (``tensor_tensor_scan``).
 """
 
 from collections.abc import Callable

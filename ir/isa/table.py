@@ -9,7 +9,17 @@ GpSimd that NKI does not have run as programs on its processors.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neuronx_cc.ir.isa import collectives, functions, indexing, integers, programs, scans, semantics, sorting
+from neuronx_cc.ir.isa import (
+    collectives,
+    functions,
+    indexing,
+    integers,
+    pooling,
+    programs,
+    scans,
+    semantics,
+    sorting,
+)
 from neuronx_cc.ir.isa import cost as costs
 from neuronx_cc.ir.isa.elements import State
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream
@@ -263,7 +273,8 @@ _ROWS = (
         (_role("a", CHIP), _role("b", CHIP), _when("ap0", LANE)),
         costs.scan,
         scans.tensor_tensor_scan,
-        "y[k] = (a[k] op0 y[k - 1]) op1 b[k] along the free elements in f32; y[-1] is a constant or one scalar a partition.",
+        "y[k] = (a[k] op0 y[k - 1]) op1 b[k] along the free elements in f32; y[-1] is a constant or one scalar a "
+        "partition.",
         (ARITHMETIC, ARITHMETIC),
         imm=(0, 1),
         flags=frozenset(["ap0"]),
@@ -275,10 +286,29 @@ _ROWS = (
         (_role("x", (SBUF,), BITS), _when("ap0", _role("s", (SBUF,), BITS, "lane"))),
         costs.int_tensor_tensor,
         scans.int_scan,
-        "y[k] = y[k - 1] op x[k] along the free elements in exact integers; y[-1] is a constant or one scalar a partition.",
+        "y[k] = y[k - 1] op x[k] along the free elements in exact integers; y[-1] is a constant or one scalar a "
+        "partition.",
         (frozenset(scans.INTEGER_SCANS),),
         imm=(0, 1),
         flags=frozenset(["ap0"]),
+    ),
+    Row(
+        "select_scatter",
+        frozenset([GPSIMD]),
+        (_role("y [P, part]", (SBUF,), NUMBER, "own"),),
+        (
+            _role("x [P, inputs]", (SBUF,), NUMBER, "own"),
+            _role("source [P, windows]", (SBUF,), NUMBER, "own"),
+            _role("bounds [P, 5 dims]", (SBUF,), frozenset(["s32"]), "own"),
+        ),
+        costs.select_scatter,
+        pooling.select_scatter,
+        "y starts as the constant; each window of x combines its source into y where ``kept op0 next`` selects; "
+        "constants (start, size and stride of the window along each dim); bounds (x low, high, window low, high, y "
+        "start).",
+        (pooling.KEEPS, pooling.COMBINES),
+        imm=(1, 7),
+        rule="select_scatter",
     ),
     Row(
         "program_unary",
