@@ -120,7 +120,10 @@ def form(instr: Instr, constant_tile: bool) -> Form | None:
     """How the core carries the instruction out, or None. ``constant_tile``: the moving tile never changes."""
     build = _FORMS.get(instr.op)
     refs = (*instr.outs, *instr.ins)
-    if build is None or not instr.flags <= _FLAGS.get(instr.op, frozenset()):
+    results = (
+        0 if instr.op == "load_stationary" else 2 if instr.op == "activation" and "accumulate" in instr.flags else 1
+    )
+    if build is None or not instr.flags <= _FLAGS.get(instr.op, frozenset()) or len(instr.outs) != results:
         return None
     if any(len(ref.dims) > MAX_DIMS or len(ref.coefs) > MAX_COEFS for ref in refs):
         return None
@@ -130,7 +133,7 @@ def form(instr: Instr, constant_tile: bool) -> Form | None:
         return _multiply(instr, constant_tile)
     try:
         found = build(instr)
-    except KeyError:  # an operator that the core does not know
+    except (KeyError, IndexError, ValueError, TypeError):  # unknown to the core, or wrong: Python says what
         return None
     if found is None or found.opaque:
         return found

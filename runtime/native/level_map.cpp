@@ -89,6 +89,7 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
             f(Stretches{int(count), int(nest.inner), at});
             continue;
         }
+        if (row < last) expect_row(rows, nest.inner);
         for (i64 done = 0; done < nest.inner; done += BLOCK) {
             const i64 length = nest.inner - done < BLOCK ? nest.inner - done : BLOCK;
             f(Stretches{1, int(length), at});

@@ -39,6 +39,7 @@ inline V sum(V a, V b) { for (int i = 0; i < LANES; ++i) a.x[i] += b.x[i]; retur
 #endif
 
 const int VECTORS = 2, WIDTH = VECTORS * LANES;  // columns of a panel
+const int AHEAD = 8;                             // lanes that are asked for in advance
 
 // Columns [first, last) of one lane of an operand, whose free dims are `free`.
 void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last, float* to, float* whole) {
@@ -51,15 +52,16 @@ void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last
     std::memcpy(to, whole + first, (last - first) * sizeof(float));
 }
 
-// `rows` rows of the result, WIDTH columns of which `columns` are wanted.
+// ROWS rows of the result, WIDTH columns of which `columns` are wanted. The moving rows are b_pitch bytes apart.
 template <int ROWS>
-void tile(const float* a, const float* b, i64 depth, char* out, i64 pitch, const i64* places, int columns, bool add) {
+void tile(const float* a, const char* b, i64 b_pitch, i64 depth, char* out, i64 pitch, const i64* places, int columns, bool add) {
     V total[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; ++r) expect(out + r * pitch, places ? 64 : WIDTH * 4);
     for (int r = 0; r < ROWS; ++r)
         for (int v = 0; v < VECTORS; ++v) total[r][v] = zero();
-    for (i64 k = 0; k < depth; ++k, a += MOST_ROWS, b += WIDTH) {
+    for (i64 k = 0; k < depth; ++k, a += MOST_ROWS, b += b_pitch) {
         V x[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) x[v] = load(b + v * LANES);
+        for (int v = 0; v < VECTORS; ++v) x[v] = load(reinterpret_cast<const float*>(b) + v * LANES);
         for (int r = 0; r < ROWS; ++r)
             for (int v = 0; v < VECTORS; ++v) total[r][v] = fused(a[r], x[v], total[r][v]);
     }
@@ -80,11 +82,11 @@ void tile(const float* a, const float* b, i64 depth, char* out, i64 pitch, const
 }
 
 template <int ROWS>
-void tile_of(int rows, const float* a, const float* b, i64 depth, char* out, i64 pitch, const i64* places, int columns,
-             bool add) {
+void tile_of(int rows, const float* a, const char* b, i64 b_pitch, i64 depth, char* out, i64 pitch, const i64* places,
+             int columns, bool add) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return tile_of<ROWS - 1>(rows, a, b, depth, out, pitch, places, columns, add);
-    tile<ROWS>(a, b, depth, out, pitch, places, columns, add);
+        if (rows < ROWS) return tile_of<ROWS - 1>(rows, a, b, b_pitch, depth, out, pitch, places, columns, add);
+    tile<ROWS>(a, b, b_pitch, depth, out, pitch, places, columns, add);
 }
 
 // to[m, k] = from[k, m] + 0; adds 0 * x of all x to `check`, which so becomes NaN when one is not finite.
@@ -95,6 +97,7 @@ void flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i
     const __m256 none = _mm256_setzero_ps();
     for (; k + 8 <= depth; k += 8) {
         i64 m = 0;
+        for (i64 i = k + 8; i < k + 16 && i < depth; ++i) expect(from + i * from_pitch, rows * 4);
         for (; m + 8 <= rows; m += 8) {
             __m256 r[8], t[8];
             for (int i = 0; i < 8; ++i) {
@@ -172,10 +175,13 @@ bool is_identity(const Item& item, const char* moving, Workspace& w) {
     const i64 n = x.lanes;
     float whole[512];
     for (i64 k = 0; k < n; ++k) {
-        read_lane(item.inside, int(x.type), moving + k * lane_pitch(x), 0, n, w.a, whole);
-        if (w.a[k] != 1.f) return false;
-        for (i64 m = 0; m < n; ++m)
-            if (m != k && w.a[m] != 0.f) return false;
+        const char* lane = moving + k * lane_pitch(x);
+        const float* row = w.a;
+        if (is_dense(item.inside, x.type)) row = reinterpret_cast<const float*>(lane);
+        else read_lane(item.inside, int(x.type), lane, 0, n, w.a, whole);
+        uint32_t wrong = 0;
+        for (int m = 0; m < int(n); ++m) wrong |= m == int(k) ? bits_of(row[m]) ^ 0x3F800000 : bits_of(row[m]) << 1;
+        if (wrong) return false;
     }
     return true;
 }
@@ -190,6 +196,7 @@ void pack(Weights& w, bool tf32) {
     for (i64 k = 0; k < w.depth; ++k) {
         const float* row = reinterpret_cast<const float*>(from + k * pitch);
         float* to = w.panels + k * MOST_ROWS;
+        if (direct && k + AHEAD < w.depth) expect(from + (k + AHEAD) * pitch, w.rows * 4);
         for (i64 m = 0; m < w.rows; m += MOST_ROWS, to += w.depth * MOST_ROWS) {
             const i64 n = w.rows - m < MOST_ROWS ? w.rows - m : MOST_ROWS;
             if (n == MOST_ROWS) std::memcpy(to, row + m, sizeof(float) * MOST_ROWS);
@@ -207,31 +214,32 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
     const i64 depth = weights.depth, pitch = lane_pitch(item.operands[0]);
     const i64 all = item.inside.rows * item.inside.inner;
     const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
+    const i64 x_pitch = lane_pitch(x);
     for (i64 column = first * UNIT; column < all && column < last * UNIT; column += UNIT) {
         const i64 end = column + UNIT < all ? column + UNIT : all;
         const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32;
         for (i64 k = 0; k < depth; ++k) {
-            const char* lane = moving + k * lane_pitch(x);
-            const float* row = w.a;
             if (dense) {
-                row = reinterpret_cast<const float*>(lane) + column;
-            } else {
-                read_lane(item.inside, int(x.type), lane, column, end, w.a, w.row);
-                for (i64 c = end - column; c < UNIT; ++c) w.a[c] = 0.f;
-                if (tf32)
-                    for (i64 c = 0; c < UNIT; ++c) w.a[c] = to_tf32(w.a[c]);
+                expect(moving + k * x_pitch + column * 4, UNIT * 4);
+                continue;
             }
+            read_lane(item.inside, int(x.type), moving + k * x_pitch, column, end, w.a, w.row);
+            for (i64 c = end - column; c < UNIT; ++c) w.a[c] = 0.f;
+            if (tf32)
+                for (i64 c = 0; c < UNIT; ++c) w.a[c] = to_tf32(w.a[c]);
             for (i64 p = 0; p < UNIT / WIDTH; ++p)
-                std::memcpy(w.panel + (p * depth + k) * WIDTH, row + p * WIDTH, sizeof(float) * WIDTH);
+                std::memcpy(w.panel + (p * depth + k) * WIDTH, w.a + p * WIDTH, sizeof(float) * WIDTH);
         }
         for (i64 from = column; from < end; from += WIDTH) {
-            const float* b = w.panel + (from - column) * depth;
+            const char* b = dense ? moving + from * 4 : reinterpret_cast<const char*>(w.panel + (from - column) * depth);
+            const i64 b_pitch = dense ? x_pitch : i64(sizeof(float)) * WIDTH;
             const int columns = int(end - from < WIDTH ? end - from : WIDTH);
             const i64* places = item.columns.empty() ? nullptr : item.columns.data() + from;
             for (i64 m = 0; m < weights.rows; m += MOST_ROWS) {
                 const int rows = int(weights.rows - m < MOST_ROWS ? weights.rows - m : MOST_ROWS);
                 char* at = out + m * pitch + (places ? 0 : from * 4);
-                tile_of<MOST_ROWS>(rows, weights.panels + m * depth, b, depth, at, pitch, places, columns, add);
+                const float* a = weights.panels + m * depth;
+                tile_of<MOST_ROWS>(rows, a, b, b_pitch, depth, at, pitch, places, columns, add);
             }
         }
     }

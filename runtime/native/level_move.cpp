@@ -122,16 +122,19 @@ void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64
     char* const start[] = {to, const_cast<char*>(from)};
     Rows rows(nest, 2, start, first);
     const i64 n = nest.inner, ts = rows.step(0), fs = rows.step(1);
-    for (i64 row = first; row < last; ++row, rows.next()) {
+    for (i64 row = first; row < last; ++row) {
+        char *y = rows.at[0], *x = rows.at[1];
+        rows.next();
+        if (row + 1 < last) expect_row(rows, n);
         if (ts == size && fs == size) {
-            std::memmove(rows.at[0], rows.at[1], n * size);
+            std::memmove(y, x, n * size);
             continue;
         }
         switch (size) {
-            case 1: copy_row<uint8_t>(rows.at[0], ts, rows.at[1], fs, n); break;
-            case 2: copy_row<uint16_t>(rows.at[0], ts, rows.at[1], fs, n); break;
-            case 4: copy_row<uint32_t>(rows.at[0], ts, rows.at[1], fs, n); break;
-            default: copy_row<uint64_t>(rows.at[0], ts, rows.at[1], fs, n); break;
+            case 1: copy_row<uint8_t>(y, ts, x, fs, n); break;
+            case 2: copy_row<uint16_t>(y, ts, x, fs, n); break;
+            case 4: copy_row<uint32_t>(y, ts, x, fs, n); break;
+            default: copy_row<uint64_t>(y, ts, x, fs, n); break;
         }
     }
 }
@@ -142,8 +145,10 @@ void select(const Item& item, char* const* start, i64 first, i64 last, Workspace
     const bool zero = item.params[0] != 0;
     Rows rows(item.nest, 3, start, first);
     const i64 n = item.nest.inner, s0 = rows.step(0), s1 = rows.step(1), s2 = rows.step(2);
-    for (i64 row = first; row < last; ++row, rows.next()) {
+    for (i64 row = first; row < last; ++row) {
         char *y = rows.at[0], *p = rows.at[1], *x = rows.at[2];
+        rows.next();
+        if (row + 1 < last) expect_row(rows, n);
         if (by == 1) select_of<uint8_t>(size, y, s0, p, s1, x, s2, n, zero);
         else if (by == 2) select_of<uint16_t>(size, y, s0, p, s1, x, s2, n, zero);
         else select_of<uint32_t>(size, y, s0, p, s1, x, s2, n, zero);

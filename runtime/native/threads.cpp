@@ -20,6 +20,10 @@ struct Job {
 
 const int MAX_THREADS = 16;
 const int SPINS = 4000;
+// A caller that had to wait for so many spins met a helper that the system had stopped; for a number of jobs, which
+// grows each time, it then works alone.
+const int LONG_WAIT = 4000;
+const int LEAST_ALONE = 256, MOST_ALONE = 1 << 15;
 
 std::atomic<uint64_t> word{0};  // job number << 32 | chunks << 16 | next chunk
 std::atomic<uint32_t> done{0};
@@ -31,6 +35,7 @@ std::mutex& busy = *new std::mutex;
 std::mutex& sleeping = *new std::mutex;
 std::condition_variable& wake = *new std::condition_variable;
 int started = 0;
+int alone = 0, penalty = LEAST_ALONE;
 
 void relax() {
 #if defined(__x86_64__)
@@ -94,6 +99,11 @@ void in_parallel(i64 units, i64 grain, Work work, void* data) {
         return;
     }
     std::lock_guard<std::mutex> lock(busy, std::adopt_lock);
+    if (alone > 0) {
+        --alone;
+        work(data, 0, units, workspace);
+        return;
+    }
     start_helpers(count - 1);
     job = {work, data, units, grain};
     done.store(0, std::memory_order_relaxed);
@@ -105,5 +115,12 @@ void in_parallel(i64 units, i64 grain, Work work, void* data) {
     }
     while (help(workspace)) {
     }
-    while (done.load(std::memory_order_acquire) < chunks) relax();
+    int waited = 0;
+    for (; done.load(std::memory_order_acquire) < chunks; ++waited) relax();
+    if (waited > LONG_WAIT) {
+        alone = penalty;
+        penalty = penalty * 2 < MOST_ALONE ? penalty * 2 : MOST_ALONE;
+    } else if (penalty > LEAST_ALONE) {
+        --penalty;
+    }
 }

@@ -1,10 +1,36 @@
-"""The native core: that it is built where it must be, and that it agrees with the NumPy executor."""
+"""The native core: that it is built where it must be, and that it agrees with the NumPy executor.
+
+Whole memories are compared, bit for bit; sums and transcendental functions within rounding. NaN is NaN.
+"""
 
 import os
+from math import prod
 
+import numpy as np
 import pytest
+from one_instruction import Bench, dense
 
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.elements import STORAGE
+from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Program, Ref, Space, Stream, While
+from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
+from neuronx_cc.runtime.native.executor import NativeExecutor, make_executor
+from neuronx_cc.runtime.values import Executor
+
+T, V, S, G = Stream.TENSOR, Stream.VECTOR, Stream.SCALAR, Stream.GPSIMD
+built = pytest.mark.skipif(library.load() is None, reason="the native core was not built")
+LEVELS = [name for name in ("base", "avx2", "avx512") if library.level(name)]
+NUMBERS = ["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4", "u8", "s8", "u16", "s16", "u32", "s32", "pred"]
+INTEGERS = ["u8", "s8", "u16", "s16", "u32", "s32"]
+SPECIAL = np.array(
+    [
+        *(0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 1.1754944e-38, 3.4e38),
+        *(65520.0, 65519.0, 448.0, 464.0, 1e9, -1e9, 2147483520.0, 2147483648.0, -2147483648.0, 4294967040.0, 1e-7),
+        *(4294967296.0, 127.5, 128.5, -128.5, 254.5, 255.5, 32767.5, 65535.5, 2.0**-24, 2.0**-25, 88.7, 89.0, -103.9),
+    ],
+    np.float32,
+)
 
 
 @pytest.mark.skipif(os.environ.get("CI") != "true", reason="only where a compiler is promised: CI=true")
@@ -20,3 +46,428 @@ def test_levels_are_named_and_unknown_ones_are_not_there() -> None:
     assert library.level() in ("base", "avx2", "avx512")
     assert library.level("base") == "base"
     assert library.level("no such level") is None
+
+
+def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(64)
+    monkeypatch.setenv(library.SIMULATOR, "numpy")
+    assert type(make_executor(Program(), memory, None)) is Executor
+    monkeypatch.setenv(library.SIMULATOR, "auto")
+    native = library.load() is not None
+    assert isinstance(make_executor(Program(), memory, None), NativeExecutor) == native
+    assert type(make_executor(Program(), memory, 5)) is Executor
+    monkeypatch.setenv(library.SIMULATOR, "quick")
+    with pytest.raises(RunError, match="quick is none of auto, native, numpy"):
+        library.chosen()
+
+
+def test_a_core_that_is_wanted_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "load", lambda: None)
+    monkeypatch.setenv(library.SIMULATOR, "native")
+    with pytest.raises(RunError, match="was not built") as error:
+        library.chosen()
+    assert "compiler" in error.value.remedy
+    monkeypatch.setenv(library.SIMULATOR, "auto")
+    assert library.chosen() == "numpy"
+
+
+# one instruction ------------------------------------------------------------------------------------------------
+
+
+def values(rng, dtype, counts):
+    """Random data, a third of it special."""
+    storage, n = STORAGE[dtype], prod(counts)
+    if storage.kind in "iu":
+        info = np.iinfo(storage)
+        wide = rng.integers(info.min, info.max, n, endpoint=True, dtype=storage)
+        small = rng.integers(max(info.min, -3), 4, n).astype(storage)
+        return np.where(rng.random(n) < 0.5, wide, small).reshape(counts)
+    data = (rng.standard_normal(n) * 10 ** rng.uniform(-3, 3, n)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        return np.where(rng.random(n) < 0.3, rng.choice(SPECIAL, n), data).astype(storage).reshape(counts)
+
+
+MEMORIES = {}
+
+
+def execute(program, inputs, level=None):
+    """The memory after a run by NumPy, or by the kernels of a level, and what was left to Python.
+
+    Each level has one memory, which its next run overwrites.
+    """
+    if level not in MEMORIES:
+        MEMORIES[level] = Memory(1 << 20)
+    memory = MEMORIES[level]
+    assert program.hbm_bytes <= memory.size[Space.HBM]
+    memory.poison([(0, program.hbm_bytes)])
+    for variable, data in zip([v for v in program.variables if v.kind == "input"], inputs, strict=True):
+        memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = data
+    executor = Executor(program, memory) if level is None else NativeExecutor(program, memory, level)
+    executor.run()
+    left = {} if level is None else executor._python_steps
+    return memory, [program.records[number].op for number in left]
+
+
+def tiles(memory, ref):
+    """The bytes of an operand as its elements."""
+    pitch = memory.pitch[ref.space]
+    strides = (pitch, *(stride for _, stride in ref.dims[1:]))
+    offset = ref.partition * pitch + ref.offset
+    return np.ndarray(ref.counts, STORAGE[ref.dtype], memory.bytes[ref.space], offset, strides).copy()
+
+
+def agree(bench, refs, tolerance=0, native=True, levels=LEVELS):
+    """Run the bench's program by NumPy and each level; ``tolerance`` is relative, NaN is NaN, 0 asks for equal bits."""
+    bench.program.hbm_bytes = bench.hbm
+    expected, _ = execute(bench.program, bench.inputs)
+    results = [execute(bench.program, bench.inputs, level) for level in levels]
+    for memory, left in results:
+        if native:
+            assert left == []
+        for ref in refs:
+            want, got = tiles(expected, ref), tiles(memory, ref)
+            if tolerance:
+                wide = want.astype(np.float64)
+                np.testing.assert_allclose(got.astype(np.float64), wide, rtol=tolerance, atol=tolerance * 1e-37)
+                continue
+            bits = f"u{want.dtype.itemsize}"
+            nan = want != want if want.dtype.kind not in "iub" else np.zeros(want.shape, bool)
+            np.testing.assert_array_equal(np.where(nan, want, got).view(bits), want.view(bits))
+            if nan.any():
+                assert np.isnan(got.astype(np.float32)[nan]).all()
+        for space in (Space.SBUF, Space.PSUM):
+            assert (results[0][0].bytes[space] == memory.bytes[space]).all()
+    return results
+
+
+def run(op, stream, arrays, out, alu=(), imm=(), flags=(), tolerance=0, native=True, initial=None):
+    """One instruction on sources [(array, dtype)]."""
+    bench = Bench()
+    refs = [bench.load(array, dtype) for array, dtype in arrays]
+    target = bench.load(initial, out[0]) if initial is not None else bench.tile(*out)
+    bench.emit(Instr(op, stream, (target,), tuple(refs), tuple(alu), tuple(imm), frozenset(flags)))
+    agree(bench, [target], tolerance, native)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+@built
+@pytest.mark.parametrize("source", NUMBERS)
+def test_casts(rng, source):
+    """From and to every type, dense, and every other element (as the halves of FP32 are moved)."""
+    bench = Bench()
+    data = bench.load(values(rng, source, (5, 700)), source)
+    outs = []
+    for number, dtype in enumerate(NUMBERS):
+        step = STORAGE[dtype].itemsize * 2
+        half = Ref(data.space, source, data.offset, ((5, 0), (350, STORAGE[source].itemsize * 2)))
+        target = Ref(Space.SBUF, dtype, 20000 + 8000 * number, ((5, 0), (700, STORAGE[dtype].itemsize)))
+        spread = Ref(Space.SBUF, dtype, 20000 + 8000 * number + 4000, ((5, 0), (350, step)))
+        bench.emit(Instr("tensor_copy", V, (target,), (data,)))
+        bench.emit(Instr("tensor_copy", V, (spread,), (half,)))
+        outs += [target, spread]
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f8e4m3", "s32"])
+@pytest.mark.parametrize("shape", [(128, 37), (1, 1), (3, 2, 5, 3), (2, 2100)])
+def test_arithmetic(rng, dtype, shape):
+    bench = Bench()
+    a, b = (bench.load(values(rng, kind, shape), kind) for kind in (dtype, "f32"))
+    lane = bench.load(values(rng, "f32", (shape[0], 1)), "f32")
+    outs = []
+    for alu in ("add", "subtract", "multiply", "divide", "max", "min", "is_equal", "not_equal", "is_ge", "is_lt"):
+        outs.append(bench.tile("f32" if alu != "min" else dtype, shape))
+        bench.emit(Instr("tensor_tensor", V, outs[-1:], (a, b), (alu,)))
+    two = [("subtract", "multiply", {"reverse0"}), ("divide", "abs", {"ap0"}), ("is_gt", "add", {"reverse1"})]
+    for first, second, flags in two:
+        outs.append(bench.tile("f32", shape))
+        sources = (a, lane) if "ap0" in flags else (a,)
+        bench.emit(Instr("tensor_scalar", V, outs[-1:], sources, (first, second), (1.7, -0.3), frozenset(flags)))
+    outs.append(bench.tile("bf16", shape))
+    bench.emit(Instr("scalar_tensor_tensor", V, outs[-1:], (a, b, lane), ("multiply", "add"), (), frozenset(["ap0"])))
+    outs.append(bench.tile("f32", shape))
+    bench.emit(Instr("reciprocal", V, outs[-1:], (a,)))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_bits_and_integers(rng, dtype):
+    bench, shape = Bench(), (9, 130)
+    a, b = (bench.load(values(rng, dtype, shape), dtype) for _ in range(2))
+    outs = []
+    for alu in ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_shift_left", "logical_shift_right"):
+        outs.append(dense(Space.SBUF, dtype, 30000 + 600 * len(outs), shape))
+        bench.emit(Instr("tensor_tensor", V, outs[-1:], (a, b), (alu,)))
+    outs.append(dense(Space.SBUF, dtype, 30000 + 600 * len(outs), shape))
+    bench.emit(Instr("tensor_scalar", V, outs[-1:], (a,), ("bitwise_not", "logical_shift_right"), (0, 3)))
+    names = "add subtract multiply divide remainder maximum minimum and or xor mulhi shift-left shift-right-logical"
+    for alu in (*names.split(), "shift-right-arithmetic", "compare-eq", "compare-lt", "compare-ge"):
+        for flags in ((), ("reverse",)):
+            out = "pred" if alu.startswith("compare") else dtype
+            outs.append(dense(Space.SBUF, out, 30000 + 600 * len(outs), shape))
+            bench.emit(Instr("int_tensor_tensor", G, outs[-1:], (a, b), (alu,), (), frozenset(flags)))
+    outs.append(dense(Space.SBUF, "s32", 30000 + 600 * len(outs), shape))
+    bench.emit(Instr("int_tensor_tensor", G, outs[-1:], (a,), ("add",), (5,)))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_functions(rng, dtype):
+    exact = ["copy", "square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "erf", "gelu"]
+    close = ["exp", "tanh", "sigmoid", "silu"]
+    shape = (4, 3, 50)
+    for functions, tolerance in ((exact, 0), (close, 1e-6 if dtype == "f32" else 1 / 128)):
+        bench = Bench()
+        x = bench.load(values(rng, dtype, shape), dtype)
+        lanes = [bench.load(rng.standard_normal((4, 1)).astype(np.float32), "f32") for _ in range(2)]
+        outs = []
+        for function in functions:
+            outs.append(dense(Space.SBUF, dtype, 40000 + 1000 * len(outs), shape))
+            bench.emit(Instr("activation", S, outs[-1:], (x,), (function,), (1.0,)))
+        outs.append(dense(Space.SBUF, "f32", 40000 + 1000 * len(outs), shape))
+        flags = frozenset(["scale_ap", "bias"])
+        bench.emit(Instr("activation", S, outs[-1:], (x, *lanes), (functions[0],), (), flags))
+        agree(bench, outs, tolerance)
+
+
+@built
+def test_transcendental_functions_are_accurate(rng):
+    """Within 2 ulp of the exact value, over the whole range of exp and tanh."""
+    x = np.concatenate([rng.uniform(-104, 89, 20000), rng.standard_normal(20000), 10.0 ** rng.uniform(-30, 1, 20000)])
+    x = np.resize(x.astype(np.float32), (120, 500))
+    for function, exact in (("exp", np.exp), ("tanh", np.tanh)):
+        bench = Bench()
+        source = bench.load(x, "f32")
+        target = bench.tile("f32", x.shape)
+        bench.emit(Instr("activation", S, (target,), (source,), (function,), (1.0,)))
+        bench.program.hbm_bytes = bench.hbm
+        memory, _ = execute(bench.program, bench.inputs, "")
+        want = exact(x.astype(np.float64))
+        finite = np.abs(want) < np.finfo(np.float32).max
+        error = np.abs(tiles(memory, target).astype(np.float64) - want)[finite]
+        assert (error / np.spacing(np.abs(want[finite]).astype(np.float32))).max() <= 2
+
+
+@built
+def test_sums_and_extremes(rng):
+    for shape, outer in (((7, 300), (7,)), ((7, 5, 40), (7, 5)), ((128, 2, 3, 9), (128,)), ((2, 2000), (2, 1))):
+        bench = Bench()
+        x = bench.load(rng.standard_normal(shape).astype(np.float32), "f32")
+        special = bench.load(values(rng, "bf16", shape), "bf16")
+        outs, sums = [], []
+        for alu, flags in (("max", ()), ("min", ("negate",))):
+            for source in (x, special):
+                outs.append(bench.tile("f32", outer))
+                bench.emit(Instr("tensor_reduce", V, outs[-1:], (source,), (alu,), (), frozenset(flags)))
+        sums.append(bench.tile("f32", outer))
+        bench.emit(Instr("tensor_reduce", V, sums[-1:], (x,), ("add",)))
+        y, total = bench.tile("f32", shape), bench.tile("f32", (shape[0], 1))
+        bench.emit(Instr("activation", S, (y, total), (x,), ("square",), (1.0,), frozenset(["accumulate"])))
+        agree(bench, [y, total], 1e-5)
+        # the order of zeros of both signs is not defined
+        memory, _ = execute(bench.program, bench.inputs, "")
+        expected, _ = execute(bench.program, bench.inputs)
+        for ref in outs:
+            np.testing.assert_array_equal(tiles(memory, ref), tiles(expected, ref))
+        np.testing.assert_allclose(tiles(memory, sums[0]), tiles(expected, sums[0]), atol=prod(shape) * 1e-7)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "f8e4m3"])
+def test_moves(rng, dtype):
+    bench, shape = Bench(), (6, 32, 3)
+    a, kept = (bench.load(values(rng, dtype, shape), dtype) for _ in range(2))
+    mask = bench.load(rng.integers(0, 2, shape).astype(np.uint8), "u8")
+    words = bench.load(rng.integers(0, 2, shape).astype(np.int32), "s32")
+    bench.emit(Instr("copy_predicated", V, (kept,), (mask, a)))
+    bench.emit(Instr("copy_predicated", V, (kept,), (words,), (), (3.0,), frozenset(["reverse"])))
+    size = STORAGE[dtype].itemsize
+    square = Ref(Space.SBUF, dtype, 40000, ((32, 0), (6, size)))
+    flat = Ref(a.space, dtype, a.offset, ((6, 0), (32, 3 * size)))
+    bench.emit(Instr("transpose", V, (square,), (flat,)))
+    filled = dense(Space.SBUF, dtype, 48000, (128, 40))
+    bench.emit(Instr("memset", V, (filled,), (), (), (2.0,)))
+    one = Ref(a.space, dtype, a.offset, ((1, 0), (96, size)))
+    wide = dense(Space.SBUF, dtype, 56000, (100, 96))
+    bench.emit(Instr("partition_broadcast", G, (wide,), (one,)))
+    turned = Ref(Space.SBUF, dtype, 64000, ((6, 0), (3, 32 * size), (32, size)))
+    reverse = Ref(a.space, dtype, a.offset + 31 * 3 * size, ((6, 0), (3, size), (32, -3 * size)))
+    bench.emit(Instr("dma_copy", Stream.DMA_LOAD, (turned,), (reverse,)))
+    agree(bench, [kept, square, filled, wide, turned])
+
+
+@built
+def test_gather(rng):
+    bench = Bench()
+    table = bench.variable("input", "bf16", (50, 2, 9), 0)
+    bench.inputs.append(values(rng, "bf16", (50, 2, 9)))
+    index = bench.load(rng.integers(-60, 60, (40, 1)).astype(np.int32), "s32")
+    target = bench.tile("bf16", (40, 2, 9))
+    bench.emit(Instr("dma_gather", Stream.DMA_DYNAMIC, (target,), (table, index), (), (), frozenset(["clamp"])))
+    agree(bench, [target])
+    bench.program.records[-1].flags = frozenset()
+    for level in (None, ""):
+        with pytest.raises(RunError, match=r"index -?\d+ of lane \d+ is outside the 50 rows"):
+            execute(bench.program, bench.inputs, level)
+
+
+# TensorE ------------------------------------------------------------------------------------------------------
+
+
+def product(bench, weights, moving, out, flags=()):
+    bench.emit(Instr("load_stationary", T, (), (weights,)))
+    bench.emit(Instr("multiply_moving", T, (out,), (moving,), (), (), frozenset(flags)))
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f8e5m2"])
+@pytest.mark.parametrize("sizes", [(128, 128, 512), (1, 1, 1), (37, 70, 65), (5, 13, 31), (128, 12, 33)])
+def test_products(rng, dtype, sizes):
+    """Every level gives the same bits, and they are within rounding of NumPy's."""
+    depth, rows, columns = sizes
+    bench = Bench()
+    weights, moving = (
+        bench.load(rng.standard_normal((depth, n)).astype(np.float32).astype(STORAGE[dtype]), dtype)
+        for n in (rows, columns)
+    )
+    plain, added, apart = (Ref(Space.PSUM, "f32", 2048 * k, ((rows, 0), (columns, 4))) for k in range(3))
+    for flags in ((), ("accumulate",)):
+        product(bench, weights, moving, added, flags)
+    product(bench, weights, moving, plain, ["tf32"])
+    if columns == 33:
+        apart = Ref(Space.PSUM, "f32", 4096, ((rows, 0), (3, 4), (11, 12)))
+        product(bench, weights, moving, apart)
+        product(bench, weights, moving, apart, ["accumulate"])
+    outs = [plain, added, *([apart] if columns == 33 else [])]
+    bench.program.hbm_bytes = bench.hbm
+    expected, _ = execute(bench.program, bench.inputs)
+    results = [execute(bench.program, bench.inputs, level) for level in LEVELS]
+    for memory, left in results:
+        assert left == []
+        for ref in outs:
+            np.testing.assert_allclose(tiles(memory, ref), tiles(expected, ref), rtol=1e-5, atol=depth * 1e-6)
+            assert (tiles(memory, ref).view("u4") == tiles(results[0][0], ref).view("u4")).all()
+
+
+@built
+def test_products_of_special_values_and_windows(rng):
+    bench = Bench()
+    weights = bench.load(values(rng, "f32", (30, 20)), "f32")
+    image = bench.load(rng.standard_normal((30, 12, 12)).astype(np.float32), "f32")
+    window = Ref(Space.SBUF, "f32", image.offset + 52, ((30, 0), (5, 96), (5, 8)))
+    out = Ref(Space.PSUM, "f32", 0, ((20, 0), (25, 4)))
+    product(bench, weights, window, out)
+    bench.program.hbm_bytes = bench.hbm
+    (expected, _), (memory, left) = (execute(bench.program, bench.inputs, level) for level in (None, ""))
+    assert left == []
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(tiles(memory, out), tiles(expected, out), rtol=1e-4)
+
+
+@built
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("shape", [(128, 128), (64, 3), (7, 9), (8, 128)])
+def test_products_with_the_identity_are_transposes(rng, shape, special):
+    """Infinities and NaN spread over their row of the result, as in any product; -0 becomes 0."""
+    depth, rows = shape
+    bench = Bench()
+    data = np.where(rng.random(shape) < 0.2, np.float32(-0.0), rng.standard_normal(shape).astype(np.float32))
+    if special:
+        data[depth // 2, 1], data[0, rows - 1] = np.inf, np.nan
+    weights = bench.load(data, "f32")
+    unit = bench.load(np.eye(depth, dtype=np.float32), "f32")
+    outs = [Ref(Space.PSUM, "f32", 2048 * k, ((rows, 0), (depth, 4))) for k in range(2)]
+    product(bench, weights, unit, outs[0])
+    bench.emit(Instr("memset", V, (weights,), (), (), (7.0,)))  # the stationary tile has been read before
+    bench.emit(Instr("multiply_moving", T, (outs[1],), (unit,)))
+    agree(bench, outs)
+
+
+@built
+def test_threads_do_not_change_a_bit(rng):
+    bench = Bench()
+    weights, moving = (bench.load(rng.standard_normal((128, n)).astype(np.float32), "f32") for n in (128, 512))
+    out = Ref(Space.PSUM, "f32", 0, ((128, 0), (512, 4)))
+    product(bench, weights, moving, out)
+    tile, total = bench.tile("f32", (128, 512)), bench.tile("f32", (128, 1))
+    bench.emit(Instr("activation", S, (tile, total), (out,), ("exp",), (1.0,), frozenset(["accumulate"])))
+    bench.program.hbm_bytes = bench.hbm
+    core, results = library.required(), []
+    try:
+        for threads in (1, 2, 5):
+            core.core_threads(threads)
+            memory, _ = execute(bench.program, bench.inputs, "")
+            results.append([tiles(memory, ref).view("u4") for ref in (out, tile, total)])
+    finally:
+        core.core_threads(library.threads())
+    for result in results[1:]:
+        for first, other in zip(results[0], result, strict=True):
+            assert (first == other).all()
+
+
+# programs -----------------------------------------------------------------------------------------------------
+
+
+@built
+def test_operands_that_overlap_are_read_first(rng):
+    """What the core's order would spoil is left to NumPy; a result exactly over its source is not."""
+    bench = Bench()
+    x = bench.load(rng.standard_normal((4, 100)).astype(np.float32), "f32")
+    shifted = Ref(x.space, "f32", x.offset + 4, x.dims)
+    narrow = Ref(x.space, "bf16", x.offset, ((4, 0), (100, 2)))
+    bench.emit(Instr("tensor_scalar", V, (x,), (x,), ("add",), (1.0,)))
+    bench.emit(Instr("tensor_tensor", V, (shifted,), (x, shifted), ("add",)))
+    bench.emit(Instr("tensor_copy", V, (narrow,), (x,)))
+    results = agree(bench, [shifted, narrow], native=False)
+    assert results[0][1] == ["tensor_tensor", "tensor_copy"]
+
+
+@built
+def test_faults_name_the_instruction() -> None:
+    bench = Bench()
+    x = bench.load(np.zeros((4, 8), np.float32), "f32")
+    outside = Ref(Space.SBUF, "f32", 196600, ((4, 0), (8, 4)), 0, ((3, 4),))
+    bench.program.records += [
+        Loop(2, 3, (), frozenset([V])),
+        Instr("tensor_copy", V, (outside,), (x,)),
+        End(),
+    ]
+    bench.program.hbm_bytes = bench.hbm
+    for level in (None, ""):
+        with pytest.raises(RunError, match=r"tensor_copy \(record 2, VECTOR\) of kernel bench: byte offset 196600"):
+            execute(bench.program, bench.inputs, level)
+
+
+@built
+def test_loops_regions_and_registers(rng):
+    """Nested loops with phases, a loop around a region, a branch whose case is loaded."""
+    bench = Bench()
+    x = bench.load(rng.standard_normal((4, 64)).astype(np.float32), "f32")
+    case = bench.load(np.array([[1]], np.int32), "s32")
+    target = Ref(Space.SBUF, "f32", 40000, ((4, 0), (4, 4)), 0, ((1, 16), (10, 400)))
+    source = Ref(Space.SBUF, "f32", x.offset, ((4, 0), (4, 4)), 0, ((1, 16), (2, 64)))
+    step = [Instr("tensor_tensor", V, (target,), (source, target), ("max",))]
+    inner = [Loop(4, 1, ((10, 3),), frozenset([V])), *step, End()]
+    bench.program.records += [
+        Instr("memset", V, (Ref(Space.SBUF, "f32", 40000, ((4, 0), (400, 4))),), (), (), (0.5,)),
+        Loop(3, 2, (), frozenset([V])),
+        *inner,
+        While(5, 2),
+        *inner,
+        End(),
+        End(),
+        Instr("reg_load", Stream.SYNC, (), (case,), (), (6, 0, 1)),
+        Branch(6, 2),
+        *[Instr("memset", V, (Ref(Space.SBUF, "f32", 41000, ((4, 0), (4, 4))),), (), (), (9.0,))],
+        Else(),
+        *[Instr("memset", V, (Ref(Space.SBUF, "f32", 41100, ((4, 0), (4, 4))),), (), (), (9.0,))],
+        End(),
+    ]
+    agree(bench, [Ref(Space.SBUF, "f32", 40000, ((4, 0), (400, 4)))])
