@@ -1,6 +1,6 @@
 """Answers of ``compiled.cost_analysis()`` and ``compiled.as_text()``, made when they are asked for."""
 
-from jaxlib import _hlo
+from jaxlib import _hlo  # type: ignore[attr-defined,unused-ignore]
 
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.compiler import import_local

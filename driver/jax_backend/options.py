@@ -14,7 +14,7 @@ from neuronx_cc.driver import options
 from neuronx_cc.driver.parse import Parsed, closest, from_keywords, parse, split_flags
 from neuronx_cc.ir.errors import UsageError
 
-PLUGIN_DEFAULTS = {"auto_cast": "none", "verbose": options.LEVELS["error"]}
+PLUGIN_DEFAULTS: dict[str, str | int] = {"auto_cast": "none", "verbose": options.LEVELS["error"]}
 UNUSED = ("output", "explain_options")
 """Options of the command that name files of its own."""
 

@@ -129,7 +129,7 @@ def tiled(axes: list[Any], ids: list[int], dims: list[Any]) -> bytes:
 
 @cache
 def _serialized(tiles: tuple[int, ...], devices: tuple[int, ...], last_replicates: bool = False) -> bytes:
-    from jaxlib import _hlo
+    from jaxlib import _hlo  # type: ignore[attr-defined,unused-ignore]
 
     sharding = _hlo.OpSharding()
     if tiles:

@@ -88,7 +88,7 @@ def describe(module: Any) -> dict[str, Any]:
     function = main_function(module)
     arguments = [_attributes(each) for each in function.arg_attrs]
     count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
-    results = [{} for _ in range(count)]
+    results: list[dict[str, Any]] = [{} for _ in range(count)]
     if "res_attrs" in function.attributes:
         results = [_attributes(each) for each in ir.ArrayAttr(function.attributes["res_attrs"])]
     return {

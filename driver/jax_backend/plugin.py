@@ -6,9 +6,10 @@ loads the C++ library and no compiler. The compiler is imported when the first p
 
 import atexit
 import dataclasses
+import importlib
 import os
 from contextlib import suppress
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 PRIORITY = -100
@@ -24,7 +25,7 @@ def initialize() -> None:
     from jax._src import xla_bridge
 
     try:
-        from neuronx_cc.driver.jax_backend import _pjrt
+        _pjrt: Any = importlib.import_module("neuronx_cc.driver.jax_backend._pjrt")
     except ImportError:
         xla_bridge.register_backend_factory("neuron", _unavailable, priority=PRIORITY, fail_quietly=True)
         return
@@ -40,17 +41,14 @@ def initialize() -> None:
     )
     # exit functions run in reverse order: ours before JAX's own
     atexit.register(_pjrt.shutdown)
-    xla_bridge.register_plugin("neuron", priority=PRIORITY, library_path=_path(_pjrt), options=_client_options)
+    xla_bridge.register_plugin(
+        "neuron", priority=PRIORITY, library_path=os.path.abspath(_pjrt.__file__), options=_client_options
+    )
     # a process that does not ask for this platform shall neither be warned about it nor fail because of it
     with suppress(AttributeError, KeyError, TypeError):
         registration = xla_bridge._backend_factories["neuron"]
         quiet = dataclasses.replace(registration, experimental=False, fail_quietly=True)
         xla_bridge._backend_factories["neuron"] = quiet
-
-
-def _path(module: ModuleType) -> str:
-    assert module.__file__ is not None
-    return os.path.abspath(module.__file__)
 
 
 def _unavailable() -> Any:
@@ -62,8 +60,8 @@ def _client_options() -> dict[str, Any]:
     from neuronx_cc.driver.errors import render
     from neuronx_cc.driver.jax_backend.settings import LOGGER, device_settings, ignored_variables
     from neuronx_cc.driver.version import COMPILER_VERSION
+    from neuronx_cc.ir import machine
     from neuronx_cc.ir.errors import NeuronError
-    from neuronx_cc.runtime.targets import find_machine
 
     try:
         settings = device_settings()
@@ -74,7 +72,8 @@ def _client_options() -> dict[str, Any]:
         LOGGER.warning("variables without effect on the simulated devices: %s", ", ".join(ignored))
     return {
         "num_devices": settings.count,
-        "hbm_bytes": int(find_machine("trn1")["memory.hbm_bytes"]),
+        # runtime.targets knows the place, but importing the simulator takes long
+        "hbm_bytes": int(machine.load(Path(__file__).parents[2] / "runtime/machines/trn1.toml")["memory.hbm_bytes"]),
         "platform_version": f"open-neuronx-cc {COMPILER_VERSION}",
     }
 
