@@ -70,7 +70,7 @@ CATALOGUE: dict[str, Entry] = {
     "ESFH002": Entry("64-bit constant", "A 64-bit constant does not fit 32 bits.", "use a smaller constant"),
     "ESPP004": Entry("unsupported type", "The device has no such element type.", "use f32, bf16 or f16"),
     "ESPP047": Entry("unsupported 8-bit float", "The device has no such 8-bit float.", "use f16 or f8e4m3"),
-    "EVRF004": Entry("complex type", "Complex numbers are not supported.", "compute real and imaginary parts"),
+    "EVRF004": Entry("complex type", "Complex numbers compile as complex64 only.", "use complex64, or --fp64-as-fp32"),
     "EVRF005": Entry("8-bit float flavour", "The FNUZ 8-bit floats are not supported.", "use f16"),
     "EVRF051": Entry("f8e4m3fn", "f8e4m3fn is not supported on this device family.", "use f8e4m3 or f16"),
     "EVRF035": Entry(

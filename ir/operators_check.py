@@ -30,6 +30,9 @@ _COMBINING = frozenset(
 )
 """Ops whose computation is part of the op, not code of its own."""
 
+_FLOATING = {"ragged-dot": 2, "stochastic-convert": 1}
+"""How many of the first operands have the row's element types, where not all have."""
+
 _NARROWED = {"s64": "s32", "u64": "u32"}
 """The integer narrowing pass runs after this check."""
 
@@ -114,7 +117,8 @@ def check_op(
     if any(not problem.warns for problem in problems):
         return problems
     taken = row.dtypes if release == "latest" else tuple(dtype for dtype in row.dtypes if dtype != C64)
-    operands = op.operands[:1] if op.opcode == "stochastic-convert" else op.operands  # the others are random bits
+    # the others are random bits, sizes
+    operands = op.operands[: _FLOATING.get(op.opcode, len(op.operands))]
     problems += _dtype_problems(row, [operand.type for operand in operands], loc, narrowed, taken)
     if not problems:
         problems += _dtype_problems(row, [op.results[0].type], loc, narrowed)

@@ -37,6 +37,7 @@ PASSES = {
         "dissolve_tuples",
         "expand_argument_reductions",
         "expand_batch_norm",
+        "expand_dots",
         "expand_fft",
         "expand_linear_algebra",
         "expand_custom_calls",

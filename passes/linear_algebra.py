@@ -80,11 +80,13 @@ def masked(b: Build, mask: np.ndarray, x: Value) -> Value:
 
 
 def lower_part(b: Build, x: Value) -> Value:
-    return masked(b, np.tri(*dims_of(x)[1:], dtype=np.bool_), x)
+    _, rows, columns = dims_of(x)
+    return masked(b, np.tri(rows, columns, dtype=np.bool_), x)
 
 
 def upper_part(b: Build, x: Value) -> Value:
-    return masked(b, ~np.tri(*dims_of(x)[1:], k=-1, dtype=np.bool_), x)
+    _, rows, columns = dims_of(x)
+    return masked(b, ~np.tri(rows, columns, k=-1, dtype=np.bool_), x)
 
 
 def count_along(b: Build, x: Value, axis: int, index: Value, direction: str) -> Value:

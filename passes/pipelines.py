@@ -27,6 +27,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_random",
             "demote_f64",
             "expand_batch_norm",
+            "expand_dots",
             "expand_fft",
             "expand_linear_algebra",
             "split_complex",

@@ -11,6 +11,7 @@ scatters and sorts with any other computation become variadic, over a computatio
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
@@ -119,7 +120,7 @@ class Splitter:
         for arg in old:
             computation.block.erase_arg(arg)
 
-    def _parameters(self, computation: hlo.ComputationOp) -> list[Value]:
+    def _parameters(self, computation: hlo.ComputationOp) -> list[Any]:
         """Parts of the parameters; returns the parameters that are to go when nothing uses them any more."""
         args = list(computation.block.args)
         if not any(_mentions(arg.type) for arg in args):
@@ -137,7 +138,7 @@ class Splitter:
                 self._retype(arg, b)
         return []
 
-    def _scalar_parameters(self, computation: hlo.ComputationOp) -> list[Value]:
+    def _scalar_parameters(self, computation: hlo.ComputationOp) -> list[Any]:
         """Two parameters for a complex one; a comparator's come in pairs (left, right) of the same part."""
         block = computation.block
         args = list(block.args)

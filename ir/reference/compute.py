@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -51,11 +52,60 @@ def dot(op: hlo.DotOp, lhs: Array, rhs: Array) -> Array:
     rounding = _ALGORITHM_FORMAT.get(op.algorithm.data) if op.algorithm is not None else None
     if rounding is not None and lhs.dtype == np.float32 and rhs.dtype == np.float32:
         lhs, rhs = round_to_format(lhs, *rounding), round_to_format(rhs, *rounding)
+    return contract(lhs, rhs, dims, op.shape.dtype)
+
+
+def contract(lhs: Array, rhs: Array, dims: hlo.DotDims, dtype: str) -> Array:
+    """``lhs`` times ``rhs`` over the contracting dims, in ``dtype``."""
     lhs_free = [i for i in range(lhs.ndim) if i not in dims.lhs_batch and i not in dims.lhs_contracting]
     rhs_free = [i for i in range(rhs.ndim) if i not in dims.rhs_batch and i not in dims.rhs_contracting]
     left = _as_matrices(lhs, dims.lhs_batch, lhs_free, dims.lhs_contracting)
     right = _as_matrices(rhs, dims.rhs_batch, dims.rhs_contracting, rhs_free)
-    return narrow(_matmul(left, right, op.shape.dtype), op.shape.dtype).reshape(op.shape.dims)
+    sizes = [lhs.shape[i] for i in (*dims.lhs_batch, *lhs_free)] + [rhs.shape[i] for i in rhs_free]
+    return narrow(_matmul(left, right, dtype), dtype).reshape(sizes)
+
+
+def ragged_dot(op: hlo.RaggedDotOp, lhs: Array, rhs: Array, sizes: Array) -> Array:
+    """A dot for each group of consecutive positions along the ragged dim of lhs; see chlo.ragged_dot."""
+    dims, dtype = op.dims.data, op.shape.dtype
+    (axis,), groups = (_dims_of(op, name) for name in ("lhs_ragged_dims", "rhs_group_dims"))
+    if axis in dims.lhs_batch:
+        return contract(lhs, rhs, dims, dtype)
+    ends = np.cumsum(sizes)
+    length = lhs.shape[axis]
+    parts = [range(min(end - size, length), min(end, length)) for end, size in zip(ends, sizes, strict=True)]
+    if axis in dims.lhs_contracting:
+        other = dims.rhs_contracting[dims.lhs_contracting.index(axis)]
+        pairs = [(lhs.take(part, axis), rhs.take(part, other)) for part in parts]
+        return np.stack([contract(left, right, dims, dtype) for left, right in pairs])
+    (group,) = groups
+
+    def without(axes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(dim - (dim > group) for dim in axes)
+
+    inner = replace(dims, rhs_contracting=without(dims.rhs_contracting), rhs_batch=without(dims.rhs_batch))
+    free = [dim for dim in range(lhs.ndim) if dim not in dims.lhs_batch and dim not in dims.lhs_contracting]
+    rows = np.moveaxis(np.zeros(op.shape.dims, NUMPY_DTYPE[dtype]), len(dims.lhs_batch) + free.index(axis), 0)
+    for number, part in enumerate(parts):
+        product = contract(lhs.take(part, axis), rhs.take(number, group), inner, dtype)
+        rows[part.start : part.stop] = np.moveaxis(product, len(dims.lhs_batch) + free.index(axis), 0)
+    return np.moveaxis(rows, 0, len(dims.lhs_batch) + free.index(axis))
+
+
+def scaled_dot(op: hlo.ScaledDotOp, lhs: Array, rhs: Array, lhs_scale: Array, rhs_scale: Array) -> Array:
+    """A dot of the operands times their scales, one scale for a block of equally many elements."""
+    wide = []
+    for value, scale in ((lhs, lhs_scale), (rhs, rhs_scale)):
+        factor = scale.astype(np.float32)
+        for dim, parts in enumerate(scale.shape):
+            factor = factor.repeat(value.shape[dim] // max(1, parts), dim)
+        wide.append(value.astype(np.float32) * factor)
+    return narrow(contract(*wide, op.dims.data, "f32"), op.shape.dtype)
+
+
+def _dims_of(op: hlo.HloOp, name: str) -> tuple[int, ...]:
+    text = dict(op.extra.data).get(name, "") if op.extra is not None else ""
+    return tuple(int(part) for part in text.strip("{} ").split(",") if part.strip())
 
 
 def convolution(op: hlo.ConvolutionOp, lhs: Array, rhs: Array) -> Array:
@@ -212,7 +262,12 @@ def select_and_scatter(
     return result.reshape(operand.shape)
 
 
-COMPUTE: dict[str, Callable[..., Value]] = {"convolution": convolution, "dot": dot}
+COMPUTE: dict[str, Callable[..., Value]] = {
+    "convolution": convolution,
+    "dot": dot,
+    "ragged-dot": ragged_dot,
+    "scaled-dot": scaled_dot,
+}
 
 COMPUTE_CALLING: dict[str, Callable[..., Value]] = {
     "reduce": reduce,

@@ -318,7 +318,8 @@ def stochastic_convert(op: hlo.HloOp, x: Array, random: Array) -> Array:
     result = np.copysign(np.where(random.astype(np.float64) < cut, low + step, low), value)
     if op.shape.dtype in INTEGERS:
         info = np.iinfo(dtype)
-        return np.clip(np.nan_to_num(result, nan=0), float(info.min), float(info.max)).astype(np.int64).astype(dtype)
+        whole = np.clip(np.nan_to_num(result, nan=0), float(info.min), float(info.max))
+        return np.asarray(whole.astype(np.int64).astype(dtype))
     return np.asarray(np.where(np.isfinite(size), result, value)).astype(dtype)
 
 

@@ -117,6 +117,27 @@ def stochastically_rounded(x: Array, random: Array) -> Array:
     return np.clip(np.copysign(np.floor(size) + up, x.astype(np.float64)), -128, 127).astype(np.int8)
 
 
+def _ragged_dot(opcode: str, dtype: str) -> Case:
+    inputs = [random_array(dtype, (9, 4), "l", -1, 1), random_array(dtype, (3, 4, 5), "r", -1, 1)]
+    root = (
+        f"  ROOT r = {dtype}[9,5] ragged-dot(p0, p1, p2), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}, "
+        "lhs_ragged_dims={0}, rhs_group_dims={0}"
+    )
+    text = module_text([(dtype, (9, 4)), (dtype, (3, 4, 5)), ("s32", (3,))], root)
+    return Case(opcode, dtype, text, (*inputs, np.array([4, 0, 3], np.int32)), 4 * ROUNDING[dtype])
+
+
+def _scaled_dot(opcode: str, dtype: str) -> Case:
+    shapes = [(6, 8), (8, 5), (6, 2), (2, 5)]
+    inputs = [random_array(dtype, dims, str(dims), -1, 1) for dims in shapes]
+    root = f"{dtype}[6,5] scaled-dot(p0, p1, p2, p3), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+    return _case(opcode, dtype, inputs, root, 4 * ROUNDING[dtype])
+
+
+REFERENCE_ONLY = frozenset(["ragged-dot", "scaled-dot"])
+"""Opcodes that XLA's CPU client does not run: the reference semantics are the oracle."""
+
+
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "batch-norm-grad": _batch_norm,
     "batch-norm-inference": _batch_norm,
@@ -127,7 +148,9 @@ BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "fft": _fft,
     "get-dimension-size": _dimension_size,
     "imag": _part,
+    "ragged-dot": _ragged_dot,
     "real": _part,
+    "scaled-dot": _scaled_dot,
     "stochastic-convert": _stochastic_convert,
     "triangular-solve": _triangular_solve,
 }

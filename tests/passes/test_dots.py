@@ -1,0 +1,77 @@
+"""Ragged and scaled dots, expanded and by the reference semantics, beside plain loops in NumPy."""
+
+import numpy as np
+import pytest
+from op_cases import module_text, shaped
+
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.reference import evaluate
+from neuronx_cc.passes.manager import PassContext, run_passes
+
+SIZES = np.array([2, 0, 5], np.int32)
+BOUNDS = [(0, 2), (2, 2), (2, 7)]
+
+
+def check(inputs: list[np.ndarray], want: np.ndarray, attributes: str, opcode: str = "ragged-dot") -> None:
+    types = [("s32" if x.dtype.kind == "i" else "f32", x.shape) for x in inputs]
+    arguments = ", ".join(f"p{i}" for i in range(len(inputs)))
+    text = module_text(types, f"  ROOT r = {shaped('f32', want.shape)} {opcode}({arguments}), {attributes}")
+    module = parse_text(text)
+    run_passes(module, ["expand_dots"], PassContext(), verify_each=True)
+    for result in (evaluate(module, inputs)[0], evaluate(parse_text(text), inputs)[0]):
+        np.testing.assert_allclose(result, want, 1e-5, 1e-5)
+
+
+def random(*dims: int) -> np.ndarray:
+    return np.random.default_rng(len(dims)).standard_normal(dims).astype(np.float32)
+
+
+def test_ragged_rows() -> None:
+    """Rows behind the last group are zero."""
+    x, w = random(9, 4), random(3, 4, 5)
+    want = np.zeros((9, 5), np.float32)
+    for group, (start, end) in enumerate(BOUNDS):
+        want[start:end] = x[start:end] @ w[group]
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}"
+    check([x, w, SIZES], want, dims)
+
+
+def test_ragged_rows_of_a_batch() -> None:
+    x, w = random(2, 9, 4), random(2, 4, 3, 5)
+    want = np.zeros((2, 9, 5), np.float32)
+    for group, (start, end) in enumerate(BOUNDS):
+        want[:, start:end] = x[:, start:end] @ w[:, :, group]
+    dims = "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}"
+    check([x, w, SIZES], want, f"{dims}, lhs_ragged_dims={{1}}, rhs_group_dims={{2}}")
+
+
+def test_ragged_contraction() -> None:
+    x, y = random(2, 6, 7), random(2, 7, 5)
+    want = np.stack([x[:, :, start:end] @ y[:, start:end] for start, end in BOUNDS])
+    dims = "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}"
+    check([x, y, SIZES], want, f"{dims}, lhs_ragged_dims={{2}}, rhs_group_dims={{}}")
+
+
+def test_ragged_batch() -> None:
+    x, y = random(7, 2, 4), random(7, 4, 3)
+    dims = "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}"
+    check([x, y, SIZES], x @ y, f"{dims}, lhs_ragged_dims={{0}}, rhs_group_dims={{}}")
+
+
+def test_scales_of_blocks() -> None:
+    x, y, s, t = random(4, 6), random(6, 5), random(4, 2), random(3, 1)
+    want = (x * s.repeat(3, 1)) @ (y * t.repeat(2, 0).repeat(5, 1))
+    check([x, y, s, t], want, "lhs_contracting_dims={1}, rhs_contracting_dims={0}", "scaled-dot")
+
+
+def test_a_scalar_scale() -> None:
+    x, y, s, t = random(4, 6), random(6, 5), random(4, 6), np.float32(3)
+    check([x, y, s, np.asarray(t)], (x * s) @ y * 3, "lhs_contracting_dims={1}, rhs_contracting_dims={0}", "scaled-dot")
+
+
+def test_scales_that_are_no_blocks_are_refused() -> None:
+    types = [("f32", (4, 6)), ("f32", (6, 5)), ("f32", (4, 4)), ("f32", (6, 5))]
+    root = "  ROOT r = f32[4,5] scaled-dot(p0, p1, p2, p3), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    with pytest.raises(CompileError, match="EVRF001"):
+        run_passes(parse_text(module_text(types, root)), ["expand_dots"], PassContext())
