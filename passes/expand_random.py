@@ -30,8 +30,9 @@ def run(module: HloModule, context: PassContext) -> None:
                 _expand_generator(op, _Words(Build.before(module, op)))
             elif isinstance(op, hlo.RngOp):
                 _expand_distribution(op, _Words(Build.before(module, op)))
-            elif isinstance(op, hlo.RngGetAndUpdateStateOp):
-                _expand_state(op, _Words(Build.before(module, op)))
+        updates = [op for op in ops_of(computation.block) if isinstance(op, hlo.RngGetAndUpdateStateOp)]
+        for op in reversed(updates):  # those above say where one starts
+            _expand_state(op, _Words(Build.before(module, op)))
 
 
 class _Words:

@@ -60,10 +60,7 @@ def _expand_sort(module: HloModule, op: hlo.SortOp) -> None:
         keys = [replace_fields(key, total_order=True) for key in keys]
     if keys and _expand_partial(b, op, operands, body, keys):
         return
-    if keys:
-        results = _by_keys(b, op, operands, body, keys)
-    else:
-        results = sort_network.by_comparator(b, operands, body)
+    results = _by_keys(b, op, operands, body, keys) if keys else sort_network.by_comparator(b, operands, body)
     back = [last.index(dim) for dim in range(first.rank)]
     _finish(op, [b.transpose(b.reshape(value, moved), back) for value in results])
 
@@ -133,10 +130,7 @@ def _expand_partial(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.C
     moved = (*(dims[dim] for dim in last[:-1]), wanted)
     for number, element in _readers(op):
         dtype = hlo.shape_of(operands[number]).dtype
-        if number in counted:
-            first = b.convert(places, dtype)
-        else:
-            first = words.restored(found, dtype, not key.upwards)
+        first = b.convert(places, dtype) if number in counted else words.restored(found, dtype, not key.upwards)
         first = b.transpose(b.reshape(first, moved), [last.index(dim) for dim in range(len(dims))])
         for use in list(element.uses):
             use.operation.operands[use.index] = first
@@ -158,9 +152,9 @@ def _readers(op: hlo.SortOp) -> list[tuple[int, Value]]:
 def _taken(op: hlo.SortOp) -> int:
     """How many elements along the sorted dim slices take of the results, from the first on; 0 if others look."""
     result, axis, most = op.results[0], op.dimension.data, 0
-    if isinstance(result.type, hlo.TupleType):
-        if not all(isinstance(use.operation, hlo.GetTupleElementOp) for use in result.uses):
-            return 0
+    is_tuple = isinstance(result.type, hlo.TupleType)
+    if is_tuple and not all(isinstance(use.operation, hlo.GetTupleElementOp) for use in result.uses):
+        return 0
     for _, value in _readers(op):
         for use in value.uses:
             user = use.operation
