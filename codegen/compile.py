@@ -9,8 +9,9 @@ import numpy as np
 
 from neuronx_cc.codegen.blocks import Block, is_home, store
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import base, is_view
-from neuronx_cc.codegen.views import View
+from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_view
+from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.passes.resolve_collectives import device_counts
@@ -58,6 +59,11 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
             for plane, part in zip(planes[value], _words(target), strict=True):
                 if all(use.operation in _made(planes[value]) for use in plane.uses):
                     context.outputs.setdefault(plane, part)  # made for this only
+    for value, target in zip(results, targets, strict=True):
+        source = _reshaped(value)
+        if source is not None and source not in results and source not in planes:
+            shape = hlo.shape_of(source)
+            context.outputs.setdefault(source, linear(target.alloc, target.offset, shape.dtype, shape.dims))
     block = Block.of(context, entry)
     stored_directly = {value for value in results if value in context.outputs and base(value) is value}
     counts = Counter(results)
@@ -69,9 +75,25 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
         if value in planes:
             for plane, part in zip(planes[value], _words(target), strict=True):
                 store(context, plane, part)
-        elif not is_home(context, value, target):
+        elif not is_home(context, value, target) and not _holds(context, value, target):
             store(context, value, target)
     return context.builder.finish(), context.constants
+
+
+def _reshaped(value: hlo.SSAValue) -> hlo.SSAValue | None:
+    """What ``value`` is a reshape of, when a kernel can write it where the result belongs; else None."""
+    source = value
+    while isinstance(source, hlo.OpResult) and isinstance(source.op, hlo.ReshapeOp):
+        source = source.op.operand
+    if source is value or not isinstance(source, hlo.OpResult) or not isinstance(source.op, hlo.HloOp):
+        return None
+    computed = source.op.opcode in LOWERINGS or source.op.opcode in ELEMENTWISE
+    return source if computed and not is_view(source.op) else None
+
+
+def _holds(context: Context, value: hlo.SSAValue, target: View) -> bool:
+    """Whether what ``value`` is a reshape of was written to ``target``."""
+    return _reshaped(value) in context.outputs and any(view == target for view in context.views(value))
 
 
 def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:

@@ -261,40 +261,39 @@ def dma_cost(instr: Instr, machine: Machine) -> DmaCost:
     """Cost of a DMA: every contiguous run takes max(elem_cost, bytes / bandwidth) on one of the engines."""
     target = instr.outs[0]
     source = instr.ins[0]
-    count, run_bytes = contiguous_runs(target, source)
+    rows = instr.ins[-1].counts[0] if instr.op in ("dma_gather", "dma_scatter") else 0
+    count, run_bytes = contiguous_runs(target, source, rows)
     each = max(machine["dma.elem_cost_ns"], run_bytes / machine["dma.bw_per_engine"])
     pieces = max(1, ceil(run_bytes / machine["dma.packet_bytes"]))
     engines = machine["dma.engines"]
     longest = ceil(count * pieces / engines) * each / pieces
-    moved = min(prod(target.counts), prod(source.counts))
+    moved = rows * prod(target.counts[1:]) if rows else prod(target.counts)
     on_hbm = sum(moved * itemsize(ref.dtype) for ref in (target, source) if ref.space is Space.HBM)
     software = 0.0
     if instr.stream is Stream.DMA_DYNAMIC:
         software = machine["dma.swdge_start_cycles"] / machine["clock.gpsimd_ghz"]
-        software += count * machine["dma.swdge_descriptor_ns"]
+        software += (rows or count) * machine["dma.swdge_descriptor_ns"]
     service = max(count * each / engines, on_hbm / machine["hbm.bw_per_core"])
     return DmaCost(service, max(longest, service), software, count * run_bytes, on_hbm, count)
 
 
-def contiguous_runs(target: Ref, source: Ref) -> tuple[int, int]:
-    """Number of runs that are contiguous on both sides, and the bytes of one (of the wider type)."""
-    if target.counts != source.counts:
-        # gather and scatter: rows along dim 0 of the SBUF side
-        return target.counts[0] if target.space is not Space.HBM else source.counts[0], _row_bytes(target, source)
+def contiguous_runs(target: Ref, source: Ref, rows: int = 0) -> tuple[int, int]:
+    """Number of runs that are contiguous on both sides, and the bytes of one (of the wider type).
+
+    ``rows``: of a gather or scatter, whose rows lie anywhere on one side; 0 for other transfers.
+    """
+    first = 1 if rows else 0
     length = 1
-    for dim in range(len(target.dims) - 1, -1, -1):
+    for dim in range(len(target.dims) - 1, first - 1, -1):
         if target.dims[dim][0] == 1:
             continue
         if not all(_continues(ref, dim, length) for ref in (target, source)):
             break
         length *= target.dims[dim][0]
-    return prod(target.counts) // length, length * max(itemsize(target.dtype), itemsize(source.dtype))
+    runs = max(1, rows) * prod(target.counts[first:]) // length
+    return runs, length * max(itemsize(target.dtype), itemsize(source.dtype))
 
 
 def _continues(ref: Ref, dim: int, length: int) -> bool:
     on_partitions = dim == 0 and ref.space is not Space.HBM
     return not on_partitions and ref.dims[dim][1] == length * itemsize(ref.dtype)
-
-
-def _row_bytes(target: Ref, source: Ref) -> int:
-    return prod(target.counts[1:]) * max(itemsize(target.dtype), itemsize(source.dtype))
