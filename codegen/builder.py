@@ -181,7 +181,7 @@ class Builder:
         register = self.new_register() if register is None else register
         self.sync.register_range[register] = high + 1
         self.sync.loaded.add(register)
-        source = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(1, 0), Atom(1, 0)))
+        source = Block(view.alloc, view.dtype, view.start, () if view.in_sbuf else (Atom(1, 0), Atom(1, 0)))
         self.emit("reg_load", stream, [], [source], imm=[register, low, high])
         return register
 

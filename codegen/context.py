@@ -236,7 +236,7 @@ class Context:
 
     def new_hbm(self, value: hlo.SSAValue) -> View:
         """An empty HBM home for ``value``, its program result if it has one; owned by ``value``'s base."""
-        if value in self.outputs:
+        if value in self.outputs and not self.outputs[value].in_sbuf:
             return self.outputs[value]
         shape = hlo.shape_of(value)
         alloc = self._hbm(shape.nbytes, hlo.loc_of(value).name)

@@ -120,7 +120,7 @@ def _dynamic_offset(
         if counted:
             offset = offset + context.counted[start] * stride
             continue
-        register = context.builder.load_register(context.hbm(start), 0, dim - size, Stream.DMA_DYNAMIC)
+        register = context.builder.load_register(context.views(start)[0], 0, dim - size, Stream.DMA_DYNAMIC)
         offset = offset + Affine(0, ((register, stride),))
     return offset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -92,13 +92,31 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
     axes = range(row_axes) if kernel.reduced or len(kernel.shape) == 1 else range(len(kernel.shape) - 1)
     if streams:
         return _streaming_lanes(kernel.shape, row_axes)
-    axis = max(axes, key=lambda axis: (lane_divisor(kernel.shape[axis]), axis))
-    size = lane_divisor(kernel.shape[axis])
-    if size < 32 and kernel.shape[axis] > 128:
-        return Lanes(axis, 128, kernel.shape[axis] // 128)
-    if len(kernel.shape) == 1 and not kernel.reduced:
-        return Lanes(axis, size, kernel.shape[axis] // size)
+    return _fill_lanes(kernel.shape, axes, not kernel.reduced)
+
+
+def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
+    """The axis out of ``axes`` that fills most partitions; a ``flat`` space of one axis is cut into equal runs."""
+    axis = max(axes, key=lambda axis: (lane_divisor(shape[axis]), axis))
+    size = lane_divisor(shape[axis])
+    if size < 32 and shape[axis] > 128:
+        return Lanes(axis, 128, shape[axis] // 128)
+    if len(shape) == 1 and flat:
+        return Lanes(axis, size, shape[axis] // size)
     return Lanes(axis, size, 1)
+
+
+def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
+    """Bytes a partition, and the view in a buffer, of an array laid out as most kernels would; None above ``most``."""
+    dims = squeeze(shape.dims)
+    size = itemsize(shape.dtype)
+    if not dims:
+        return size, lambda alloc: View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
+    lanes = _fill_lanes(dims, range(max(1, len(dims) - 1)), True)
+    nbytes = prod(dims) // lanes.size * size
+    if dims[lanes.axis] % (lanes.size * lanes.inner) or nbytes > most:
+        return None
+    return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
 
 
 def _streaming_lanes(shape: Sequence[int], row_axes: int) -> Lanes:
@@ -126,7 +144,8 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
         full = full_view(view, plan.kernel)
         if view.terms and (plan.lanes is None or not _lies_across(full, plan.lanes)):
             return full
-        if plan.lanes is not None and view.in_sbuf and lanes_of(full) == plan.lanes:
+        scalar = plan.lanes is None and not squeezed(view).dims
+        if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
             return full
     full = full_view(context.hbm(value), plan.kernel)
     if plan.lanes is not None and _lies_across(full, plan.lanes):
@@ -166,13 +185,20 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
     shape = hlo.shape_of(value)
     lanes = plan.lanes
     dims = squeeze(shape.dims)
-    only_result = value in context.outputs and context.last_use(value) <= step
+    target = context.outputs.get(value)
+    if target is not None and target.in_sbuf and lanes_of(squeezed(target)) == lanes:
+        return target
+    only_result = target is not None and context.last_use(value) <= step
     if lanes is not None and not only_result and plan.kernel.shape[lanes.axis] % (lanes.size * lanes.inner) == 0:
         per_partition = prod(dims) // lanes.size * itemsize(shape.dtype)
         near = context.last_use(value) - step <= RESIDENT_STEPS or per_partition <= 1024
         alloc = context.new_resident(value, per_partition) if near else None
         if alloc is not None:
             return _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
+    if lanes is None and not dims and context.prefix:
+        alloc = context.new_resident(value, itemsize(shape.dtype))
+        if alloc is not None:
+            return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
     return context.new_hbm(value)
 
 
