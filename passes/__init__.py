@@ -45,6 +45,7 @@ PASSES = {
         "expand_reductions",
         "expand_select_and_scatter",
         "expand_windows",
+        "features_first",
         "flatten_control",
         "expand_sort",
         "fold_constants",

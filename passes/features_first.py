@@ -1,0 +1,213 @@
+"""Orders the dims of images as a core wants them: features first, for they lie on the partitions.
+
+Input: canonical hlo. Output: a convolution of many positions gives [features, batch, positions], whatever order the
+program asked for, and the transposes that restore the program's order are moved down past everything that need not
+care: elementwise ops, reductions, windows, pads, slices, concatenates. Where they meet the transposes of other operands
+they vanish; convolutions take them into their dimension numbers. Only transposes that this pass made are moved, and an op
+is turned only if most of its operands' elements come in the new order already. No value changes; reductions may add
+in another order.
+"""
+
+from collections.abc import Callable
+from math import prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace
+from neuronx_cc.passes.manager import PassContext
+
+Value = hlo.SSAValue
+Order = tuple[int, ...]
+
+ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp)
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        if any(isinstance(op, hlo.ConvolutionOp) for op in ops_of(computation.block)):
+            mover = _Mover()
+            for op in ops_of(computation.block):
+                mover.visit(op)
+
+
+class _Mover:
+    """The transposes made so far. ``transpose(x, order)``: dim i of the result is dim ``order[i]`` of x."""
+
+    def __init__(self) -> None:
+        self.made: set[hlo.Operation] = set()
+
+    def visit(self, op: hlo.HloOp) -> None:
+        if isinstance(op, hlo.ConvolutionOp):
+            self._convolution(op)
+        elif isinstance(op, hlo.TransposeOp):
+            self._transpose(op)
+        elif isinstance(op, hlo.BroadcastOp):
+            self._broadcast(op)
+        elif isinstance(op, hlo.ReduceOp):
+            self._reduce(op)
+        elif isinstance(op, ELEMENTWISE):
+            self._turn(op, list(op.operands), lambda order: {})
+        elif isinstance(op, hlo.ConcatenateOp):
+            axis = op.dimension.data
+            self._turn(op, list(op.operands), lambda order: {"dimension": hlo.IntAttr(order[axis])})
+        elif type(op) in DIMWISE and isinstance(op.results[0].type, hlo.ArrayType):
+            data, make = DIMWISE[type(op)]
+            self._turn(op, [op.operands[0]], lambda order: make(_turned(data(op), order)))
+
+    # sources of the new order
+
+    def _convolution(self, op: hlo.ConvolutionOp) -> None:
+        dims, lhs, rhs = op.dims.data, op.lhs, op.rhs
+        left, right = self._source(lhs), self._source(rhs)
+        shape = op.shape
+        keep: Order = tuple(range(shape.rank))
+        numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
+        wide = prod(shape.dims[axis] for axis in dims.out_spatial) >= prod(dim.size for dim in op.window.data)
+        new = tuple(numbers) if wide and shape.rank > 2 else keep
+        if left is None and right is None and new == keep:
+            return
+        # dim i of the new result is dim new[i] of the old one
+        place = _inverse(new)
+        of_left, of_right = (source[1] if source else None for source in (left, right))
+        changed = hlo.ConvDims(
+            _at(of_left, dims.lhs_batch),
+            _at(of_left, dims.lhs_feature),
+            tuple(_at(of_left, axis) for axis in dims.lhs_spatial),
+            _at(of_right, dims.rhs_input_feature),
+            _at(of_right, dims.rhs_output_feature),
+            tuple(_at(of_right, axis) for axis in dims.rhs_spatial),
+            place[dims.out_batch],
+            place[dims.out_feature],
+            tuple(place[axis] for axis in dims.out_spatial),
+        )
+        properties = {**op.properties, "dims": hlo.ConvDimsAttr(changed)}
+        operands = (left[0] if left else lhs, right[0] if right else rhs)
+        type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in new))
+        result = insert_before(op, hlo.ConvolutionOp, operands, type_, op.loc, properties)
+        self._restore(op, result, place)
+
+    def _source(self, value: Value) -> tuple[Value, Order] | None:
+        """(x, order) when ``value`` is ``transpose(x, order)`` of this pass."""
+        op = defining_op(value)
+        if op not in self.made or not isinstance(op, hlo.TransposeOp):
+            return None
+        return op.operand, op.dimensions.data
+
+    def _restore(self, op: hlo.HloOp, result: Value, order: Order) -> None:
+        """Let users of ``op`` use ``transpose(result, order)``."""
+        if order == tuple(range(len(order))):
+            replace(op, result)
+            return
+        restored = insert_before(
+            op, hlo.TransposeOp, (result,), op.results[0].type, op.loc, {"dimensions": hlo.IntsAttr(order)}
+        )
+        made = defining_op(restored)
+        assert made is not None
+        self.made.add(made)
+        replace(op, restored)
+
+    # what transposes move past
+
+    def _transpose(self, op: hlo.TransposeOp) -> None:
+        source = self._source(op.operand)
+        if source is not None:
+            self._restore(op, source[0], tuple(source[1][axis] for axis in op.dimensions.data))
+
+    def _broadcast(self, op: hlo.BroadcastOp) -> None:
+        source = self._source(op.operand)
+        if source is None:
+            return
+        place = _inverse(source[1])
+        dimensions = tuple(op.dimensions.data[axis] for axis in place)
+        properties = {"dimensions": hlo.IntsAttr(dimensions)}
+        replace(op, insert_before(op, hlo.BroadcastOp, (source[0],), op.results[0].type, op.loc, properties))
+
+    def _reduce(self, op: hlo.ReduceOp) -> None:
+        source = self._source(op.operands[0])
+        if source is None or len(op.operands) != 2:
+            return
+        value, order = source
+        folded = {order[axis] for axis in op.dimensions.data}
+        kept = [axis for axis in range(len(order)) if axis not in folded]
+        wanted = [order[axis] for axis in range(len(order)) if axis not in op.dimensions.data]
+        dims = hlo.shape_of(value).dims
+        type_ = hlo.array_type(op.shape.dtype, tuple(dims[axis] for axis in kept))
+        properties = {**op.properties, "dimensions": hlo.IntsAttr(tuple(sorted(folded)))}
+        result = insert_before(op, hlo.ReduceOp, (value, op.operands[1]), type_, op.loc, properties)
+        self._restore(op, result, tuple(kept.index(axis) for axis in wanted))
+
+    def _turn(
+        self, op: hlo.HloOp, operands: list[Value], properties: Callable[[Order], dict[str, hlo.Attribute]]
+    ) -> None:
+        """Compute ``op`` in the order of its largest moved operand; ``operands`` are the arrays that have its dims.
+
+        ``properties`` gives the attributes that change, for an order in which old dim i becomes ``order[i]``.
+        """
+        arrays = [value for value in dict.fromkeys(operands) if hlo.shape_of(value).rank == op.shape.rank]
+        moved = {value: source for value in arrays if (source := self._source(value)) is not None}
+        if not moved:
+            return
+        order = max(moved.items(), key=lambda item: hlo.shape_of(item[0]).size)[1][1]
+        ready = sum(hlo.shape_of(value).size for value, source in moved.items() if source[1] == order)
+        missing = [value for value in arrays if not self._is_free(value, order)]
+        if sum(hlo.shape_of(value).size for value in missing) > ready:
+            return
+        inputs = [self._in_order(op, value, order) if value in arrays else value for value in op.operands]
+        place = _inverse(order)
+        dims = tuple(op.shape.dims[axis] for axis in place)
+        turned = copy_op(op, inputs, hlo.array_type(op.shape.dtype, dims))
+        for name, attr in properties(order).items():
+            turned.properties[name] = attr
+        block = op.parent
+        assert block is not None
+        block.insert_op_before(turned, op)
+        self._restore(op, turned.results[0], order)
+
+    def _is_free(self, value: Value, order: Order) -> bool:
+        source = self._source(value)
+        if source is not None:
+            return source[1] == order
+        return isinstance(defining_op(value), hlo.BroadcastOp | hlo.IotaOp)
+
+    def _in_order(self, anchor: hlo.HloOp, value: Value, order: Order) -> Value:
+        """``value`` so that ``transpose(result, order)`` is it."""
+        source = self._source(value)
+        if source is not None and source[1] == order:
+            return source[0]
+        place = _inverse(order)
+        shape = hlo.shape_of(value)
+        type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in place))
+        made = defining_op(value)
+        if isinstance(made, hlo.BroadcastOp):
+            dimensions = tuple(order[axis] for axis in made.dimensions.data)
+            properties: dict[str, hlo.Attribute] = {"dimensions": hlo.IntsAttr(dimensions)}
+            return insert_before(anchor, hlo.BroadcastOp, (made.operand,), type_, made.loc, properties)
+        if isinstance(made, hlo.IotaOp):
+            properties = {"iota_dimension": hlo.IntAttr(order[made.iota_dimension.data])}
+            return insert_before(anchor, hlo.IotaOp, (), type_, made.loc, properties)
+        return insert_before(anchor, hlo.TransposeOp, (value,), type_, anchor.loc, {"dimensions": hlo.IntsAttr(place)})
+
+
+def _inverse(order: Order) -> Order:
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def _at(order: Order | None, axis: int) -> int:
+    return axis if order is None else order[axis]
+
+
+def _turned(each: tuple[object, ...], order: Order) -> tuple[object, ...]:
+    """What is given for each old dim, for each new one."""
+    return tuple(each[axis] for axis in _inverse(order))
+
+
+DIMWISE: dict[type, tuple[Callable[..., tuple[object, ...]], Callable[..., dict[str, hlo.Attribute]]]] = {
+    hlo.PadOp: (lambda op: op.padding.data, lambda each: {"padding": hlo.PaddingAttr(each)}),
+    hlo.SliceOp: (lambda op: op.slice.data, lambda each: {"slice": hlo.SliceAttr(each)}),
+    hlo.ReduceWindowOp: (lambda op: op.window.data, lambda each: {"window": hlo.WindowAttr(each)}),
+    hlo.ReverseOp: (
+        lambda op: tuple(axis in op.dimensions.data for axis in range(op.shape.rank)),
+        lambda each: {"dimensions": hlo.IntsAttr(tuple(axis for axis, turned in enumerate(each) if turned))},
+    ),
+}
+"""Ops with an attribute for each dim: how to read it, and how to write it."""

@@ -1,0 +1,76 @@
+"""Images with features first: the transposes that are left, and the values, by jaxlib before and after."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import text_of
+from jax import lax
+from xla_oracle import run_text
+
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.hlo_import.printer import print_module
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((2, 9, 11, 5), np.float32)
+K1 = RANDOM.standard_normal((3, 3, 5, 7), np.float32)
+K2 = RANDOM.standard_normal((3, 3, 7, 7), np.float32)
+GAIN = RANDOM.standard_normal(7, np.float32)
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def conv(x: Any, kernel: Any, layout: tuple[str, str, str] = NHWC) -> Any:
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=layout)
+
+
+def chain(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    y = jax.nn.relu(conv(x, k1) * gain)
+    mean = jnp.mean(y, axis=(0, 1, 2))
+    y = (y - mean) * jnp.where(mean > 0, 1.0, gain)
+    y = lax.reduce_window(y, -jnp.inf, lax.max, (1, 3, 2, 1), (1, 2, 1, 1), "SAME")
+    y = jnp.pad(y, ((0, 0), (1, 1), (0, 2), (0, 0)))[:, :, ::2]
+    return conv(jnp.concatenate([y, jnp.flip(y, 2)], axis=1), k2)
+
+
+def gradient(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    def loss(k1: Any, k2: Any) -> Any:
+        y = conv(jax.nn.relu(conv(x, k1)), k2)
+        return jnp.sum(jnp.square(y - jnp.mean(y, axis=(0, 1, 2))) * gain)
+
+    return jax.grad(loss, (0, 1))(k1, k2)
+
+
+def features_last_of_features_first(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    y = conv(x.transpose(0, 3, 1, 2), k1, ("NCHW", "HWIO", "NCHW")).transpose(0, 2, 3, 1)
+    return conv(jax.nn.relu(y) * lax.iota(jnp.float32, 7), k2)
+
+
+def meets_an_operand_in_the_old_order(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    y = conv(x, k1)
+    return conv(y + jnp.concatenate([x, x[..., :2]], axis=-1), k2) + y
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [(chain, 1), (gradient, 0), (features_last_of_features_first, 2), (meets_an_operand_in_the_old_order, 2)],
+)
+def test_values_stay_and_transposes_go(function: Callable[..., Any], left: int) -> None:
+    """``left``: transposes of images that remain, the program's own result among them."""
+    inputs = [X, K1, K2, GAIN]
+    module = parse_text(text_of(function, *inputs))
+    wanted = run_text(print_module(module), inputs)
+    names = [name for _, stage in DEFAULT_PIPELINE for name in stage]
+    names = names[: names.index("features_first") + 1]
+    context = PassContext(PassOptions(auto_cast="none"))
+    run_passes(module, [*names, "canonicalize", "cse", "dce"], context, verify_each=True)
+    transposes = [op for op in ops_of(module.entry.block) if isinstance(op, hlo.TransposeOp) and op.shape.rank == 4]
+    assert len(transposes) == left
+    for result, want in zip(run_text(print_module(module), inputs), wanted, strict=True):
+        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)
