@@ -399,6 +399,12 @@ RUN = Command(
             Kind.INTEGER,
             "SEED",
         ),
+        _plain(
+            "--simulator",
+            "what computes the values: the native core, NumPy, or the core where it was built",
+            Kind.CHOICE,
+            values=("auto", "native", "numpy"),
+        ),
         _plain("--trace", "write a Chrome/Perfetto trace", metavar="FILE"),
         _plain(
             "--check",

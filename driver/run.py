@@ -24,6 +24,7 @@ from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.types import shape
 from neuronx_cc.runtime import RunResult, devices
+from neuronx_cc.runtime.native import library
 from neuronx_cc.runtime.targets import find_machine
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def run_command(session: Session) -> int:
         session.log.open(parsed.text("logfile"), required=True)
         session.log_command()
     _check_options(parsed)
+    library.prefer(parsed.text_or_none("simulator"))
     path = parsed.files[0]
     session.enter("loading the NEFF")
     data = files.read(path, "NEFF")
@@ -80,6 +82,8 @@ def _print(parsed: Parsed, result: RunResult, outcome: "Check | None") -> None:
     """The report, as text or JSON, and the outcome of the check."""
     if parsed.flag("json"):
         report = result.report.to_json()
+        if not parsed.flag("timing_only"):
+            report["simulator"] = library.chosen(parsed.integer_or_none("stochastic_rounding"))
         if outcome is not None:
             report["check"] = {"passed": outcome.passed, "error": outcome.error, "summary": outcome.summary}
         print(json.dumps(report, indent=1))

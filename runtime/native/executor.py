@@ -206,8 +206,8 @@ def _address(values: Array) -> int:
 
 
 def make_executor(program: Program, memory: Memory, seed: int | None) -> Executor:
-    """What runs a program: the core unless it is missing, not wanted (``library.wanted``) or unable to."""
-    if seed is None and library.chosen() == "native":
+    """What runs a program: the core unless it is missing, not wanted (``library.chosen``) or unable to."""
+    if library.chosen(seed) == "native":
         with suppress(NotNative):
             return NativeExecutor(program, memory)
     return Executor(program, memory, seed)

@@ -88,14 +88,36 @@ def level(name: str = "") -> str | None:
     return None if found is None else str(found.decode())
 
 
-def chosen() -> str:
-    """``native`` or ``numpy``: what computes values. Raises RunError when that is not to be had."""
-    wanted = os.environ.get(SIMULATOR, "") or "numpy"
+_preferred: list[str | None] = [None]
+
+
+def prefer(simulator: str | None) -> None:
+    """Choose for this process, before the environment does; None leaves it to that."""
+    _preferred[0] = simulator
+
+
+def chosen(seed: int | None = None) -> str:
+    """``native`` or ``numpy``: what computes values; stochastic rounding (``seed``) is NumPy's.
+
+    Raises RunError when that is not to be had.
+    """
+    wanted = _preferred[0] or os.environ.get(SIMULATOR, "") or "auto"
     if wanted not in SIMULATORS:
         raise RunError("ERUN917", f"{SIMULATOR}={wanted} is none of {', '.join(SIMULATORS)}", f"unset {SIMULATOR}")
     if wanted == "native":
         required()
-    return "numpy" if wanted == "numpy" or load() is None else "native"
+    return "numpy" if wanted == "numpy" or seed is not None or load() is None else "native"
+
+
+def description() -> str:
+    """One sentence part about what computes values and why."""
+    try:
+        name = chosen()
+    except RunError as error:
+        return error.message
+    if name == "native":
+        return f"native core ({level()} kernels, {threads()} threads)"
+    return "NumPy" if load() is not None else f"NumPy (no native core: {REMEDY})"
 
 
 def required() -> ctypes.CDLL:

@@ -8,7 +8,9 @@ import pytest
 
 from neuronx_cc.driver.cli import main
 from neuronx_cc.driver.tensors import random_inputs
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.types import Shape
+from neuronx_cc.runtime.native import library
 
 MODULE = """
 HloModule g, input_output_alias={ {1}: (2, {}, may-alias) }
@@ -180,10 +182,21 @@ def test_report_as_text(capsys):
 
 def test_timing_only_gives_the_same_time(capsys):
     full, timed = report(capsys), report(capsys, "--timing-only")
+    assert full.pop("simulator") in ("native", "numpy")
     assert full == timed
     assert full["is_simulation"] is True
     assert full["time_ns"] > 0
     assert {"tensor_engine_active_time_percent", "dma_total_bytes", "sbuf_peak_bytes"} <= set(full["summary"])
+
+
+def test_the_simulator_can_be_chosen(capsys, monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: None)
+    assert report(capsys, "--simulator", "auto")["simulator"] == "numpy"
+    assert report(capsys, "--simulator", "numpy")["simulator"] == "numpy"
+    library.prefer("native")
+    with pytest.raises(RunError, match="was not built"):
+        library.chosen()
+    library.prefer(None)
 
 
 def test_machine_and_settings(capsys):
