@@ -92,17 +92,17 @@ def move_rows(
         ring = builder.ring(builder.sbuf, 64, 2, "indices")
         rings.append(ring)
         with builder.loop(tiles) as tile:
-            at = tile * lanes + start
-            rows = _row_numbers(context, indices, at, lanes, ring)
-            here = listed.index(0, at, lanes)
+            first_row = tile * lanes + start
+            rows = _row_numbers(context, indices, first_row, lanes, ring)
+            here = listed.index(0, first_row, lanes)
             pieces = builder.tiles(sizes[cut], step) if sizes else [(0, 1, 1)]
             for first, count, width in pieces:
                 with builder.loop(count) as index:
-                    blocks = [
-                        block.index(cut + 1, index * width + first, width) if sizes else block
-                        for block in (table, here)
-                    ]
-                    _move(context, *blocks, rows, rings, write, splat)
+                    ends = (table, here)
+                    if sizes:
+                        at = index * width + first
+                        ends = (table.index(cut + 1, at, width), here.index(cut + 1, at, width))
+                    _move(context, *ends, rows, rings, write, splat)
     for ring in rings:
         builder.sbuf.free(ring.alloc)
 

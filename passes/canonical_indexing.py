@@ -1,7 +1,8 @@
 """Brings gathers and scatters into the few forms that code generation has.
 
 Input: an inlined, canonical module without 64-bit integers. Output: gathers and scatters of rows only, with index
-arithmetic as ordinary ops around them: see ``indexing_gather`` and ``indexing_scatter``.
+arithmetic as ordinary ops around them: see ``indexing_gather`` and ``indexing_scatter``; dynamic slices and updates
+with starts of 32 bits, as sequencer registers load them.
 """
 
 from neuronx_cc.ir import hlo
@@ -21,3 +22,15 @@ def run(module: HloModule, context: PassContext) -> None:
                 replace(op, canonical_gather(b, op))
             elif isinstance(op, hlo.ScatterOp):
                 canonical_scatter(b, op)
+            elif isinstance(op, hlo.DynamicSliceOp):
+                _wide_starts(b, op, 1)
+            elif isinstance(op, hlo.DynamicUpdateSliceOp):
+                _wide_starts(b, op, 2)
+
+
+def _wide_starts(b: Build, op: hlo.HloOp, first: int) -> None:
+    """Convert start indices (operands from ``first`` on) of 8 and 16 bits."""
+    for position in range(first, len(op.operands)):
+        start = op.operands[position]
+        if hlo.shape_of(start).dtype not in ("s32", "u32"):
+            op.operands[position] = b.convert(start, "s32")

@@ -130,6 +130,18 @@ def test_dynamic_slice_and_update(
     check_function(function, x, y, np.int32(start))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32])
+def test_types_of_starts(dtype: Any, random: np.random.Generator) -> None:
+    x, y = normal(random, 200, 3), normal(random, 5, 3)
+    for start in (7, 120):
+        check_function(
+            lambda x, y, i: (lax.dynamic_slice(x, (i, i), (9, 2)), lax.dynamic_update_slice(x, y, (i, i))),
+            x,
+            y,
+            dtype(start),
+        )
+
+
 def test_updates_in_place_and_beside_readers(random: np.random.Generator) -> None:
     def function(x: Any, y: Any, i: Any, j: Any) -> Any:
         chain = lax.dynamic_update_slice(lax.dynamic_update_slice(x * 2, y, (i, j)), y * 2, (j, i)) + 1
