@@ -2,8 +2,8 @@
 
 ``out[n, o, p] = sum over c, k of x[n, c, k * dilation + p * stride - pad] * w[o, c, k]`` is contracted over window
 positions ``k``, which go on the partitions: blocks of both operands are staged with ``n`` and ``o`` on the partitions,
-TensorE transposes up to 128 positions at a time (those of ``x`` once for every output position), and the products of all
-positions add up in PSUM. To ``x`` the output positions are the taps of a convolution over ``k``.
+TensorE transposes up to 128 positions at a time (those of ``x`` once for every output position), and the products of
+all positions add up in PSUM. To ``x`` the output positions are the taps of a convolution over ``k``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import TypeAlias
 
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block
 from neuronx_cc.codegen.context import Context
@@ -29,8 +30,12 @@ from neuronx_cc.ir.types import itemsize
 MAX_OUTPUTS = 64
 """Output positions that are worth a transpose of their own."""
 SUM_BANKS = 5
-TURN_BANKS = 2
+TURN_BANKS = 3
+GROUP = 4
+"""Tiles of positions that are transposed before the first of them is multiplied, so that TensorE need not wait."""
 WHOLE = PackAt(0, 1, 1, Affine())
+Planes: TypeAlias = list[tuple[Block, str, int]]
+"""Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
 
 def applies(op: hlo.ConvolutionOp) -> bool:
@@ -70,7 +75,7 @@ class _Side(ConvStaging):
         self.x, self.inputs = part, size
         self._segment()
 
-    def planes(self, tile: Block, name: str) -> list[tuple[Block, str, int]]:
+    def planes(self, tile: Block, name: str) -> Planes:
         """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
         if self.fast(tile.dtype):
             return [(tile, tile.dtype, 0)]
@@ -135,15 +140,21 @@ class _Gradient(ConvStaging):
         self.sums = self.builder.ring(self.builder.psum, SUM_BANKS * PSUM_BANK, 1, "sums")
         self.banks.append(self.sums)
         self.turned = self.make_bank(TURN_BANKS)
+        self.next_bank = 0
         self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         self.left.turned = self.right.turned = self.turned
         self._choose_rows(left, right)
+        one_block = all(rows >= axis.rows for axis, rows in zip(self.axes, self.rows, strict=True))
         for left_start in range(0, totals[0], left):
+            self.left.restrict(views[0], left_start, min(left, totals[0] - left_start))
+            x = None
             for right_start in range(0, totals[1], right):
-                self.left.restrict(views[0], left_start, min(left, totals[0] - left_start))
                 self.right.restrict(views[1], right_start, min(right, totals[1] - right_start))
-                self._part(left_start, right_start)
+                if one_block and x is None:
+                    ((at, _),) = self._blocks([], [])
+                    x = self.left.planes(self.left.stage_input(WHOLE, at), "left")
+                self._part(left_start, right_start, x)
         self.left.free()
         self.right.free()
         self.release()
@@ -154,7 +165,7 @@ class _Gradient(ConvStaging):
         each = size if self.fast(self.pe_dtype) else 3 * size
         count = prod(self.out_sizes)
         room = int(self.builder.sbuf.largest_gap() * 0.9) - 4 * 16384
-        room -= 2 * size * (count * left + right) + 2 * 4 * count * (left if self.right_rows else right)
+        room -= GROUP * 2 * size * (count * left + right) + 2 * 4 * count * (left if self.right_rows else right)
         rows = [axis.rows for axis in self.axes]
         rows[0] = min(rows[0], max(1, TILE_ROWS // prod(rows[1:])))
         while True:
@@ -166,8 +177,8 @@ class _Gradient(ConvStaging):
             rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
         self.rows = rows
 
-    def _part(self, left_start: int, right_start: int) -> None:
-        """One tile of the result's rows with one block of its columns."""
+    def _part(self, left_start: int, right_start: int, staged: Planes | None) -> None:
+        """One tile of the result's rows with one block of its columns; ``staged``: all of the left side, if it is."""
         count = prod(self.out_sizes)
         columns, rows = (
             (self.left.inputs, self.right.inputs) if self.right_rows else (self.right.inputs, self.left.inputs)
@@ -177,10 +188,12 @@ class _Gradient(ConvStaging):
             self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), rows)])
             self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), columns)])
         for left_at, right_at in self._blocks([], []):
-            x = self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
+            x = staged or self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
             w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
-            for at, sizes in self._tiles([rows_at.piece.outs for rows_at in left_at], [], []):
-                self._positions(x, w, at, sizes, rows, columns)
+            for tiles in self._tiles([rows_at.piece.outs for rows_at in left_at], [], []):
+                turned = [self._turned(x, w, at, sizes, slot) for slot, (at, sizes) in enumerate(tiles)]
+                for left, right in turned:
+                    self._multiply(left, right, rows, columns)
         self._store(left_start, right_start, rows, columns)
 
     def _blocks(self, left: list[RowsAt], right: list[RowsAt]) -> Iterator[tuple[list[RowsAt], list[RowsAt]]]:
@@ -196,45 +209,60 @@ class _Gradient(ConvStaging):
 
     def _tiles(
         self, counts: Sequence[int], at: list[Affine], sizes: list[int]
-    ) -> Iterator[tuple[list[Affine], list[int]]]:
-        """Tiles of at most 128 positions, inner axes whole as far as they fit."""
-        if len(at) == len(counts):
-            yield at, sizes
-            return
-        inner = prod(counts[len(at) + 1 :])
-        most = max(1, TILE_ROWS // prod(sizes) // inner)
-        size = min(counts[len(at)], most)
-        size = -(-counts[len(at)] // -(-counts[len(at)] // size))
-        for start, tiles, count in self.builder.tiles(counts[len(at)], size):
-            for index in self.builder.each(tiles):
-                yield from self._tiles(counts, [*at, index * count + start], [*sizes, count])
+    ) -> Iterator[list[tuple[list[Affine], list[int]]]]:
+        """Groups of tiles of at most 128 positions, inner axes whole as far as they fit."""
+        inner = list(counts[len(at) + 1 :])
+        count = counts[len(at)]
+        size = min(count, max(1, TILE_ROWS // prod(inner)))
+        size = -(-count // -(-count // size))
+        whole = prod(inner) <= TILE_ROWS
+        for start, tiles, wide in self.builder.tiles(count, size):
+            if not whole:
+                for index in self.builder.each(tiles):
+                    yield from self._tiles(counts, [*at, index * wide + start], [*sizes, wide])
+                continue
+            for first, groups, several in self.builder.tiles(tiles, GROUP):
+                for group in self.builder.each(groups):
+                    rest = [Affine() for _ in inner]
+                    yield [
+                        ([*at, (group * several + (first + j)) * wide + start, *rest], [*sizes, wide, *inner])
+                        for j in range(several)
+                    ]
 
     def _bank(self, rows: int, columns: int, position: int) -> Block:
         offset = Affine(self.sums.alloc.lo + position * self.pitch * 4)
         return Block(self.sums.alloc, "f32", offset, (Atom(rows, 1, True), Atom(columns, 4)))
 
-    def _positions(
-        self,
-        x: list[tuple[Block, str, int]],
-        w: list[tuple[Block, str, int]],
-        at: list[Affine],
-        sizes: list[int],
-        rows: int,
-        columns: int,
-    ) -> None:
-        """The products of up to 128 positions, for every output position."""
-        lanes, count = prod(sizes), prod(self.out_sizes)
-        left = self.tile("turned left", self.pe_dtype, [count, self.left.inputs], lanes, 2)
-        right = self.tile("turned right", self.pe_dtype, [1, self.right.inputs], lanes, 2)
+    def _shifts(self) -> tuple[list[list[int]], list[int]]:
+        """Offsets of the windows of the output positions that meet any input, and which positions these are."""
         shifts, met = [], []
         for number, index in enumerate(product(*(range(size) for size in self.out_sizes))):
             steps = [_shift(axis, place) for axis, place in zip(self.axes[1:], index, strict=True)]
             if None not in steps:
                 shifts.append([0, *(step or 0 for step in steps)])
                 met.append(number)
+        return shifts, met
+
+    def _turned(
+        self,
+        x: Planes,
+        w: Planes,
+        at: list[Affine],
+        sizes: list[int],
+        slot: int,
+    ) -> tuple[Block, Block]:
+        """Both operands of up to 128 positions, [positions, window, kept dim]."""
+        shifts, _ = self._shifts()
+        lanes = prod(sizes)
+        left = self.tile(f"turned left {slot}", self.pe_dtype, [prod(self.out_sizes), self.left.inputs], lanes, 2)
+        right = self.tile(f"turned right {slot}", self.pe_dtype, [1, self.right.inputs], lanes, 2)
         self._turn(self.left, x, at, sizes, shifts, left)
         self._turn(self.right, w, at, sizes, [[0] * len(sizes)], right)
-        for slot, position in enumerate(met):
+        return left, right
+
+    def _multiply(self, left: Block, right: Block, rows: int, columns: int) -> None:
+        """The products of up to 128 positions, for every output position."""
+        for slot, position in enumerate(self._shifts()[1]):
             bank = self._bank(rows, columns, position)
             pair = left.index(1, Affine(slot)), right.index(1, Affine())
             stationary, moving = pair[::-1] if self.right_rows else pair
@@ -245,7 +273,7 @@ class _Gradient(ConvStaging):
     def _turn(
         self,
         side: _Side,
-        planes: list[tuple[Block, str, int]],
+        planes: Planes,
         at: list[Affine],
         sizes: list[int],
         shifts: list[list[int]],
@@ -273,10 +301,11 @@ class _Gradient(ConvStaging):
                     each = max(1, TILE_COLUMNS // segment.lanes)
                     for start in range(0, len(shifts), each):
                         some = shifts[start : start + each]
+                        self.next_bank = (self.next_bank + 1) % TURN_BANKS
                         bank = Block(
                             self.turned.alloc,
                             "f32",
-                            self.builder.slot(self.turned),
+                            Affine(self.turned.alloc.lo + self.next_bank * PSUM_BANK),
                             (Atom(lanes, 1, True), *dense([len(some), segment.lanes], "f32")),
                         )
                         for number, shift in enumerate(some):

@@ -1,16 +1,18 @@
 """Rewrites of convolutions for the pass ``canonicalize``.
 
 * A kernel that is reversed along window dims becomes a reversed window.
-* One whose result has one position becomes a dot over input features and window: fully connected layers written as
-  convolutions, gradients of 1 x 1 kernels, convolutions without window dims.
+* One whose result has one position becomes a dot over input features and window where these are neighbouring dims of
+  both operands: fully connected layers written as convolutions, some gradients of 1 x 1 kernels, convolutions without
+  window dims. Others are better contracted as convolutions, position by position.
 
 Sums keep their terms but for products with padding; their order, which HLO leaves open, may change.
 """
 
 from dataclasses import replace
+from math import prod
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo import DotDims, SliceDim, WindowDim
+from neuronx_cc.ir.hlo import DotDims, WindowDim
 from neuronx_cc.ir.hlo.editing import insert_before
 from neuronx_cc.passes.canonical_movement import reshaped
 from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
@@ -34,30 +36,23 @@ def _reversed_kernel(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
 
 
 def _single_position(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
-    """``reshape(dot(slice(lhs), slice(rhs)))`` for a result of one position, without groups or a dilated input."""
+    """``reshape(dot(lhs, rhs))`` for a result of one position, without groups, padding and dilation."""
     dims, window = op.dims.data, op.window.data
     if op.feature_group_count.data > 1 or op.batch_group_count.data > 1 or op.shape.size == 0:
         return None
-    if any(op.shape.dims[axis] != 1 for axis in dims.out_spatial) or any(dim.lhs_dilation > 1 for dim in window):
+    lhs_dims, rhs_dims = hlo.shape_of(op.lhs).dims, hlo.shape_of(op.rhs).dims
+    covering = all(
+        lhs_dims[axis] == dim.size and dim == WindowDim(dim.size, dim.stride)
+        for axis, dim in zip(dims.lhs_spatial, window, strict=True)
+    )
+    if not covering or not (_adjacent(lhs_dims, dims.lhs_feature, dims.lhs_spatial)):
         return None
-    lhs_shape, rhs_shape = hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
-    left, right = [SliceDim(0, size) for size in lhs_shape.dims], [SliceDim(0, size) for size in rhs_shape.dims]
-    flipped = []
-    for lhs_axis, rhs_axis, dim in zip(dims.lhs_spatial, dims.rhs_spatial, window, strict=True):
-        met = _met(lhs_shape.dims[lhs_axis], dim)
-        if not met:
-            return None
-        first, count = met.start, len(met)
-        left[lhs_axis] = SliceDim(first, first + (count - 1) * dim.rhs_dilation + 1, dim.rhs_dilation)
-        begin = (first + dim.pad_low) // dim.rhs_dilation
-        if dim.reversal:
-            begin = dim.size - begin - count
-            flipped.append(rhs_axis)
-        right[rhs_axis] = SliceDim(begin, begin + count)
-    lhs, rhs = _sliced(op, op.lhs, left), _sliced(op, op.rhs, right)
-    if flipped:
-        attr = {"dimensions": hlo.IntsAttr(tuple(flipped))}
-        rhs = insert_before(op, hlo.ReverseOp, (rhs,), rhs.type, op.loc, attr)
+    if not _adjacent(rhs_dims, dims.rhs_input_feature, dims.rhs_spatial):
+        return None
+    positions_inside = len(lhs_dims) - 1 in dims.lhs_spatial
+    if positions_inside and lhs_dims[dims.lhs_feature] < 8 and prod(dim.size for dim in window) >= 16:
+        return None  # both operands have to be transposed, which a convolution does with fewer transfers
+    lhs, rhs = op.lhs, op.rhs
     lhs_folded = (dims.lhs_feature, *dims.lhs_spatial)
     rhs_folded = (dims.rhs_input_feature, *dims.rhs_spatial)
     batch, outputs = op.shape.dims[dims.out_batch], op.shape.dims[dims.out_feature]
@@ -74,20 +69,14 @@ def _single_position(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
     return reshaped(op, dot, op.shape.dims)
 
 
-def _met(size: int, dim: WindowDim) -> range:
-    """Input positions inside the array that the window meets at output position 0."""
-    positions = range(-dim.pad_low, -dim.pad_low + dim.size * dim.rhs_dilation, dim.rhs_dilation)
-    inside = [position for position in positions if 0 <= position < size]
-    return range(inside[0], inside[-1] + 1, dim.rhs_dilation) if inside else range(0)
-
-
-def _sliced(op: hlo.HloOp, value: Value, slices: list[SliceDim]) -> Value:
-    shape = hlo.shape_of(value)
-    if all(part == SliceDim(0, size) for part, size in zip(slices, shape.dims, strict=True)):
-        return value
-    dims = tuple(-(-(part.limit - part.start) // part.stride) for part in slices)
-    type_ = hlo.array_type(shape.dtype, dims)
-    return insert_before(op, hlo.SliceOp, (value,), type_, op.loc, {"slice": hlo.SliceAttr(tuple(slices))})
+def _adjacent(dims: tuple[int, ...], feature: int, spatial: tuple[int, ...]) -> bool:
+    """Whether the dims that are contracted lie side by side, features before or behind the window, sizes of 1 aside."""
+    for order in ((feature, *spatial), (*spatial, feature)):
+        large = [axis for axis in order if dims[axis] != 1]
+        between = [size for size in dims[large[0] : large[-1] + 1] if size != 1] if large else []
+        if large == sorted(large) and len(between) == len(large):
+            return True
+    return False
 
 
 RULES: dict[type, tuple[Rule, ...]] = {hlo.ConvolutionOp: (_reversed_kernel, _single_position)}

@@ -173,6 +173,34 @@ def test_gradients(layout: tuple[str, str, str], stride: int, groups: int, rando
     check_function(jax.grad(loss, (0, 1)), x, w)
 
 
+@pytest.mark.parametrize("layout", [*LAYOUTS[:2], LAYOUTS[4]], ids="-".join)
+@pytest.mark.parametrize(
+    ("batch", "features", "outputs", "size", "kernel", "stride"),
+    [(1, 130, 5, 9, 3, 1), (3, 4, 131, 12, 1, 2), (2, 3, 8, 21, 7, 2), (9, 40, 33, 5, 3, 1), (1, 600, 20, 17, 2, 1)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_kernels(
+    layout: tuple[str, str, str],
+    batch: int,
+    features: int,
+    outputs: int,
+    size: int,
+    kernel: int,
+    stride: int,
+    dtype: str,
+    random: np.random.Generator,
+) -> None:
+    x, w = operands(random, layout, batch, features, size, size + 1, outputs, kernel)
+
+    def forward(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
+
+    y = jax.eval_shape(forward, x, w)
+    x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
+    w = w.astype(x.dtype)
+    check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+
+
 def test_transposed(random: np.random.Generator) -> None:
     x, w = normal(random, 2, 7, 6, 20), normal(random, 4, 4, 20, 10)
     check_function(lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"), x, w)
