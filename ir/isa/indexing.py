@@ -42,7 +42,8 @@ def _elements(table: Array) -> tuple[Array, int]:
     if pitch % size or (slots > 1 and table.strides[1] != width * size) or (width > 1 and table.strides[2] != size):
         raise ValueError("a table that is not dense")
     length = ((lanes - 1) * pitch) // size + slots * width
-    return np.lib.stride_tricks.as_strided(table, (length,), (size,)), pitch // size
+    flat = np.lib.stride_tricks.as_strided(raw(table), (length,), (size,))  # which knows no small floats
+    return flat.view(table.dtype), pitch // size
 
 
 def _places(index: Array, table: Array, pitch: int) -> tuple[Array, Array]:

@@ -539,7 +539,7 @@ def test_group_gather(rng, dtype):
 
 
 @pytest.mark.parametrize("kind", ["assign", "add", "multiply", "maximum", "minimum", "and", "or", "xor"])
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "s16", "u8"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f8e5m2", "s16", "u8"])
 def test_group_scatter_takes_one_entry_after_the_other(rng, dtype, kind):
     if kind in ("and", "or", "xor") and dtype in FLOATS:
         return
