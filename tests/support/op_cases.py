@@ -194,7 +194,11 @@ def elementwise(opcode: str, dtype: str, operands: tuple[Array, ...], result: st
 
 
 def _case(opcode: str, dtype: str) -> Case | None:
+    # these build their cases with what this file defines
+    import op_cases_control
     import op_cases_math
+    import op_cases_sorting
+    import op_cases_windows
 
     if dtype == "c64":
         return op_cases_math.complex_case(opcode)
@@ -210,14 +214,9 @@ def _case(opcode: str, dtype: str) -> Case | None:
         return _collective(opcode, dtype)
     if opcode in collective_cases.IDENTIFIERS:
         return Case(opcode, dtype, module_text([], f"  ROOT r = u32[] {opcode}()"), ())
-    import op_cases_math
-    import op_cases_sorting
-    import op_cases_windows
-
-    build = {**_BUILDERS, **op_cases_math.BUILDERS, **op_cases_sorting.BUILDERS, **op_cases_windows.BUILDERS}.get(
-        opcode
-    )
-    return build(opcode, dtype) if build else None
+    families = (op_cases_control, op_cases_math, op_cases_sorting, op_cases_windows)
+    tables = [_BUILDERS, *(family.BUILDERS for family in families)]
+    return next((table[opcode](opcode, dtype) for table in tables if opcode in table), None)
 
 
 def _one(
