@@ -52,8 +52,14 @@ def int_tensor_tensor(i: Instr, state: State) -> Kernel:
     function = integers.COMPARE.get(op) or integers.BINARY[op]
     fixed = constant(i.imm[0], i.ins[0].dtype) if len(i.ins) == 1 else None
 
+    into = isinstance(function, np.ufunc) and STORAGE[i.outs[0].dtype] == storage and op not in integers.COMPARE
+
     def run(y: Array, a: Array, *rest: Array) -> None:
-        b = np.broadcast_to(fixed, a.shape) if fixed is not None else rest[0].astype(storage, copy=False)
+        b = fixed if fixed is not None else rest[0].astype(storage, copy=False)
+        if into:
+            function(b, a, out=y) if reverse else function(a, b, out=y)  # type: ignore[call-arg]
+            return
+        b = np.broadcast_to(b, a.shape)
         y[...] = function(b, a) if reverse else function(a, b)
 
     return run

@@ -51,16 +51,41 @@ def topk(i: Instr, state: State) -> Kernel:
     is_float = i.ins[0].dtype == "f32"
 
     def run(values: Array, places: Array, x: Array) -> None:
-        key = (total_order_key(x) if is_float else x).astype(np.int64)
-        count, wanted = x.shape[-1], values.shape[-1]
-        packed = (~key << 32) | np.arange(count)
-        if wanted < count:
-            packed = np.partition(packed, wanted - 1, axis=-1)[..., :wanted]
-        found = np.sort(packed, axis=-1) & 0xFFFFFFFF
+        wanted = values.shape[-1]
+        rows = x.reshape(-1, x.shape[-1])
+        found = _few(rows, wanted, is_float)
+        if found is None:
+            key = (total_order_key(rows) if is_float else rows).astype(np.int64)
+            packed = (~key << 32) | np.arange(rows.shape[-1])
+            found = np.sort(packed, axis=-1)[:, :wanted] & 0xFFFFFFFF
+        found = found.reshape(places.shape)
         places[...] = found
         values[...] = np.take_along_axis(x, found, -1)
 
     return run
+
+
+FEW = 64
+"""Elements of a piece of a row: the k-th largest of the pieces' largest is no larger than the row's k-th."""
+
+
+def _few(rows: Array, wanted: int, is_float: bool) -> Array | None:
+    """Places [rows, wanted] of the largest by way of the pieces' largest; None for short rows and for NaNs."""
+    count = rows.shape[-1]
+    pieces = count // FEW
+    if pieces < 2 * wanted:
+        return None
+    best = rows[:, : pieces * FEW].reshape(len(rows), pieces, FEW).max(-1)
+    if is_float and (np.isnan(best).any() or np.isnan(rows[:, pieces * FEW :]).any()):
+        return None
+    least = np.partition(best, pieces - wanted, axis=-1)[:, pieces - wanted, None]
+    row, place = np.nonzero(rows >= least)
+    chosen = rows[row, place]
+    key = (total_order_key(chosen) if is_float else chosen).astype(np.int64)
+    order = np.lexsort((place, ~key, row))
+    starts = np.searchsorted(row, np.arange(len(rows)))
+    found: Array = place[order][starts[:, None] + np.arange(wanted)]
+    return found
 
 
 def _levels(count: int) -> int:
