@@ -53,11 +53,13 @@ class NativeExecutor(Executor):
         self._python_steps: dict[int, Step] = {}
         self._raised: BaseException | None = None
         self._slots: dict[int, int] = {}
+        self._forms: dict[object, encode.Form | None] = {}
         self._codes: list[int] = []
         self._falls_back = False
         self._callback = library.FALLBACK(self._fall_back)
         self._context = self._library.core_new(level.encode(), self._callback)
         super().__init__(program, memory)
+        self._forms.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
         self._counters = _Counters(self._slots, self._counts)
         self._addresses = (ctypes.c_void_p * (len(Space) + len(self._regions)))()
@@ -125,8 +127,7 @@ class NativeExecutor(Executor):
         return [encode.LOOP, number, 0, 0, len(params), *params, 0, 0]
 
     def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> list[int]:
-        refs = (*instr.outs, *instr.ins)
-        if instr.op == "nop" or any(count == 0 for ref in refs for count, _ in ref.dims):
+        if instr.op == "nop" or any([not all([count for count, _ in ref.dims]) for ref in (*instr.outs, *instr.ins)]):
             return []
         self._owned[number] = owned
 
@@ -134,7 +135,7 @@ class NativeExecutor(Executor):
             return register_place(register, instr.stream, owned)
 
         moving = instr.op == "multiply_moving"
-        form = encode.form(instr, moving and (number, instr.ins[0]) in self._constant)
+        form = self._form(instr, moving and (number, instr.ins[0]) in self._constant)
         if instr.op == "reg_load" and instr.ins[0].dtype in ("s32", "u32"):
             target = register_place(int(instr.imm[0]), instr.stream, frozenset())
             form = encode.Form(encode.REG_LOAD, (int(instr.imm[1]), int(instr.imm[2]), target))
@@ -145,6 +146,15 @@ class NativeExecutor(Executor):
         self._falls_back = True
         writes_sbuf = any(ref.space is Space.SBUF for ref in instr.outs)
         return [encode.FALLBACK, number, int(writes_sbuf), 0, 0, 0, 0]
+
+    def _form(self, instr: Instr, constant_tile: bool) -> encode.Form | None:
+        """``encode.form``, once for all instructions that differ in addresses alone."""
+        patterns = tuple([(ref.space, ref.dtype, ref.dims, len(ref.coefs)) for ref in (*instr.outs, *instr.ins)])
+        # by their text, zeros of both signs are different constants
+        key = (instr.op, instr.alu, repr(instr.imm), instr.flags, constant_tile, len(instr.outs), patterns)
+        if key not in self._forms:
+            self._forms[key] = encode.form(instr, constant_tile)
+        return self._forms[key]
 
     def _code(self, words: list[int]) -> Step:
         encoded = array("q", words)
