@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from neuronx_cc.ir.errors import RunError
-from neuronx_cc.ir.isa.elements import STORAGE
+from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
 ABI = 2
@@ -65,7 +65,8 @@ def _small_floats(library: ctypes.CDLL) -> None:
         with np.errstate(all="ignore"):
             read = np.arange(256, dtype=np.uint8).view(storage).astype(np.float32)
             codes = [(upper | np.uint32(low)).view(np.float32).astype(storage).view(np.uint8) for low in (0, 1)]
-        library.core_small_float(number, *(table.ctypes.data for table in (read, *codes)))
+        tables: list[Array] = [read, *codes]
+        library.core_small_float(number, *(table.ctypes.data for table in tables))
 
 
 def threads() -> int:
