@@ -91,12 +91,13 @@ def best(run: Callable[[], Any], times: int = 3) -> float:
     return min(spent) * 1e3
 
 
-def main(names: list[str]) -> None:
+def table(found: dict[str, Case], names: list[str]) -> None:
+    """Run the cases whose names contain one of ``names`` (all without names) and print a line for each."""
     print(
         f"{'':28} {'simulated':>10} {'roofline':>9} {'ratio':>6} "
         f"{'compile':>8} {'simulator':>10} {'jaxlib':>8} {'ratio':>6}"
     )
-    for name, case in cases().items():
+    for name, case in found.items():
         if names and not any(wanted in name for wanted in names):
             continue
         jitted = jax.jit(case.function)
@@ -126,4 +127,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    table(cases(), sys.argv[1:])

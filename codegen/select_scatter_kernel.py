@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import Literal
 
 import numpy as np
 
 from neuronx_cc.codegen import elementwise
-from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.elementwise import Emitter
 from neuronx_cc.codegen.map_plan import is_given
@@ -72,6 +73,7 @@ class _Kernel:
         operand, source, self.init = op.operands
         self.x, self.source = context.dense(operand), context.dense(source)
         self.target = context.homes[op.results[0]][0]
+        self.flags = ["lowest"] if op.padding is not None else []
         self.streams = [Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD for value in (operand, source)]
         self.leading, self.axes = _axes(hlo.shape_of(operand).dims, hlo.shape_of(source).dims, op.window.data, self.x)
         room = int(self.builder.sbuf.largest_gap() * 0.9)
@@ -143,17 +145,8 @@ class _Kernel:
         x = self.tiles.tile([axis.inputs(block) for axis, block in pairs], self.x.dtype, lanes)
         source = self.tiles.tile([axis.windows(block) for axis, block in pairs], self.source.dtype, lanes)
         y = self.tiles.tile(list(self.plan.blocks), self.target.dtype, lanes)
-        known = [place.part for strip in strips for place in _all(strip, places)]
-        partial = {
-            x: any(part.x != (0, axis.inputs(block)) for axis, block, part in self._with_axes(known)),
-            source: any(part.windows != (0, axis.windows(block)) for axis, block, part in self._with_axes(known)),
-        }
-        for tile, is_partial in partial.items():
-            if is_partial:  # what does not exist is not selected, but must not be undefined either
-                flat = replace(
-                    tile, dims=(tile.dims[0], Atom(prod(a.size for a in tile.dims[1:]), tile.dims[-1].stride))
-                )
-                self.builder.emit("memset", Stream.VECTOR, [flat], [], imm=[0])
+        self._define(x, self.x, strips, places, [axis.size for axis in self.axes], "x")
+        self._define(source, self.source, strips, places, [axis.out for axis in self.axes], "windows")
         for strip in strips:
             self._load_x(x, strip, places)
             self._load_source(source, strip, places)
@@ -163,7 +156,9 @@ class _Kernel:
         windows = [number for axis in self.axes for number in (axis.window, axis.stride)]
         while windows[-2:] == [1, 1]:
             del windows[-2:]
-        self.builder.emit("select_scatter", Stream.GPSIMD, [y], [x, source, bounds], self.alu, [start, *windows])
+        self.builder.emit(
+            "select_scatter", Stream.GPSIMD, [y], [x, source, bounds], self.alu, [start, *windows], self.flags
+        )
         if constant is None:
             self._combine_start(y)
         for strip in strips:
@@ -171,10 +166,37 @@ class _Kernel:
         for block in (x, source, y):
             self.tiles.give_back(block)
 
-    def _with_axes(self, known: Sequence[Part]) -> list[tuple[Axis, int, Part]]:
-        """Each part (axis after axis, strip after strip) with its axis and block."""
-        pairs = list(zip(self.axes, self.plan.blocks, strict=True))
-        return [(*pairs[number % len(pairs)], part) for number, part in enumerate(known)]
+    def _define(
+        self,
+        tile: Block,
+        view: View,
+        strips: Sequence[Strip],
+        places: Sequence[Place],
+        whole: Sequence[int],
+        what: Literal["x", "windows"],
+    ) -> None:
+        """Give what a lane does not load some value: it is not selected, but must not be undefined either.
+
+        Other elements of the array serve: Vector, which could fill tiles, may not run beside GpSimd (hardware sheet
+        1.7). ``whole``: the array's sizes of the axes.
+        """
+        sizes = [atom.size for atom in tile.dims[1:]]
+        partial = [
+            strip
+            for strip in strips
+            if any(getattr(p.part, what) != (0, size) for p, size in zip(_all(strip, places), sizes, strict=True))
+        ]
+        if not partial:
+            return
+        if any(size > most for size, most in zip(sizes, whole, strict=True)):
+            self.builder.emit("memset", Stream.VECTOR, merge_free([tile]), [], imm=[0])
+            return
+        pitches = [atom.stride for atom in dense(list(whole), view.dtype)]
+        atoms = [Atom(size, pitch) for size, pitch in zip(sizes, pitches, strict=True)]
+        for strip in partial:
+            lanes = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.lane)
+            some = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(strip.count, 0), *atoms))
+            copy(self.builder, lanes, some, Stream.DMA_LOAD)
 
     def _combine_start(self, y: Block) -> None:
         home = self.context.hbm(self.init)

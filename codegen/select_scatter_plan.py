@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
+from neuronx_cc.codegen.window_plan import transfer_ns
 from neuronx_cc.ir.isa.pooling import BOUNDS
 
 CYCLES = 5.0 / 1.4
 """Nanoseconds of the program for each position of each window (instruction table)."""
-BYTES_PER_NS = 272.0
-"""Bandwidth of long runs (hardware sheet 1.8.2)."""
 OVERHEAD = 600.0
 """Nanoseconds of a small transfer that nothing hides."""
 
@@ -143,5 +142,9 @@ def cost(axes: Sequence[Axis], plan: Plan, leading: int, itemsize: int) -> float
     else:
         lanes, tiles = min(128, leading), prod(counts) * -(-leading // 128)
     program = prod(windows) * prod(axis.window for axis in axes) * CYCLES
-    moved = lanes * (prod(inputs) + prod(windows) + prod(plan.blocks)) * itemsize / BYTES_PER_NS
+    sizes, outs = [axis.size for axis in axes], [axis.out for axis in axes]
+    moved = sum(
+        transfer_ns(block, whole, lanes, itemsize)
+        for block, whole in ((inputs, sizes), (windows, outs), (plan.blocks, sizes))
+    )
     return tiles * (max(program, moved) + OVERHEAD)

@@ -133,8 +133,8 @@ def cost(dims: Sequence[Dim], plan: Plan, itemsize: int) -> float:
     tiles *= -(-lanes * plan.groups // 128)
     lanes = min(128, lanes * plan.groups)
     extents = [dim.extent(block) for dim, block in zip(dims, plan.blocks, strict=True)]
-    loads = _transfer(extents, [dim.size for dim in dims], lanes, itemsize)
-    stores = _transfer(plan.blocks, [dim.out for dim in dims], lanes, itemsize)
+    loads = transfer_ns(extents, [dim.size for dim in dims], lanes, itemsize)
+    stores = transfer_ns(plan.blocks, [dim.out for dim in dims], lanes, itemsize)
     vector = 0.0
     for axis, dim in enumerate(dims):
         if dim.window > 1:
@@ -152,10 +152,11 @@ def doubling(window: int, before: int, after: int) -> float:
     return 2.0 * (window.bit_length() - 1) * before + 2.0 * window.bit_count() * after
 
 
-def _transfer(block: Sequence[int], whole: Sequence[int], lanes: int, itemsize: int) -> float:
+def transfer_ns(block: Sequence[int], whole: Sequence[int], lanes: int, itemsize: int) -> float:
+    """Nanoseconds of moving ``block`` elements of each dim for every lane, from or to an array of dims ``whole``."""
     run = itemsize
     for size, full in zip(reversed(block), reversed(whole), strict=True):
-        run *= size
+        run *= min(size, full)
         if size < full:
             break
     count = lanes * prod(block) * itemsize / run

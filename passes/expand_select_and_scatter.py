@@ -9,13 +9,14 @@ over those elements of each position that were selected, the earlier window firs
 from itertools import product
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo import HloModule, PadDim
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo import HloModule, PadDim, SliceDim, WindowDim
+from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace, users
 from neuronx_cc.passes.bodies import apply_body
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.strided import padded, strided_slice
-from neuronx_cc.passes.windows import selection
+from neuronx_cc.passes.values import splat_number
+from neuronx_cc.passes.windows import runs, selection
 
 Tap = tuple[int, ...]
 
@@ -23,8 +24,42 @@ Tap = tuple[int, ...]
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
-            if isinstance(op, hlo.SelectAndScatterOp) and selection(op, module) is None:
+            if not isinstance(op, hlo.SelectAndScatterOp):
+                continue
+            if selection(op, module) is None:
                 replace(op, _Sweep(module, op).result())
+            else:
+                _take_in_pad(op, module)
+
+
+def _take_in_pad(op: hlo.SelectAndScatterOp, module: HloModule) -> None:
+    """``slice(select-and-scatter(pad(x, -inf)))`` as one op on ``x``: what frameworks make of padded pooling."""
+    pad, uses = defining_op(op.operands[0]), users(op.results[0])
+    chosen = selection(op, module)
+    if not isinstance(pad, hlo.PadOp) or len(uses) != 1 or chosen is None or chosen.keeps not in ("GE", "GT"):
+        return
+    cut, edges, dims = uses[0], pad.padding.data, hlo.shape_of(pad.lhs).dims
+    if splat_number(pad.rhs, module) != float("-inf") or not isinstance(cut, hlo.SliceOp):
+        return
+    inside = tuple(SliceDim(edge.low, edge.low + size) for edge, size in zip(edges, dims, strict=True))
+    if cut.slice.data != inside or any(edge.low < 0 or edge.high < 0 or edge.interior for edge in edges):
+        return
+    window = op.window.data
+    if any((dim.pad_low, dim.pad_high) != (0, 0) for dim in window):
+        return
+    padded_window = tuple(
+        WindowDim(dim.size, dim.stride, edge.low, edge.high) for dim, edge in zip(window, edges, strict=True)
+    )
+    if runs(padded_window) != runs(window):
+        return
+    properties = {
+        "window": hlo.WindowAttr(padded_window),
+        "to_apply": op.to_apply,
+        "padding": hlo.StrAttr("lowest"),
+    }
+    operands = (pad.lhs, *op.operands[1:])
+    replace(cut, Build.before(module, op).typed(hlo.SelectAndScatterOp, operands, cut.results[0].type, **properties))
+    erase(op)
 
 
 class _Sweep:

@@ -88,6 +88,9 @@ class SelectAndScatterOp(VariadicOp):
     name = "hlo.select_and_scatter"
     window = prop_def(WindowAttr)
     to_apply = prop_def(StrsAttr)
+    padding = opt_prop_def(StrAttr)
+    """``lowest`` where ``expand_select_and_scatter`` took in a pad with minus infinity: the padding may be selected,
+    and what goes there is dropped. Not part of HLO text."""
 
 
 @irdl_op_definition

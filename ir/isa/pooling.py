@@ -35,6 +35,7 @@ def select_scatter(i: Instr, state: State) -> Kernel:
     is_float = i.ins[0].dtype in FLOATS
     read, read_source = reader(i.ins[0].dtype), reader(i.ins[1].dtype)
     write, start = writer(i.outs[0].dtype, state), i.imm[0]
+    lowest = "lowest" in i.flags
     taps = list(product(*(range(size) for size in sizes)))
 
     def run(y: Array, x: Array, source: Array, bounds: Array) -> None:
@@ -45,9 +46,12 @@ def select_scatter(i: Instr, state: State) -> Kernel:
         for number, tap in enumerate(taps):
             cuts = [slice(t, t + (n - 1) * s + 1, s) for t, n, s in zip(tap, counts, strides, strict=True)]
             value = values[(slice(None), *cuts)]
+            exists = _exists(limits, tap, counts, strides, not lowest)
+            if lowest:
+                value = np.where(_exists(limits, tap, counts, strides, True), value, np.float32(-np.inf))
             with np.errstate(invalid="ignore"):
                 takes = ~keep(best, value) | (place < 0)
-            takes &= _exists(limits, tap, counts, strides)
+            takes &= exists
             np.copyto(best, value, where=takes)
             np.copyto(place, np.int16(number), where=takes)
         total = np.full(y.shape, start, given.dtype)
@@ -70,14 +74,18 @@ def select_scatter(i: Instr, state: State) -> Kernel:
     return run
 
 
-def _exists(limits: Array, tap: tuple[int, ...], counts: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """Which windows have an element at ``tap``: [lanes, windows...] (size 1: for all of a dim)."""
+def _exists(
+    limits: Array, tap: tuple[int, ...], counts: tuple[int, ...], strides: tuple[int, ...], inputs: bool
+) -> Array:
+    """Which windows exist, and with ``inputs`` their elements at ``tap``: [lanes, windows...], 1 for all of a dim."""
     rank = len(counts)
     result = np.ones((len(limits), *(1,) * rank), np.bool_)
     for dim, (t, n, s) in enumerate(zip(tap, counts, strides, strict=True)):
         window = np.arange(n)[None, :]
         low, high, first, last = (limits[:, dim, k, None] for k in range(4))
-        inside = (window >= first) & (window < last) & (window * s + t >= low) & (window * s + t < high)
+        inside = (window >= first) & (window < last)
+        if inputs:
+            inside &= (window * s + t >= low) & (window * s + t < high)
         result = result & inside.reshape(len(limits), *(n if k == dim else 1 for k in range(rank)))
     return result
 

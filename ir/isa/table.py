@@ -305,9 +305,10 @@ _ROWS = (
         pooling.select_scatter,
         "y starts as the constant; each window of x combines its source into y where ``kept op0 next`` selects; "
         "constants (start, size and stride of the window along each dim); bounds (x low, high, window low, high, y "
-        "start).",
+        "start). With ``lowest``, what x lacks is minus infinity, and may be selected.",
         (pooling.KEEPS, pooling.COMBINES),
         imm=(1, 7),
+        flags=frozenset(["lowest"]),
         rule="select_scatter",
     ),
     Row(

@@ -243,18 +243,21 @@ def select_and_scatter(
     """Scatters each source element to the element of its window that ``to_apply[0]`` selects; padding never wins."""
     select, scatter = op.to_apply.data
     window = op.window.data
-    padded = _dilate_and_pad(operand, window, np.zeros((), operand.dtype))
+    lowest = op.padding is not None
+    edge = np.array(-np.inf).astype(operand.dtype) if lowest else np.zeros((), operand.dtype)
+    padded = _dilate_and_pad(operand, window, edge)
     flat = np.arange(operand.size, dtype=np.int64).reshape(operand.shape)
     places = _windows(_dilate_and_pad(flat, window, np.array(-1, np.int64)), window)
     views = _windows(padded, window)
     rank, dims = len(window), source.shape
-    best, where = np.zeros(dims, operand.dtype), np.full(dims, -1, np.int64)
+    best, where, chosen = np.zeros(dims, operand.dtype), np.full(dims, -1, np.int64), np.zeros(dims, np.bool_)
     for tap in np.ndindex(views.shape[rank:]):
         at = (Ellipsis, *tap)
         value, place = views[at], places[at]
         keeps = evaluator.call_on_arrays(select, best, value)[0]
-        takes = (place >= 0) & ((where < 0) | ~keeps)
+        takes = (lowest | (place >= 0)) & (~chosen | ~keeps)
         best, where = np.where(takes, value, best), np.where(takes, place, where)
+        chosen |= takes
     result = np.full(operand.size, initial, operand.dtype)
     for place, value in zip(where.reshape(-1), source.reshape(-1), strict=True):
         if place >= 0:

@@ -138,3 +138,17 @@ def test_pooling_and_its_gradient(random: np.random.Generator) -> None:
         return (largest**2).sum() + (mean**3).sum()
 
     check_function(lambda x: jax.value_and_grad(pooled)(x), random.standard_normal((2, 14, 15, 8)).astype(np.float32))
+
+
+@pytest.mark.parametrize("padding", ["SAME", ((0, 0), (1, 1), (2, 1), (0, 0))], ids=str)
+def test_padding_of_frameworks(padding: Any, random: np.random.Generator) -> None:
+    """JAX pads with minus infinity first; where nothing larger is in a window, the padding takes the source."""
+
+    def pooled(x: Any) -> Any:
+        return lax.reduce_window(x, -np.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
+
+    x = random.permutation(2 * 9 * 12 * 5).astype(np.float32).reshape(2, 9, 12, 5)
+    x[random.random(x.shape) < 0.2] = -np.inf
+    source = random.standard_normal(jax.eval_shape(pooled, x).shape).astype(np.float32)
+    check_function(lambda x, g: jax.vjp(pooled, x)[1](g)[0], x, source)
+    check_function(lambda x, g: jax.vjp(pooled, x)[1](g)[0], np.full_like(x, -np.inf), source)
