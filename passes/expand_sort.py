@@ -170,7 +170,7 @@ def _elements_read(op: hlo.SortOp) -> set[int]:
         return {0}
     users = [use.operation for use in result.uses]
     if all(isinstance(user, hlo.GetTupleElementOp) for user in users):
-        return {user.index.data for user in users if user.results[0].first_use is not None}  # type: ignore[attr-defined]
+        return {user.index.data for user in users if user.results[0].first_use is not None}
     return set(range(len(op.args)))
 
 

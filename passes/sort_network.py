@@ -30,7 +30,7 @@ def by_comparator(b: Build, operands: Sequence[Value], body: hlo.ComputationOp) 
         dims = hlo.shape_of(left[0]).dims
         sides = [left[:-1], right[:-1]]
         less, more = (
-            apply_body(b.anchor, body, [x for pair in zip(*order, strict=True) for x in pair], dims)[0]  # type: ignore[arg-type]
+            apply_body(b.anchor, body, [x for pair in zip(*order, strict=True) for x in pair], dims)[0]
             for order in (sides, sides[::-1])
         )
         earlier = b.compare(left[-1], right[-1], "LT")

@@ -22,8 +22,9 @@ def order(keys: Array) -> Array:
     if len(keys) == 1:
         packed = (keys[0].astype(np.int64) << 32) | np.arange(keys.shape[-1])
         packed.sort(axis=-1)
-        return packed & 0xFFFFFFFF
-    places: Array = np.lexsort(keys[::-1], axis=-1)
+        places: Array = packed & 0xFFFFFFFF
+        return places
+    places = np.lexsort(keys[::-1], axis=-1)
     return places
 
 

@@ -131,7 +131,7 @@ def rng(op: hlo.RngOp, first: Array, second: Array) -> Array:
     """
     dims, dtype, size = op.shape.dims, op.shape.dtype, op.shape.size
     normal = op.distribution.data.endswith("normal")
-    key, counter = np.uint64(instruction_key(op.loc.name)), np.zeros(2, np.uint64)
+    key, counter = np.asarray(instruction_key(op.loc.name), np.uint64), np.zeros(2, np.uint64)
     bits = _philox_bits(key, counter, (size * (2 if normal else 1),), False)[0].astype(np.uint32)
     if normal:
         u, v = _unit(bits[:size]), _unit(bits[size:])
