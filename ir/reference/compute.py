@@ -163,12 +163,13 @@ def _windows(x: Array, window: Sequence[hlo.WindowDim], leading: int = 0) -> Arr
         out.append(max(0, (size - reach) // dim.stride + 1) if size >= reach else 0)
         strides.append(stride * dim.stride)
         taps.append(stride * dim.rhs_dilation)
+    words = x.view(np.uint8) if x.dtype.itemsize == 1 else x  # as_strided does not take 8-bit floats
     return np.lib.stride_tricks.as_strided(
-        x,
+        words,
         (*x.shape[:leading], *out, *(dim.size for dim in window)),
         (*x.strides[:leading], *strides, *taps),
         writeable=False,
-    )
+    ).view(x.dtype)
 
 
 _FOLDS: dict[str, np.ufunc] = {

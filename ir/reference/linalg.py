@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.reference.values import Array, Value, narrow, widen
 
 
@@ -118,11 +120,44 @@ def _substitute(matrix: Array, right: Array, lower: bool, unit_diagonal: bool) -
     return solution
 
 
+def _qr(x: Array) -> Value:
+    """LAPACK's geqrf: the packed factor and the scales of the reflections."""
+    packed, taus = np.linalg.qr(widen(x), mode="raw")
+    return packed.swapaxes(-1, -2).astype(x.dtype), taus.astype(x.dtype)
+
+
+def _householder_product(x: Array, taus: Array) -> Array:
+    """LAPACK's orgqr: the first columns of the product of the reflections."""
+    rows, columns = x.shape[-2:]
+    result = np.broadcast_to(np.eye(rows, columns, dtype=widen(x).dtype), x.shape).copy()
+    for index in reversed(range(taus.shape[-1])):
+        vector = np.where(np.arange(rows) > index, widen(x)[..., index], np.arange(rows) == index)[..., None]
+        shadow = vector.conj().swapaxes(-1, -2) @ result
+        result = result - widen(taus)[..., index, None, None] * vector * shadow
+    return result.astype(x.dtype)
+
+
+CUSTOM: dict[str, Callable[..., Value]] = {"Qr": _qr, "ProductOfElementaryHouseholderReflectors": _householder_product}
+"""Custom-call target -> ``fn(*arrays)``."""
+
+
+def custom_call(op: hlo.CustomCallOp, *values: Value) -> Value:
+    """Markers are the identity; CompileError EVRF001 for a target without semantics here."""
+    target = op.target.data
+    if target in CUSTOM:
+        return CUSTOM[target](*values)
+    known = CUSTOM_CALLS.get(target)
+    if known is None or known.status != "folded" or not values:
+        raise CompileError("EVRF001", f"custom call {target} has no reference semantics", "run without --check", op.loc)
+    return values if isinstance(op.results[0].type, hlo.TupleType) else values[0]
+
+
 LINALG: dict[str, Callable[..., Value]] = {
     "batch-norm-grad": batch_norm_grad,
     "batch-norm-inference": batch_norm_inference,
     "batch-norm-training": batch_norm_training,
     "cholesky": cholesky,
+    "custom-call": custom_call,
     "fft": fft,
     "triangular-solve": triangular_solve,
 }
