@@ -59,6 +59,13 @@ def cases() -> dict[str, Case]:
     found["take_along_axis 512x1000"] = Case(
         lambda x, i: jnp.take_along_axis(x, i, 1, mode="clip"), [x, along], 2 * x.nbytes + along.nbytes
     )
+    column = below(1000, 1000)
+    found["columns 1000 of 512x1000"] = Case(
+        lambda x, i: jnp.take(x, i, axis=1, mode="clip"), [x, column], 2 * x.nbytes + column.nbytes
+    )
+    found["add to columns"] = Case(
+        lambda x, i, u: x.at[:, i].add(u, mode="drop"), [x, column, x + 1], 3 * x.nbytes + column.nbytes
+    )
     million = 1 << 20
     flat, where = floats(million), below(million, million)
     found["scalars 1M of 1M"] = Case(

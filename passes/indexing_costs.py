@@ -44,3 +44,8 @@ def groups(count: int, table_rows: int, row_bytes: int, entries: int, scatter: b
     traffic = count * shared * table_rows * row_bytes * (2 if scatter else 1)
     walked = passes * chunks(table_rows, row_bytes) * entries / shared
     return _GROUPS_START + traffic / _BYTES + walked * each + count * entries * row_bytes / _BYTES
+
+
+def turned(nbytes: int) -> float:
+    """An array read, its dims brought into another order, and written."""
+    return 2000.0 + 3 * nbytes / _BYTES

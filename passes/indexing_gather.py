@@ -107,6 +107,10 @@ def _grouped(windows: Windows, tables: list[int], width: int) -> bool:
     runs = prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
     contiguous = row * (windows.sizes[windows.spread[-1]] if windows.spread else 1)
     by_rows = costs.rows(windows.count, contiguous, runs)
+    if windows.between:
+        total = contiguous * prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
+        moved = width * prod(windows.dims) + total * windows.count
+        by_rows = min(by_rows, costs.turned(moved) + costs.rows(windows.count, total))
     return costs.groups(count, height, row, lists, shared=costs.GROUPS if count == 1 else 1) < by_rows
 
 

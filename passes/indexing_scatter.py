@@ -57,6 +57,7 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
         windows,
         valid,
         labels,
+        list(dims.scatter_dims_to_operand_dims),
         op.unique_indices.data or windows.count == 1,
         b.module.computation(op.to_apply.data[0]),
     )

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.ir import hlo
@@ -54,8 +54,26 @@ class Scatter:
     """Over the batch dims: which windows fit. None when all do."""
     labels: list[Label]
     """Of the updates' dims."""
+    indexed: list[int]
+    """Operand dims that the index vectors speak of."""
     unique: bool
     body: hlo.ComputationOp
+
+    def turned(self) -> tuple[Scatter, list[int]]:
+        """The same with the dims between reached ones behind them, and the order of the operand's dims in it."""
+        w = self.windows
+        order = [*w.reached, *w.between, *w.behind]
+        place = {dim: at for at, dim in enumerate(order)}
+        windows = Windows(
+            tuple(w.dims[dim] for dim in order),
+            tuple(w.sizes[dim] for dim in order),
+            {place[dim]: start for dim, start in w.starts.items()},
+            {place[dim]: axis for dim, axis in w.paired.items()},
+            w.batch,
+        )
+        labels = [(kind, place[at] if kind == "window" else at) for kind, at in self.labels]
+        indexed = [place[dim] for dim in self.indexed]
+        return replace(self, windows=windows, labels=labels, indexed=indexed), order
 
 
 def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
@@ -70,8 +88,19 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     size = itemsize(hlo.shape_of(operands[0]).dtype)
     row = size * prod(w.dims[dim] for dim in w.behind)
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
-    by_rows = costs.rows(count, row) * (1 if s.unique and kind == "assign" else 2 if s.unique else 4)
+    ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4
+    by_rows = costs.rows(count, row) * ways
     by_groups = _groups_ns(s, kind, row) if kind and row <= costs.ROW_BYTES else float("inf")
+    if w.between:
+        whole = prod(w.sizes[dim] for dim in w.between)
+        back_and_forth = sum(2 * hlo.shape_of(x).nbytes for x in operands) + sum(
+            hlo.shape_of(x).nbytes for x in updates
+        )
+        if costs.turned(back_and_forth) + costs.rows(count // whole, row * whole) * ways < min(by_rows, by_groups):
+            turned, order = s.turned()
+            results = scattered(turned, kind, [s.b.transpose(operand, order) for operand in operands], updates)
+            back = [order.index(dim) for dim in range(len(order))]
+            return [s.b.transpose(result, back) for result in results]
     if w.count * LOOP_NS < min(by_rows, by_groups):
         return _one_by_one(s, kind, operands, updates)
     if by_groups < by_rows:
@@ -211,7 +240,7 @@ def _numbers(s: Scatter, inside: Sequence[int], spread: Sequence[int]) -> tuple[
     numbers = row_numbers(b, w, weights(w.dims, inside), spread)
     labels: list[Label] = [("batch", axis) for axis in range(len(w.batch))]
     labels += [("window", dim) for dim in spread]
-    alone = len(inside) == 1 and list(inside) == list(s.op.dims.data.scatter_dims_to_operand_dims)
+    alone = len(inside) == 1 and list(inside) == s.indexed
     if s.valid is None or (alone and not spread):  # a number outside is skipped as it is
         return numbers, labels
     dims = hlo.shape_of(numbers).dims

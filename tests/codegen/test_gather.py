@@ -12,7 +12,7 @@ from indexing_cases import windows
 from jax import lax
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_dimension_numbers(seed: int) -> None:
     case = windows(np.random.default_rng(seed))
     numbers = case.gather_numbers()

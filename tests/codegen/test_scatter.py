@@ -17,7 +17,7 @@ KINDS = [lax.scatter, lax.scatter_add, lax.scatter_mul, lax.scatter_min, lax.sca
 METHODS = ["set", "add", "multiply", "min", "max"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_dimension_numbers(seed: int) -> None:
     random = np.random.default_rng(seed)
     case = windows(random)
