@@ -16,21 +16,14 @@ from collections.abc import Sequence, Set
 from typing import Protocol
 
 from neuronx_cc.codegen import counters
-from neuronx_cc.codegen.builder import Affine, emit_over
+from neuronx_cc.codegen.builder import Affine
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import base
-from neuronx_cc.codegen.map_plan import resident_layout
-from neuronx_cc.codegen.movement_kernel import fill, put
-from neuronx_cc.codegen.residence import stays_on_chip
-from neuronx_cc.codegen.transfer import blocks_of
-from neuronx_cc.codegen.views import View, linear
+from neuronx_cc.codegen.movement_kernel import put
+from neuronx_cc.codegen.residence import assign, given_homes, make_identities, state_home
+from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import DECIDER, Branch, Stream, While
+from neuronx_cc.ir.isa.program import DECIDER, Branch, While
 from neuronx_cc.passes.trip_count import Count, count
-
-
-RESIDENT_STATE_BYTES = 8192
-"""Bytes a partition of the largest element of a loop's state that stays on chip."""
 
 
 class Lowered(Protocol):
@@ -67,11 +60,13 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
         if index in inner.dropped:
             homes.append([])
         elif index in inner.carried and trips != 0:
-            homes.append([_home(context, op, index, after.get(index, []), initial, step)])
+            homes.append([state_home(context, op, index, after.get(index, []), initial, step)])
         else:
-            homes.append(list(context.views(value)))
+            homes.append(given_homes(context, op, index, value, trips))
             for element in after.get(index, ()):
                 context.note_use(value, context.last_use(element))
+    if trips != 0:
+        make_identities(context, body)
     if trips is None:
         _decide(context, condition, homes, register, f"{name}.condition", form)
     if trips != 0:
@@ -98,71 +93,6 @@ def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
     assert isinstance(value, hlo.OpResult)
     assert isinstance(value.op, hlo.TupleOp), "flatten_control left another form"
     return list(value.op.operands)
-
-
-def _home(
-    context: Context,
-    op: hlo.WhileOp,
-    index: int,
-    after: Sequence[hlo.SSAValue],
-    initial: Sequence[hlo.SSAValue],
-    step: int,
-) -> View:
-    """The buffer of element ``index`` of the state, holding its initial value: on chip where that is of use."""
-    value = initial[index]
-    shape = hlo.shape_of(value)
-    owner = after[0] if after else op.result
-    dead = context.last_use(value) <= step and list(initial).count(value) == 1
-    wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
-    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if stays_on_chip(context.module, op, index) else None
-    lent = context.carried.get(value)
-    for element in after:
-        context.note_use(owner, context.last_use(element))
-    if dead and lent is not None and (wanted is None or lent.in_sbuf) and not (lent.in_sbuf and layout is None):
-        return lent
-    alloc = context.new_resident(owner, layout[0]) if layout is not None and shape.size else None
-    if alloc is not None and layout is not None:
-        home = layout[1](alloc)
-        _assign(context, home, value)
-        return home
-    if dead and wanted is None and value not in context.outputs:
-        for view in context.homes.get(value, ()):
-            if context.may_overwrite(value, view) and base(value) is value and _is_dense(view, shape):
-                context.adopt(owner, value)
-                return view
-    if wanted is None or not _is_dense(wanted, shape):
-        wanted = context.own_hbm(owner, shape)
-    _assign(context, wanted, value)
-    return wanted
-
-
-def _is_dense(view: View, shape: hlo.Shape) -> bool:
-    return not view.in_sbuf and view == linear(view.alloc, view.offset, shape.dtype, shape.dims)
-
-
-def _assign(context: Context, target: View, value: hlo.SSAValue) -> None:
-    """Copy ``value`` to a dense HBM view, or to one on chip: there by an engine where lanes agree."""
-    shape = hlo.shape_of(value)
-    if shape.size == 0:
-        return
-    number = context.splat(value)
-    if number is not None and not target.in_sbuf:
-        while isinstance(value, hlo.OpResult) and not isinstance(value.op, hlo.ConstantOp):
-            value = value.op.operands[0]
-        fill(context, target, value)
-        return
-    if number is not None:
-        found = blocks_of([target], shape.dims)
-        assert found is not None, "one view aligns with itself"
-        engine = Stream.VECTOR if shape.dtype in hlo.FLOATS else Stream.GPSIMD
-        emit_over(context.builder, "memset", engine, found, [], imm=[number])
-        return
-    for view in context.views(value):
-        blocks = blocks_of([target, view], shape.dims) if target.in_sbuf and view.in_sbuf else None
-        if blocks is not None and blocks[0].partition == blocks[1].partition:
-            emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
-            return
-    put(context, target, value)
 
 
 def _bind(context: Context, computation: hlo.ComputationOp, homes: Sequence[Sequence[View]]) -> None:
@@ -266,7 +196,7 @@ def _write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) ->
     for place, (value, home) in enumerate(pending):
         if place in aside:
             context.homes[value] = [aside[place]]
-        _assign(context, home, value)
+        assign(context, home, value)
 
 
 def lower_conditional(context: Context, op: hlo.ConditionalOp, name: str, form: Former) -> None:
@@ -311,4 +241,4 @@ def _case(
         context.builder.at(f"{name}/results", hlo.loc_of(branch.root))
         for index, target in targets.items():
             if not any(view == target for view in context.homes.get(results[index], ())):
-                _assign(context, target, results[index])
+                assign(context, target, results[index])

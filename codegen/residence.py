@@ -1,9 +1,125 @@
-"""Which elements of a loop's state are worth a place on chip: those that only on-chip instructions read."""
+"""Where the state of a loop lies: which elements are worth a place on chip, and their buffers.
+
+An element stays on chip when it is small and only on-chip instructions read it. What the loop only reads, and is small,
+gets a copy there for all iterations.
+"""
 
 from __future__ import annotations
 
-from neuronx_cc.codegen.graph import ELEMENTWISE, is_view
+from collections.abc import Sequence
+
+from neuronx_cc.codegen.builder import emit_over
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES
+from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
+from neuronx_cc.codegen.map_plan import resident_layout
+from neuronx_cc.codegen.movement_kernel import fill, put
+from neuronx_cc.codegen.transfer import blocks_of
+from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.passes.calls import called_names
+
+RESIDENT_STATE_BYTES = 8192
+"""Bytes a partition of the largest element of a loop's state that stays on chip."""
+RESIDENT_GIVEN_BYTES = 2048
+"""The same for what a loop only reads: a copy that saves loading it in each iteration."""
+
+
+def state_home(
+    context: Context,
+    op: hlo.WhileOp,
+    index: int,
+    after: Sequence[hlo.SSAValue],
+    initial: Sequence[hlo.SSAValue],
+    step: int,
+) -> View:
+    """The buffer of element ``index`` of the state, holding its initial value: on chip where that is of use."""
+    value = initial[index]
+    shape = hlo.shape_of(value)
+    owner = after[0] if after else op.result
+    dead = context.last_use(value) <= step and list(initial).count(value) == 1
+    wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
+    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if stays_on_chip(context.module, op, index) else None
+    lent = context.carried.get(value)
+    for element in after:
+        context.note_use(owner, context.last_use(element))
+    if dead and lent is not None and (wanted is None or lent.in_sbuf) and not (lent.in_sbuf and layout is None):
+        return lent
+    alloc = context.new_resident(owner, layout[0]) if layout is not None and shape.size else None
+    if alloc is not None and layout is not None:
+        home = layout[1](alloc)
+        assign(context, home, value)
+        return home
+    if dead and wanted is None and value not in context.outputs:
+        for view in context.homes.get(value, ()):
+            if context.may_overwrite(value, view) and base(value) is value and _is_dense(view, shape):
+                context.adopt(owner, value)
+                return view
+    if wanted is None or not _is_dense(wanted, shape):
+        wanted = context.own_hbm(owner, shape)
+    assign(context, wanted, value)
+    return wanted
+
+
+def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAValue, trips: int | None) -> list[View]:
+    """Homes of an element that the loop does not change; small ones also get one on chip, for all iterations."""
+    views = list(context.views(value))
+    shape = hlo.shape_of(value)
+    layout = resident_layout(shape, RESIDENT_GIVEN_BYTES)
+    if trips == 0 or layout is None or not shape.size or any(view.in_sbuf for view in views):
+        return views
+    alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context.module, op, index) else None
+    if alloc is None:
+        return views
+    home = layout[1](alloc)
+    assign(context, home, value)
+    return [home, *views]
+
+
+def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
+    """Make ahead of a loop what the transposes of its contractions need, instead of in each iteration."""
+    for op in computation.block.ops:
+        if isinstance(op, hlo.DotOp):
+            for operand in (op.lhs, op.rhs):
+                dtypes = {hlo.shape_of(operand).dtype}
+                if isinstance(operand, hlo.OpResult) and is_load_cast(operand.op):
+                    dtypes.add(hlo.shape_of(operand.op.operands[0]).dtype)
+                for dtype in sorted(dtypes & PE_DTYPES):
+                    fast = context.fast_relayout and hlo.itemsize(dtype) < 4
+                    context.identity(dtype if fast else HALVES[hlo.itemsize(dtype)][1])
+        elif isinstance(op, hlo.WhileOp | hlo.ConditionalOp):
+            for name in called_names(op):
+                make_identities(context, context.module.computation(name))
+
+
+def _is_dense(view: View, shape: hlo.Shape) -> bool:
+    return not view.in_sbuf and view == linear(view.alloc, view.offset, shape.dtype, shape.dims)
+
+
+def assign(context: Context, target: View, value: hlo.SSAValue) -> None:
+    """Copy ``value`` to a dense HBM view, or to one on chip: there by an engine where lanes agree."""
+    shape = hlo.shape_of(value)
+    if shape.size == 0:
+        return
+    number = context.splat(value)
+    if number is not None and not target.in_sbuf:
+        while isinstance(value, hlo.OpResult) and not isinstance(value.op, hlo.ConstantOp):
+            value = value.op.operands[0]
+        fill(context, target, value)
+        return
+    if number is not None:
+        found = blocks_of([target], shape.dims)
+        assert found is not None, "one view aligns with itself"
+        engine = Stream.VECTOR if shape.dtype in hlo.FLOATS else Stream.GPSIMD
+        emit_over(context.builder, "memset", engine, found, [], imm=[number])
+        return
+    for view in context.views(value):
+        blocks = blocks_of([target, view], shape.dims) if target.in_sbuf and view.in_sbuf else None
+        if blocks is not None and blocks[0].partition == blocks[1].partition:
+            emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
+            return
+    put(context, target, value)
 
 
 def stays_on_chip(module: hlo.HloModule, op: hlo.WhileOp, index: int) -> bool:

@@ -24,13 +24,22 @@ end
 000003 vector      tensor_scalar multiply add  sbuf.f32[0:1]@0 <- psum.f32[0:1]@0, #2, #-0.5  ; %add.2
 000004 gpsimd      memset  hbm.f32[]@0 <- #inf  ; %add.2
 000005 gpsimd      iota  sbuf.s32[0:128, 8:4]@0
-000006 sync        nop"""
+000006 sync        nop
+while r5 != 0
+  000007 sync        nop
+  while r6 = 0..9
+    branch r7 of 2
+    else
+      000008 sync        nop
+    end
+  end
+end"""
 
 
 def test_a_listing_reads_back_and_prints_the_same():
     program = assemble(LISTING)
     assert "\n".join(disassemble(program)) == LISTING
-    assert len(program.records) == 11
+    assert len(program.records) == 20
     multiply = program.records[4]
     assert multiply.flags == {"accumulate", "tf32"}
     assert multiply.waits == (Wait(Stream.DMA_LOAD, 1, ((0, 2),)),)
@@ -60,7 +69,15 @@ def test_names_cannot_steer_a_terminal():
 
 @pytest.mark.parametrize(
     "line",
-    ["000000 nowhere nop", "sync", "vector memset  sbuf.f32[0:1@0", "vector nop  wait sync>1", "loop r1 = 1..2"],
+    [
+        "000000 nowhere nop",
+        "sync",
+        "vector memset  sbuf.f32[0:1@0",
+        "vector nop  wait sync>1",
+        "loop r1 = 1..2",
+        "while r1",
+        "branch r1 of x",
+    ],
 )
 def test_what_cannot_be_read_is_named(line):
     with pytest.raises(ValueError, match="line 2"):

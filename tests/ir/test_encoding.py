@@ -9,8 +9,8 @@ from neuronx_cc.ir.errors import CompileError, RunError
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.decoding import decode
 from neuronx_cc.ir.isa.encoding import encode
-from neuronx_cc.ir.isa.format import LOOP, Encoded, StreamTables
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Record, Ref, Space, Stream, Wait
+from neuronx_cc.ir.isa.format import ELSE, LOOP, WHILE, Encoded, StreamTables
+from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Record, Ref, Space, Stream, Wait, While
 
 HBM = 1 << 20
 
@@ -109,6 +109,16 @@ def test_limits(instr, text):
         ([Loop(2, 0), End()], "empty"),
         ([Loop(2, 0, (), frozenset({Stream.SYNC})), Instr("nop", Stream.SCALAR), End()], "does not name scalar"),
         ([Loop(0, 0), Instr("nop", Stream.SCALAR), End()], "trip count"),
+        ([While(0, 2), End()], "without instructions"),
+        ([Loop(2, 0), While(1, 2), Instr("nop", Stream.SYNC), End(), End()], "inside a counted loop"),
+        ([Instr("nop", Stream.SYNC), Branch(0, 2), End()], "has 1 cases, not 2"),
+        ([Instr("nop", Stream.SYNC), Branch(0, 1), Else(), End()], "has 2 cases, not 1"),
+        ([Instr("nop", Stream.SYNC), While(0, 2), Else(), End()], "no branch is open"),
+        ([Else()], "no branch is open"),
+        ([Instr("nop", Stream.SYNC), While(0, 2)], "no end"),
+        ([Instr("nop", Stream.SYNC), While(64, 2), End()], "register 64"),
+        ([Instr("nop", Stream.SYNC), While(0, -1), End()], "a count of -1"),
+        ([Instr("nop", Stream.SYNC), Branch(0, 0), End()], "a count of 0"),
     ],
 )
 def test_malformed_loops(records, text):
@@ -207,3 +217,113 @@ def test_registers_end_with_their_loop():
     assert encode(records).streams[Stream.VECTOR].records["kind"][0] == LOOP
     with pytest.raises(RunError, match="nothing sets"):
         decode(encode(records), 1, 0)
+
+
+def regions() -> list[Record]:
+    """All kinds of regions; records 1 to 9 stand in both streams."""
+    decide = Instr("reg_load", Stream.SYNC, (), (Ref(Space.HBM, "pred", 0, ((1, 1),)),), imm=(6, 0, 1))
+    return [
+        decide,
+        While(6),
+        Branch(6, 2),
+        use(0),
+        Else(),
+        End(),
+        While(7, 9),
+        Instr("memset", Stream.VECTOR, (sbuf(0, 1, coefs=((7, 64),)),), imm=(0.0,)),
+        End(),
+        decide,
+        End(),
+    ]
+
+
+def test_regions_stand_in_all_streams():
+    records = [load(5, 0, 0), *regions()]
+    encoded = encode(records)
+    assert [len(part.records) for part in encoded.streams.values()] == [10, 9]
+    assert decode(encoded, 1, HBM) == records
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (spoil(Stream.SYNC, "records", "kind", ELSE, 1), "two records"),
+        (spoil(Stream.SYNC, "records", "register", 9, 1), "disagree"),
+        (spoil(Stream.SYNC, "records", "count", 9, 1), "disagree"),
+    ],
+)
+def test_streams_agree_about_regions(change, text):
+    encoded = encode([load(5, 0, 0), *regions()])
+    change(encoded)
+    with pytest.raises(RunError, match=text):
+        decode(encoded, 1, HBM)
+
+
+def in_both(field, value, row):
+    """Spoil the same record in both streams: ``row`` counts the records of regions."""
+
+    def apply(encoded: Encoded) -> None:
+        for part in encoded.streams.values():
+            rows = np.flatnonzero(part.records["kind"] != 0)
+            part.records[field][rows[row]] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (in_both("kind", ELSE, 0), "not open"),
+        (in_both("kind", WHILE, 1), "begins a case of no branch"),
+        (in_both("kind", LOOP, 0), "without iterations"),
+        (in_both("count", 0, 1), "without cases"),
+        (in_both("count", 3, 1), "lacks 1 cases"),
+        (in_both("count", 1, 1), "one too many"),
+        (in_both("register", 200, 0), "unknown register"),
+        (in_both("register", 8, 0), "register 8, which nothing sets"),
+        (in_both("count", 1 << 31, 4), "leaves SBUF"),
+        (in_both("register", 6, 4), "register 7, which nothing sets"),
+    ],
+)
+def test_decoding_believes_nothing_about_regions(change, text):
+    encoded = encode([load(5, 0, 0), *regions()])
+    change(encoded)
+    with pytest.raises(RunError, match=text) as info:
+        decode(encoded, 1, HBM)
+    assert info.value.code == "EBIR902"
+
+
+def test_a_region_missing_in_a_stream():
+    encoded = encode([load(5, 0, 0), *regions()])
+    part = encoded.streams[Stream.SYNC]
+    kept = np.ones(len(part.records), bool)
+    kept[np.flatnonzero(part.records["index"] == 7)] = False
+    encoded.streams[Stream.SYNC] = StreamTables(part.records[kept], part.operands, part.waits)
+    with pytest.raises(RunError, match="missing in a stream"):
+        decode(encoded, 1, HBM)
+
+
+def test_a_branch_on_what_may_be_no_case():
+    records = [load(5, 0, 0), *regions()]
+    records[1] = Instr("reg_load", Stream.SYNC, (), records[1].ins, imm=(6, 0, 2))
+    with pytest.raises(RunError, match="a branch of 2 cases on a register that holds 0 to 2"):
+        decode(encode(records), 1, HBM)
+
+
+def test_registers_that_a_region_may_not_have_set():
+    for start in (While(5, 2), While(6)):
+        region = [load(7, 0, 3), start, load(8, 0, 3), End()]
+        decide = Instr("reg_load", Stream.SYNC, (), (Ref(Space.HBM, "pred", 0, ((1, 1),)),), imm=(6, 0, 1))
+        after = Instr("memset", Stream.VECTOR, (sbuf(0, 1, coefs=((8, 4),)),), imm=(0.0,))
+        if start.count:
+            decode(encode([decide, *region, after]), 1, HBM)
+            continue
+        with pytest.raises(RunError, match="register 8, which nothing sets"):
+            decode(encode([decide, *region, after]), 1, HBM)
+
+
+def test_a_counted_region_keeps_its_register():
+    with pytest.raises(RunError, match="counts in register 5"):
+        decode(encode([load(1, 0, 0), While(5, 2), While(5, 2), End(), End()]), 1, HBM)
+    with pytest.raises(RunError, match="enclosing loop"):
+        decode(encode([While(5, 2), Loop(3, 5), load(1, 0, 0), End(), End()]), 1, HBM)

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Record, Ref, Space, Stream, Wait
+from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Record, Ref, Space, Stream, Wait, While
 
 
 def refs():
@@ -36,15 +36,31 @@ def instructions():
     )
 
 
+DECISION = Ref(Space.HBM, "s32", 0, ((1, 4),))
+
+
 @st.composite
-def programs(draw, depth=0):
+def programs(draw, depth=0, in_loop=False):
     records: list[Record] = []
-    for item in draw(st.lists(st.one_of(instructions(), st.none()), max_size=6)):
-        if item is not None:
+    kinds = [st.none()] if in_loop else [st.none(), st.sampled_from(["counted", "while", "branch"])]
+    for item in draw(st.lists(st.one_of(instructions(), *kinds), max_size=6)):
+        if isinstance(item, Instr):
             records.append(item)
-        elif depth < 3:
-            body = draw(programs(depth + 1))
+        elif item is None and depth < 3:
+            body = draw(programs(depth + 1, True))
             streams = frozenset(record.stream for record in body if isinstance(record, Instr))
             if streams:
                 records += [Loop(draw(st.integers(1, 99)), depth, ((10 + depth, 3),), streams), *body, End()]
+        elif depth < 3:
+            bodies = [draw(programs(depth + 1)) for _ in range(draw(st.integers(1, 3)))]
+            load = Instr("reg_load", Stream.SYNC, (), (DECISION,), imm=(30 + depth, 0, len(bodies) - 1))
+            start = {
+                "counted": While(40 + depth, len(bodies)),
+                "while": While(30 + depth),
+                "branch": Branch(30 + depth, len(bodies)),
+            }[item]
+            records += [load, start, *bodies[0]]
+            for body in bodies[1:]:
+                records += [Else(), *body] if item == "branch" else body
+            records.append(End())
     return records
