@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronx_cc.codegen import transpose_kernel
+from neuronx_cc.codegen import interleave_kernel, transpose_kernel
 from neuronx_cc.codegen.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -48,6 +48,9 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
     large = prod(source.shape) >= transpose_kernel.LEAST_ELEMENTS and len(blocks[0].dims) > 1
     if lanes_adjacent and large and not force:
         return False
+    if not target.in_sbuf and not source.in_sbuf and interleave_kernel.applies(*blocks):
+        interleave_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
+        return True
     if not target.in_sbuf and not source.in_sbuf and transpose_kernel.applies(*blocks):
         transpose_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
         return True
