@@ -19,8 +19,8 @@ from neuronx_cc.codegen import conv_gradient_kernel
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
-from neuronx_cc.codegen.conv_plan import MAX_UNROLLED, Outputs, atom_of
-from neuronx_cc.codegen.conv_stage import PackAt, RowsAt
+from neuronx_cc.codegen.conv_plan import MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
+from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, rows_suit_lanes
 from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.tiles import dense
@@ -246,6 +246,10 @@ class _Convolution(ConvWeights):
         everything = Block(self.out.alloc, self.out.dtype, offset, (*atoms, Atom(outs.size, feature.stride)))
         for phases, goal, counts in self._phases(at, everything, 0):
             taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
+            nbytes = outs.size * itemsize(self.out.dtype)
+            if len(counts) > 1 and rows_suit_lanes(counts[-2], counts[-1], nbytes):
+                self._row_tiles(pack, outs, x, kernel, taps, goal, counts)
+                continue
             for row_at, sizes in self._position_tiles(counts, TILE_ROWS, []):
                 result = self.tile("result", self.op.shape.dtype, [outs.size], prod(sizes), 3)
                 if any(tap.count == 0 for tap in taps):
@@ -261,6 +265,40 @@ class _Convolution(ConvWeights):
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(axis, row, size)
                 self._store_positions(piece, result, 0)
+
+    def _row_tiles(
+        self,
+        pack: PackAt,
+        outs: OutputsAt,
+        x: Block,
+        kernel: Block | None,
+        taps: Sequence[Taps],
+        goal: Block,
+        counts: list[int],
+    ) -> None:
+        """Rows of positions on the partitions, column by column, so that a row is stored as one run."""
+        width = max(1, ROW_BYTES // (outs.size * itemsize(self.out.dtype)))
+        width = -(-counts[-1] // -(-counts[-1] // width))
+        height = -(-counts[-2] // -(-counts[-2] // TILE_ROWS))
+        for at, sizes in self._tile_loops(counts, [*(1 for _ in counts[:-2]), height, width], [], []):
+            result = self.tile("result", self.op.shape.dtype, [sizes[-1], outs.size], sizes[-2], 3)
+            if any(tap.count == 0 for tap in taps):
+                self._fill_zeros(result)
+            else:
+                for column in self.builder.each(sizes[-1]):
+                    for start, tiles, columns in self.builder.tiles(outs.size, TILE_COLUMNS):
+                        for index in self.builder.each(tiles):
+                            first = index * columns + start
+                            bank = self._bank(sizes[-2], columns)
+                            place, features = [*at[:-1], at[-1] + column], (first, columns, 1)
+                            self._sum(pack, outs, bank, x, kernel, taps, place, [*sizes[:-1], 1], features)
+                            self.emitter.copy(result.index(1, column).index(1, first, columns), bank)
+            piece = goal
+            for axis, (row, size) in enumerate(zip(at, sizes, strict=True)):
+                piece = piece.index(axis, row, size)
+            for _ in sizes[:-2]:
+                piece = piece.index(0, Affine())
+            copy(self.builder, piece, result, Stream.DMA_STORE)
 
     def _store_positions(self, target: Block, result: Block, first: int) -> None:
         """DMA [positions, features] to [batch, spatial..., features]; one DMA for each run of even pitch."""

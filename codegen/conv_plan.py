@@ -28,6 +28,8 @@ WEIGHT_SHARE = 0.55
 """Part of the free SBUF that the kernel may fill."""
 NATURAL_BYTES = 16384
 """Bytes a partition of a kernel that are loaded at once to be transposed."""
+ROW_BYTES = 8192
+"""Bytes a partition of a row of positions that are moved at once."""
 RAW_BYTES = 16384
 """Bytes a partition of input that is loaded before it is put between its padding."""
 
@@ -257,7 +259,7 @@ class ConvPlan:
             per_output = 0
         elif self.positions_on_lanes:
             per_output = 0
-            room -= 3 * self.block_outputs * out_size
+            room -= 3 * max(ROW_BYTES, self.block_outputs * out_size)
         else:
             per_output = self.result_buffers * -(-self.block_outputs // TILE_ROWS) * out_size
         self.input_buffers = 2
@@ -306,7 +308,7 @@ class ConvPlan:
 
     def _input_staging(self) -> int:
         if self.turns_input:
-            return 2 * self.pack * self.inputs * (itemsize(self.pe_dtype) + 4)
+            return 2 * max(ROW_BYTES, self.pack * self.inputs * itemsize(self.pe_dtype)) * 3
         return 2 * RAW_BYTES
 
     # ---- tiles ------------------------------------------------------------------------------------------------

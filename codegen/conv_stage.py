@@ -8,7 +8,7 @@ from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.conv_axis import Piece
-from neuronx_cc.codegen.conv_plan import RAW_BYTES, ConvPlan, Segment, atom_of
+from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
@@ -16,6 +16,14 @@ from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, coalesce
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
+
+LONG_RUN = 2048
+"""Bytes of a position's features from which a DMA of single positions is as quick as one of rows."""
+
+
+def rows_suit_lanes(height: int, width: int, nbytes: int) -> bool:
+    """Whether to move whole rows of positions of ``nbytes`` each: enough of them, and positions are short runs."""
+    return nbytes < LONG_RUN and height >= 7 and width > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +198,10 @@ class ConvStaging(ConvPlan):
             source = replace(source, dims=(*source.dims[:2], Atom(1, 0), source.dims[2]))
             target = replace(target, dims=(*target.dims[:2], Atom(1, 0), target.dims[2]))
         height, width = source.dims[2].size, source.dims[3].size
+        features = pack.groups * self.inputs
+        if self.batch_groups == 1 and rows_suit_lanes(height, width, features * itemsize(source.dtype)):
+            self._turn_rows_of(pack, source, target)
+            return
         columns = -(-width // -(-width // TILE_ROWS))
         rows = max(1, TILE_ROWS // columns) if columns == width else 1
         for start, tiles, wide in self.builder.tiles(width, columns):
@@ -199,6 +211,38 @@ class ConvStaging(ConvPlan):
                     for row_tile in self.builder.each(row_tiles):
                         row = row_tile * high + row_start
                         self._turn_tile(pack, part.index(2, row, high), goal.index(2, row, high))
+
+    def _turn_rows_of(self, pack: PackAt, source: Block, target: Block) -> None:
+        """Load whole rows of positions, each onto one partition, and transpose them column by column."""
+        height, width = source.dims[2].size, source.dims[3].size
+        features, feature = pack.groups * self.inputs, atom_of(self.x, 1)
+        offset = source.offset + pack.group * (self.inputs * feature.stride)
+        most = max(1, ROW_BYTES // (features * itemsize(self.pe_dtype)))
+        for start, tiles, high in self.builder.tiles(height, -(-height // -(-height // TILE_ROWS))):
+            for tile in self.builder.each(tiles):
+                row = tile * high + start
+                for first, groups, wide in self.builder.tiles(width, -(-width // -(-width // most))):
+                    for group in self.builder.each(groups):
+                        column = group * wide + first
+                        natural = self.tile("positions", self.pe_dtype, [wide, features], high, 2)
+                        dims = (replace(source.dims[2], size=high), replace(source.dims[3], size=wide))
+                        dims = (*dims, Atom(features, feature.stride))
+                        at = offset + row * source.dims[2].stride + column * source.dims[3].stride
+                        copy(self.builder, natural, Block(source.alloc, source.dtype, at, dims), self._stream)
+                        goal = target.index(2, row, high).index(3, column, wide)
+                        for plane, part, shift in self.carriers(natural):
+                            self._turn_columns(pack, plane, replace(goal, dtype=part, offset=goal.offset + shift))
+
+    def _turn_columns(self, pack: PackAt, plane: Block, goal: Block) -> None:
+        """[rows, columns, features] -> ``goal`` [lanes, chunks, rows, columns]."""
+        size = itemsize(plane.dtype)
+        for segment in self.segments_of(pack.groups):
+            for chunk in range(segment.chunks):
+                begin = plane.offset + (segment.start + chunk * segment.chunk_step) * size
+                dims = (*plane.dims[:2], Atom(segment.lanes, segment.lane_step * size))
+                place = goal.index(1, Affine(segment.first + chunk)).select([0, 2, 1])
+                place = replace(place, dims=(Atom(segment.lanes, 1, True), *place.dims[1:]))
+                self.turn(replace(plane, offset=begin, dims=dims), place)
 
     def _turn_tile(self, pack: PackAt, source: Block, target: Block) -> None:
         high, wide = source.dims[2], source.dims[3]
