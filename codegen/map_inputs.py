@@ -15,6 +15,12 @@ from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, IterSpace
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import itemsize
+
+LONGEST_STEP = 4
+"""Elements of a step over which it is cheaper to load what lies between."""
+LEAST_STEPS = 2
+"""Elements from which this pays."""
 
 Starts = dict[int, tuple[Affine, int]]
 """Looped free dim -> (first index, size) of the current tile."""
@@ -33,11 +39,46 @@ def load(
         spread = _repeat_row(context, pool, block, lanes, stream)
         if spread is not None:
             return spread
+    step = element_step(block)
+    if step != 1:
+        return _load_between(context, pool, block, lanes, stream, step)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
     copy(context.builder, tile.select(dims), block.select(dims), stream)
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
+
+
+def element_step(block: Block) -> int:
+    """Distance in elements of neighbours along the minor free dim, where what lies between them is loaded, too.
+
+    1 where neighbours are contiguous, or far apart. A short step leaves single elements to the DMA otherwise, and the
+    ports of SBUF read it at full speed (hardware sheet 1.7, 1.8.2); a negative one walks backwards.
+    """
+    minor = next((atom for atom in reversed(block.dims[1:]) if atom.stride and atom.size > 1), None)
+    if block.alloc.space is not Space.HBM or minor is None or minor.size < LEAST_STEPS:
+        return 1
+    step, rest = divmod(minor.stride, itemsize(block.dtype))
+    contiguous = any(abs(atom.stride) == itemsize(block.dtype) for atom in block.dims if atom is not minor)
+    return step if not rest and not contiguous and (step == -1 or 1 < abs(step) <= LONGEST_STEP) else 1
+
+
+def _load_between(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, step: int) -> Block:
+    """The tile of an input whose minor dim has a step: loaded with what lies between, read with the step."""
+    minor = max(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)
+    atom, size = block.dims[minor], itemsize(block.dtype)
+    reach = (atom.size - 1) * abs(step) + 1
+    offset = block.offset if step > 0 else block.offset + (atom.size - 1) * atom.stride
+    dims = [0, *(dim for dim, other in enumerate(block.dims) if dim and other.stride)]
+    widths = {dim: reach if dim == minor else block.dims[dim].size for dim in dims[1:]}
+    tile = pool.tile(list(widths.values()), block.dtype, lanes)
+    run = replace(block, offset=offset, dims=(*block.dims[:minor], Atom(reach, size), *block.dims[minor + 1 :]))
+    copy(context.builder, tile, run.select(dims), stream)
+    made = dict(zip(widths, tile.dims[1:], strict=True))
+    made[minor] = Atom(atom.size, step * size)
+    start = tile.offset if step > 0 else tile.offset + (reach - 1) * size
+    free = tuple(made.get(dim, Atom(other.size, 0)) for dim, other in enumerate(block.dims) if dim)
+    return replace(tile, offset=start, dims=(tile.dims[0], *free))
 
 
 def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream) -> Block | None:

@@ -19,7 +19,7 @@ from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, load
+from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, load
 from neuronx_cc.codegen.map_plan import (
     Lanes,
     MapPlan,
@@ -228,6 +228,8 @@ class _Box:
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         alive = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], dying, {*self.deferred}, resident)
+        between = (itemsize(self.blocks[value].dtype) * (abs(element_step(self.blocks[value])) - 1) for value in loaded)
+        alive += sum(between)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         loops = self._loops(self._tile_elements(room // (2 * alive)))
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())

@@ -2,8 +2,7 @@
 
 Input: an inlined module. Output: every ``reduce`` left has one operand and a one-operator computation, or is an argmax
 or argmin. The order of the elements is kept (row-major), so a computation need not be commutative; the initial value
-takes part once, on the left. Folding n elements takes log2(n) rounds over halves; what is folded is brought to the
-front first, so that the elements that stay are long contiguous runs.
+takes part once, on the left. Folding n elements takes log2(n) rounds of neighbours.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,8 @@ from neuronx_cc.passes.strided import strided_slice
 from neuronx_cc.passes.values import computation_kind
 
 LONG_ROW = 512
-"""Elements of a row that stay contiguous while others are folded: enough for the DMA (hardware sheet 1.8.2)."""
+"""Elements of a row from which on rows are folded onto each other: enough for the DMA (hardware sheet 1.8.2)."""
+PARTITIONS = 128
 SHORT = 8
 """Elements folded where they are."""
 
@@ -63,7 +63,7 @@ class _Fold:
         if leading < min((axis for axis in kept if dims[axis] > 1), default=len(dims)) and size >= LONG_ROW:
             order = [*folded, *kept]
             rows = [self.build.reshape(self.build.transpose(x, order), (count, size)) for x in self.arrays]
-            rows = self._leading(rows)
+            rows = self._fold(rows, 0)
         else:
             order = [*kept, *folded]
             rows = [self.build.reshape(self.build.transpose(x, order), (size, count)) for x in self.arrays]
@@ -73,32 +73,33 @@ class _Fold:
     def _combine(self, first: Sequence[Value], second: Sequence[Value], dims: tuple[int, ...]) -> list[Value]:
         return apply_body(self.op, self.body, [*first, *second], dims)
 
-    def _leading(self, rows: list[Value]) -> list[Value]:
-        """Arrays [n, rest...] folded to [rest...]; an odd element at the end waits in ``tail``."""
-        n, *rest = hlo.shape_of(rows[0]).dims
+    def _fold(self, rows: list[Value], axis: int) -> list[Value]:
+        """Arrays folded along dim ``axis``, which goes; an odd element at the end waits in ``tail``."""
+        dims = hlo.shape_of(rows[0]).dims
+        n, before, after = dims[axis], dims[:axis], dims[axis + 1 :]
         tail: list[Value] = []
         while n > 1:
             half = n // 2
             if n % 2:
-                last = [strided_slice(self.build, x, 0, n - 1, 1) for x in rows]
-                tail = self._combine(last, tail, (1, *rest)) if tail else last
-            even, odd = ([strided_slice(self.build, x, 0, start, half, 2) for x in rows] for start in (0, 1))
-            rows = self._combine(even, odd, (half, *rest))
+                last = [strided_slice(self.build, x, axis, n - 1, 1) for x in rows]
+                tail = self._combine(last, tail, (*before, 1, *after)) if tail else last
+            even, odd = ([strided_slice(self.build, x, axis, start, half, 2) for x in rows] for start in (0, 1))
+            rows = self._combine(even, odd, (*before, half, *after))
             n = half
         if tail:
-            rows = self._combine(rows, tail, (1, *rest))
-        return [self.build.reshape(x, rest) for x in rows]
+            rows = self._combine(rows, tail, (*before, 1, *after))
+        return [self.build.reshape(x, (*before, *after)) for x in rows]
 
     def _trailing(self, rows: list[Value]) -> list[Value]:
-        """Arrays [size, n] folded to [size]: blocks of the n elements go to the front, the partial results follow."""
+        """Arrays [size, n] folded to [size]; few long rows are cut into blocks, whose results follow."""
         size, n = hlo.shape_of(rows[0]).dims
         if n == 1:
             return [self.build.reshape(x, (size,)) for x in rows]
-        blocks = 1 if size >= LONG_ROW or n <= SHORT else min(isqrt(n), -(-LONG_ROW // size))
+        blocks = 1 if size >= PARTITIONS or n <= SHORT else min(isqrt(n), -(-PARTITIONS // size))
         length = n // blocks
         main = [strided_slice(self.build, x, 1, 0, blocks * length) for x in rows]
-        main = [self.build.reshape(x, (size, blocks, length)) for x in main]
-        partial = self._trailing(self._leading([self.build.transpose(x, (2, 0, 1)) for x in main]))
+        partial = self._fold([self.build.reshape(x, (size * blocks, length)) for x in main], 1)
+        partial = self._trailing([self.build.reshape(x, (size, blocks)) for x in partial])
         if blocks * length == n:
             return partial
         rest = [strided_slice(self.build, x, 1, blocks * length, n - blocks * length) for x in rows]
