@@ -106,6 +106,80 @@ def test_columns_and_batches(random: np.random.Generator) -> None:
     check_function(lambda x, i, u: jax.vmap(lambda x, i, u: x.at[i].add(u))(x, i, u), x, rows, u)
 
 
+FORMS = {
+    "put_along_axis": lambda x, i: jnp.put_along_axis(x, i[:20, None], 1.5, axis=1, inplace=False),
+    "two indices": lambda x, i: x.at[i, (i * 7) % 30].add(2.0),
+    "grid": lambda x, i: x.at[i[:, None], jnp.arange(0, 30, 3)[None]].multiply(2.0),
+    "subtract": lambda x, i: x.at[i].subtract(x[0]),
+    "apply": lambda x, i: x.at[i].apply(jnp.tanh),
+    "sorted": lambda x, i: jax.ops.segment_sum(x[i], jnp.arange(50) // 7, 9, indices_are_sorted=True),
+    "gradient": lambda x, i: jax.grad(lambda x: (x[i] ** 2).sum())(x),
+    "gradient along": lambda x, i: jax.grad(lambda x: (jnp.take_along_axis(x, i[None], 1) ** 2).sum())(x),
+    "one-hot": lambda x, i: jnp.zeros_like(x).at[jnp.arange(20), jnp.argmax(x, 1)].set(1.0),
+    "in a loop": lambda x, i: lax.scan(lambda c, at: (c.at[at].add(1.0), c[at]), x, i[:6]),
+    "constant index": lambda x, i: (x.at[3].set(0.0), x.at[:, jnp.array([1, 5])].get()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str, random: np.random.Generator) -> None:
+    check_function(FORMS[form], values(random, np.float32, [20, 30]), random.integers(0, 20, 50).astype(np.int32))
+
+
+PLAIN = """HloModule m
+c {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  h = f32[] constant(0.5)
+  d = f32[] multiply(a, h)
+  ROOT r = f32[] add(d, b)
+}
+ENTRY e {
+  x = f32[30,7] parameter(0)
+  i = s32[COUNT] parameter(1)
+  u = f32[COUNT,7] parameter(2)
+  ROOT s = f32[30,7] scatter(x, i, u), update_window_dims={1}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, unique_indices=UNIQUE, to_apply=c
+}
+"""
+PAIRS = """HloModule m
+c {
+  a = f32[] parameter(0)
+  k = s32[] parameter(1)
+  b = f32[] parameter(2)
+  l = s32[] parameter(3)
+  v = f32[] maximum(a, b)
+  p = pred[] compare(b, a), direction=GT
+  w = s32[] SECOND
+  ROOT t = (f32[], s32[]) tuple(v, w)
+}
+ENTRY e {
+  x = f32[30,7] parameter(0)
+  y = s32[30,7] parameter(1)
+  i = s32[20] parameter(2)
+  u = f32[20,7] parameter(3)
+  z = s32[20,7] parameter(4)
+  ROOT s = (f32[30,7], s32[30,7]) scatter(x, y, i, u, z), update_window_dims={1}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=c
+}
+"""
+
+
+@pytest.mark.parametrize(("count", "unique"), [(1, False), (3, False), (20, False), (20, True)])
+def test_any_combiner(count: int, unique: bool, random: np.random.Generator) -> None:
+    text = PLAIN.replace("COUNT", str(count)).replace("UNIQUE", str(unique).lower())
+    i = random.permutation(35)[:count] - 2 if unique else random.integers(-2, 33, count)
+    check_text(text, values(random, np.float32, [30, 7]), i.astype(np.int32), values(random, np.float32, [count, 7]))
+
+
+@pytest.mark.parametrize("second", ["select(p, l, k)", "add(l, k)"])
+def test_two_operands(second: str, random: np.random.Generator) -> None:
+    x, u = values(random, np.float32, [30, 7]), values(random, np.float32, [20, 7])
+    y, z = values(random, np.int32, [30, 7]), values(random, np.int32, [20, 7])
+    i = random.integers(-2, 33, 20).astype(np.int32)
+    check_text(PAIRS.replace("SECOND", second), x, y, i, u, z)
+
+
 def test_one_update(random: np.random.Generator) -> None:
     x, u = values(random, np.float32, [9, 4, 70]), values(random, np.float32, [4, 70])
     for at in (0, -3, 8, 9, -10):
