@@ -15,6 +15,8 @@ from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
+SMALL_SHARE = 64
+"""How many times smaller than the results a resident along the innermost axis may be and still decide the lanes."""
 LONG_RUN = 2400
 """Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
 RESIDENT_STEPS = 48
@@ -74,17 +76,25 @@ def lanes_of(view: View) -> Lanes | None:
 
 
 def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> Lanes | None:
-    """The partition assignment of most resident bytes; without residents, the axis that fills most partitions."""
+    """The partition assignment of most resident bytes; without residents, the axis that fills most partitions.
+
+    A small resident along the innermost axis does not decide: what is large would move element by element.
+    """
     kernel = plan.kernel
     row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
     votes: dict[Lanes, int] = {}
+    elements: dict[Lanes, int] = {}
     for value in external:
         for view in context.in_place(value):
             lanes = lanes_of(full_view(view, kernel)) if view.in_sbuf else None
             if lanes is not None and lanes.axis < row_axes:
                 votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
+                elements[lanes] = elements.get(lanes, 0) + prod(hlo.shape_of(base(value)).dims)
+    largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
     if votes:
-        return max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
+        best = max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
+        if best.axis < len(kernel.shape) - 1 or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
+            return best
     if (not kernel.rows and kernel.reduced) or not kernel.shape:
         return None
     largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)

@@ -51,8 +51,13 @@ class _Norm:
     def spread(self, vector: Value) -> Value:
         return self.build.broadcast(vector, self.dims, [self.feature])
 
+    def sum(self, value: Value) -> Value:
+        """Over all dims but the feature's: first those behind it, whose sums are along rows."""
+        behind = [axis for axis in self.axes if axis > self.feature]
+        return self.build.sum(self.build.sum(value, behind), range(self.feature))
+
     def mean(self, value: Value) -> Value:
-        return self.scaled(self.build.sum(value, self.axes), 1 / self.count if self.count else float("nan"))
+        return self.scaled(self.sum(value), 1 / self.count if self.count else float("nan"))
 
     def scaled(self, vector: Value, factor: float) -> Value:
         return self.build.mul(vector, self.build.number_like(factor, vector))
@@ -82,8 +87,8 @@ class _Norm:
         b = self.build
         inverse = self.inverse(variance)
         centred = b.sub(operand, self.spread(mean))
-        grad_scale = b.mul(b.sum(b.mul(grad, centred), self.axes), inverse)
-        grad_offset = b.sum(grad, self.axes)
+        grad_scale = b.mul(self.sum(b.mul(grad, centred)), inverse)
+        grad_offset = self.sum(grad)
         share = 1 / max(1, self.count)
         along = b.mul(centred, self.spread(self.scaled(b.mul(inverse, grad_scale), share)))
         left = b.sub(b.sub(grad, self.spread(self.scaled(grad_offset, share))), along)
