@@ -285,20 +285,31 @@ class _Convolution(ConvWeights):
             if any(tap.count == 0 for tap in taps):
                 self._fill_zeros(result)
             else:
-                for column in self.builder.each(sizes[-1]):
-                    for start, tiles, columns in self.builder.tiles(outs.size, TILE_COLUMNS):
-                        for index in self.builder.each(tiles):
-                            first = index * columns + start
-                            bank = self._bank(sizes[-2], columns)
-                            place, features = [*at[:-1], at[-1] + column], (first, columns, 1)
-                            self._sum(pack, outs, bank, x, kernel, taps, place, [*sizes[:-1], 1], features)
-                            self.emitter.copy(result.index(1, column).index(1, first, columns), bank)
+                for first, groups, several in self.builder.tiles(sizes[-1], self._columns_together(outs, taps)):
+                    for group in self.builder.each(groups):
+                        column = group * several + first
+                        for start, tiles, wide in self.builder.tiles(outs.size, TILE_COLUMNS):
+                            for index in self.builder.each(tiles):
+                                place = index * wide + start
+                                whole = self._bank(sizes[-2], several * wide)
+                                parts = replace(whole, dims=(whole.dims[0], *dense([several, wide], "f32")))
+                                for number in range(several):
+                                    spot = [*at[:-1], at[-1] + (column + number)]
+                                    bank = parts.index(1, Affine(number))
+                                    size, features = [*sizes[:-1], 1], (place, wide, 1)
+                                    self._sum(pack, outs, bank, x, kernel, taps, spot, size, features)
+                                self.emitter.copy(result.index(1, column, several).index(2, place, wide), parts)
             piece = goal
             for axis, (row, size) in enumerate(zip(at, sizes, strict=True)):
                 piece = piece.index(axis, row, size)
             for _ in sizes[:-2]:
                 piece = piece.index(0, Affine())
             copy(self.builder, piece, result, Stream.DMA_STORE)
+
+    def _columns_together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
+        """Columns whose sums share a bank, so that fewer instructions read PSUM."""
+        terms = self.chunks * prod(tap.count for tap in taps)
+        return max(1, min(4, TILE_COLUMNS // outs.size, MAX_UNROLLED // terms))
 
     def _store_positions(self, target: Block, result: Block, first: int) -> None:
         """DMA [positions, features] to [batch, spatial..., features]; one DMA for each run of even pitch."""
