@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.reference.evaluator import Evaluator, as_tuple, unpack
 from neuronx_cc.ir.reference.values import Array, Value
 
@@ -32,6 +34,19 @@ def collective_permute(op: hlo.CollectivePermuteOp, *operands: Array) -> Value:
     if (0, 0) in op.source_target_pairs.data:
         return unpack(operands)
     return unpack(np.zeros_like(operand) for operand in operands)
+
+
+def custom_call(op: hlo.CustomCallOp, *operands: Value) -> Value:
+    """Markers give their operands back; what other targets compute is said by the pass ``expand_custom_calls``."""
+    known = CUSTOM_CALLS.get(op.target.data)
+    if known is None or known.status != "folded":
+        raise CompileError(
+            "EVRF001",
+            f"custom call {op.target.data} has no reference semantics",
+            "run without --check, or replace the operator",
+            op.loc,
+        )
+    return unpack(operands)
 
 
 def done(op: hlo.HloOp, started: Value) -> Value:
@@ -142,6 +157,7 @@ CONTROL: dict[str, Callable[..., Value]] = {
     "collective-reduce": collective,
     "copy-done": copy_done,
     "copy-start": copy_start,
+    "custom-call": custom_call,
     "domain": identity,
     "get-tuple-element": get_tuple_element,
     "opt-barrier": identity,
