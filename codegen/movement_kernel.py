@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neuronx_cc.codegen import spread_kernel
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.fill import fill as fill_array
 from neuronx_cc.codegen.transfer import transfer
@@ -32,6 +33,9 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
     shape = hlo.shape_of(op.lhs)
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
+    if spread_kernel.applies(context, op):
+        spread_kernel.lower(context, op, target)
+        return
     fill(context, target, op.rhs)
     part: View | None = target
     cuts: list[tuple[int, int, int]] = []

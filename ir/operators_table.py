@@ -278,7 +278,14 @@ _ROWS = (
     _row("round-nearest-even", "RoundNearestEven", F, "decomposed"),
     _row("rsqrt", "Rsqrt", F, "native", "2.1"),
     _row("scaled-dot", "ScaledDot", F, "decomposed"),
-    _row("scan", "Scan", ALL, "planned", reason="scans are not generated yet", remedy="unroll it"),
+    _row(
+        "scan",
+        "Scan",
+        ALL,
+        "refused",
+        reason="what its computation takes and returns is not documented, and no front end emits it",
+        remedy="use lax.scan (a while loop), lax.associative_scan, or lax.cumsum and its kind",
+    ),
     _row(
         "scatter",
         "Scatter",

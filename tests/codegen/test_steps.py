@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from generated import check_function
+from jax import lax
 
 DIMS = [(40,), (100_003,), (7, 130), (300, 257), (3, 5, 64), (4, 30_000)]
 
@@ -24,3 +25,15 @@ def test_steps(dims: tuple[int, ...], random: np.random.Generator) -> None:
 def test_narrow_types(dtype: Any, random: np.random.Generator) -> None:
     x = random.integers(0, 9, (64, 66)).astype(dtype)
     check_function(lambda x: (x[::2, ::2] + x[::2, ::-2], x[:, ::-1] + x[:, ::-1] * 2), x)
+
+
+@pytest.mark.parametrize("dims", [(64, 5), (3, 43, 64), (300, 7), (4, 2000), (40, 4000)], ids=str)
+@pytest.mark.parametrize("interior", [1, 3, 5])
+def test_gaps(dims: tuple[int, ...], interior: int, random: np.random.Generator) -> None:
+    x = random.integers(-9, 9, dims).astype(np.float32)
+    padding = [(0, 0, 0)] * (len(dims) - 1) + [(2, 1, interior)]
+
+    def function(x: Any) -> Any:
+        return lax.pad(x, np.float32(-1), padding), lax.pad(x.astype(np.int16), np.int16(7), padding)
+
+    check_function(function, x)
