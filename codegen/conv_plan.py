@@ -21,6 +21,7 @@ from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, lane_divisor, lan
 from neuronx_cc.codegen.views import Atom, View, coalesce
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.features_first import CHANNELS
 
 MAX_UNROLLED = 72
 """Products of one sum that are written out; more of them become loops."""
@@ -132,7 +133,9 @@ class ConvPlan:
     def dense_view(self) -> View:
         """The input in HBM, every dim one progression."""
         hbm = self.context.hbm(self.input).transpose(self.lhs_order)
-        if not all(len(coalesce(atoms)) <= 1 for atoms in hbm.dims):
+        # features_first has turned images of few channels, which lie side by side, into planes
+        channels = self.inputs <= CHANNELS and stride_of(hbm, 1) == itemsize(hbm.dtype)
+        if channels or not all(len(coalesce(atoms)) <= 1 for atoms in hbm.dims):
             hbm = self.context.dense(self.input).transpose(self.lhs_order)
         return hbm
 

@@ -1,7 +1,8 @@
-"""Transposing copies between HBM arrays where one of the two dims is short, such as the channels of an image.
+"""Copies that transpose where a DMA would move every element for itself: short dims in HBM, free dims on chip.
 
-A DMA would move every element for itself. Here each partition loads a long run of pixels with their channels (or of
-each channel), Vector puts them in the other order within the partition, and a run for each channel (or one of all) is
+Between HBM arrays of which one dim is short, such as the channels of an image: each partition loads a long run of
+pixels with their channels (or of each channel), Vector puts them in the other order within the partition, and a run
+for each channel (or one of all) is stored. From SBUF to HBM: Vector puts what lies apart side by side before it is
 stored. Exact for every element type: bits are moved, never computed with.
 """
 
@@ -90,6 +91,52 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     outer([dim for dim in others if dim != rows], target, source)
     builder.sbuf.free(arriving.alloc)
     builder.sbuf.free(leaving.alloc)
+
+
+def reorders(target: Block, source: Block) -> bool:
+    """Whether an HBM block wants neighbours that lie apart within the partitions of an SBUF block."""
+    across, along = _free_run(source), contiguous_dim(target)
+    if not source.dims[0].partition or min(across, along) < 1 or across == along:
+        return False
+    if target.dtype != source.dtype or itemsize(source.dtype) > 4:
+        return False
+    short = min(source.dims[dim].size for dim in (across, along))
+    return prod(atom.size for atom in source.dims) >= LEAST_ELEMENTS and short * itemsize(source.dtype) * 8 <= ROOM
+
+
+def store(builder: Builder, target: Block, source: Block) -> None:
+    """Copy, each piece put into the target's order within its partitions; ``reorders`` must hold."""
+    along, across = _free_run(source), contiguous_dim(target)
+    short, long = sorted((along, across), key=lambda dim: source.dims[dim].size)
+    size = itemsize(source.dtype)
+    step = max(1, min(source.dims[long].size, ROOM // (source.dims[short].size * size)))
+    ring = builder.ring(builder.sbuf, step * source.dims[short].size * size, 2, "sorted")
+    order = [0, along, across]
+
+    def outer(dims: list[int], target: Block, source: Block) -> None:
+        if dims:
+            with builder.loop(source.dims[dims[0]].size) as index:
+                outer(dims[1:], target.index(dims[0], index, 1), source.index(dims[0], index, 1))
+            return
+        for start, tiles, count in builder.tiles(source.dims[long].size, step):
+            with builder.loop(tiles) as index:
+                at = index * count + start
+                piece, place = (block.index(long, at, count).select(order) for block in (source, target))
+                lanes, outside, inside = piece.dims
+                free = (Atom(outside.size, inside.size * size), Atom(inside.size, size))
+                tile = Block(ring.alloc, source.dtype, builder.slot(ring), (replace(lanes, stride=1), *free))
+                tile = replace(tile, partition=piece.partition)
+                emit_over(builder, "tensor_copy", Stream.VECTOR, [tile], [piece])
+                builder.emit("dma_copy", Stream.DMA_STORE, [place], [tile])
+
+    outer([dim for dim in range(1, len(source.dims)) if dim not in (short, long)], target, source)
+    builder.sbuf.free(ring.alloc)
+
+
+def _free_run(block: Block) -> int:
+    """The free dim whose neighbours are adjacent in a partition, or -1."""
+    size = itemsize(block.dtype)
+    return next((dim for dim, atom in enumerate(block.dims) if dim and abs(atom.stride) == size and atom.size > 1), -1)
 
 
 def _by_rows(work: _Copy, target: Block, source: Block, step: int) -> None:

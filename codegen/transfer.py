@@ -51,6 +51,9 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
     if not target.in_sbuf and not source.in_sbuf and interleave_kernel.applies(*blocks):
         interleave_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
         return True
+    if not target.in_sbuf and source.in_sbuf and interleave_kernel.reorders(*blocks):
+        interleave_kernel.store(builder, blocks[0], blocks[1])
+        return True
     if not target.in_sbuf and not source.in_sbuf and transpose_kernel.applies(*blocks):
         transpose_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
         return True

@@ -3,8 +3,8 @@
 Input: canonical hlo. Output: a convolution of many positions gives [features, batch, positions], whatever order the
 program asked for, and the transposes that restore the program's order are moved down past everything that need not
 care: elementwise ops, reductions, windows, pads, slices, concatenates. Where they meet the transposes of other operands
-they vanish; convolutions take them into their dimension numbers. Only transposes that this pass made are moved, and an op
-is turned only if most of its operands' elements come in the new order already. No value changes; reductions may add
+they vanish; convolutions take them into their dimension numbers. Only transposes that this pass made are moved, and an
+op is turned only if most of its operands' elements come in the new order already. No value changes; reductions may add
 in another order.
 """
 
@@ -19,6 +19,8 @@ from neuronx_cc.passes.manager import PassContext
 Value = hlo.SSAValue
 Order = tuple[int, ...]
 
+CHANNELS = 16
+"""Features up to which an image is sorted into planes before it is convolved."""
 ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp)
 
 
@@ -58,7 +60,7 @@ class _Mover:
 
     def _convolution(self, op: hlo.ConvolutionOp) -> None:
         dims, lhs, rhs = op.dims.data, op.lhs, op.rhs
-        left, right = self._source(lhs), self._source(rhs)
+        left, right = self._source(lhs) or _sorted_channels(op), self._source(rhs)
         shape = op.shape
         keep: Order = tuple(range(shape.rank))
         numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
@@ -186,6 +188,18 @@ class _Mover:
             properties = {"iota_dimension": hlo.IntAttr(order[made.iota_dimension.data])}
             return insert_before(anchor, hlo.IotaOp, (), type_, made.loc, properties)
         return insert_before(anchor, hlo.TransposeOp, (value,), type_, anchor.loc, {"dimensions": hlo.IntsAttr(place)})
+
+
+def _sorted_channels(op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
+    """An image whose few channels lie side by side, with one plane for each: the kernel's taps are packed from rows."""
+    dims, shape = op.dims.data, hlo.shape_of(op.lhs)
+    few = shape.dims[dims.lhs_feature] <= CHANNELS and dims.lhs_feature == shape.rank - 1
+    if not few or shape.size == 0 or prod(dim.size for dim in op.window.data) == 1:
+        return None
+    planes = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
+    type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in planes))
+    value = insert_before(op, hlo.TransposeOp, (op.lhs,), type_, op.loc, {"dimensions": hlo.IntsAttr(planes)})
+    return value, _inverse(planes)
 
 
 def _inverse(order: Order) -> Order:
