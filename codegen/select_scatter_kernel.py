@@ -19,7 +19,7 @@ import numpy as np
 from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.elementwise import Emitter
+from neuronx_cc.codegen.emitter import Emitter
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
 from neuronx_cc.codegen.select_scatter_plan import Axis, Part, best_plan, parts
