@@ -72,7 +72,7 @@ class Block:
         elif isinstance(first, hlo.WhileOp):
             control.lower_while(context, first, step, name, Block.of)
         elif isinstance(first, hlo.ConditionalOp):
-            control.lower_conditional(context, first, name, Block.of)
+            control.lower_conditional(context, first, step, name, Block.of)
         elif first.opcode in LOWERINGS:
             LOWERINGS[first.opcode](context, first, step)
         else:

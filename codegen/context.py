@@ -268,7 +268,9 @@ class Context:
         return any(view.alloc is alloc for alloc in self._owned.get(source, []))
 
     def adopt(self, value: hlo.SSAValue, former: hlo.SSAValue) -> None:
-        """``value`` takes over the buffers of ``former``, which is dead."""
+        """``value`` takes over the buffers of ``former``, which is dead, lent ones too."""
+        if base(former) in self.carried:
+            self.carried[value] = self.carried[base(former)]
         self._owned.setdefault(value, []).extend(self._owned.pop(base(former), []))
 
     @contextmanager

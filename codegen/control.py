@@ -12,14 +12,15 @@ that decides the region. A loop whose trip count is known needs neither.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from neuronx_cc.codegen import counters
 from neuronx_cc.codegen.builder import Affine
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.movement_kernel import put
-from neuronx_cc.codegen.residence import assign, given_homes, make_identities, state_home
+from neuronx_cc.codegen.residence import assign, given_homes, make_identities, origin, result_home, state_home
 from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import DECIDER, Branch, While
@@ -199,46 +200,91 @@ def _write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) ->
         assign(context, home, value)
 
 
-def lower_conditional(context: Context, op: hlo.ConditionalOp, name: str, form: Former) -> None:
-    """Emit the branches as cases of one region, and give the elements of the result homes."""
+def lower_conditional(context: Context, op: hlo.ConditionalOp, step: int, name: str, form: Former) -> None:
+    """Emit the branches as cases of one region, and give the elements of the result homes.
+
+    A result that some branch hands on or updates in place takes over the buffer of the operand, if that is dead.
+    """
     selector, *operands = op.operands
     after = elements(op.result)
-    branches = list(zip(op.branches.data, operands, strict=True))
+    branches = [
+        (context.module.computation(branch), _packed(operand))
+        for branch, operand in zip(op.branches.data, operands, strict=True)
+    ]
     if hlo.shape_of(selector).dtype == "pred":
         branches.reverse()  # the first branch is for true
-    targets = {index: context.new_hbm(found[0]) for index, found in after.items()}
-    homes = [[list(context.views(value)) for value in _packed(operand)] for _, operand in branches]
-    register = context.builder.load_register(context.views(selector)[0], 0, len(branches) - 1, DECIDER)
-    with context.builder.region(Branch(register, len(branches))):
-        for case, (branch, _) in enumerate(branches):
-            if case:
-                context.builder.next_case()
-            _case(context, context.module.computation(branch), homes[case], targets, f"{name}.{branch}", form)
-    context.builder.release_register(register)
+    taken = _taken_over(context, branches, after, step)
+    targets = {index: view for index, (_, view) in taken.items()}
     for index, found in after.items():
         for element in found:
             context.note_use(found[0], context.last_use(element))
+        if index not in targets:
+            targets[index] = result_home(context, found)
+    homes = [[list(context.views(value)) for value in values] for _, values in branches]
+    register = context.builder.load_register(context.views(selector)[0], 0, len(branches) - 1, DECIDER)
+    with context.builder.region(Branch(register, len(branches))):
+        for case, (branch, values) in enumerate(branches):
+            if case:
+                context.builder.next_case()
+            lent = {values.index(value): view for value, view in taken.values() if value in values}
+            _case(context, branch, homes[case], lent, targets, f"{name}.{branch.computation_name}", form)
+    context.builder.release_register(register)
+    for index, (value, _) in taken.items():
+        context.adopt(after[index][0], value)
+    for index, found in after.items():
+        for element in found:
             context.homes[element] = [targets[index]]
+
+
+Branches = Sequence[tuple[hlo.ComputationOp, list[hlo.SSAValue]]]
+"""Each branch with the elements of its operand."""
+
+
+def _taken_over(
+    context: Context, branches: Branches, after: Mapping[int, Sequence[hlo.SSAValue]], step: int
+) -> dict[int, tuple[hlo.SSAValue, View]]:
+    """Result -> the dead value whose buffer it takes over, and the buffer."""
+    found: dict[int, tuple[hlo.SSAValue, View]] = {}
+    for index, users in after.items():
+        sources = [(values, origin(context.module, branch, index)) for branch, values in branches]
+        value = next((values[place] for values, place in sources if place is not None), None)
+        if value is None or users[0] in context.outputs or context.last_use(value) > step:
+            continue
+        if any(values.count(value) > 1 for _, values in branches) or any(value is other for other, _ in found.values()):
+            continue
+        lent = context.carried.get(value)
+        own = [view for view in context.homes.get(value, ()) if context.may_overwrite(value, view)]
+        view = lent if lent is not None else next(iter(own), None)
+        if view is not None and base(value) is value and value not in context.outputs:
+            found[index] = (value, view)
+    return found
 
 
 def _case(
     context: Context,
     branch: hlo.ComputationOp,
     homes: Sequence[Sequence[View]],
-    targets: dict[int, View],
+    lent: Mapping[int, View],
+    targets: Mapping[int, View],
     name: str,
     form: Former,
 ) -> None:
+    """Emit one branch, which leaves its results in ``targets``; it may overwrite the elements ``lent`` to it."""
     results = _packed(branch.root)
+    old = elements(branch.block.args[0])
     with context.scope(name):
         _bind(context, branch, homes)
+        for index, view in lent.items():
+            for element in old.get(index, ()):
+                context.homes[element] = [view]
+                context.carried[element] = view
         block = form(context, branch)
         block.note_uses([results[index] for index in targets])
         for index, target in targets.items():
-            if block.step_of(results[index]) >= 0:
-                context.outputs.setdefault(results[index], target)
+            readers = [e for place, view in lent.items() if view.alloc is target.alloc for e in old.get(place, ())]
+            last = max((context.last_use(element) for element in readers), default=-1)
+            if block.step_of(results[index]) > last and [results[each] for each in targets].count(results[index]) == 1:
+                context.outputs[results[index]] = target
         block.lower()
         context.builder.at(f"{name}/results", hlo.loc_of(branch.root))
-        for index, target in targets.items():
-            if not any(view == target for view in context.homes.get(results[index], ())):
-                assign(context, target, results[index])
+        _write_back(context, [(results[index], target) for index, target in targets.items()])

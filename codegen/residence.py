@@ -77,6 +77,39 @@ def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAVal
     return [home, *views]
 
 
+def result_home(context: Context, found: Sequence[hlo.SSAValue]) -> View:
+    """A fresh buffer for a result of branches, which is read as ``found``."""
+    shape = hlo.shape_of(found[0])
+    target = context.outputs.get(found[0])
+    if target is not None and target.in_sbuf:
+        return target
+    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if target is None and shape.size else None
+    if layout is not None and all(_read_on_chip(context.module, element) for element in found):
+        alloc = context.new_resident(found[0], layout[0])
+        if alloc is not None:
+            return layout[1](alloc)
+    return context.new_hbm(found[0])
+
+
+def origin(module: hlo.HloModule, computation: hlo.ComputationOp, index: int) -> int | None:
+    """The element of the parameter that element ``index`` of the root is, perhaps updated in place; else None."""
+    (root,) = [op for op in computation.block.ops if op.results and op.results[0] is computation.root]
+    value = root.operands[index]
+    while isinstance(value, hlo.OpResult):
+        op = value.op
+        if isinstance(op, hlo.DynamicUpdateSliceOp):
+            value = op.args[0]
+        elif not isinstance(op, hlo.GetTupleElementOp):
+            return None
+        elif op.operand is computation.block.args[0]:
+            return op.index.data
+        elif isinstance(op.operand.owner, hlo.WhileOp) and isinstance(op.operand.owner.operand.owner, hlo.TupleOp):
+            value = op.operand.owner.operand.owner.operands[op.index.data]
+        else:
+            return None
+    return None
+
+
 def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
     """Make ahead of a loop what the transposes of its contractions need, instead of in each iteration."""
     for op in computation.block.ops:

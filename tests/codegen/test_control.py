@@ -243,3 +243,75 @@ def windows(xs: Any, big: Any) -> Any:
 
 def test_windows() -> None:
     check_function(windows, XS, BIG)
+
+
+def cache(big: Any, rows: Any) -> Any:
+    """A big array that branches and inner loops update in place."""
+
+    def step(cache: Any, row: Any) -> Any:
+        def write(c: Any) -> Any:
+            return lax.fori_loop(0, 2, lambda i, d: lax.dynamic_update_slice(d, (row * i)[None], (3 * i, 0)), c)
+
+        cache = lax.cond(row[0] > 0, write, lambda c: c, cache)
+        return cache, row.sum()
+
+    return lax.scan(step, big, rows)
+
+
+def test_big_state_is_not_copied() -> None:
+    program = check_function(cache, BIG, RNG.normal(size=(6, 700)).astype(np.float32)).program
+    start = next(row for row, record in enumerate(program.records) if isinstance(record, While))
+    moved = [
+        int(np.prod(ref.counts))
+        for record in program.records[start:]
+        if isinstance(record, Instr)
+        for ref in record.outs
+    ]
+    assert max(moved) <= 700
+
+
+def some(seed: int) -> Callable[..., Any]:
+    """A random nest of loops and branches over two arrays and three integers."""
+    random = np.random.default_rng(seed)
+
+    def element() -> Callable[..., Any]:
+        factor = random.choice([0.5, -0.75, 1.25])
+        kinds: list[Callable[..., Any]] = [
+            lambda s: (s[0] * factor + s[1], s[1], s[2] + 1),
+            lambda s: (s[1], s[0] - factor, s[2] * 3),
+            lambda s: (jnp.tanh(s[0]), s[1] + s[0][::-1] * 0.1, s[2]),
+            lambda s: (jnp.tanh(s[0] @ W), s[1], s[2]),
+            lambda s: (s[0], lax.dynamic_update_slice(s[1], s[0][1:3, 2:4], (abs(s[2][0]) % 3, s[2][1])), s[2]),
+        ]
+        return kinds[random.integers(len(kinds))]
+
+    def nest(depth: int) -> Callable[..., Any]:
+        kind = random.integers(6) if depth else 5
+        if kind == 5:
+            return element()
+        f, g, n = nest(depth - 1), nest(depth - 1), int(random.integers(4))
+
+        def scanned(s: Any) -> Any:
+            def step(t: Any, x: Any) -> Any:
+                t = f((t[0] + x, t[1], t[2]))
+                return t, t[0][0]
+
+            t, ys = lax.scan(step, s, jnp.asarray(XS[: n + 1]))
+            return t[0], t[1] + ys.sum(0), t[2]
+
+        kinds: list[Callable[..., Any]] = [
+            lambda s: lax.fori_loop(0, n, lambda i, t: f((t[0], t[1], t[2] + i)), s),
+            lambda s: lax.while_loop(lambda t: t[1] < abs(s[2][0]) % 4, lambda t: (f(t[0]), t[1] + 1), (s, 0))[0],
+            lambda s: lax.cond(s[0].sum() > s[2][1], f, g, s),
+            lambda s: lax.switch(s[2][0] % 3, [f, g, lambda t: t], s),
+            scanned,
+        ]
+        return kinds[kind]
+
+    parts = [nest(3), nest(2)]
+    return lambda *state: parts[1](parts[0](state))
+
+
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 60))])
+def test_random_nests(seed: int) -> None:
+    check_function(some(seed), X, X * 0.5, np.array([seed, 2, 5], np.int32), relative=1e-4)
