@@ -5,8 +5,8 @@ Input: any module. Output: no ``fft``; complex numbers only in ``real``, ``imag`
 
 Between the stages the two parts of the numbers are one more dim of size 2 (the *plane*): a stage of length n contracts
 (plane, n) with one constant matrix. A length above ``DIRECT`` is cut into two factors (Cooley and Tukey): transforms of
-the one, a product with the twiddle factors, transforms of the other. A prime above ``PRIME`` becomes a convolution of
-a power of two (Bluestein). Constants are computed in FP64; the contractions carry the highest precision, so that
+the one, a product with the twiddle factors, transforms of the other. A prime above it becomes a convolution of a power
+of two (Bluestein). Constants are computed in FP64; the contractions carry the highest precision, so that
 auto-cast does not touch them: the mode is about products of data, and 8 bits would leave nothing of a spectrum.
 """
 
@@ -21,10 +21,8 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
-DIRECT = 256
-"""Longest transform done as one contraction where it could be cut: twice it is four passes of TensorE's rows."""
-PRIME = 512
-"""Longest prime transform done as one contraction; its constant is 4 MiB."""
+DIRECT = 512
+"""Longest transform done as one contraction. Its constant is 4 MiB; up to there TensorE beats any cut by far."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -123,9 +121,9 @@ class Fourier:
         """
         dims = hlo.shape_of(parts[0]).dims
         length = dims[axis]
-        inner = _divisor(length)
-        if length <= DIRECT or (inner == 1 and length <= PRIME):
+        if length <= DIRECT:
             return self._direct(parts, plane, axis, kept or length)
+        inner = _divisor(length)
         value = self._chirp(parts, plane, axis) if inner == 1 else self._cut(parts, plane, axis, inner)
         return self.b.slice(value, len(hlo.shape_of(value).dims) - 1, 0, kept or length)
 

@@ -23,9 +23,13 @@ ONE_DIM = {
 
 
 @pytest.mark.parametrize("name", ONE_DIM)
-@pytest.mark.parametrize("length", [1, 2, 17, 300])
+@pytest.mark.parametrize("length", [1, 2, 17, 600])
 def test_one_dim(name: str, length: int) -> None:
     check_function(ONE_DIM[name], complex_array((3, length), name))
+
+
+def test_a_long_prime() -> None:
+    check_function(jnp.fft.fft, complex_array((2, 521), "prime"))
 
 
 @pytest.mark.parametrize(
