@@ -59,10 +59,10 @@ def meets_an_operand_in_the_old_order(x: Any, k1: Any, k2: Any, gain: Any) -> An
 
 @pytest.mark.parametrize(
     ("function", "left"),
-    [(chain, 1), (gradient, 0), (features_last_of_features_first, 2), (meets_an_operand_in_the_old_order, 2)],
+    [(chain, 2), (gradient, 1), (features_last_of_features_first, 2), (meets_an_operand_in_the_old_order, 3)],
 )
 def test_values_stay_and_transposes_go(function: Callable[..., Any], left: int) -> None:
-    """``left``: transposes of images that remain, the program's own result among them."""
+    """``left``: transposes of images that remain; those of the program's own images and results are among them."""
     inputs = [X, K1, K2, GAIN]
     module = parse_text(text_of(function, *inputs))
     wanted = run_text(print_module(module), inputs)
