@@ -299,6 +299,8 @@ def _integer(instr: Instr) -> Form | None:
         return None
     reverse = int("reverse" in instr.flags)
     if len(instr.ins) == 2:
+        if name.startswith("bitwise_") and y.dtype == a.dtype == instr.ins[1].dtype:
+            return Form(BITS, (), ((STEP[name], 2, 0, 0),))
         return Form(INTEGER, (0,), ((STEP[name], 2, reverse, 0),))
     return Form(INTEGER, (int(constant(instr.imm[0], a.dtype)),), ((STEP[name], -1, reverse, 0),))
 
