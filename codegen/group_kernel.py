@@ -20,10 +20,12 @@ from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
-from neuronx_cc.passes.indexing_costs import GROUPS, TABLE_BYTES
+from neuronx_cc.passes.indexing_costs import GROUPS
 
 LANES = 16
 """Partitions of a group."""
+MOST_BYTES = 131072
+"""Bytes a partition of a table."""
 LIST_BYTES = 8192
 """Bytes a partition of one tile of rows."""
 LISTS_ROOM = 49152
@@ -98,7 +100,8 @@ class _Walk:
         """The combiner of a scatter; empty for a gather."""
         self.result: _Array | None = None
         passes = -(-tables.dims[0] // GROUPS)
-        room = min(TABLE_BYTES // LANES, context.builder.sbuf.largest_gap() - LISTS_ROOM)
+        gap = context.builder.sbuf.largest_gap()
+        room = min(MOST_BYTES, max(gap - LISTS_ROOM, gap // 2))
         whole = -(-tables.dims[1] // LANES) * tables.row
         self.pool = TilePool(context.builder, "tables", 2 if passes > 1 and 2 * whole <= room else 1)
         self.most = max(tables.row, room // self.pool.buffers)

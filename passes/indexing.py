@@ -60,6 +60,12 @@ class Windows:
         """Reached dims along which a window has a size of its own."""
         return [dim for dim in self.starts if self.sizes[dim] > 1]
 
+    @property
+    def tables(self) -> list[list[int]]:
+        """Choices of operand dims that count tables: all that can, or none, so that the batches share one table."""
+        apart = sorted([*self.paired, *self.between])
+        return [apart, []] if self.paired and not self.between else [apart]
+
     def size(self, label: Label) -> int:
         return self.batch[label[1]] if label[0] == "batch" else self.sizes[label[1]]
 

@@ -9,8 +9,8 @@ from math import ceil
 
 GROUPS = 8
 """GpSimd processors."""
-TABLE_BYTES = 1 << 21
-"""What a group's table may take of its 16 partitions."""
+TABLE_BYTES = 1600 << 10
+"""What a group's table can usually take of its 16 partitions."""
 ROW_BYTES = 4096
 """Longest row that a group moves."""
 
@@ -18,6 +18,8 @@ _DESCRIPTOR = 20.0
 _RUN, _ENGINES = 140.0, 16
 _BYTES = 272.0
 _CLOCK = 1.4
+_VISIT = 2500.0
+"""Of eight tables: their transfers are short."""
 _ROWS_START, _GROUPS_START = 4000.0, 7000.0
 
 
@@ -42,8 +44,9 @@ def groups(count: int, table_rows: int, row_bytes: int, entries: int, scatter: b
     each = (14 + 2 * words if scatter else 7 + words) / _CLOCK
     passes = ceil(count * shared / GROUPS)
     traffic = count * shared * table_rows * row_bytes * (2 if scatter else 1)
-    walked = passes * chunks(table_rows, row_bytes) * entries / shared
-    return _GROUPS_START + traffic / _BYTES + walked * each + count * entries * row_bytes / _BYTES
+    visits = passes * chunks(table_rows, row_bytes)
+    lists = count * entries * row_bytes
+    return _GROUPS_START + visits * (_VISIT + entries / shared * each) + (traffic + lists) / _BYTES
 
 
 def turned(nbytes: int) -> float:

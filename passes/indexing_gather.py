@@ -46,9 +46,9 @@ def canonical_gather(b: Build, op: hlo.GatherOp) -> Value:
         return _repeated(b, operand, windows, wanted)
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), op.shape.dims)
-    tables = [dim for dim in windows.reached if dim in windows.paired] + windows.between
-    if _grouped(windows, tables, itemsize(op.shape.dtype)):
-        return _groups(b, operand, windows, sorted(tables), wanted)
+    tables = _tables(windows, itemsize(op.shape.dtype))
+    if tables is not None:
+        return _groups(b, operand, windows, tables, wanted)
     return _rows(b, operand, windows, wanted)
 
 
@@ -95,15 +95,11 @@ def _one(b: Build, operand: Value, windows: Windows) -> Value:
     return b.dynamic_slice(operand, starts, windows.sizes)
 
 
-def _grouped(windows: Windows, tables: list[int], width: int) -> bool:
-    """Whether tables on chip are estimated to take less time than rows by DMA."""
+def _tables(windows: Windows, width: int) -> list[int] | None:
+    """Operand dims that count tables on chip; None where rows by DMA are estimated to take less time."""
     row = width * prod(windows.dims[dim] for dim in windows.behind)
-    steps = prod(windows.sizes[dim] for dim in windows.spread)
-    count = prod(windows.dims[dim] for dim in tables)
-    lists = windows.count * steps // prod([windows.dims[dim] for dim in tables if dim in windows.paired])
-    height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
     if row > costs.ROW_BYTES:
-        return False
+        return None
     runs = prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
     contiguous = row * (windows.sizes[windows.spread[-1]] if windows.spread else 1)
     by_rows = costs.rows(windows.count, contiguous, runs)
@@ -111,11 +107,19 @@ def _grouped(windows: Windows, tables: list[int], width: int) -> bool:
         total = contiguous * prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
         moved = width * prod(windows.dims) + total * windows.count
         by_rows = min(by_rows, costs.turned(moved) + costs.rows(windows.count, total))
-    return costs.groups(count, height, row, lists, shared=costs.GROUPS if count == 1 else 1) < by_rows
+
+    def estimate(tables: list[int]) -> float:
+        count = prod(windows.dims[dim] for dim in tables)
+        steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
+        height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
+        return costs.groups(count, height, row, steps // count, shared=costs.GROUPS if count == 1 else 1)
+
+    best = min(windows.tables, key=estimate)
+    return best if estimate(best) < by_rows else None
 
 
 def _groups(b: Build, operand: Value, windows: Windows, tables: list[int], wanted: list[Label]) -> Value:
-    """Batching dims, and dims between the indexed ones, count tables; the indexed dims are the rows of one."""
+    """``tables``: dims that count tables, batching dims or between the indexed ones; the others are rows of one."""
     inside = [dim for dim in windows.reached if dim not in tables]
     weight = weights(windows.dims, inside)
     spread = windows.spread

@@ -90,7 +90,7 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
     ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4
     by_rows = costs.rows(count, row) * ways
-    by_groups = _groups_ns(s, kind, row) if kind and row <= costs.ROW_BYTES else float("inf")
+    by_groups, tables = _tables(s, kind, row) if kind and row <= costs.ROW_BYTES else (float("inf"), [])
     if w.between:
         whole = prod(w.sizes[dim] for dim in w.between)
         back_and_forth = sum(2 * hlo.shape_of(x).nbytes for x in operands) + sum(
@@ -104,7 +104,7 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     if w.count * LOOP_NS < min(by_rows, by_groups):
         return _one_by_one(s, kind, operands, updates)
     if by_groups < by_rows:
-        return [_grouped(s, kind, operands[0], updates[0])]
+        return [_grouped(s, kind, operands[0], updates[0], tables)]
     return _by_rows(s, kind, operands, updates)
 
 
@@ -183,18 +183,19 @@ def _combined(
 # tables on chip
 
 
-def _tables(w: Windows) -> tuple[list[int], list[int]]:
-    """Operand dims that count tables, and those that are the rows of one."""
-    return sorted([*w.paired, *w.between]), sorted(w.starts)
-
-
-def _groups_ns(s: Scatter, kind: str, row: int) -> float:
+def _tables(s: Scatter, kind: str, row: int) -> tuple[float, list[int]]:
+    """Operand dims that count tables, and the estimate of the time that the updates take then."""
     w = s.windows
-    tables, inside = _tables(w)
     dtype = hlo.shape_of(s.op.args[0]).dtype
-    count, entries = _entries(w, tables)
-    height = prod(w.dims[dim] for dim in inside)
-    return min(costs.groups(count, height, row, entries, True, shared) for shared in {1, _shared(kind, dtype, count)})
+
+    def estimate(tables: list[int]) -> float:
+        count, entries = _entries(w, tables)
+        height = prod(w.dims[dim] for dim in w.reached if dim not in tables)
+        ways = {1, _shared(kind, dtype, count)}
+        return min(costs.groups(count, height, row, entries, True, shared) for shared in ways)
+
+    best = min(w.tables, key=estimate)
+    return estimate(best), best
 
 
 def _entries(w: Windows, tables: Sequence[int]) -> tuple[int, int]:
@@ -210,9 +211,9 @@ def _shared(kind: str, dtype: str, tables: int) -> int:
     return costs.copies(tables) if free else 1
 
 
-def _grouped(s: Scatter, kind: str, operand: Value, update: Value) -> Value:
+def _grouped(s: Scatter, kind: str, operand: Value, update: Value, tables: list[int]) -> Value:
     b, w = s.b, s.windows
-    tables, inside = _tables(w)
+    inside = [dim for dim in w.reached if dim not in tables]
     numbers, labels = _numbers(s, inside, w.spread)
     outer = table_labels(w, tables)
     inner = [label for label in labels if label not in outer]
