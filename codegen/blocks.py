@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neuronx_cc.codegen import control, dot_kernel, graph, map_kernel
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import Kernel, is_load_cast, operands_of
+from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.views import View
@@ -50,6 +50,18 @@ class Block:
         """The step that computes ``value``; -1 for views, constants and what is given."""
         kernel = self.member.get(value)
         return -1 if kernel is None else kernel.number
+
+    def overwrites(self, old: hlo.SSAValue, result: hlo.SSAValue) -> bool:
+        """Whether the kernel of ``result`` reads the HBM array ``old`` just where it writes ``result``.
+
+        A map kernel without reductions loads all of a tile before it stores any of it, so both may have one buffer.
+        """
+        kernel = self.member.get(result)
+        if kernel is None or not kernel.is_map or kernel.reduced:
+            return False
+        if squeeze(hlo.shape_of(old).dims) != kernel.shape or hlo.shape_of(old) != hlo.shape_of(result):
+            return False
+        return all(operand is old or base(operand) is not old for op in kernel.ops for operand in op.operands)
 
     def lower(self) -> None:
         for step, kernel in enumerate(self.kernels):

@@ -2,7 +2,8 @@
 
 The state of a loop has homes for as long as it runs. An element that the body hands on unchanged stays where it is. For
 every other there is one buffer: the body reads it, and at the end of the iteration the new value is in it. A kernel
-writes it there itself when nothing later in the body reads the old value; what updates the old value in place
+writes it there itself when nothing later in the body reads the old value (an elementwise one, of a large array, also when
+it reads the old value itself); what updates the old value in place
 (``dynamic-update-slice``, an inner loop) needs no copy at all; the rest is copied at the end, all at once. A counter
 that only says where windows start has no home at all.
 
@@ -32,6 +33,7 @@ class Lowered(Protocol):
 
     def note_uses(self, results: Sequence[hlo.SSAValue]) -> None: ...
     def step_of(self, value: hlo.SSAValue) -> int: ...
+    def overwrites(self, old: hlo.SSAValue, result: hlo.SSAValue) -> bool: ...
     def lower(self) -> None: ...
 
 
@@ -171,10 +173,11 @@ class _Body:
             block = self.form(context, self.computation, self.without)
             block.note_uses([result for index, result in enumerate(results) if index not in self.dropped])
             for index in self.carried:
-                made = block.step_of(results[index])
+                made, result, home = block.step_of(results[index]), results[index], homes[index][0]
                 last = max((context.last_use(element) for element in self.old.get(index, ())), default=-1)
-                if made > last and results.count(results[index]) == 1:
-                    context.outputs[results[index]] = homes[index][0]
+                same = not home.in_sbuf and all(block.overwrites(element, result) for element in self.old.get(index, ()))
+                if (made > last or (made == last and same)) and results.count(result) == 1:
+                    context.outputs[result] = home
             block.lower()
             context.builder.at(f"{self.name}/state", hlo.loc_of(self.computation.root))
             _write_back(context, [(results[index], homes[index][0]) for index in self.carried])

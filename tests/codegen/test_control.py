@@ -315,3 +315,20 @@ def some(seed: int) -> Callable[..., Any]:
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 60))])
 def test_random_nests(seed: int) -> None:
     check_function(some(seed), X, X * 0.5, np.array([seed, 2, 5], np.int32), relative=1e-4)
+
+
+def test_large_arrays_are_updated_where_they_are() -> None:
+    def train(p: Any, m: Any, n: Any) -> Any:
+        def body(s: Any) -> Any:
+            i, p, m = s
+            m = m * 0.5 + p * 0.25
+            return i + 1, p - m * 0.125, m
+
+        return lax.while_loop(lambda s: s[0] < n, body, (0, p, m))
+
+    big = np.linspace(-1, 1, 128 * 14000, dtype=np.float32).reshape(128, 14000)
+    program = check_function(train, big, big[::-1].copy(), np.int32(2)).program
+    start = next(row for row, record in enumerate(program.records) if isinstance(record, While))
+    for record in program.records[start:]:
+        if isinstance(record, Instr) and record.op == "dma_copy":
+            assert not (record.ins[0].space == record.outs[0].space == 0)
