@@ -28,6 +28,8 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.values import identity_of, same_number
 from neuronx_cc.passes.windows import running_axis
 
+REPEATABLE = frozenset(["maximum", "minimum", "and", "or"])
+"""Combiners that may see an element twice."""
 LARGEST = 40_000
 """Elements of an operand of one instruction (hardware sheet 1.4: 64 Ki)."""
 
@@ -294,6 +296,14 @@ class _Windows:
             return
         # ``source`` holds folds of 1, 2, 4, ... neighbours; the window is put together from the powers of two in it
         length, reach, place, first = source.dims[dim].size, 1, 0, True
+        if self.opcode in REPEATABLE:
+            while 2 * reach <= window.window:
+                length -= reach * window.dilation
+                low = source.index(dim, Affine(0), length)
+                self._combine(low, low, source.index(dim, Affine(reach * window.dilation), length))
+                reach *= 2
+            self._combine(result, taps(0), taps((window.window - reach) * window.dilation))
+            return
         while reach <= window.window:
             if window.window & reach:
                 part = taps(place * window.dilation)

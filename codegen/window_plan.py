@@ -14,6 +14,8 @@ RUN_NS = 140.0
 """Time of a short DMA run on one of 16 engines (hardware sheet 1.8.2)."""
 BYTES_PER_NS = 17.0
 ENGINES = 16
+OVERHEAD = 500.0
+"""Nanoseconds of a tile's transfers that nothing hides."""
 VECTOR_GHZ = 1.12
 
 
@@ -91,7 +93,7 @@ def _starts(dims: Sequence[Dim]) -> list[Plan]:
 
 
 def _shrunk(dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
-    while tile_bytes(dims, plan, itemsize) > room:
+    while True:
         options = []
         for axis, block in enumerate(plan.blocks):
             if block > 1:
@@ -99,8 +101,11 @@ def _shrunk(dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
                 options.append(Plan(plan.lane, blocks, plan.group, plan.groups))
         if not options:
             return plan
-        plan = min(options, key=lambda option: cost(dims, option, itemsize))
-    return plan
+        best = min(options, key=lambda option: cost(dims, option, itemsize))
+        fits = tile_bytes(dims, plan, itemsize) <= room
+        if fits and cost(dims, best, itemsize) >= cost(dims, plan, itemsize):
+            return plan
+        plan = best
 
 
 def tile_bytes(dims: Sequence[Dim], plan: Plan, itemsize: int) -> int:
@@ -121,7 +126,7 @@ def between(dims: Sequence[Dim], plan: Plan) -> int:
 
 
 def cost(dims: Sequence[Dim], plan: Plan, itemsize: int) -> float:
-    """Nanoseconds: transfers or Vector, whichever takes longer, and something for every tile."""
+    """Nanoseconds: transfers or Vector, whichever takes longer; the other for one tile, which nothing hides."""
     tiles = prod(
         dim.blocks(block)
         for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True))
@@ -140,7 +145,8 @@ def cost(dims: Sequence[Dim], plan: Plan, itemsize: int) -> float:
         if dim.window > 1:
             before, extents[axis] = prod(extents), plan.blocks[axis]
             vector += steps(dim.window, before, prod(extents)) / VECTOR_GHZ
-    return tiles * (max(loads + stores, vector) + 0.2 * min(loads + stores, vector) + 500.0 * plan.groups)
+    moves = loads + stores
+    return tiles * (max(moves, vector) + OVERHEAD * plan.groups) + min(moves, vector)
 
 
 def steps(window: int, before: int, after: int) -> float:
