@@ -44,6 +44,11 @@ def initialize() -> None:
     xla_bridge.register_plugin(
         "neuron", priority=PRIORITY, library_path=os.path.abspath(_pjrt.__file__), options=_client_options
     )
+    # lowerings can only be registered for platforms that exist; another JAX may keep its primitive elsewhere
+    with suppress(ImportError, AttributeError):
+        from neuronx_cc.driver.jax_backend import eigh
+
+        eigh.register("neuron")
     # a process that does not ask for this platform shall neither be warned about it nor fail because of it
     with suppress(AttributeError, KeyError, TypeError):
         registration = xla_bridge._backend_factories["neuron"]

@@ -46,6 +46,13 @@ def case_jit_and_grad():
     assert np.allclose(gradient, np.sin(2 * X), atol=1e-5)
 
 
+def case_eigh():
+    matrix = X[:5] @ X[:5].T - np.eye(5, dtype=np.float32)
+    values, vectors = jnp.linalg.eigh(matrix)
+    assert np.allclose(values, np.linalg.eigvalsh(matrix), atol=1e-5)
+    assert np.allclose(matrix @ vectors, vectors * values, atol=1e-5)
+
+
 def case_many_results_and_empty_arrays():
     results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
     assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]

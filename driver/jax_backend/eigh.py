@@ -1,0 +1,126 @@
+"""Eigenvalues of symmetric and Hermitian matrices, for which JAX has no lowering on other platforms than its own.
+
+Jacobi's method with a parallel ordering (Brent and Luk 1985): n/2 independent rotations at a time, each pair of rows
+and columns once a sweep, until what is off the diagonal is rounding noise. The matrix is kept as four blocks, so that the
+pairs stand opposite each other and the next pairing is a rotation of the rows.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+MAX_SWEEPS = 15
+"""Convergence is quadratic: ten sweeps do for a thousand rows."""
+
+
+def register(platform: str) -> None:
+    """Give JAX this lowering of its primitive ``eigh``."""
+    from jax._src.interpreters import mlir
+    from jax._src.lax import linalg
+
+    mlir.register_lowering(linalg.eigh_p, mlir.lower_fun(_eigh, multiple_results=True), platform=platform)
+
+
+def _eigh(
+    matrix: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: tuple[int, int] | None, **_: Any
+) -> tuple[Any, Any]:
+    """Vectors [..., n, n] as columns and values [..., n], ascending, of the named triangle of ``matrix``."""
+    size = matrix.shape[-1]
+    if size == 0:
+        return matrix, jnp.zeros(matrix.shape[:-1], jnp.finfo(matrix.dtype).dtype)
+    half = jnp.tril(matrix, -1) if lower else jnp.conj(jnp.swapaxes(jnp.triu(matrix, 1), -1, -2))
+    diagonal = jnp.real(jnp.diagonal(matrix, axis1=-2, axis2=-1)).astype(matrix.dtype)
+    whole = half + jnp.conj(jnp.swapaxes(half, -1, -2)) + diagonal[..., None] * jnp.eye(size, dtype=matrix.dtype)
+    flat = whole.reshape((-1, size, size)).astype(jnp.promote_types(matrix.dtype, jnp.float32))
+    vectors, values = jax.vmap(_jacobi)(flat)
+    if sort_eigenvalues:
+        order = jnp.argsort(values, axis=-1)
+        values = jnp.take_along_axis(values, order, axis=-1)
+        vectors = jnp.take_along_axis(vectors, order[:, None, :], axis=-1)
+    low, high = (0, size) if subset_by_index is None else subset_by_index
+    vectors, values = vectors[..., low:high], values[..., low:high]
+    vectors = vectors.astype(matrix.dtype).reshape((*matrix.shape[:-1], high - low))
+    return vectors, values.astype(jnp.finfo(matrix.dtype).dtype).reshape((*matrix.shape[:-2], high - low))
+
+
+def _jacobi(matrix: Any) -> tuple[Any, Any]:
+    """Vectors and values of one matrix [n, n], in no particular order."""
+    size = matrix.shape[0]
+    if size == 1:
+        return jnp.ones_like(matrix), jnp.real(matrix[0])
+    middle = (size + 1) // 2
+    odd = 2 * middle - size
+    padded = jnp.pad(matrix, ((0, odd), (0, odd)))
+    blocks = (padded[:middle, :middle], padded[:middle, middle:], padded[middle:, :middle], padded[middle:, middle:])
+    top = jnp.eye(middle, 2 * middle, dtype=matrix.dtype)
+    bottom = jnp.eye(middle, 2 * middle, middle, dtype=matrix.dtype)
+    tolerance = (4 * jnp.finfo(matrix.dtype).eps) ** 2 * jnp.sum(jnp.abs(matrix) ** 2)
+
+    def unfinished(state: Any) -> Any:
+        sweep, blocks, *_ = state
+        return (sweep < MAX_SWEEPS) & (_off_diagonal(blocks) > tolerance)
+
+    def sweep(state: Any) -> Any:
+        number, *rest = state
+        rest = lax.fori_loop(0, 2 * middle - 1, lambda _, each: _rotate(*each), tuple(rest))
+        return (number + 1, *rest)
+
+    _, blocks, top, bottom = lax.while_loop(unfinished, sweep, (0, blocks, top, bottom))
+    # the rows of `top` and `bottom` are the conjugated vectors; padding is a vector of its own, beyond `size`
+    vectors = jnp.concatenate([top, bottom])
+    values = jnp.concatenate([jnp.real(jnp.diagonal(blocks[0])), jnp.real(jnp.diagonal(blocks[3]))])
+    if odd:
+        kept = jnp.argsort(jnp.abs(vectors[:, -1]) > 0.5, stable=True)[:size]
+        vectors, values = vectors[kept], values[kept]
+    return jnp.conj(vectors[:, :size]).T, values
+
+
+def _off_diagonal(blocks: Any) -> Any:
+    """Sum of squares off the diagonal."""
+    a, b, c, d = (jnp.abs(block) ** 2 for block in blocks)
+    return sum(jnp.sum(block - jnp.diag(jnp.diagonal(block))) for block in (a, d)) + jnp.sum(b) + jnp.sum(c)
+
+
+def _rotate(blocks: Any, top: Any, bottom: Any) -> Any:
+    """Make the diagonals of the off-diagonal blocks zero, then pair the rows anew."""
+    a, b, c, d = blocks
+    first, second, mixed = (jnp.diagonal(block) for block in (a, d, b))
+    size = jnp.abs(mixed)
+    present = size > 0
+    tau = (jnp.real(second) - jnp.real(first)) / jnp.where(present, 2 * size, 1)
+    tangent = jnp.where(tau >= 0, 1.0, -1.0).astype(tau.dtype) / (jnp.abs(tau) + jnp.sqrt(1 + tau * tau))
+    tangent = jnp.where(present, tangent, 0)
+    cosine = lax.rsqrt(1 + tangent * tangent)
+    phase = jnp.where(present, mixed / jnp.where(present, size, 1).astype(mixed.dtype), 1)
+    sine = (tangent * cosine).astype(mixed.dtype) * phase
+    cosine = cosine.astype(mixed.dtype)
+
+    def rows(upper: Any, lower: Any) -> tuple[Any, Any]:
+        c_, s_ = cosine[:, None], sine[:, None]
+        return upper * c_ - lower * s_, upper * jnp.conj(s_) + lower * c_
+
+    def columns(left: Any, right: Any) -> tuple[Any, Any]:
+        return left * cosine - right * jnp.conj(sine), left * sine + right * cosine
+
+    a, c = rows(a, c)
+    b, d = rows(b, d)
+    a, b = columns(a, b)
+    c, d = columns(c, d)
+    top, bottom = rows(top, bottom)
+    a, c = _next_rows(a, c)
+    b, d = _next_rows(b, d)
+    a, b = (block.T for block in _next_rows(a.T, b.T))
+    c, d = (block.T for block in _next_rows(c.T, d.T))
+    return (a, b, c, d), *_next_rows(top, bottom)
+
+
+def _next_rows(top: Any, bottom: Any) -> tuple[Any, Any]:
+    """The tournament's next round: everybody but the first of ``top`` moves on by one place."""
+    if top.shape[0] == 1:
+        return top, bottom
+    return (
+        jnp.concatenate([top[:1], bottom[:1], top[1:-1]]),
+        jnp.concatenate([bottom[1:], top[-1:]]),
+    )
