@@ -55,7 +55,7 @@ def _expand_sort(module: HloModule, op: hlo.SortOp) -> None:
     rows = (first.size // count, count)
     operands = [b.reshape(b.transpose(operand, last), rows) for operand in op.args]
     body = module.computation(op.to_apply.data[0])
-    keys = keys_of(body)
+    keys = keys_of(body, module)
     if keys and not op.is_stable.data:  # equal elements may come in any order
         keys = [replace_fields(key, total_order=True) for key in keys]
     if keys and _expand_partial(b, op, operands, body, keys):
@@ -78,7 +78,9 @@ def _by_keys(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.Computat
     doubled = [operand for operand in operands for _ in range(2)]
     dims = hlo.shape_of(operands[0]).dims
     values = apply_body(op, body, doubled, dims, [key.value for key in keys])
-    columns = [words.key(value, key.upwards, key.total_order) for value, key in zip(values, keys, strict=True)]
+    columns = [
+        words.key(value, key.upwards, key.total_order, key.canonical) for value, key in zip(values, keys, strict=True)
+    ]
     count = len(columns)
     read = _elements_read(op)
     restored: dict[int, tuple[int, Key]] = {}
@@ -125,7 +127,7 @@ def _expand_partial(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.C
     words = Words(b)
     doubled = [operand for operand in operands for _ in range(2)]
     (value,) = apply_body(op, body, doubled, shape.dims, [key.value])
-    found, places = _largest(b, words.key(value, not key.upwards, key.total_order), wanted)
+    found, places = _largest(b, words.key(value, not key.upwards, key.total_order, key.canonical), wanted)
     last = [*(dim for dim in range(len(dims)) if dim != axis), axis]
     moved = (*(dims[dim] for dim in last[:-1]), wanted)
     for number, element in _readers(op):
@@ -176,7 +178,7 @@ def _elements_read(op: hlo.SortOp) -> set[int]:
 
 def _determines(key: Key, shape: hlo.Shape) -> bool:
     """Whether elements whose keys are equal are the same bits."""
-    return shape.dtype in INTEGERS or shape.dtype == "pred" or (key.total_order and shape.dtype in FLOATS)
+    return shape.dtype in INTEGERS or shape.dtype == "pred" or (key.total_order and not key.canonical)
 
 
 def _counts(value: Value, axis: int) -> bool:

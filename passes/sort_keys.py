@@ -8,8 +8,10 @@ function of the left elements with the same function of the right ones, and lexi
 from dataclasses import dataclass
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.passes.bodies import is_elementwise
+from neuronx_cc.passes.values import constant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +22,33 @@ class Key:
     upwards: bool
     total_order: bool
     """Floats by IEEE total order; otherwise -0 equals 0."""
+    canonical: bool = False
+    """In total order, but zeros are equal, and NaNs are equal to the positive one (JAX's order)."""
 
 
-def keys_of(body: hlo.ComputationOp) -> list[Key] | None:
+def keys_of(body: hlo.ComputationOp, module: HloModule) -> list[Key] | None:
     """The keys that ``body`` compares, the first one first; None when it is no such comparator."""
-    return _chain(body.root) if is_elementwise(body) else None
+    found = _chain(body.root) if is_elementwise(body) else None
+    return [_simpler(key, module) for key in found] if found else found
+
+
+def _simpler(key: Key, module: HloModule) -> Key:
+    """``select(x != x, nan, select(x == 0, 0, x))`` in total order is ``x`` in canonical order."""
+    value, seen = key.value, set()
+    while isinstance(op := defining_op(value), hlo.SelectOp):
+        test, constant, value = defining_op(op.operands[0]), constant_of(op.operands[1], module), op.operands[2]
+        if not isinstance(test, hlo.CompareOp) or constant is None or constant.dtype.kind in "biuc":
+            return key
+        number = float(constant)
+        if test.direction.data == "NE" and test.lhs is test.rhs and number != number:
+            seen.add(("nan", test.lhs))
+        elif test.direction.data == "EQ" and number == 0 and test.rhs is op.operands[1]:
+            seen.add(("zero", test.lhs))
+        else:
+            return key
+    if key.total_order and seen == {("nan", value), ("zero", value)} and isinstance(value, hlo.BlockArgument):
+        return Key(value, key.upwards, True, True)
+    return key
 
 
 def _chain(value: hlo.SSAValue) -> list[Key] | None:

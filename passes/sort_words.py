@@ -12,6 +12,9 @@ from neuronx_cc.passes.build import Build, Value
 
 LOWEST = -(1 << 31)
 HIGHEST = (1 << 31) - 1
+INFINITY = 0x7F800000
+QUIET_NAN = 0x7FC00000
+"""Bit patterns of FP32."""
 
 
 class Words:
@@ -20,16 +23,20 @@ class Words:
     def __init__(self, build: Build):
         self.build = build
 
-    def key(self, value: Value, upwards: bool = True, total_order: bool = True) -> Value:
-        """s32 that compare as ``value``'s elements do; complemented unless ``upwards``."""
+    def key(self, value: Value, upwards: bool = True, total_order: bool = True, canonical: bool = False) -> Value:
+        """s32 that compare as ``value``'s elements do (see ``sort_keys.Key``); complemented unless ``upwards``."""
         b = self.build
         dtype = hlo.shape_of(value).dtype
         if dtype in FLOATS:
-            value = b.convert(value, "f32")
-            if not total_order:  # -0 equals 0
-                zero = b.number_like(0, value)
-                value = b.select(b.compare(value, zero, "EQ"), zero, value)
-            word = self._ordered(self.cast(value, "s32"))
+            bits = self.cast(b.convert(value, "f32"), "s32")
+            word = self._ordered(bits)
+            size = b.each(hlo.AndOp, bits, b.number_like(HIGHEST, bits))
+            if canonical or not total_order:
+                zero = b.number_like(0, bits)
+                word = b.select(b.compare(size, zero, "EQ"), zero, word)
+            if canonical:
+                nan = b.compare(size, b.number_like(INFINITY, bits), "GT")
+                word = b.select(nan, b.number_like(QUIET_NAN, bits), word)
         elif dtype == "u32":
             word = self.cast(value, "s32")
             word = b.each(hlo.XorOp, word, b.number_like(LOWEST, word))
