@@ -1,8 +1,8 @@
 """Eigenvalues of symmetric and Hermitian matrices, for which JAX has no lowering on other platforms than its own.
 
 Jacobi's method with a parallel ordering (Brent and Luk 1985): n/2 independent rotations at a time, each pair of rows
-and columns once a sweep, until what is off the diagonal is rounding noise. The matrix is kept as four blocks, so that the
-pairs stand opposite each other and the next pairing is a rotation of the rows.
+and columns once a sweep, until what is off the diagonal is rounding noise. The matrix is kept as four blocks, so that
+the pairs stand opposite each other and the next pairing is a rotation of the rows.
 """
 
 from typing import Any
