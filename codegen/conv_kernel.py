@@ -345,6 +345,8 @@ class _Convolution(ConvWeights):
         features: tuple[Affine, int, int],
     ) -> None:
         """``bank`` = the products of all taps and feature tiles, for the positions ``rows + [0, sizes)``."""
+        if self.copies is not None:
+            taps = self.copies.grouped()
         window = x
         for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             stride = x.dims[2 + axis].stride
@@ -363,7 +365,8 @@ class _Convolution(ConvWeights):
                 for chunk in range(segment.first, segment.first + segment.chunks):
                     for index in product(*(range(tap.count) for tap in taps)):
                         steps = [Affine(i) for i in index]
-                        self._product(bank, window, kernel, taps, steps, segment.lanes, Affine(chunk), features, done)
+                        lanes = segment.lanes if self.copies is None else self.copies.lanes_of(index)
+                        self._product(bank, window, kernel, taps, steps, lanes, Affine(chunk), features, done)
                         done = True
             return
         self._clear(bank)

@@ -14,6 +14,7 @@ import numpy as np
 from neuronx_cc.codegen.builder import Builder, Ring
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Axis, axis_of, batch_axis
+from neuronx_cc.codegen.conv_copies import Copies, copies_of
 from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.emitter import Emitter
 from neuronx_cc.codegen.graph import is_load_cast
@@ -31,6 +32,8 @@ NATURAL_BYTES = 16384
 """Bytes a partition of a kernel that are loaded at once to be transposed."""
 ROW_BYTES = 8192
 """Bytes a partition of a row of positions that are moved at once."""
+LARGE_IMAGE = 8192
+"""Positions from which a single image is staged in bands, of a quarter as many, for the same reason as several."""
 RAW_BYTES = 16384
 """Bytes a partition of input that is loaded before it is put between its padding."""
 
@@ -88,6 +91,7 @@ class ConvPlan:
         self.weights, rhs_dtype = self._source(op.rhs)
         self.pe_dtype = lhs_dtype if lhs_dtype == rhs_dtype and lhs_dtype in PE_DTYPES else "f32"
         self.tf32 = False
+        self.copies: Copies | None = None
         self.rings: list[Ring] = []
         self._tile_rings: dict[str, Ring] = {}
         self.banks: list[Ring] = []
@@ -115,6 +119,9 @@ class ConvPlan:
             if self.positions_on_lanes and not self.x.in_sbuf:
                 self.pack = self._pack(TILE_COLUMNS)
         self.w, self.data = self._choose_kernel()
+        self.copies = None
+        if self.groups == 1 and self.packs_lanes:
+            self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED)
 
     def _pack(self, most_outputs: int) -> int:
         """Groups whose features share a tile."""
@@ -238,7 +245,7 @@ class ConvPlan:
         pack_outputs = min(self.pack, self.groups) * self.outputs
         packs = -(-self.groups // self.pack)
         taps = prod(self.kernel)
-        each = self.chunks * taps * size
+        each = self.chunks * taps * size * (1 if self.copies is None else 2)
         staging = self._kernel_staging() + self._input_staging()
         room -= staging
         self.streams_kernel = False
@@ -251,6 +258,7 @@ class ConvPlan:
             self.block_outputs = 0 if self.pack > 1 else min(pack_outputs, limit // each // tile * tile)
             if not self.block_outputs:
                 self.streams_kernel = True
+                self.copies = None
                 self.block_outputs = pack_outputs if self.pack > 1 else min(pack_outputs, tile)
                 each = self.chunks * size
                 self.weight_buffers = 2
@@ -282,10 +290,12 @@ class ConvPlan:
             self.input_buffers = self.result_buffers = 1
 
     def _first_rows(self) -> list[int]:
-        """Everything, but a few images at a time so that loading, products and storing overlap."""
+        """Everything, but a few images, or bands of a large one, at a time so that loading and products overlap."""
         rows = [max(1, axis.rows) for axis in self.axes]
         images = max(1, -(-4 * TILE_COLUMNS // max(1, prod(rows[1:]))))
         rows[0] = min(rows[0], images)
+        if len(rows) > 2 and prod(rows[1:]) > LARGE_IMAGE:
+            rows[1] = max(1, -(-rows[1] * LARGE_IMAGE // (4 * prod(rows[1:]))))
         return rows
 
     def _kernel_staging(self) -> int:

@@ -71,16 +71,24 @@ class ConvStaging(ConvPlan):
         """A block [lanes, chunks, batch, spatial...] that has zeros where the padding lies."""
         lanes, pieces = self.lanes_of_pack(pack.groups), [rows.piece for rows in at]
         padded = any(piece.before or piece.after for piece in pieces)
-        if self.x.in_sbuf and not padded and self.x.dtype == self.pe_dtype:
+        if self.x.in_sbuf and not padded and self.x.dtype == self.pe_dtype and self.copies is None:
             return self._resident(pack, at)
         extents = [piece.extent for piece in pieces]
         # stored [batch, chunks, spatial...]: the chunks of an image are neighbours in HBM
         stored = self.tile("input", self.pe_dtype, [extents[0], self.chunks, *extents[1:]], lanes, self.input_buffers)
         tile = stored.select([0, 2, 1, *range(3, len(stored.dims))])
+        self._fill(pack, at, tile, padded)
+        if self.copies is not None:
+            self.copies.spread_input(self.builder, tile, stored)
+        return tile
+
+    def _fill(self, pack: PackAt, at: Sequence[RowsAt], tile: Block, padded: bool) -> None:
+        """Bring the block to ``tile``."""
+        pieces = [rows.piece for rows in at]
         if padded:
             self._zero_borders(tile, pieces)
         if any(not piece.valid for piece in pieces):
-            return tile
+            return
         inner = tile
         for axis, piece in enumerate(pieces):
             inner = inner.index(2 + axis, Affine(piece.before), piece.valid)
@@ -91,7 +99,6 @@ class ConvStaging(ConvPlan):
         else:
             for segment in self.segments_of(pack.groups):
                 self._load(pack, at, segment, inner.index(1, Affine(segment.first), segment.chunks), padded)
-        return tile
 
     def _zero_borders(self, tile: Block, pieces: Sequence[Piece]) -> None:
         if any(not piece.valid for piece in pieces):
@@ -170,8 +177,11 @@ class ConvStaging(ConvPlan):
         """In long runs to a tile of its own, then engines move it between the padding."""
         sizes = [atom.size for atom in source.dims[1:]]
         if len(sizes) > 1 and prod(sizes) * itemsize(self.pe_dtype) > RAW_BYTES and sizes[0] > 1:
-            for index in self.builder.each(sizes[0]):
-                self._load_beside(target.index(1, index), source.index(1, index))
+            most = max(1, RAW_BYTES // (prod(sizes[1:]) * itemsize(self.pe_dtype)))
+            for start, tiles, size in self.builder.tiles(sizes[0], most):
+                for index in self.builder.each(tiles):
+                    at = index * size + start
+                    self._load_beside(target.index(1, at, size), source.index(1, at, size))
             return
         if len(sizes) > 1 and sizes[0] == 1:
             self._load_beside(target.index(1, Affine()), source.index(1, Affine()))

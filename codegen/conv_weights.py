@@ -47,10 +47,18 @@ class ConvWeights(ConvStaging):
     def stage_kernel(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None = None) -> Block:
         """A block [lanes, chunks, kernel spatial..., outputs]; with ``taps`` only one kernel position of it."""
         if self.data is not None:
-            return self._constant(pack, outs, taps)
-        if self.kernel_is_direct:
-            return self._direct(outs, taps)
-        return self._transposed(pack, outs, taps)
+            kernel = self._constant(pack, outs, taps)
+        elif self.kernel_is_direct:
+            kernel = self._direct(outs, taps)
+        else:
+            kernel = self._transposed(pack, outs, taps)
+        if self.copies is None:
+            return kernel
+        groups = [tap.count for tap in self.copies.grouped()[1:]]
+        lanes = self.inputs * self.copies.count
+        spread = self.tile("copies of kernel", self.pe_dtype, [1, *groups, outs.size], lanes, self.weight_buffers)
+        self.copies.spread_kernel(self.builder, spread, kernel)
+        return spread
 
     @property
     def _weight_stream(self) -> Stream:
