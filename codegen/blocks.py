@@ -29,7 +29,9 @@ class Block:
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
         kernels = graph.form(computation, context.combiners, without)
-        member = {result: kernel for kernel in kernels for op in kernel.ops for result in op.results}
+        member: dict[hlo.SSAValue, Kernel] = {
+            result: kernel for kernel in kernels for op in kernel.ops for result in op.results
+        }
         for op in computation.block.ops:
             if isinstance(op, hlo.GetTupleElementOp) and op.operand in member:
                 member[op.result] = member[op.operand]

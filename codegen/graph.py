@@ -158,8 +158,7 @@ def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
     """Operands, with those of ``tuple`` ops in place of the tuples."""
     found: list[hlo.SSAValue] = []
     for operand in op.operands:
-        packed = isinstance(operand, hlo.OpResult) and isinstance(operand.op, hlo.TupleOp)
-        found += operand.op.operands if packed else [operand]  # type: ignore[union-attr]
+        found += operand.owner.operands if isinstance(operand.owner, hlo.TupleOp) else [operand]
     return found
 
 

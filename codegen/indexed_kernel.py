@@ -51,7 +51,7 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
     context.homes[op.result] = [target]
     blocks = blocks_of([target, window], op.shape.dims)
     assert blocks is not None, "HBM views align"
-    copy(context.builder, *blocks, Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC)
+    copy(context.builder, blocks[0], blocks[1], Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC)
     if not counted:
         _release_registers(context, offset)
 
@@ -74,7 +74,7 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
     for views in (context.in_place, lambda value: [context.hbm(value)]):
         blocks = next(filter(None, (blocks_of([window, view], part.dims) for view in views(update))), None)
         if blocks is not None:
-            copy(context.builder, *blocks, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
+            copy(context.builder, blocks[0], blocks[1], Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
             break
     if not counted:
         _release_registers(context, offset)

@@ -130,9 +130,10 @@ class Lowering:
                 areas.append(None)
                 self._enter(record)
             elif isinstance(record, While | Branch):
-                areas.append(self._area(row, record))
-                stack[-1][0].body.append(areas[-1])
-                stack.append((areas[-1].cases[0], self._values, self._iterations))
+                opened = self._area(row, record)
+                areas.append(opened)
+                stack[-1][0].body.append(opened)
+                stack.append((opened.cases[0], self._values, self._iterations))
             elif isinstance(record, Else):
                 self._ranges.next_case()
                 area = areas[-1]

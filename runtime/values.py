@@ -2,8 +2,8 @@
 
 Input: a ``Program`` and its memories. Each static instruction is bound once to a closure (types, operators and, where
 no register is involved, its operand arrays); loops and regions become closures over their bodies. What regions did is
-kept as the run's ``course``. Faults (addresses out of
-bounds, run-time indices out of range) are RunErrors that name the instruction, its kernel and its HLO op.
+kept as the run's ``course``. Faults (addresses out of bounds, run-time indices out of range) are RunErrors that name
+the instruction, its kernel and its HLO op.
 """
 
 from array import array
@@ -162,7 +162,8 @@ class Executor:
         """One iteration or case: the counters of the loops inside start anew. Returns the path taken."""
         for key in loops:
             self._counters.pop(key, None)
-        self._taken = taken = []
+        taken: list[int] = []
+        self._taken = taken
         for step in steps:
             step()
         return self.course.path(taken)

@@ -277,13 +277,12 @@ def _members(records: Sequence[Record], everybody: set[Stream]) -> dict[Stream, 
     cases: list[int] = []
     """Cases begun of each open region."""
     for row, record in enumerate(records):
-        kind = type(record)
-        if kind is Instr:
+        if isinstance(record, Instr):
             if starts and record.stream not in starts[-1][1]:
                 starts[-1][1].add(record.stream)
-        elif kind is Loop:
+        elif isinstance(record, Loop):
             starts.append((row, set(record.streams)))
-        elif kind is While or kind is Branch:
+        elif isinstance(record, While | Branch):
             if not everybody:
                 raise CompileError("EBIR901", f"the region at record {row} is in a program without instructions")
             if starts and type(records[starts[-1][0]]) is Loop:
@@ -291,7 +290,7 @@ def _members(records: Sequence[Record], everybody: set[Stream]) -> dict[Stream, 
             starts.append((row, set()))
             cases.append(1)
             _join(members, everybody, row)
-        elif kind is Else:
+        elif isinstance(record, Else):
             if not starts or type(records[starts[-1][0]]) is not Branch:
                 raise CompileError("EBIR901", f"record {row} begins a case, but no branch is open")
             cases[-1] += 1
