@@ -130,12 +130,7 @@ _ROWS = (
     _row("compare", "Compare Eq Ge Gt Le Lt Ne", ALL, "native", "2.1"),
     _row("complex", "Complex", ("f32",), "native"),
     _row("concatenate", "Concatenate", ALL, "folded", "2.1"),
-    _row(
-        "conditional",
-        "Conditional",
-        ALL,
-        "native",
-    ),
+    _row("conditional", "Conditional", ALL, "native"),
     _row("constant", "Constant ConstantLiteral", ALL, "native", "2.1"),
     _row("convert", "ConvertElementType", ALL, "native", "2.1"),
     _row("convolution", "Convolution", (*F, *I), "native"),
@@ -335,12 +330,7 @@ _ROWS = (
     _row("transpose", "Transpose", ALL, "native", "2.1"),
     _row("triangular-solve", "TriangularSolve", F, "decomposed"),
     _row("tuple", "Tuple", ALL, "folded", "2.1"),
-    _row(
-        "while",
-        "While",
-        ALL,
-        "native",
-    ),
+    _row("while", "While", ALL, "native"),
     _row("xor", "Xor", (*I, *P), "native"),
 )
 
