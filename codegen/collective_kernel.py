@@ -15,7 +15,7 @@ from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
-KIND = {
+KIND: dict[type, str] = {
     hlo.AllReduceOp: "all_reduce",
     hlo.AllGatherOp: "all_gather",
     hlo.ReduceScatterOp: "reduce_scatter",

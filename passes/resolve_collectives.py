@@ -154,14 +154,14 @@ def _reduce_locally(
             all_gather_dimension=hlo.IntAttr(0),
         )
     # XLA folds the members' values without an initial value: the first member's serves as one
-    dims = hlo.shape_of(parts).dims
-    total = build.reshape(build.slice(parts, 0, 0, 1), dims[1:])
+    each = hlo.shape_of(parts).dims[1:]
+    total = build.reshape(build.slice(parts, 0, 0, 1), each)
     body = build.module.computation(_body(op))
     if not is_elementwise(body):
         raise CompileError("EVRF001", f"{op.opcode} by a computation that is not elementwise", "reduce by one", op.loc)
     for member in range(1, size):
-        part = build.reshape(build.slice(parts, 0, member, member + 1), dims[1:])
-        (total,) = apply_body(op, body, (total, part), dims[1:])
+        part = build.reshape(build.slice(parts, 0, member, member + 1), each)
+        (total,) = apply_body(op, body, (total, part), each)
     return total
 
 

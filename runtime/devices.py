@@ -53,7 +53,7 @@ def run_devices(
         )
 
     races.check(executables[0].program)
-    return fabric.run([lambda number=number: work(number) for number in range(len(executables))])
+    return fabric.run(work)
 
 
 def compute_devices(
@@ -76,7 +76,7 @@ def compute_devices(
         )
 
     races.check(executables[0].program)
-    return fabric.run([lambda number=number: work(number) for number in range(len(executables))])
+    return fabric.run(work)
 
 
 def _fabric(executables: Sequence[Executable], given: int) -> Fabric:

@@ -29,7 +29,7 @@ class _Table:
 
 
 class Fabric:
-    """``len(members)`` devices that run one program with the collectives' ``groups``."""
+    """``devices`` devices that run one program, once, with the collectives' ``groups``."""
 
     def __init__(self, devices: int, groups: Sequence[Groups]) -> None:
         self._groups = groups
@@ -41,21 +41,22 @@ class Fabric:
         self._running = set(range(devices))
         self._failed: NeuronError | None = None
 
-    def run(self, work: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Call ``work[i]`` for each device i on a thread of its own; raises the first device's error, if any."""
+    def run(self, work: Callable[[int], Result]) -> list[Result]:
+        """Call ``work(i)`` for each device i on a thread of its own; raises the first device's error, if any."""
+        devices = len(self._running)
         results: dict[int, Result] = {}
         errors: dict[int, BaseException] = {}
 
         def device(number: int) -> None:
             try:
-                results[number] = work[number]()
+                results[number] = work(number)
             except BaseException as error:
                 errors[number] = error
                 self._abandon(number, error)
             finally:
                 self._finish(number)
 
-        threads = [threading.Thread(target=device, args=(number,), daemon=True) for number in range(1, len(work))]
+        threads = [threading.Thread(target=device, args=(number,), daemon=True) for number in range(1, devices)]
         for thread in threads:
             thread.start()
         device(0)
@@ -63,7 +64,7 @@ class Fabric:
             thread.join()
         if errors:
             raise min(errors.items(), key=lambda item: (isinstance(item[1], _Abandoned), item[0]))[1]
-        return [results[number] for number in range(len(work))]
+        return [results[number] for number in range(devices)]
 
     def port(self, device: int) -> _Port:
         return _Port(self, device)
