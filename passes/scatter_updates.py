@@ -18,7 +18,7 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.build import Build
@@ -32,10 +32,10 @@ from neuronx_cc.passes.indexing import (
     table_labels,
     weights,
 )
-from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
+from neuronx_cc.passes.scatter_forms import OPS, form, scatter_tables, sharing
+from neuronx_cc.passes.values import splat_number
 
 Value = hlo.SSAValue
-OPS = {kind: type_ for type_, kind in COMBINERS.items()}
 PAIRS = 512
 """Updates up to which duplicates are found by comparing every two."""
 UNROLLED = 4
@@ -191,7 +191,7 @@ def _tables(s: Scatter, kind: str, row: int) -> tuple[float, list[int]]:
     def estimate(tables: list[int]) -> float:
         count, entries = _entries(w, tables)
         height = prod(w.dims[dim] for dim in w.reached if dim not in tables)
-        ways = {1, _shared(kind, dtype, count)}
+        ways = {1, sharing(kind, dtype, count)}
         return min(costs.groups(count, height, row, entries, True, shared) for shared in ways)
 
     best = min(w.tables, key=estimate)
@@ -203,12 +203,6 @@ def _entries(w: Windows, tables: Sequence[int]) -> tuple[int, int]:
     count = prod(w.dims[dim] for dim in tables)
     total = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
     return count, total // count
-
-
-def _shared(kind: str, dtype: str, tables: int) -> int:
-    """Processors that may share the list of one table: several where the order of updates does not matter."""
-    free = kind != "assign" and (dtype not in FLOATS or dtype == "f32" or kind in ("maximum", "minimum"))
-    return costs.copies(tables) if free else 1
 
 
 def _grouped(s: Scatter, kind: str, operand: Value, update: Value, tables: list[int]) -> Value:
@@ -249,76 +243,6 @@ def _numbers(s: Scatter, inside: Sequence[int], spread: Sequence[int]) -> tuple[
     return b.select(fits, numbers, b.number_like(-1, numbers)), labels
 
 
-def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
-    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays."""
-    count, height, width = hlo.shape_of(tables).dims
-    dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
-    row = width * itemsize(dtype)
-    shared = min(
-        {1, _shared(kind, dtype, count)},
-        key=lambda number: costs.groups(count, height, row, entries, True, number),
-    )
-    if shared == 1:
-        return _scatter(b, kind, tables, numbers, updates)
-    share = -(-entries // shared)
-    missing = shared * share - entries
-    neutral = identity_of(kind, dtype)
-    assert neutral is not None, "a combiner whose order does not matter has a neutral element"
-    numbers = b.pad(numbers, [(0, 0), (0, missing)], -1)
-    result = _scatter(
-        b,
-        kind,
-        b.number(neutral, dtype, (count * shared, height, width)),
-        b.reshape(numbers, (count * shared, share)),
-        b.reshape(_longer(b, updates, missing), (count * shared, share, width)),
-    )
-    private = b.reshape(result, (count, shared, height, width))
-    parts = [tables] + [b.reshape(b.slice(private, 1, at, at + 1), (count, height, width)) for at in range(shared)]
-    while len(parts) > 1:
-        pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
-        parts = pairs + parts[2 * len(pairs) :]
-    return parts[0]
-
-
-def _longer(b: Build, updates: Value, missing: int) -> Value:
-    """Updates [G, N, W] with ``missing`` entries more, of any value."""
-    splat = splat_number(updates, b.module)
-    if splat is None:
-        return b.pad(updates, [(0, 0), (0, missing), (0, 0)])
-    count, entries, width = hlo.shape_of(updates).dims
-    return b.number(splat, hlo.shape_of(updates).dtype, (count, entries + missing, width))
-
-
-_TABLES = hlo.ScatterDims((2,), (1,), (1,), 2, (0,), (0,))
-_ROWS = hlo.ScatterDims((1,), (0,), (0,), 1)
-
-
-def _scatter(b: Build, kind: str, operand: Value, numbers: Value, updates: Value) -> Value:
-    """A canonical scatter: into tables, or of unique rows that replace others."""
-    in_tables = hlo.shape_of(operand).rank == 3
-    return b.typed(
-        hlo.ScatterOp,
-        (operand, numbers, updates),
-        operand.type,
-        dims=hlo.ScatterDimsAttr(_TABLES if in_tables else _ROWS),
-        indices_are_sorted=hlo.BoolAttr(False),
-        unique_indices=hlo.BoolAttr(not in_tables),
-        to_apply=hlo.StrsAttr((_combiner(b, kind, hlo.shape_of(operand).dtype),)),
-    )
-
-
-def _combiner(b: Build, kind: str, dtype: str) -> str:
-    if kind != "assign":
-        return b.combiner(OPS[kind], dtype)
-    name = f"assign.{dtype}.scalar"
-    if all(computation.computation_name != name for computation in b.module.computations()):
-        scalar = hlo.array_type(dtype, ())
-        computation, _ = b.computation(name, [scalar, scalar])
-        assert computation.block.last_op is not None
-        computation.block.last_op.operands = [computation.block.args[1]]
-    return name
-
-
 # rows by DMA
 
 
@@ -344,9 +268,7 @@ def _by_rows(s: Scatter, kind: str, operands: list[Value], updates: list[Value])
         rows = [_combine_into(b, kind, _old_rows(b, tables[0], numbers), leader, rows[0])]
         first = b.compare(leader, b.iota((count,), 0), "EQ")
         numbers = b.select(first, numbers, b.number_like(-1, numbers))
-    return [
-        b.reshape(_scatter(b, "assign", table, numbers, new), w.dims) for table, new in zip(tables, rows, strict=True)
-    ]
+    return [b.reshape(form(b, "assign", table, numbers, new), w.dims) for table, new in zip(tables, rows, strict=True)]
 
 
 def _old_rows(b: Build, table: Value, numbers: Value) -> Value:
@@ -412,6 +334,6 @@ def _combine_into(b: Build, kind: str, rows: Value, leader: Value, updates: Valu
         return b.transpose(b.reshape(value, (count, parts, padded // parts)), (1, 0, 2))
 
     listed = b.broadcast(leader, (parts, count), (1,))
-    result = _scatter(b, kind, divided(rows), listed, divided(updates))
+    result = form(b, kind, divided(rows), listed, divided(updates))
     whole = b.reshape(b.transpose(result, (1, 0, 2)), (count, padded))
     return b.slice(whole, 1, 0, width)

@@ -1,0 +1,93 @@
+"""The two forms of scatters that code generation has, as builders.
+
+``scatter_tables``: updates combined into tables on chip, one after the other. ``form``: one such scatter,
+or one of rows that no two updates share and that replace the operand's.
+"""
+
+from __future__ import annotations
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes import indexing_costs as costs
+from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
+
+Value = hlo.SSAValue
+OPS = {kind: type_ for type_, kind in COMBINERS.items()}
+"""Opcode of a combiner -> its class."""
+
+
+def sharing(kind: str, dtype: str, tables: int) -> int:
+    """Processors that may share the list of one table: several where the order of updates does not matter."""
+    free = kind != "assign" and (dtype not in FLOATS or dtype == "f32" or kind in ("maximum", "minimum"))
+    return costs.copies(tables) if free else 1
+
+
+def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
+    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays."""
+    count, height, width = hlo.shape_of(tables).dims
+    dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
+    row = width * itemsize(dtype)
+    shared = min(
+        {1, sharing(kind, dtype, count)},
+        key=lambda number: costs.groups(count, height, row, entries, True, number),
+    )
+    if shared == 1:
+        return form(b, kind, tables, numbers, updates)
+    share = -(-entries // shared)
+    missing = shared * share - entries
+    neutral = identity_of(kind, dtype)
+    assert neutral is not None, "a combiner whose order does not matter has a neutral element"
+    numbers = b.pad(numbers, [(0, 0), (0, missing)], -1)
+    result = form(
+        b,
+        kind,
+        b.number(neutral, dtype, (count * shared, height, width)),
+        b.reshape(numbers, (count * shared, share)),
+        b.reshape(_longer(b, updates, missing), (count * shared, share, width)),
+    )
+    private = b.reshape(result, (count, shared, height, width))
+    parts = [tables] + [b.reshape(b.slice(private, 1, at, at + 1), (count, height, width)) for at in range(shared)]
+    while len(parts) > 1:
+        pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        parts = pairs + parts[2 * len(pairs) :]
+    return parts[0]
+
+
+def _longer(b: Build, updates: Value, missing: int) -> Value:
+    """Updates [G, N, W] with ``missing`` entries more, of any value."""
+    splat = splat_number(updates, b.module)
+    if splat is None:
+        return b.pad(updates, [(0, 0), (0, missing), (0, 0)])
+    count, entries, width = hlo.shape_of(updates).dims
+    return b.number(splat, hlo.shape_of(updates).dtype, (count, entries + missing, width))
+
+
+_TABLES = hlo.ScatterDims((2,), (1,), (1,), 2, (0,), (0,))
+_ROWS = hlo.ScatterDims((1,), (0,), (0,), 1)
+
+
+def form(b: Build, kind: str, operand: Value, numbers: Value, updates: Value) -> Value:
+    """A canonical scatter: into tables, or of unique rows that replace others."""
+    in_tables = hlo.shape_of(operand).rank == 3
+    return b.typed(
+        hlo.ScatterOp,
+        (operand, numbers, updates),
+        operand.type,
+        dims=hlo.ScatterDimsAttr(_TABLES if in_tables else _ROWS),
+        indices_are_sorted=hlo.BoolAttr(False),
+        unique_indices=hlo.BoolAttr(not in_tables),
+        to_apply=hlo.StrsAttr((_combiner(b, kind, hlo.shape_of(operand).dtype),)),
+    )
+
+
+def _combiner(b: Build, kind: str, dtype: str) -> str:
+    if kind != "assign":
+        return b.combiner(OPS[kind], dtype)
+    name = f"assign.{dtype}.scalar"
+    if all(computation.computation_name != name for computation in b.module.computations()):
+        scalar = hlo.array_type(dtype, ())
+        computation, _ = b.computation(name, [scalar, scalar])
+        assert computation.block.last_op is not None
+        computation.block.last_op.operands = [computation.block.args[1]]
+    return name
