@@ -40,6 +40,15 @@ class Row:
     refused: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
+    def add_failure(self, label: str, error: Exception) -> None:
+        """A refusal has a code; a fault in the simulation (ERUN9), another exception and another value are wrong."""
+        if isinstance(error, NeuronError) and not error.code.startswith("ERUN9"):
+            self.refused[error.code] += 1
+            return
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        self.wrong.append(f"{label}: {kind}{' '.join(lines[:5])[:300]}")
+
 
 def module_of(variants: Sequence[Variant]) -> str:
     """One module that computes all of them, so that they are compiled together."""
@@ -79,15 +88,13 @@ def run(row: Row, dtype: str, variants: Sequence[Variant]) -> None:
         values = [each[0] for each in wanted] if wanted else run_text(text, inputs, optimize=False)
         for case, output, value in zip(cases, outputs, values, strict=True):
             op_cases.assert_matches(case, [output], [value])
-    except (NeuronError, AssertionError) as error:
+    except Exception as error:
         if len(variants) > 1:
             middle = len(variants) // 2
             run(row, dtype, variants[:middle])
             run(row, dtype, variants[middle:])
-        elif isinstance(error, NeuronError) and not error.code.startswith("ERUN9"):
-            row.refused[error.code] += 1
         else:
-            row.wrong.append(f"{dtype} {variants[0].label}: {str(error).strip().splitlines()[0]}")
+            row.add_failure(f"{dtype} {variants[0].label}", error)
         return
     row.right += len(variants)
 
@@ -97,10 +104,8 @@ def run_case(row: Row, case: Case) -> None:
     try:
         outputs = neuronx_cc.compile(case.text.encode(), auto_cast="none").run(list(case.inputs)).outputs
         op_cases.assert_matches(case, list(outputs), op_cases.expected(case))
-    except NeuronError as error:
-        row.refused[error.code] += 1
-    except AssertionError as error:
-        row.wrong.append(f"{case.dtype}: {str(error).strip().splitlines()[0]}")
+    except Exception as error:
+        row.add_failure(case.dtype, error)
     else:
         row.right += 1
 
