@@ -104,11 +104,11 @@ def samples(function: Function, count: int, seed: int = 0) -> list[Array]:
 
 def units(got: Array, exact: Array) -> Array:
     """Distance in units in the last place of the f32 nearest to ``exact``; infinite where only one of them is NaN."""
-    rounded = exact.astype(F32)
-    gap = np.spacing(np.minimum(np.abs(rounded), np.finfo(F32).max)).astype(np.float64)
-    beyond = np.abs(exact) > np.finfo(F32).max
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(F32)
+        gap = np.spacing(np.minimum(np.abs(rounded), np.finfo(F32).max)).astype(np.float64)
         error = np.abs(got.astype(np.float64) - exact) / gap
+    beyond = np.abs(exact) > np.finfo(F32).max
     agree = (got == rounded) | (np.isnan(got) & np.isnan(exact))
     edge = beyond & (np.abs(got) >= np.finfo(F32).max) & (np.sign(got) == np.sign(exact))
     error = np.where(np.isnan(error), np.inf, error)

@@ -100,7 +100,7 @@ def scaled_dot(op: hlo.ScaledDotOp, lhs: Array, rhs: Array, lhs_scale: Array, rh
         for dim, parts in enumerate(scale.shape):
             factor = factor.repeat(value.shape[dim] // max(1, parts), dim)
         wide.append(value.astype(np.float32) * factor)
-    return narrow(contract(*wide, op.dims.data, "f32"), op.shape.dtype)
+    return narrow(contract(wide[0], wide[1], op.dims.data, "f32"), op.shape.dtype)
 
 
 def _dims_of(op: hlo.HloOp, name: str) -> tuple[int, ...]:
