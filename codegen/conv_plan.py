@@ -120,7 +120,9 @@ class ConvPlan:
                 self.pack = self._pack(TILE_COLUMNS)
         self.w, self.data = self._choose_kernel()
         self.copies = None
-        if self.groups == 1 and self.packs_lanes:
+        # a kernel whose outputs lie apart would be spread element by element
+        dense = self.data is not None or not self.kernel_is_direct or stride_of(self.w, 0) == itemsize(self.w.dtype)
+        if self.groups == 1 and self.packs_lanes and dense:
             self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED)
 
     def _pack(self, most_outputs: int) -> int:
