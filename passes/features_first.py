@@ -13,7 +13,7 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace
+from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
 from neuronx_cc.passes.manager import PassContext
 
 Value = hlo.SSAValue
@@ -65,7 +65,7 @@ class _Mover:
         keep: Order = tuple(range(shape.rank))
         numbers = [dims.out_feature, dims.out_batch, *dims.out_spatial]
         wide = prod(shape.dims[axis] for axis in dims.out_spatial) >= prod(dim.size for dim in op.window.data)
-        new = tuple(numbers) if wide and shape.rank > 2 else keep
+        new = tuple(numbers) if wide and shape.rank > 2 and not _leaves(op) else keep
         if left is None and right is None and new == keep:
             return
         # dim i of the new result is dim new[i] of the old one
@@ -188,6 +188,11 @@ class _Mover:
             properties = {"iota_dimension": hlo.IntAttr(order[made.iota_dimension.data])}
             return insert_before(anchor, hlo.IotaOp, (), type_, made.loc, properties)
         return insert_before(anchor, hlo.TransposeOp, (value,), type_, anchor.loc, {"dimensions": hlo.IntsAttr(place)})
+
+
+def _leaves(op: hlo.HloOp) -> bool:
+    """Whether nothing but the computation's result uses ``op``: then it is best made in the order asked for."""
+    return all(isinstance(user, hlo.ReturnOp | hlo.TupleOp) for user in users(op.results[0]))
 
 
 def _sorted_channels(op: hlo.ConvolutionOp) -> tuple[Value, Order] | None:
