@@ -29,7 +29,7 @@ def _eigh(
     """Vectors [..., n, n] as columns and values [..., n], ascending, of the named triangle of ``matrix``."""
     size = matrix.shape[-1]
     if size == 0:
-        return matrix, jnp.zeros(matrix.shape[:-1], jnp.finfo(matrix.dtype).dtype)
+        return matrix, jnp.zeros(matrix.shape[:-1], jnp.real(matrix).dtype)
     half = jnp.tril(matrix, -1) if lower else jnp.conj(jnp.swapaxes(jnp.triu(matrix, 1), -1, -2))
     diagonal = jnp.real(jnp.diagonal(matrix, axis1=-2, axis2=-1)).astype(matrix.dtype)
     whole = half + jnp.conj(jnp.swapaxes(half, -1, -2)) + diagonal[..., None] * jnp.eye(size, dtype=matrix.dtype)
@@ -42,7 +42,7 @@ def _eigh(
     low, high = (0, size) if subset_by_index is None else subset_by_index
     vectors, values = vectors[..., low:high], values[..., low:high]
     vectors = vectors.astype(matrix.dtype).reshape((*matrix.shape[:-1], high - low))
-    return vectors, values.astype(jnp.finfo(matrix.dtype).dtype).reshape((*matrix.shape[:-2], high - low))
+    return vectors, values.astype(jnp.real(matrix).dtype).reshape((*matrix.shape[:-2], high - low))
 
 
 def _jacobi(matrix: Any) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from neuronx_cc.driver import options
+from neuronx_cc.driver.jax_backend.settings import LOGGER
 from neuronx_cc.driver.parse import Parsed, closest, from_keywords, parse, split_flags
 from neuronx_cc.ir.errors import UsageError
 
@@ -40,6 +41,9 @@ def effective_options(overrides: Iterable[tuple[str, Any]], environment: Mapping
     known = {name for option in options.COMPILE.options for name in (option.key, *map(_keyword, option.flags))}
     for name, value in overrides:
         key = _keyword(name)
+        if name.startswith("xla_") and _is_xla_option(name):
+            LOGGER.info("the XLA option %s has no effect on the simulated devices", name)
+            continue
         if key not in known:
             raise UsageError(
                 "EARG901",
@@ -53,6 +57,13 @@ def effective_options(overrides: Iterable[tuple[str, Any]], environment: Mapping
         if key in parsed.given:
             raise UsageError("EARG905", f"--{key.replace('_', '-')} has no meaning for JAX programs", "drop it")
     return parsed
+
+
+def _is_xla_option(name: str) -> bool:
+    """Whether XLA has this option, which programs for several platforms may pass."""
+    from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
+
+    return hasattr(_jax.CompileOptions().executable_build_options.debug_options, name)
 
 
 def differing(parsed: Parsed) -> list[tuple[str, Any]]:
