@@ -336,7 +336,7 @@ def form(
             count = suffix_reduction(op)
             dims = squeeze(hlo.shape_of(op.operands[0]).dims)
             row = prod(dims[len(dims) - count :])
-            fits = count and row <= MAX_REDUCED_ROW and op.to_apply.data[0] in combiner_of
+            fits = count and 0 < row <= MAX_REDUCED_ROW and op.to_apply.data[0] in combiner_of
             if fits and (prod(dims) // row >= 32 or row <= 2048):
                 joins = (
                     kernel is not None

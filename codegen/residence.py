@@ -40,13 +40,14 @@ def state_home(
     owner = after[0] if after else op.result
     dead = context.last_use(value) <= step and list(initial).count(value) == 1
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
-    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if stays_on_chip(context.module, op, index) else None
+    on_chip = shape.size and stays_on_chip(context.module, op, index)
+    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if on_chip else None
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
     if dead and lent is not None and (wanted is None or lent.in_sbuf) and not (lent.in_sbuf and layout is None):
         return lent
-    alloc = context.new_resident(owner, layout[0]) if layout is not None and shape.size else None
+    alloc = context.new_resident(owner, layout[0]) if layout is not None else None
     if alloc is not None and layout is not None:
         home = layout[1](alloc)
         assign(context, home, value)
@@ -66,8 +67,8 @@ def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAVal
     """Homes of an element that the loop does not change; small ones also get one on chip, for all iterations."""
     views = list(context.views(value))
     shape = hlo.shape_of(value)
-    layout = resident_layout(shape, RESIDENT_GIVEN_BYTES)
-    if trips == 0 or layout is None or not shape.size or any(view.in_sbuf for view in views):
+    layout = resident_layout(shape, RESIDENT_GIVEN_BYTES) if shape.size else None
+    if trips == 0 or layout is None or any(view.in_sbuf for view in views):
         return views
     alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context.module, op, index) else None
     if alloc is None:

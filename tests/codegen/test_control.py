@@ -114,6 +114,10 @@ def same_value_twice(x: Any, n: Any) -> Any:
     return lax.while_loop(lambda s: s[0] < n, body, (0, x, x))
 
 
+def empty_state(x: Any, n: Any) -> Any:
+    return lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, s[1] * 2, s[2] + 1), (0, x, x[:, :0]))
+
+
 def lstm(xs: Any, wx: Any, wh: Any) -> Any:
     def step(state: Any, x: Any) -> Any:
         h, c = state
@@ -135,6 +139,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     **{f"fori to {n}": (run_time_fori, (X, np.int32(n))) for n in (-5, 2, 3, 6)},
     **{f"swap {n}": (swap, (X, np.int32(n))) for n in (0, 1, 4)},
     **{f"rotate {n}": (rotate, (X, np.int32(n))) for n in (0, 5)},
+    **{f"empty state {n}": (empty_state, (X, np.int32(n))) for n in (0, 2)},
     **{f"branch {p}": (branch, (np.bool_(p), X)) for p in (True, False)},
     **{f"switch {i}": (switch, (np.int32(i), X)) for i in (-1, 0, 1, 2, 3, 7)},
     "loops in loops": (loops_in_loops, (X, np.int32(4))),

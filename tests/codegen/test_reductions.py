@@ -105,6 +105,12 @@ def test_of_nothing(dims: tuple[int, ...]) -> None:
     check_function(lambda x: [x.sum(axis) for axis in range(len(dims))] + [x.sum(), x.astype(np.int32).prod()], x)
 
 
+@pytest.mark.parametrize("dims", [(5, 0), (0,), (3, 0, 2)], ids=str)
+def test_of_nothing_from_a_given_start(dims: tuple[int, ...]) -> None:
+    folded = (dims.index(0),)
+    check_function(lambda x, start: lax.reduce(x, start, lax.add, folded), np.zeros(dims, np.float32), np.float32(7))
+
+
 @pytest.mark.parametrize("dims", [(127, 129), (1009, 33), (3, 50257), (2, 5, 7, 1000), (1, 20000)], ids=str)
 def test_fused_rows(dims: tuple[int, ...], random: np.random.Generator) -> None:
     def function(x: Any, scale: Any, shift: Any) -> Any:
