@@ -2,10 +2,10 @@
 
 The state of a loop has homes for as long as it runs. An element that the body hands on unchanged stays where it is. For
 every other there is one buffer: the body reads it, and at the end of the iteration the new value is in it. A kernel
-writes it there itself when nothing later in the body reads the old value (an elementwise one, of a large array, also when
-it reads the old value itself); what updates the old value in place
-(``dynamic-update-slice``, an inner loop) needs no copy at all; the rest is copied at the end, all at once. A counter
-that only says where windows start has no home at all.
+writes it there itself when nothing later in the body reads the old value (an elementwise one, of a large array, also
+when it reads the old value itself); what updates the old value in place (``dynamic-update-slice``, an inner loop) needs
+no copy at all; the rest is copied at the end, all at once. A counter that only says where windows start has no home at
+all.
 
 The condition is computed before the loop and at the end of each iteration; the sync engine loads it into the register
 that decides the region. A loop whose trip count is known needs neither.
@@ -175,7 +175,8 @@ class _Body:
             for index in self.carried:
                 made, result, home = block.step_of(results[index]), results[index], homes[index][0]
                 last = max((context.last_use(element) for element in self.old.get(index, ())), default=-1)
-                same = not home.in_sbuf and all(block.overwrites(element, result) for element in self.old.get(index, ()))
+                old = self.old.get(index, ())
+                same = not home.in_sbuf and all(block.overwrites(element, result) for element in old)
                 if (made > last or (made == last and same)) and results.count(result) == 1:
                     context.outputs[result] = home
             block.lower()

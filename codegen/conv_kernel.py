@@ -300,8 +300,8 @@ class _Convolution(ConvWeights):
                                     self._sum(pack, outs, bank, x, kernel, taps, spot, size, features)
                                 self.emitter.copy(result.index(1, column, several).index(2, place, wide), parts)
             piece = goal
-            for axis, (row, size) in enumerate(zip(at, sizes, strict=True)):
-                piece = piece.index(axis, row, size)
+            for axis, (row, extent) in enumerate(zip(at, sizes, strict=True)):
+                piece = piece.index(axis, row, extent)
             for _ in sizes[:-2]:
                 piece = piece.index(0, Affine())
             copy(self.builder, piece, result, Stream.DMA_STORE)

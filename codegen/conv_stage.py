@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.builder import Affine, Block, Ring
 from neuronx_cc.codegen.conv_axis import Piece
 from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
@@ -61,6 +61,9 @@ class RowsAt:
 
 class ConvStaging(ConvPlan):
     """Stages the input."""
+
+    turned: Ring
+    """The banks of PSUM that transposes go through."""
 
     def tile(self, name: str, dtype: str, sizes: Sequence[int], lanes: int, buffers: int) -> Block:
         """An uninitialised tile [lanes, sizes...], dense in its free dims."""
@@ -235,8 +238,8 @@ class ConvStaging(ConvPlan):
                     for group in self.builder.each(groups):
                         column = group * wide + first
                         natural = self.tile("positions", self.pe_dtype, [wide, features], high, 2)
-                        dims = (replace(source.dims[2], size=high), replace(source.dims[3], size=wide))
-                        dims = (*dims, Atom(features, feature.stride))
+                        pixels = (replace(source.dims[2], size=high), replace(source.dims[3], size=wide))
+                        dims = (*pixels, Atom(features, feature.stride))
                         at = offset + row * source.dims[2].stride + column * source.dims[3].stride
                         copy(self.builder, natural, Block(source.alloc, source.dtype, at, dims), self._stream)
                         goal = target.index(2, row, high).index(3, column, wide)

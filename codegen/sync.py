@@ -265,7 +265,7 @@ class Synchroniser:
         return waits
 
     def open_region(self) -> None:
-        """Begin a region, iteration or case: counts start from 0. The caller lets the memories forget their accesses."""
+        """Begin a region, iteration or case: counts start from 0. The caller has the memories forget accesses."""
         self._outside.append(self.frames)
         self.frames = [Frame()]
 

@@ -334,21 +334,19 @@ _ROWS = (
     _row("xor", "Xor", (*I, *P), "native"),
 )
 
-_ON_COMPLEX = frozenset(
-    """
-    abs add add-dependency async-done async-start async-update bitcast broadcast call cholesky compare concatenate conditional constant convert convolution copy copy-done
-    copy-start cosine
-    custom-call divide domain dot dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather
-    get-tuple-element imag iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power real
-    reduce reduce-window reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose
-    triangular-solve tuple while
-    """.split()
+_ON_COMPLEX = (
+    "abs add add-dependency async-done async-start async-update bitcast broadcast call cholesky compare concatenate "
+    "conditional constant convert convolution copy copy-done copy-start cosine custom-call divide domain dot "
+    "dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather get-tuple-element imag "
+    "iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power real reduce reduce-window "
+    "reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose triangular-solve "
+    "tuple while"
 )
 """Opcodes that take c64 besides the types of their row."""
 
 
 def _with_complex(row: Operator) -> Operator:
-    return replace(row, dtypes=(*row.dtypes, C64)) if row.opcode in _ON_COMPLEX else row
+    return replace(row, dtypes=(*row.dtypes, C64)) if row.opcode in _ON_COMPLEX.split() else row
 
 
 OPERATORS: dict[str, Operator] = {row.opcode: _with_complex(row) for row in _ROWS}

@@ -39,6 +39,6 @@ def apply_body(
         value: hlo.SSAValue = copied.results[0]
         if scalar and dims:
             spread = {"dimensions": hlo.IntsAttr(())}
-            value = insert_before(anchor, hlo.BroadcastOp, (value,), result_type, anchor.loc, spread)
+            value = insert_before(anchor, hlo.BroadcastOp, (value,), result_type, op.loc, spread)
         values[op.results[0]] = value
     return [values[result] for result in wanted or roots]

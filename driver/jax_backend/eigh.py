@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 MAX_SWEEPS = 15
@@ -56,7 +57,7 @@ def _jacobi(matrix: Any) -> tuple[Any, Any]:
     blocks = (padded[:middle, :middle], padded[:middle, middle:], padded[middle:, :middle], padded[middle:, middle:])
     top = jnp.eye(middle, 2 * middle, dtype=matrix.dtype)
     bottom = jnp.eye(middle, 2 * middle, middle, dtype=matrix.dtype)
-    tolerance = (4 * jnp.finfo(matrix.dtype).eps) ** 2 * jnp.sum(jnp.abs(matrix) ** 2)
+    tolerance = (4 * np.finfo(matrix.dtype).eps) ** 2 * jnp.sum(jnp.abs(matrix) ** 2)
 
     def unfinished(state: Any) -> Any:
         sweep, blocks, *_ = state

@@ -15,7 +15,7 @@ from neuronx_cc.ir.isa.elements import Array, State, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.types import FLOATS
 
-REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+REDUCTIONS: dict[str, np.ufunc] = {
     "add": np.add,
     "multiply": np.multiply,
     "max": np.maximum,

@@ -529,7 +529,9 @@ def test_group_gather(rng, dtype):
     table, index = sample(rng, dtype, (32, 5, 3)), rng.integers(-9, 90, (32, 7)).astype(np.int32)
     kept = sample(rng, dtype, (32, 7, 3))
     for flags, outside in (([], np.zeros_like(kept)), (["keep"], kept)):
-        got = run_one("group_gather", G, [(table, dtype), (index, "s32")], (dtype, kept.shape), flags=flags, initial=kept)
+        got = run_one(
+            "group_gather", G, [(table, dtype), (index, "s32")], (dtype, kept.shape), flags=flags, initial=kept
+        )
         wanted = outside.copy()
         for lane, place in np.ndindex(*index.shape):
             group, row = table[lane // 16 * 16 :][:16].reshape(80, 3), index[lane, place]
