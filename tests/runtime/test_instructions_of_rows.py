@@ -110,8 +110,10 @@ def test_select_scatter(rng, dtype, keep, combine):
     for lane, (low, high, first, last, _) in enumerate(bounds):
         for window in range(first, last):
             inside = [k for k in range(window * stride, window * stride + size) if low <= k < high]
-            values = [x[lane, k] for k in inside]
-            chosen = inside[int(np.argmax(values) if keep == "is_ge" else np.argmin(values))]
+            chosen = inside[0]
+            for k in inside[1:]:
+                kept = x[lane, chosen] >= x[lane, k] if keep == "is_ge" else x[lane, chosen] < x[lane, k]
+                chosen = chosen if kept else k
             one = wanted[lane, chosen]
             wanted[lane, chosen] = one + source[lane, window] if combine == "add" else max(one, source[lane, window])
     np.testing.assert_array_equal(got, wanted)
