@@ -133,7 +133,7 @@ _ROWS = (
     _row("conditional", "Conditional", ALL, "native"),
     _row("constant", "Constant ConstantLiteral", ALL, "native", "2.1"),
     _row("convert", "ConvertElementType", ALL, "native", "2.1"),
-    _row("convolution", "Convolution", (*F, *I), "native"),
+    _row("convolution", "Convolution", ALL, "native"),
     _row("copy", "Copy", ALL, "folded", "2.1"),
     _row("copy-done", "", ALL, "folded"),
     _row("copy-start", "", ALL, "folded"),
@@ -143,7 +143,7 @@ _ROWS = (
     _row("custom-call", "Customcall", ALL, "decomposed", "2.1"),
     _row("divide", "Div", (*F, *I), "native", "2.1"),
     _row("domain", "", ALL, "folded"),
-    _row("dot", "Dot DotGeneral", (*F, *I), "native", "2.1"),
+    _row("dot", "Dot DotGeneral", ALL, "native", "2.1"),
     _row(
         "dynamic-reshape", "DynamicReshape", ALL, "refused", reason=_DYNAMIC, remedy="pad or bucket to a static shape"
     ),

@@ -86,7 +86,7 @@ def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
 
 
 def _contraction(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
-    """Zeros when nothing is contracted; sums of narrow integers in 32 bits, converted (which wraps)."""
+    """Zeros when nothing is contracted; sums of narrow integers in 32 bits, converted (which wraps); of bools in FP32."""
     assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
     dtype, lhs = op.shape.dtype, hlo.shape_of(op.lhs)
     empty = (
@@ -96,11 +96,32 @@ def _contraction(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     )
     if empty:
         return insert_splat(module, op, np.array(0, NUMPY_DTYPE[dtype]), dtype, op.shape.dims, op.loc)
+    if "pred" in (lhs.dtype, hlo.shape_of(op.rhs).dtype):
+        return _bool_contraction(op, module)
     if dtype not in INTEGERS or NUMPY_DTYPE[dtype].itemsize >= 4:
         return None
     wide = hlo.array_type("s32", op.shape.dims)
     total = insert_before(op, type(op), (op.lhs, op.rhs), wide, op.loc, dict(op.properties))
     return insert_before(op, hlo.ConvertOp, (total,), op.results[0].type, op.loc)
+
+
+def _bool_contraction(op: hlo.DotOp | hlo.ConvolutionOp, module: HloModule) -> hlo.SSAValue:
+    """Zeros and ones are exact in BF16, and no sum of them is rounded to zero; integer results are integer sums."""
+    dtype = op.shape.dtype
+    narrow, wide = ("s8", dtype) if dtype in INTEGERS else ("bf16", "f32")
+    factors = [
+        insert_before(op, hlo.ConvertOp, (x,), hlo.array_type(narrow, hlo.shape_of(x).dims), op.loc)
+        if hlo.shape_of(x).dtype == "pred"
+        else x
+        for x in (op.lhs, op.rhs)
+    ]
+    type_ = hlo.array_type(wide, op.shape.dims)
+    total = insert_before(op, type(op), factors, type_, op.loc, dict(op.properties))
+    if dtype != "pred":
+        return total if dtype == wide else insert_before(op, hlo.ConvertOp, (total,), op.results[0].type, op.loc)
+    zero = insert_splat(module, op, np.zeros((), np.float32), wide, op.shape.dims, op.loc)
+    properties: dict[str, hlo.Attribute] = {"direction": hlo.StrAttr("NE"), "comparison_type": hlo.StrAttr("FLOAT")}
+    return insert_before(op, hlo.CompareOp, (total, zero), op.results[0].type, op.loc, properties)
 
 
 def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:

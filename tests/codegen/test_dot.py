@@ -145,3 +145,11 @@ def test_special_values() -> None:
 
 def test_special_values_in_rows() -> None:
     check_function(lambda x, y: x @ y, SPECIAL, np.ones((3, 4), np.float32))
+
+
+@pytest.mark.parametrize("types", ["bool,bool,bool", "bool,bool,int32", "bool,bool,float32", "bool,float32,float32"])
+def test_bools(types: str) -> None:
+    left, right, result = types.split(",")
+    values = [np.arange(40 * 5).reshape(5, 40) % 7 == step for step in range(2)]
+    operands = (values[0].astype(left), values[1].T.astype(right))
+    check_function(lambda x, y: lax.dot(x, y, preferred_element_type=np.dtype(result)), *operands)

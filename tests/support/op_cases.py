@@ -21,6 +21,7 @@ from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
 Array = np.ndarray[Any, Any]
 
 ROUNDING = {"f32": 2.0**-17, "bf16": 2.0**-7, "f16": 2.0**-9, "f8e4m3": 2.0**-3, "f8e5m2": 2.0**-2}
+ROUNDING["c64"] = ROUNDING["f32"]
 """Relative error allowed where results are not exact: about two units in the last place; f32 as 1e-5."""
 
 DIMS = (5, 37)
@@ -116,6 +117,8 @@ def random_array(dtype: str, dims: tuple[int, ...], seed: str, low: float = -4, 
     rng = np.random.default_rng(zlib.crc32(f"{seed}{dtype}{dims}".encode()))
     if dtype == "pred":
         return np.asarray(rng.integers(0, 2, dims)).astype(np.bool_)
+    if dtype == "c64":
+        return np.asarray(rng.uniform(low, high, dims) + 1j * rng.uniform(low, high, dims)).astype(np.complex64)
     if dtype in FLOATS:
         return np.asarray(rng.uniform(low, high, dims)).astype(NUMPY_DTYPE[dtype])
     if dtype in ("s4", "u4"):
@@ -285,10 +288,17 @@ def _convert(opcode: str, dtype: str) -> Case:
     return Case(opcode, dtype, module_text([(dtype, DIMS), ("f32", DIMS)], "\n".join(body)), inputs)
 
 
+def _rarely_true(dims: tuple[int, ...], seed: str) -> Array:
+    """One in eight, so that sums of products are of both kinds."""
+    return random_array("s8", dims, seed) > 60
+
+
 def _convolution(opcode: str, dtype: str) -> Case:
     inputs = (random_array(dtype, (2, 6, 7, 5), "l", -1, 1), random_array(dtype, (3, 3, 5, 4), "r", -1, 1))
     if dtype in INTEGERS:
         inputs = (inputs[0] % 11, inputs[1] % 11)
+    if dtype == "pred":
+        inputs = (_rarely_true(inputs[0].shape, "l"), _rarely_true(inputs[1].shape, "r"))
     root = (
         f"  ROOT r = {dtype}[2,4,4,7] convolution(p0, p1), "
         "window={size=3x3 stride=2x2 pad=2_1x3_2 rhs_dilate=1x2 lhs_dilate=1x2}, dim_labels=b01f_01io->bf01"
@@ -301,6 +311,8 @@ def _dot(opcode: str, dtype: str) -> Case:
     inputs = (random_array(dtype, (2, 9, 33), "l", -1, 1), random_array(dtype, (2, 33, 7), "r", -1, 1))
     if dtype in INTEGERS:
         inputs = (inputs[0] % 11, inputs[1] % 11)
+    if dtype == "pred":
+        inputs = (_rarely_true(inputs[0].shape, "l"), _rarely_true(inputs[1].shape, "r"))
     root = (
         f"  ROOT r = {dtype}[2,9,7] dot(p0, p1), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, "
         "lhs_contracting_dims={2}, rhs_contracting_dims={1}"
