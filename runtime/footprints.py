@@ -106,8 +106,8 @@ class Footprints:
     bases: list[int] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
     """Footprints that some instruction writes."""
-    classes: list[list[int]] = field(default_factory=list)
-    """Of each footprint; filled by ``classify``."""
+    classes: list[Array] = field(default_factory=list)
+    """Of each footprint, distinct; filled by ``classify``."""
     class_count: int = 0
     coarse: set[int] = field(default_factory=set)
     """Footprints whose classes may hold more bytes than they do."""
@@ -155,7 +155,7 @@ class Footprints:
 
     def classify(self, initialised: list[tuple[int, int]]) -> list[int]:
         """Number the classes. Returns those that hold defined data from the start: HBM ranges [start, end)."""
-        self.classes = [[] for _ in self.bases]
+        self.classes = [np.zeros(0, np.int64)] * len(self.bases)
         wanted = self._worth_tracking(initialised)
         starts, ends, owners = self._runs(wanted)
         known = len(self.bases)  # number of the pseudo-footprint that covers initialised memory
@@ -175,11 +175,11 @@ class Footprints:
         lengths = high - low
         cells = np.arange(lengths.sum()) + np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
         keys = _distinct(np.repeat(owners, lengths) * max(self.class_count, 1) + class_of_cell.reshape(-1)[cells])
-        owner_of, class_of = keys // max(self.class_count, 1), (keys % max(self.class_count, 1)).tolist()
+        owner_of, class_of = keys // max(self.class_count, 1), keys % max(self.class_count, 1)
         first = np.searchsorted(owner_of, np.arange(known + 2)).tolist()
         for number in wanted:
             self.classes[number] = class_of[first[number] : first[number + 1]]
-        defined: list[int] = class_of[first[known] : first[known + 1]]
+        defined: list[int] = class_of[first[known] : first[known + 1]].tolist()
         return defined
 
     def overlap(self, one: int, other: int) -> bool:

@@ -19,8 +19,12 @@ run at all, is undefined behind it.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
+from operator import gt
 from typing import NoReturn
+
+import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Program, Space, Stream
@@ -32,6 +36,9 @@ _NOBODY = len(STREAMS)
 _ALWAYS = 1 << 62
 _NEVER = _ALWAYS + 1
 """Position of the last write to memory that nothing has written."""
+_UNREAD = array("i", [0]) * _NOBODY
+_SHORT = 12
+"""Up to so many classes are walked one by one, more of them as arrays."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,11 +89,17 @@ class _Walk:
         self._history: list[list[tuple[int, ...]]] = [[] for _ in STREAMS]
         """What each instruction of each stream knew at its start."""
         self._sites: list[list[tuple[Site, int]]] = [[] for _ in STREAMS]
-        self._writer = [_NOBODY] * footprints.class_count
-        self._written = [_NEVER] * footprints.class_count
-        for number in initialised:
-            self._written[number] = 0
-        self._readers: list[dict[int, int] | None] = [None] * footprints.class_count
+        self._short = [classes.tolist() if len(classes) <= _SHORT else None for classes in self._classes]
+        count = max(footprints.class_count, 1)
+        # what is known of each class, and the same memory as NumPy sees it
+        self._writer = array("q", [_NOBODY]) * count
+        self._written = array("q", [_NEVER]) * count
+        self._readers = array("i", [0]) * (count * _NOBODY)
+        """Position of the last read of each class by each stream since the last write, or 0."""
+        self._writers = np.frombuffer(self._writer, np.int64)
+        self._writes = np.frombuffer(self._written, np.int64)
+        self._reads = np.frombuffer(self._readers, np.int32).reshape(count, _NOBODY)
+        self._writes[initialised] = 0
         self._accesses = self._waits = self._implied = 0
         self._done = dict.fromkeys(STREAMS, 0)
 
@@ -118,25 +131,25 @@ class _Walk:
         outside = self._history, self._sites
         counts = [len(history) for history in self._history]
         self._barrier()
-        before = self._written
+        before = self._writes.copy()
         defined = [] if area.certain else [before]
         for case in area.cases:
             self._history, self._sites = [[] for _ in STREAMS], [[] for _ in STREAMS]
             self._known = self._everybody([0] * len(STREAMS))
-            self._written = list(before)
+            self._writes[:] = before
             self._block(case.body, 0)
             self._count()
             self._barrier()
-            defined.append(self._written)
-        self._written = list(map(max, *defined)) if len(defined) > 1 else defined[0]
+            defined.append(self._writes.copy())
+        self._writes[:] = np.maximum.reduce(defined)
         self._history, self._sites = outside
         self._known = self._everybody(counts)
 
     def _barrier(self) -> None:
         """All is complete: only what is defined matters from here on."""
-        count = len(self._written)
-        self._written = [_NEVER if written == _NEVER else 0 for written in self._written]
-        self._writer, self._readers = [_NOBODY] * count, [None] * count
+        self._writes[self._writes != _NEVER] = 0
+        self._writers[:] = _NOBODY
+        self._reads[:] = 0
 
     def _block(self, body: list[Site | Nest | Area], iteration: int) -> None:
         for item in body:
@@ -178,35 +191,54 @@ class _Walk:
         return known
 
     def _read(self, site: Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
-        slot, writer, written, readers = site.slot, self._writer, self._written, self._readers
-        for number in self._classes[footprint]:
+        slot, numbers = site.slot, self._short[footprint]
+        self._accesses += 1
+        if numbers is None:
+            classes = self._classes[footprint]
+            late = self._writes[classes] > np.array(known)[self._writers[classes]]
+            for number in classes[late].tolist() if late.any() else ():
+                self._conflict(site, iteration, footprint, number, self._writer[number], self._written[number], False)
+            self._reads[classes, slot] = position
+            return
+        writer, written, readers = self._writer, self._written, self._readers
+        for number in numbers:
             if written[number] > known[writer[number]]:
                 self._conflict(site, iteration, footprint, number, writer[number], written[number], False)
-            since = readers[number]
-            if since is None:
-                readers[number] = {slot: position}
-            else:
-                since[slot] = position
-        self._accesses += 1
+            readers[number * _NOBODY + slot] = position
 
     def _check_write(self, site: Site, iteration: int, footprint: int, known: tuple[int, ...]) -> None:
+        numbers = self._short[footprint]
+        if numbers is None:
+            row, classes = np.array(known), self._classes[footprint]
+            unread = self._reads[classes] <= row[:_NOBODY]
+            unwritten = self._writes[classes] <= row[self._writers[classes]]
+            if unread.all() and unwritten.all():
+                return
+            numbers = classes[~(unread.all(axis=1) & unwritten)].tolist()
         writer, written, readers = self._writer, self._written, self._readers
-        for number in self._classes[footprint]:
-            since = readers[number]
-            if since is not None:
-                for reader, read in since.items():
+        for number in numbers:
+            since = readers[number * _NOBODY : (number + 1) * _NOBODY]
+            if any(map(gt, since, known)):
+                for reader, read in enumerate(since):
                     if read > known[reader]:
                         self._conflict(site, iteration, footprint, number, reader, read, True)
             if written[number] > known[writer[number]]:
                 self._conflict(site, iteration, footprint, number, writer[number], written[number], True)
 
     def _write(self, slot: int, footprint: int, position: int) -> None:
+        numbers = self._short[footprint]
+        self._accesses += 1
+        if numbers is None:
+            classes = self._classes[footprint]
+            self._reads[classes] = 0
+            self._writers[classes] = slot
+            self._writes[classes] = position
+            return
         writer, written, readers = self._writer, self._written, self._readers
-        for number in self._classes[footprint]:
-            readers[number] = None
+        for number in numbers:
+            readers[number * _NOBODY : (number + 1) * _NOBODY] = _UNREAD
             writer[number] = slot
             written[number] = position
-        self._accesses += 1
 
     def _conflict(
         self,
