@@ -21,6 +21,8 @@ class Variant:
     """Relative to the larger of 1 and the value; 0 for equal."""
     lines: tuple[str, ...] = ()
     """Instructions before it: shape, opcode, operands and attributes."""
+    wanted: Array | None = None
+    """The result, where jaxlib's CPU client is no oracle."""
 
 
 def variant(
@@ -31,13 +33,15 @@ def variant(
     attributes: str = "",
     computations: str = "",
     tolerance: float = 0.0,
+    wanted: Array | None = None,
 ) -> Variant:
     """One op on all of ``inputs``."""
     arguments = ", ".join(f"{{{i}}}" for i in range(len(inputs)))
     result = shaped(dtype, dims)
     shapes = " ".join(str(list(array.shape)) for array in inputs)
     body = f"{opcode}({arguments}){escaped(attributes)}"
-    return Variant(f"{shapes} -> {result}{attributes}", tuple(inputs), result, body, computations, tolerance)
+    label = f"{shapes} -> {result}{attributes}"
+    return Variant(label, tuple(inputs), result, body, computations, tolerance, wanted=wanted)
 
 
 def escaped(text: str) -> str:

@@ -8,11 +8,16 @@ from collections.abc import Callable, Iterator
 from itertools import permutations
 
 import numpy as np
+import sweeps_of_algorithms
 import sweeps_of_computations
-from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, combiner, random_array
+import sweeps_of_control
+import sweeps_of_custom_calls
+import sweeps_of_indices
+import sweeps_of_reductions
+from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, _words, random_array
 from sweep_variants import Dims, Variant, braces, variant
 
-from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
+from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 
 SHAPES: tuple[Dims, ...] = (
     (),
@@ -29,9 +34,19 @@ SHAPES: tuple[Dims, ...] = (
     (2, 1, 3, 1, 2, 1, 2, 1),
 )
 
+COMPLEX = _words(
+    """
+    add broadcast cholesky concatenate convolution copy divide dot dynamic-slice dynamic-update-slice fft gather
+    multiply negate pad reduce reshape reverse scatter select slice subtract transpose triangular-solve
+    """
+)
+"""Opcodes whose variants are valid on complex numbers."""
+
 
 def sweep(opcode: str, dtype: str) -> Iterator[Variant]:
     """The variants of one opcode and element type; none for opcodes that have no shapes to vary."""
+    if dtype == "c64" and opcode not in COMPLEX:
+        return
     if opcode in _UNARY or opcode in _BINARY:
         yield from _elementwise(opcode, dtype)
     elif opcode in SWEEPS:
@@ -39,7 +54,8 @@ def sweep(opcode: str, dtype: str) -> Iterator[Variant]:
 
 
 def _elementwise(opcode: str, dtype: str) -> Iterator[Variant]:
-    tolerance = 0.0 if opcode in _EXACT or dtype not in FLOATS else ROUNDING.get(dtype, 0.0)
+    exact = opcode in _EXACT and (dtype != "c64" or opcode in ("add", "copy", "negate", "subtract"))
+    tolerance = 0.0 if exact else ROUNDING.get(dtype, 0.0)
     for dims in SHAPES:
         if opcode in _UNARY:
             inputs: tuple[Array, ...] = (random_array(dtype, dims, opcode, *_DOMAIN.get(opcode, (-4, 4))),)
@@ -188,35 +204,6 @@ def _iota(dtype: str) -> Iterator[Variant]:
         yield variant("iota", dtype, dims, (), f", iota_dimension={axis}")
 
 
-def _reduce(dtype: str) -> Iterator[Variant]:
-    kinds = ["or", "and", "maximum"] if dtype == "pred" else ["add", "maximum", "minimum", "multiply"]
-    neutral = {"add": 0, "multiply": 1, "or": 0, "and": 1, "maximum": 0, "minimum": 1}
-    cases: list[tuple[Dims, Dims]] = [
-        ((129, 5), (0,)),
-        ((129, 5), (1,)),
-        ((129, 5), (0, 1)),
-        ((3, 129, 7), (1,)),
-        ((3, 129, 7), (0, 2)),
-        ((513,), (0,)),
-        ((1031,), (0,)),
-        ((2, 3, 4, 5), (1, 3)),
-        ((0, 4), (0,)),
-        ((4, 0), (1,)),
-        ((1, 1), (0,)),
-        ((2, 3), ()),
-        ((2, 1, 3, 1, 2, 1, 2, 2), (0, 4, 7)),
-    ]
-    for number, (dims, axes) in enumerate(cases):
-        kind = kinds[number % len(kinds)]
-        result = tuple(size for axis, size in enumerate(dims) if axis not in axes)
-        low, high = (0.9, 1.1) if kind == "multiply" else (-1, 1)
-        inputs = (random_array(dtype, dims, kind, low, high), np.asarray(neutral[kind], NUMPY_DTYPE[dtype]))
-        attributes = f", dimensions={braces(axes)}, to_apply={kind}_computation"
-        # the order of summation is free: each addition may round
-        tolerance = {"add": 64, "multiply": 64}.get(kind, 0) * ROUNDING.get(dtype, 0)
-        yield variant("reduce", dtype, result, inputs, attributes, combiner(kind, dtype), tolerance)
-
-
 def _dot(dtype: str) -> Iterator[Variant]:
     for lhs, rhs, contracting, batch in (
         ((1, 1), (1, 1), ((1,), (0,)), ((), ())),
@@ -286,11 +273,15 @@ SWEEPS: dict[str, Callable[[str], Iterator[Variant]]] = {
     "dynamic-update-slice": _dynamic_update_slice,
     "iota": _iota,
     "pad": _pad,
-    "reduce": _reduce,
     "reshape": _reshape,
     "reverse": _reverse,
     "select": _select,
     "slice": _slice,
     "transpose": _transpose,
+    **sweeps_of_algorithms.SWEEPS,
     **sweeps_of_computations.SWEEPS,
+    **sweeps_of_control.SWEEPS,
+    **sweeps_of_custom_calls.SWEEPS,
+    **sweeps_of_indices.SWEEPS,
+    **sweeps_of_reductions.SWEEPS,
 }
