@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from generated import check_text
 from hypothesis import HealthCheck, given, settings
+from mixed_graphs import mixed_modules
 from whole_number_graphs import whole_number_modules
 
 from neuronx_cc.hlo_import.parser import parse_text
@@ -31,4 +32,17 @@ def test_small_modules(text: str) -> None:
 @settings(QUIET, max_examples=1000)
 @given(text=whole_number_modules())
 def test_many_small_modules(text: str) -> None:
+    check(text)
+
+
+@settings(QUIET, max_examples=15)
+@given(text=mixed_modules())
+def test_small_modules_of_all_kinds(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.slow
+@settings(QUIET, max_examples=400)
+@given(text=mixed_modules())
+def test_many_small_modules_of_all_kinds(text: str) -> None:
     check(text)

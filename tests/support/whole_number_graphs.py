@@ -4,6 +4,7 @@ Movement, reductions, contractions and run-time indices over dims around the lim
 129, 131, 257), in f32, s32 and pred; f32 values stay below 2**20.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -208,7 +209,7 @@ MAKERS += (reduce, reduce, dot, dot, logic, dynamic_slice, dynamic_update_slice,
 
 
 @st.composite
-def whole_number_modules(draw: st.DrawFn) -> str:
+def whole_number_modules(draw: st.DrawFn, makers: Sequence[Callable[[WholeGraph], None]] = MAKERS) -> str:
     """HLO text of a module with up to three parameters and 3 to 14 ops; values that nobody uses are results."""
     g = WholeGraph(draw)
     for index in range(draw(st.integers(1, 3))):
@@ -216,7 +217,7 @@ def whole_number_modules(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(3, 14))):
         before = len(g.values)
         try:
-            draw(st.sampled_from(MAKERS))(g)
+            draw(st.sampled_from(makers))(g)
         except LookupError:  # no value of the wanted types yet
             continue
         if g.values[before:] and (prod(g.values[-1].dims) > LARGEST or len(g.values[-1].dims) > 6):

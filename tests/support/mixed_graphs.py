@@ -1,0 +1,176 @@
+"""Hypothesis strategy for random HLO modules of all kinds of ops, with whole numbers, so that results are exact.
+
+The ops of ``whole_number_graphs``, and between them scatters, sorts, windows, convolutions, loops and branches.
+"""
+
+from math import prod
+
+from hypothesis import strategies as st
+from random_graphs import Value, listed, transpose
+from whole_number_graphs import BOUND, MAKERS, WholeGraph, binary, iota, scalar_index, unary, whole_number_modules
+
+STARTS = {"add": {"f32": "0", "s32": "0"}, "maximum": {"f32": "-inf", "s32": "-2147483648"}}
+STARTS["minimum"] = {"f32": "inf", "s32": "2147483647"}
+
+
+def _combiner(g: WholeGraph, kind: str, dtype: str) -> str:
+    name, scalar = f"{kind}_{dtype}", f"{dtype}[]"
+    g.bodies[name] = f"{name} {{ a = {scalar} parameter(0) b = {scalar} parameter(1) ROOT r = {scalar} {kind}(a, b) }}"
+    return name
+
+
+def _kind(g: WholeGraph, dtype: str, bound: int) -> str:
+    """A combiner; no sum where ``bound``, that of the sum, is too large for exact floats."""
+    kinds = ["maximum", "minimum", *(["add"] if dtype == "s32" or bound <= BOUND else [])]
+    return g.draw(st.sampled_from(kinds))
+
+
+def _raw(g: WholeGraph, text: str) -> str:
+    """The name of an instruction with a tuple for a result."""
+    name = f"v{len(g.lines)}"
+    g.lines.append(f"{name} = {text}")
+    return name
+
+
+def scatter(g: WholeGraph) -> None:
+    tables = [v for v in g.values if v.dims and v.dims[0] and v.dtype != "pred"]
+    vectors = [v for v in g.values if v.dtype == "s32" and len(v.dims) == 1]
+    if not tables or not vectors:
+        return iota(g)
+    x, i = g.draw(st.sampled_from(tables)), g.draw(st.sampled_from(vectors))
+    rest = x.dims[1:]
+    if prod(i.dims + rest) > 40_000:
+        return unary(g)
+    u = g.like(Value("", x.dtype, i.dims + rest))
+    bound = g.bound(x) + g.bound(u) * max(i.dims[0], 1)
+    kind = _kind(g, x.dtype, bound)
+    attributes = (
+        f"update_window_dims={listed(range(1, len(x.dims)))}, inserted_window_dims={{0}}, "
+        f"scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={_combiner(g, kind, x.dtype)}"
+    )
+    y = g.add(x.dtype, x.dims, f"scatter({x.name}, {i.name}, {u.name}), {attributes}")
+    g.bounds[y.name] = bound if kind == "add" else max(g.bound(x), g.bound(u))
+    return None
+
+
+def sort(g: WholeGraph) -> None:
+    """Keys alone, or with what travels along, whose order shows that equal keys keep theirs."""
+    x = g.pick("f32", "s32")
+    if not x.dims:
+        return unary(g)
+    axis = g.draw(st.integers(0, len(x.dims) - 1))
+    direction = g.draw(st.sampled_from(("LT", "GT")))
+    several = g.draw(st.booleans())
+    name = f"{direction}_{x.dtype}_{'pair' if several else 'alone'}"
+    scalars = [x.dtype, x.dtype, *(["s32", "s32"] if several else [])]
+    parameters = " ".join(f"{'abcd'[n]} = {scalar}[] parameter({n})" for n, scalar in enumerate(scalars))
+    g.bodies[name] = f"{name} {{ {parameters} ROOT r = pred[] compare(a, b), direction={direction} }}"
+    attributes = f"dimensions={{{axis}}}, is_stable=true, to_apply={name}"
+    if not several:
+        y = g.add(x.dtype, x.dims, f"sort({x.name}), {attributes}")
+        g.bounds[y.name] = g.bound(x)
+        return None
+    places = g.add("s32", x.dims, f"iota(), iota_dimension={axis}", visible=False)
+    both = _raw(g, f"({x.type}, {places.type}) sort({x.name}, {places.name}), {attributes}")
+    y = g.add(x.dtype, x.dims, f"get-tuple-element({both}), index=0")
+    g.bounds[y.name] = g.bound(x)
+    g.add("s32", x.dims, f"get-tuple-element({both}), index=1")
+    return None
+
+
+def reduce_window(g: WholeGraph) -> None:
+    """Every window holds an element, so that none is infinite."""
+    x = g.pick("f32", "s32")
+    if not x.dims or len(x.dims) > 4 or 0 in x.dims:
+        return unary(g)
+    sizes = [g.draw(st.integers(1, min(size, 3))) for size in x.dims]
+    strides = [g.draw(st.sampled_from((1, 1, 2))) for _ in sizes]
+    pads = [(g.draw(st.integers(0, size - 1)), g.draw(st.integers(0, size - 1))) for size in sizes]
+    dims = tuple(
+        (n + low + high - size) // stride + 1
+        for n, size, stride, (low, high) in zip(x.dims, sizes, strides, pads, strict=True)
+    )
+    kind = _kind(g, x.dtype, g.bound(x) * prod(sizes))
+    start = g.add(x.dtype, (), f"constant({STARTS[kind][x.dtype]})", visible=False)
+    window = f"size={'x'.join(map(str, sizes))} stride={'x'.join(map(str, strides))} "
+    window += "pad=" + "x".join(f"{low}_{high}" for low, high in pads)
+    attributes = f"window={{{window}}}, to_apply={_combiner(g, kind, x.dtype)}"
+    y = g.add(x.dtype, dims, f"reduce-window({x.name}, {start.name}), {attributes}")
+    g.bounds[y.name] = g.bound(x) * (prod(sizes) if kind == "add" else 1)
+    return None
+
+
+def convolution(g: WholeGraph) -> None:
+    """One spatial dim; the kernel counts along one of its dims."""
+    values = [v for v in g.values if v.dtype == "f32" and len(v.dims) == 3 and 0 not in v.dims]
+    if not values:
+        return transpose(g)
+    x = g.draw(st.sampled_from(values))
+    batch, size, features = x.dims
+    window, outputs = g.draw(st.integers(1, 3)), g.draw(st.sampled_from((1, 2, 5)))
+    stride, low, high = g.draw(st.integers(1, 2)), g.draw(st.integers(0, 2)), g.draw(st.integers(0, 2))
+    positions = (size + low + high - window) // stride + 1
+    bound = g.bound(x) * window * features * max(window, features, outputs)
+    if size + low + high < window or bound > BOUND:
+        return binary(g)
+    axis = g.draw(st.integers(0, 2))
+    kernel = g.add("f32", (window, features, outputs), f"iota(), iota_dimension={axis}", visible=False)
+    attributes = f"window={{size={window} stride={stride} pad={low}_{high}}}, dim_labels=b0f_0io->b0f"
+    y = g.add("f32", (batch, positions, outputs), f"convolution({x.name}, {kernel.name}), {attributes}")
+    g.bounds[y.name] = max(bound, 1)
+    return None
+
+
+def while_(g: WholeGraph) -> None:
+    """Up to three turns, as many as a constant or a value of the run says, of a step that reads a second array."""
+    x = g.pick("f32", "s32")
+    y = g.like(x)
+    bound = g.bound(x) + 3 * g.bound(y)
+    steps = ["maximum(x, y)", "minimum(y, x)"]
+    steps += ["add(x, y)", "subtract(x, y)"] if x.dtype == "s32" or bound <= BOUND else []
+    steps += [f"reverse(x), dimensions={{{axis}}}" for axis in range(len(x.dims))]
+    step = g.draw(st.sampled_from(steps))
+    count = scalar_index(g)
+    least, most = (g.add("s32", (), f"constant({n})", visible=False) for n in (0, 3))
+    turns = g.add("s32", (), f"clamp({least.name}, {count.name}, {most.name})", visible=False)
+    state = f"(s32[], s32[], {x.type}, {x.type})"
+    number = len(g.lines)
+    g.bodies[f"more{number}"] = (
+        f"more{number} {{ p = {state} parameter(0) i = s32[] get-tuple-element(p), index=0 "
+        "n = s32[] get-tuple-element(p), index=1 ROOT r = pred[] compare(i, n), direction=LT }"
+    )
+    g.bodies[f"turn{number}"] = (
+        f"turn{number} {{ p = {state} parameter(0) i = s32[] get-tuple-element(p), index=0 "
+        f"n = s32[] get-tuple-element(p), index=1 x = {x.type} get-tuple-element(p), index=2 "
+        f"y = {x.type} get-tuple-element(p), index=3 one = s32[] constant(1) j = s32[] add(i, one) "
+        f"z = {x.type} {step} ROOT r = {state} tuple(j, n, z, y) }}"
+    )
+    start = _raw(g, f"{state} tuple({least.name}, {turns.name}, {x.name}, {y.name})")
+    done = _raw(g, f"{state} while({start}), condition=more{number}, body=turn{number}")
+    z = g.add(x.dtype, x.dims, f"get-tuple-element({done}), index=2")
+    g.bounds[z.name] = max(bound if step[0] in "as" else 0, g.bound(x), g.bound(y))
+
+
+def conditional(g: WholeGraph) -> None:
+    """By an index, which may lie outside."""
+    x = g.pick("f32", "s32")
+    y = g.like(x)
+    kinds = {"take": "ROOT r = {0} parameter(0)", "turn": "a = {0} parameter(0) ROOT r = {0} negate(a)"}
+    kinds["size"] = "a = {0} parameter(0) ROOT r = {0} abs(a)"
+    mark = f"{x.dtype}_{'x'.join(map(str, x.dims))}"
+    chosen = [g.draw(st.sampled_from(sorted(kinds))) for _ in range(g.draw(st.integers(1, 3)))]
+    for kind in chosen:
+        g.bodies[f"{kind}_{mark}"] = f"{kind}_{mark} {{ {kinds[kind].format(x.type)} }}"
+    index = scalar_index(g)
+    names = ", ".join(f"{kind}_{mark}" for kind in chosen)
+    operands = ", ".join(g.draw(st.sampled_from((x, y))).name for _ in chosen)
+    z = g.add(x.dtype, x.dims, f"conditional({index.name}, {operands}), branch_computations={{{names}}}")
+    g.bounds[z.name] = max(g.bound(x), g.bound(y))
+
+
+MIXED = (*MAKERS, scatter, scatter, sort, sort, reduce_window, reduce_window, convolution, while_, while_, conditional)
+
+
+def mixed_modules() -> st.SearchStrategy[str]:
+    """HLO text of a module with up to three parameters and 3 to 14 ops."""
+    return whole_number_modules(MIXED)
