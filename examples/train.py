@@ -23,7 +23,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 ROOT = Path(__file__).resolve().parent.parent
-RATE, BETA1, BETA2 = 1e-3, 0.9, 0.99
+RATE, BETA1, BETA2 = 3e-3, 0.9, 0.99
 
 
 def norm(x: Any, gain: Any) -> Any:
