@@ -15,7 +15,6 @@ from math import prod
 
 from neuronx_cc.codegen import bits, elementwise
 from neuronx_cc.codegen.builder import Block
-from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
@@ -40,6 +39,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import INTEGERS, itemsize
+from neuronx_cc.passes.values import identity_of
 
 Member = dict[hlo.SSAValue, Kernel]
 Views = dict[hlo.SSAValue, View]
@@ -383,7 +383,8 @@ class _Box:
         dtype = op.shape.dtype
         start = _rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
-        if not isinstance(start, Splat) or start.value != identity(opcode, dtype):
+        # the engines sum from +0, which either zero leaves as it is
+        if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
 
 

@@ -11,7 +11,6 @@ from math import prod
 
 from neuronx_cc.codegen import bits, elementwise
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
-from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
@@ -23,6 +22,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.values import identity_of
 
 COLUMNS = 1024
 """Kept elements accumulated at a time."""
@@ -132,10 +132,10 @@ class _Reduce:
         lanes = max((min(128, atom.size) for dims, _, _ in parts for atom in dims), default=1)
         run = parts[0][2].size
         acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", 1)
-        neutral = identity(self.opcode, self.acc_dtype)
+        neutral = identity_of(self.opcode, self.acc_dtype)
         assert neutral is not None, "simple combiners have an identity"
         engine = Stream.VECTOR if self.acc_dtype in FLOATS else Stream.GPSIMD
-        self.builder.emit("memset", engine, [acc], [], imm=[neutral])
+        self.builder.emit("memset", engine, [acc], [], imm=[neutral + 0])  # sums start from +0, not from -0
         for dims, shift, piece in parts:
             dims = list(dims)
             lane = dims.pop(max(range(len(dims)), key=lambda dim: dims[dim].size)) if dims else Atom(1, 0)
@@ -196,7 +196,7 @@ class _Reduce:
         constant = self.context.splat(init)
         columns = total.dims[1].size
         if constant is not None:
-            if constant != identity(self.opcode, self.acc_dtype):
+            if constant != identity_of(self.opcode, self.acc_dtype):
                 elementwise.emit_binary(
                     self.emitter, self.opcode, self.acc_dtype, total, total, Splat(constant, self.acc_dtype)
                 )

@@ -13,7 +13,6 @@ from math import prod
 
 from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import Affine, Block
-from neuronx_cc.codegen.combiners import identity
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
@@ -23,6 +22,7 @@ from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.values import identity_of, same_number
 
 TILE = 4096
 """Elements a partition of a tile."""
@@ -69,7 +69,7 @@ class _Scan:
             self.opcode = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)
         self.pool = TilePool(self.builder, "scan", 3)
         self.emitter = Emitter(self.builder, self._scratch)
-        self.neutral = identity(self.opcode, self.dtype)
+        self.neutral = identity_of(self.opcode, self.dtype)
         self.start = self._start()
         self.ones: Block | None = None
         if self.is_float:
@@ -184,7 +184,7 @@ class _Scan:
         first = walked.index(2, Affine(0))
         if isinstance(self.start, Block):
             self._combine(first, first, self._spread(self.start, first))
-        elif self.start != self.neutral:
+        elif not same_number(self.start, self.neutral):
             self._combine(first, first, Splat(self.start, self.dtype))
         for place in range(1, self.length):
             self._combine(

@@ -199,6 +199,31 @@ ENTRY main {
         compile_text(text)
 
 
+@pytest.mark.parametrize(
+    ("dims", "folded"), [((4, 8), (1,)), ((64, 32), (0,)), ((4, 8), (0, 1)), ((30, 5, 7), (0, 2)), ((2000,), (0,))]
+)
+def test_sum_of_negative_zeros(dims: tuple[int, ...], folded: tuple[int, ...]) -> None:
+    zeros = np.full(dims, -0.0, np.float32)
+
+    def function(x: Any) -> Any:
+        zero = np.float32(0)
+        return lax.reduce(x, zero, lax.add, folded), lax.reduce(x * -1, zero, lax.max, folded), x.max(folded)
+
+    wanted = [np.signbit(array) for array in jax.jit(function)(zeros)]
+    got = compile_text(text_of(function, zeros)).run([zeros])
+    for result, want in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(np.signbit(result), want)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_sum_of_negative_zeros(axis: int) -> None:
+    for dims in ((3, 20), (200, 9), (2, 5000)):
+        zeros = np.full(dims, -0.0, np.float32)
+        (got,) = compile_text(text_of(lambda x: jnp.cumsum(x, axis), zeros)).run([zeros])
+        want = jax.jit(lambda x: jnp.cumsum(x, axis))(zeros)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
 def test_combiner_with_swapped_parameters() -> None:
     text = """HloModule m
 
