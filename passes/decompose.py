@@ -86,7 +86,7 @@ def _integer_power(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
 
 
 def _contraction(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
-    """Zeros when nothing is contracted; sums of narrow integers in 32 bits, converted (which wraps); of bools in FP32."""
+    """Zeros when nothing is contracted; narrow integers are summed in 32 bits and converted (which wraps)."""
     assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
     dtype, lhs = op.shape.dtype, hlo.shape_of(op.lhs)
     empty = (

@@ -28,6 +28,14 @@ def _eigh(
     matrix: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: tuple[int, int] | None, **_: Any
 ) -> tuple[Any, Any]:
     """Vectors [..., n, n] as columns and values [..., n], ascending, of the named triangle of ``matrix``."""
+    # what the program has set for itself is not meant for this code
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        return _decompose(matrix, lower, sort_eigenvalues, subset_by_index)
+
+
+def _decompose(
+    matrix: Any, lower: bool, sort_eigenvalues: bool, subset_by_index: tuple[int, int] | None
+) -> tuple[Any, Any]:
     size = matrix.shape[-1]
     if size == 0:
         return matrix, jnp.zeros(matrix.shape[:-1], jnp.real(matrix).dtype)

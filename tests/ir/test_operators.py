@@ -244,10 +244,9 @@ def test_element_types(dtype: str, code: str | None) -> None:
 
 
 def test_an_element_type_that_the_operator_does_not_take() -> None:
-    root = "  ROOT r = pred[4,4] dot(p0, p0), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
-    (problem,) = problems(entry(f"  p0 = pred[4,4] parameter(0)\n{root}"))
+    (problem,) = problems(entry("  p0 = pred[4,4] parameter(0)\n  ROOT r = pred[4,4] clamp(p0, p0, p0)"))
     assert problem.code == "ESPP004"
-    assert problem.message == "dot: element type pred is not supported"
+    assert problem.message == "clamp: element type pred is not supported"
 
 
 def test_called_computations_are_checked_and_combiners_are_not() -> None:

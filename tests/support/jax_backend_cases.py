@@ -53,6 +53,12 @@ def case_eigh():
     assert np.allclose(matrix @ vectors, vectors * values, atol=1e-5)
 
 
+def case_eigh_of_a_program_that_promotes_nothing():
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        values = jnp.linalg.eigvalsh(X[:3] @ X[:3].T)
+    assert np.allclose(values, np.linalg.eigvalsh(X[:3] @ X[:3].T), atol=1e-5)
+
+
 def case_many_results_and_empty_arrays():
     results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
     assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]
