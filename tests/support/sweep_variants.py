@@ -7,6 +7,22 @@ from op_cases import Array, shaped
 
 Dims = tuple[int, ...]
 
+SHAPES: tuple[Dims, ...] = (
+    (),
+    (0,),
+    (1,),
+    (127,),
+    (128,),
+    (129,),
+    (513,),
+    (1031,),
+    (3, 0, 5),
+    (131, 17),
+    (7, 11, 13),
+    (2, 1, 3, 1, 2, 1, 2, 1),
+)
+"""Of ops that take any."""
+
 
 @dataclass(frozen=True)
 class Variant:

@@ -14,25 +14,11 @@ import sweeps_of_control
 import sweeps_of_custom_calls
 import sweeps_of_indices
 import sweeps_of_reductions
+import sweeps_of_values
 from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, _words, random_array
-from sweep_variants import Dims, Variant, braces, variant
+from sweep_variants import SHAPES, Variant, braces, variant
 
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
-
-SHAPES: tuple[Dims, ...] = (
-    (),
-    (0,),
-    (1,),
-    (127,),
-    (128,),
-    (129,),
-    (513,),
-    (1031,),
-    (3, 0, 5),
-    (131, 17),
-    (7, 11, 13),
-    (2, 1, 3, 1, 2, 1, 2, 1),
-)
 
 COMPLEX = _words(
     """
@@ -221,6 +207,13 @@ def _dot(dtype: str) -> Iterator[Variant]:
         ((4, 5, 6), (6, 4, 3), ((0, 2), (1, 0)), ((), ())),
         ((2, 3, 4, 5), (3, 2, 5, 6), ((3,), (2,)), ((0, 1), (1, 0))),
         ((3,), (4,), ((), ()), ((), ())),
+        ((), (4,), ((), ()), ((), ())),
+        ((0, 3, 4), (0, 4, 2), ((2,), (1,)), ((0,), (0,))),
+        ((3, 5, 0), (3, 0, 2), ((2,), (1,)), ((0,), (0,))),
+        ((2, 3, 4, 5, 2), (5, 2, 4, 3), ((1, 3), (3, 0)), ((2,), (2,))),
+        ((2, 1, 3, 1, 2, 1, 2, 1), (2, 2, 3, 1), ((0, 6), (0, 1)), ((2, 3), (2, 3))),
+        ((129, 2), (129, 2), ((), ()), ((0, 1), (0, 1))),
+        ((2, 129, 3), (129, 2, 7), ((0,), (1,)), ((1,), (0,))),
     ):
         inputs = [random_array(dtype, dims, side, -1, 1) for side, dims in zip("lr", (lhs, rhs), strict=True)]
         if dtype in INTEGERS:
@@ -284,4 +277,5 @@ SWEEPS: dict[str, Callable[[str], Iterator[Variant]]] = {
     **sweeps_of_custom_calls.SWEEPS,
     **sweeps_of_indices.SWEEPS,
     **sweeps_of_reductions.SWEEPS,
+    **sweeps_of_values.SWEEPS,
 }

@@ -82,6 +82,11 @@ def reduce_window(dtype: str) -> Iterator[Variant]:
         ((7, 8), [(2, 1, 0, 0, 2, 1), (3, 2, 1, 1, 1, 2)]),
         ((5,), [(7, 1, 0, 0, 1, 1)]),
         ((1, 1), [(1, 1, 0, 0, 1, 1)] * 2),
+        ((0, 4), [PLAIN, (2, 1, 0, 0, 1, 1)]),
+        ((2, 1, 3, 1, 2, 1, 2, 1), [PLAIN, PLAIN, (2, 1, 1, 0, 1, 1), PLAIN, PLAIN, PLAIN, (2, 2, 0, 0, 1, 1), PLAIN]),
+        ((129, 2, 3), [(2, 3, 0, 1, 1, 1), (2, 1, 1, 1, 1, 1), PLAIN]),
+        ((3, 1031), [PLAIN, (31, 31, 0, 0, 1, 1)]),
+        ((6, 6), [(3, 1, -1, 1, 1, 1)] * 2),
     ]
     for number, (dims, window) in enumerate(cases):
         kind = kinds[number % len(kinds)]
