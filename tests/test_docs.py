@@ -1,13 +1,14 @@
 """What the documentation shows works: the quick start runs, and the worked example gives the passes' output shown."""
 
+import io
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
-import neuronx_cc
 from neuronx_cc.driver import cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +31,35 @@ def test_worked_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     path.write_text(source)
     assert cli.main(["opt", str(path)]) == 0
     assert capsys.readouterr().out.strip() == optimised.strip()
-    assert neuronx_cc.compile(source).program.records
+
+
+def rows(table: bytes, index: int) -> str:
+    """Entry ``index`` of a table of 128-byte entries as rows of 16 bytes, without those that are zero."""
+    entry = table[index * 128 :][:128]
+    parts = [(at, entry[at : at + 16]) for at in range(0, 128, 16)]
+    return "".join(f"{at:04x}  {part.hex(' ')}\n" for at, part in parts if any(part))
+
+
+def test_streams_and_bytes_of_the_worked_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = blocks("ARCHITECTURE.md")
+    source = next(block for block in shown if block.startswith("HloModule dense"))
+    path, neff = tmp_path / "dense.hlo", tmp_path / "dense.neff"
+    path.write_text(source)
+    assert cli.main(["compile", str(path), "--framework", "XLA", "--target", "trn1", "--output", str(neff)]) == 0
+    capsys.readouterr()
+    assert cli.main(["inspect", str(neff), "--disassemble"]) == 0
+    disassembly = capsys.readouterr().out.split("instructions\n")[1].strip()
+    assert disassembly in [block.strip() for block in shown]
+    with tarfile.open(fileobj=io.BytesIO(neff.read_bytes()[1024:])) as archive:
+        records, operands = (archive.extractfile(f"sg00/tensor.{table}") for table in ("records", "operands"))
+        assert records is not None
+        assert operands is not None
+        record, operand = rows(records.read(), 7), rows(operands.read(), 10)
+    assert any(block.endswith(f"\n\n{record}") for block in shown)
+    assert operand in shown
+    assert cli.main(["run", str(neff)]) == 0
+    simulated = capsys.readouterr().out.splitlines()[0]
+    assert f'"{simulated}"' in (ROOT / "ARCHITECTURE.md").read_text()
 
 
 def test_files_named_in_the_documentation_exist() -> None:
