@@ -43,15 +43,15 @@ DECISION = Ref(Space.HBM, "s32", 0, ((1, 4),))
 def programs(draw, depth=0, in_loop=False):
     records: list[Record] = []
     kinds = [st.none()] if in_loop else [st.none(), st.sampled_from(["counted", "while", "branch"])]
-    for item in draw(st.lists(st.one_of(instructions(), *kinds), max_size=6)):
+    for item in draw(st.lists(st.one_of(instructions(), *kinds), max_size=5)):
         if isinstance(item, Instr):
             records.append(item)
-        elif item is None and depth < 3:
+        elif item is None and depth < 2:
             body = draw(programs(depth + 1, True))
             streams = frozenset(record.stream for record in body if isinstance(record, Instr))
             if streams:
                 records += [Loop(draw(st.integers(1, 99)), depth, ((10 + depth, 3),), streams), *body, End()]
-        elif depth < 3:
+        elif depth < 2:
             bodies = [draw(programs(depth + 1)) for _ in range(draw(st.integers(1, 3)))]
             load = Instr("reg_load", Stream.SYNC, (), (DECISION,), imm=(30 + depth, 0, len(bodies) - 1))
             start = {
