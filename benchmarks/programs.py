@@ -171,6 +171,7 @@ def main() -> None:
     unknown = set(options.names) - set(PROGRAMS)
     if unknown:
         parser.error(f"no such program: {', '.join(sorted(unknown))}; programs: {', '.join(PROGRAMS)}")
+    neuronx_cc.compile(mlp_train.build(mlp_train.Config((8, 8, 2), batch=2)).proto)  # imports what compiling needs
     print(
         "program      cast    instr.  comp.    us  simulated roofline ratio  first  again jaxlib ratio  error    missed"
     )
