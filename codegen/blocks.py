@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neuronx_cc.codegen import control, dot_kernel, graph, map_kernel
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, squeeze
+from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.views import View
@@ -61,9 +61,13 @@ class Block:
         kernel = self.member.get(result)
         if kernel is None or not kernel.is_map or kernel.reduced:
             return False
-        if squeeze(hlo.shape_of(old).dims) != kernel.shape or hlo.shape_of(old) != hlo.shape_of(result):
+        before, after = hlo.shape_of(old), hlo.shape_of(result)
+        if (before.dtype, before.size) != (after.dtype, after.size) or squeeze(after.dims) != kernel.shape:
             return False
-        return all(operand is old or base(operand) is not old for op in kernel.ops for operand in op.operands)
+        reads = [operand for op in kernel.ops for operand in op.operands if base(operand) is old]
+        return all(
+            same_order(operand, old) and squeeze(hlo.shape_of(operand).dims) == kernel.shape for operand in reads
+        )
 
     def lower(self) -> None:
         for step, kernel in enumerate(self.kernels):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from neuronx_cc.codegen.blocks import Block, is_home, store
+from neuronx_cc.codegen import donation
+from neuronx_cc.codegen.blocks import Block, store
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.control import write_back
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.views import View, linear
@@ -44,40 +47,69 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
         name = entry.parameter_loc(index).name
         context.homes[argument] = [context.variable(name, "input", shape.dtype, shape.dims, index)]
     results = _results(entry)
-    targets = []
-    donated = {alias.output_index[0] if alias.output_index else 0: alias.parameter for alias in module.aliases}
-    for index, value in enumerate(results):
-        shape = hlo.shape_of(value)
-        alias = donated.get(index, -1)
-        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index, alias)
-        targets.append(target)
-        if not isinstance(value, hlo.OpResult) or is_view(value.op) or isinstance(value.op, hlo.ConstantOp):
-            pass  # copied at the end
-        elif value not in planes and value not in context.outputs:
-            context.outputs[value] = target
-        if value in planes:
-            for plane, part in zip(planes[value], _words(target), strict=True):
-                if all(use.operation in _made(planes[value]) for use in plane.uses):
-                    context.outputs.setdefault(plane, part)  # made for this only
-    for value, target in zip(results, targets, strict=True):
-        source = _reshaped(value)
-        if source is not None and source not in results and source not in planes:
-            shape = hlo.shape_of(source)
-            context.outputs.setdefault(source, linear(target.alloc, target.offset, shape.dtype, shape.dims))
+    writers = _writers(results, planes)
     block = Block.of(context, entry)
-    stored_directly = {value for value in results if value in context.outputs and base(value) is value}
     counts = Counter(results)
-    needed = [value for value in results if value not in stored_directly or counts[value] > 1]
+    for alias in module.aliases:
+        counts[results[(alias.output_index or (0,))[0]]] += alias.must  # copied at the end if need be
+    needed = [value for value in results if value not in writers or counts[value] > 1]
     block.note_uses(part for value in needed for part in planes.get(value, [value]))
+    shares = donation.plan(context, block, results, writers, planes.keys())
+    targets = _targets(context, results, planes, shares)
+    for writer, index in writers.items():
+        if index not in shares.late:
+            shape, target = hlo.shape_of(writer), targets[index]
+            context.outputs[writer] = linear(target.alloc, target.offset, shape.dtype, shape.dims)
+    for number in {alias.parameter for alias in module.aliases} | {number for number, _ in module.donors}:
+        context.carried[entry.block.args[number]] = context.homes[entry.block.args[number]][0]
     block.lower()
-    for value, target in zip(results, targets, strict=True):
+    for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         context.builder.at("results", hlo.loc_of(value))
         if value in planes:
             for plane, part in zip(planes[value], _words(target), strict=True):
                 store(context, plane, part)
-        elif not is_home(context, value, target) and not _holds(context, value, target):
+        elif index not in shares.late and not _is_there(context, value, target):
             store(context, value, target)
+    write_back(context, [(results[index], targets[index]) for index in sorted(shares.late)])
     return context.builder.finish(), context.constants
+
+
+def _writers(
+    results: Sequence[hlo.SSAValue], planes: Mapping[hlo.SSAValue, list[hlo.SSAValue]]
+) -> dict[hlo.SSAValue, int]:
+    """Values that their kernels may write where a result belongs -> its number; what is left is copied at the end."""
+    writers: dict[hlo.SSAValue, int] = {}
+    for index, value in enumerate(results):
+        if not isinstance(value, hlo.OpResult) or is_view(value.op) or isinstance(value.op, hlo.ConstantOp):
+            continue
+        if value not in planes:
+            writers.setdefault(value, index)
+    for index, value in enumerate(results):
+        source = _reshaped(value)
+        if source is not None and source not in results and source not in planes:
+            writers.setdefault(source, index)
+    return writers
+
+
+def _targets(
+    context: Context,
+    results: Sequence[hlo.SSAValue],
+    planes: Mapping[hlo.SSAValue, list[hlo.SSAValue]],
+    shares: donation.Donation,
+) -> list[View]:
+    """The memory of each result, that of a parameter where ``shares`` says so."""
+    arguments = context.module.entry.block.args
+    targets = []
+    for index, value in enumerate(results):
+        shape, alias = hlo.shape_of(value), shares.parameter.get(index, -1)
+        alloc = context.homes[arguments[alias]][0].alloc if index in shares.shared else None
+        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index, alias, alloc)
+        targets.append(target)
+        if value in planes:
+            for plane, part in zip(planes[value], _words(target), strict=True):
+                if all(use.operation in _made(planes[value]) for use in plane.uses):
+                    context.outputs.setdefault(plane, part)  # made for this only
+    return targets
 
 
 def _reshaped(value: hlo.SSAValue) -> hlo.SSAValue | None:
@@ -91,9 +123,9 @@ def _reshaped(value: hlo.SSAValue) -> hlo.SSAValue | None:
     return source if computed and not is_view(source.op) else None
 
 
-def _holds(context: Context, value: hlo.SSAValue, target: View) -> bool:
-    """Whether what ``value`` is a reshape of was written to ``target``."""
-    return _reshaped(value) in context.outputs and any(view == target for view in context.views(value))
+def _is_there(context: Context, value: hlo.SSAValue, target: View) -> bool:
+    """Whether ``value``, or what it is a reshape of, lies in ``target`` already."""
+    return base(value) in context.homes and any(view == target for view in context.views(value))
 
 
 def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:

@@ -52,7 +52,9 @@ class Context:
         self.prefix = ""
         """Of kernel names: the region that is being lowered."""
         self.carried: dict[hlo.SSAValue, View] = {}
-        """Elements of a loop body's parameter -> the buffers that the body may overwrite when it is done with them."""
+        """Elements of a loop body's parameter -> the buffers that the body may overwrite when it is done with them.
+
+        In the entry: donated parameters."""
         self.moving: dict[hlo.SSAValue, View] = {}
         """Windows of given arrays whose place depends on the counts of open loops: read where they are."""
         self.counted: dict[hlo.SSAValue, Affine] = {}
@@ -73,11 +75,18 @@ class Context:
     # ---- variables -------------------------------------------------------------------------------------------
 
     def variable(
-        self, name: str, kind: str, dtype: str, dims: tuple[int, ...], index: int = -1, alias: int = -1
+        self,
+        name: str,
+        kind: str,
+        dtype: str,
+        dims: tuple[int, ...],
+        index: int = -1,
+        alias: int = -1,
+        alloc: Alloc | None = None,
     ) -> View:
-        """Reserve HBM for a named buffer that lives as long as the program."""
+        """Reserve HBM for a named buffer that lives as long as the program, or name ``alloc`` once more."""
         nbytes = prod(dims) * hlo.itemsize(dtype)
-        alloc = self._hbm(nbytes, name)
+        alloc = self._hbm(nbytes, name) if alloc is None else alloc
         self.builder.program.variables.append(Variable(name, kind, alloc.lo, nbytes, dtype, dims, index, alias))
         return linear(alloc, alloc.lo, dtype, dims)
 
@@ -269,7 +278,7 @@ class Context:
 
     def adopt(self, value: hlo.SSAValue, former: hlo.SSAValue) -> None:
         """``value`` takes over the buffers of ``former``, which is dead, lent ones too."""
-        if base(former) in self.carried:
+        if base(former) in self.carried and value not in self.outputs:
             self.carried[value] = self.carried[base(former)]
         self._owned.setdefault(value, []).extend(self._owned.pop(base(former), []))
 

@@ -22,6 +22,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.movement_kernel import put
 from neuronx_cc.codegen.residence import assign, given_homes, make_identities, origin, result_home, state_home
+from neuronx_cc.codegen.sharing import elements, is_free
 from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import DECIDER, Branch, While
@@ -81,15 +82,6 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     for index, found in after.items():
         for element in found:
             context.homes[element] = list(homes[index])
-
-
-def elements(value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
-    """Index -> the ``get-tuple-element``s of a tuple."""
-    found: dict[int, list[hlo.SSAValue]] = {}
-    for use in value.uses:
-        if isinstance(use.operation, hlo.GetTupleElementOp):
-            found.setdefault(use.operation.index.data, []).append(use.operation.result)
-    return found
 
 
 def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
@@ -174,17 +166,19 @@ class _Body:
             block.note_uses([result for index, result in enumerate(results) if index not in self.dropped])
             for index in self.carried:
                 made, result, home = block.step_of(results[index]), results[index], homes[index][0]
-                last = max((context.last_use(element) for element in self.old.get(index, ())), default=-1)
-                old = self.old.get(index, ())
-                same = not home.in_sbuf and all(block.overwrites(element, result) for element in old)
-                if (made > last or (made == last and same)) and results.count(result) == 1:
+
+                def meets(old: hlo.SSAValue, result: hlo.SSAValue = result, home: View = home) -> bool:
+                    return not home.in_sbuf and block.overwrites(old, result)
+
+                free = all(is_free(context, old, made, {result}, meets) for old in self.old.get(index, ()))
+                if made >= 0 and free and results.count(result) == 1:
                     context.outputs[result] = home
             block.lower()
             context.builder.at(f"{self.name}/state", hlo.loc_of(self.computation.root))
-            _write_back(context, [(results[index], homes[index][0]) for index in self.carried])
+            write_back(context, [(results[index], homes[index][0]) for index in self.carried])
 
 
-def _write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> None:
+def write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> None:
     """Let every value be in its home, all at once: what lies in a buffer that is written goes aside first."""
     pending = [
         (value, home)
@@ -254,7 +248,8 @@ def _taken_over(
         value = next((values[place] for values, place in sources if place is not None), None)
         if value is None or users[0] in context.outputs or context.last_use(value) > step:
             continue
-        if any(values.count(value) > 1 for _, values in branches) or any(value is other for other, _ in found.values()):
+        bases = [[base(each) for each in values] for _, values in branches]
+        if any(values.count(base(value)) > 1 for values in bases) or any(value is other for other, _ in found.values()):
             continue
         lent = context.carried.get(value)
         own = [view for view in context.homes.get(value, ()) if context.may_overwrite(value, view)]
@@ -286,9 +281,11 @@ def _case(
         block.note_uses([results[index] for index in targets])
         for index, target in targets.items():
             readers = [e for place, view in lent.items() if view.alloc is target.alloc for e in old.get(place, ())]
-            last = max((context.last_use(element) for element in readers), default=-1)
-            if block.step_of(results[index]) > last and [results[each] for each in targets].count(results[index]) == 1:
-                context.outputs[results[index]] = target
+            result = results[index]
+            made = block.step_of(result)
+            free = all(is_free(context, reader, made, {result}, lambda value: False) for reader in readers)
+            if made >= 0 and free and [results[each] for each in targets].count(result) == 1:
+                context.outputs[result] = target
         block.lower()
         context.builder.at(f"{name}/results", hlo.loc_of(branch.root))
-        _write_back(context, [(results[index], target) for index, target in targets.items()])
+        write_back(context, [(results[index], target) for index, target in targets.items()])

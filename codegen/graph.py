@@ -182,6 +182,17 @@ def base(value: hlo.SSAValue) -> hlo.SSAValue:
     return value
 
 
+def same_order(value: hlo.SSAValue, source: hlo.SSAValue) -> bool:
+    """Whether ``value`` has the elements of ``source``, in that order, without moving any."""
+    while value is not source:
+        if not isinstance(value, hlo.OpResult) or not is_view(value.op):
+            return False
+        if value.op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast"):
+            return False
+        value = value.op.operands[0]
+    return True
+
+
 def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> hlo.SSAValue | None:
     """The value computed in map kernel ``kernel`` that ``value`` is, up to size-1 dims and repetition along a row.
 

@@ -58,9 +58,9 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
 
 def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: int) -> None:
     """The operand's buffer itself when nothing else reads it, else a copy, with the update written into it."""
-    operand, update, *starts = op.args
+    _, update, *starts = op.args
     shape, part = op.shape, hlo.shape_of(update)
-    target = update_in_place(context, op.result, operand, step)
+    target = update_in_place(context, op, step)
     if part.size == 0:
         return
     window: View = target
@@ -80,14 +80,20 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
         _release_registers(context, offset)
 
 
-def update_in_place(context: Context, result: hlo.SSAValue, operand: hlo.SSAValue, step: int) -> View:
-    """A dense home of ``result`` that holds ``operand``: its buffer when nothing else reads it, else a copy."""
+def update_in_place(context: Context, op: hlo.DynamicUpdateSliceOp | hlo.ScatterOp, step: int) -> View:
+    """A dense home of the result that holds the first operand: its buffer when nothing else reads it, else a copy.
+
+    The result of the program, or of a loop's iteration, may be that buffer.
+    """
+    operand, *others = op.args
+    result = op.results[0]
     if context.splat(operand) is not None:
         target = context.new_hbm(result)
         fill(context, target, operand)
     else:
         home = context.dense(operand)
-        if context.may_overwrite(operand, home) and context.last_use(operand) <= step and result not in context.outputs:
+        dead = context.last_use(operand) <= step and all(base(other) is not base(operand) for other in others)
+        if dead and context.may_overwrite(operand, home) and context.outputs.get(result, home) == home:
             target = home
             context.adopt(result, operand)
         else:

@@ -38,14 +38,17 @@ def state_home(
     value = initial[index]
     shape = hlo.shape_of(value)
     owner = after[0] if after else op.result
-    dead = context.last_use(value) <= step and list(initial).count(value) == 1
+    dead = context.last_use(value) <= step and [base(other) for other in initial].count(base(value)) == 1
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
     on_chip = shape.size and stays_on_chip(context.module, op, index)
     layout = resident_layout(shape, RESIDENT_STATE_BYTES) if on_chip else None
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
-    if dead and lent is not None and (wanted is None or lent.in_sbuf) and not (lent.in_sbuf and layout is None):
+    near = lent is not None and (lent.in_sbuf or layout is None or context.prefix)  # small parameters move on chip
+    fits = lent is not None and (wanted in (None, lent) or lent.in_sbuf) and not (lent.in_sbuf and layout is None)
+    if dead and lent is not None and near and fits:
+        context.adopt(owner, value)
         return lent
     alloc = context.new_resident(owner, layout[0]) if layout is not None else None
     if alloc is not None and layout is not None:
@@ -59,7 +62,8 @@ def state_home(
                 return view
     if wanted is None or not _is_dense(wanted, shape):
         wanted = context.own_hbm(owner, shape)
-    assign(context, wanted, value)
+    if wanted not in context.homes.get(value, ()):
+        assign(context, wanted, value)
     return wanted
 
 

@@ -17,11 +17,11 @@ from neuronx_cc.ir import hlo
 
 def scatter(context: Context, op: hlo.ScatterOp, step: int) -> None:
     """The operand's buffer itself when nothing else reads it, else a copy, with the rows written into it."""
-    operand, indices, updates = op.args
+    _, indices, updates = op.args
     if op.dims.data.input_batching_dims:
         group_kernel.scatter(context, op)
         return
-    target = update_in_place(context, op.result, operand, step)
+    target = update_in_place(context, op, step)
     splat = context.splat(updates)
     rows = hlo.shape_of(updates)
     listed = context.dense(updates) if splat is None else linear(target.alloc, target.offset, rows.dtype, rows.dims)

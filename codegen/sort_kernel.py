@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.control import elements
 from neuronx_cc.codegen.graph import is_place
+from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, coalesce

@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from collections.abc import Set
 from typing import Any
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.ir.isa.assembly import disassemble
-from neuronx_cc.ir.isa.program import Else, End, Instr, Loop, Program, Variable, While
+from neuronx_cc.ir.isa.program import Else, End, Instr, Loop, Program, Variable, While, in_donated_memory
 from neuronx_cc.ir.neff import Neff
 
 LARGEST = 12
@@ -41,6 +42,7 @@ def inspect_command(session: Session) -> int:
 def summary(neff: Neff, file_bytes: int) -> dict[str, Any]:
     """Everything ``inspect`` tells, as JSON values. Sizes are bytes."""
     program = neff.program
+    shared = in_donated_memory(program.variables)
     return {
         "name": neff.name,
         "target": neff.target,
@@ -49,11 +51,11 @@ def summary(neff: Neff, file_bytes: int) -> dict[str, Any]:
         "compressed": not neff.fast_loading,
         "options": dict(neff.options),
         "inputs": [_signature(variable) for variable in neff.inputs],
-        "outputs": [_signature(variable) for variable in neff.outputs],
+        "outputs": [_signature(variable, variable in shared) for variable in neff.outputs],
         "memory": {
             "hbm_bytes": program.hbm_bytes,
             "sbuf_peak_bytes_per_partition": program.sbuf_peak,
-            "by_kind": _by_kind(program.variables),
+            "by_kind": _by_kind(program.variables, shared),
             "variables": [_place(variable) for variable in program.variables],
         },
         "streams": _streams(program),
@@ -77,7 +79,7 @@ def describe(document: dict[str, Any]) -> list[str]:
     for kind in ("inputs", "outputs"):
         lines += ["", kind]
         for index, entry in enumerate(document[kind]):
-            alias = f"  (buffer of input {entry['alias']})" if "alias" in entry else ""
+            alias = f"  (buffer of input {entry['alias']}{_where(entry)})" if "alias" in entry else ""
             lines.append(f"  {index:>4} {entry['name']:<32} {entry['shape']}{alias}")
     lines += [
         "",
@@ -105,7 +107,11 @@ def describe(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _signature(variable: Variable) -> dict[str, Any]:
+def _where(entry: dict[str, Any]) -> str:
+    return "" if entry["shared"] else ", memory of its own"
+
+
+def _signature(variable: Variable, shared: bool = False) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": variable.name,
         "dtype": variable.dtype,
@@ -113,7 +119,7 @@ def _signature(variable: Variable) -> dict[str, Any]:
         "shape": _shape(variable),
         "bytes": variable.nbytes,
     }
-    return {**entry, "alias": variable.alias} if variable.alias >= 0 else entry
+    return {**entry, "alias": variable.alias, "shared": shared} if variable.alias >= 0 else entry
 
 
 def _place(variable: Variable) -> dict[str, Any]:
@@ -130,11 +136,12 @@ def _shape(variable: Variable) -> str:
     return f"{variable.dtype}[{','.join(map(str, variable.dims))}]"
 
 
-def _by_kind(variables: list[Variable]) -> dict[str, dict[str, int]]:
+def _by_kind(variables: list[Variable], shared: Set[Variable]) -> dict[str, dict[str, int]]:
+    """Number and bytes of the variables of each kind; bytes that a result shares with a parameter count once."""
     count = Counter(variable.kind for variable in variables)
     size: Counter[str] = Counter()
     for variable in variables:
-        size[variable.kind] += variable.nbytes
+        size[variable.kind] += variable.nbytes if variable not in shared else 0
     return {kind: {"count": count[kind], "bytes": size[kind]} for kind in sorted(count)}
 
 

@@ -7,6 +7,7 @@ rules; everything else is RunError ENEF901.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.format import OPERAND, RECORD, WAIT, Encoded, Names, StreamTables, Table
-from neuronx_cc.ir.isa.program import Debug, Program, Stream, Variable
+from neuronx_cc.ir.isa.program import Debug, Program, Stream, Variable, in_donated_memory
 from neuronx_cc.ir.neff_archive import Reader, malformed
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
@@ -164,7 +165,20 @@ def parse_definition(data: bytes) -> Definition:
     for variable in variables:
         if variable.alias >= _count(variables, "input") or (variable.alias >= 0 and variable.kind != "output"):
             raise malformed(f"variable {variable.name!r} reuses an input that does not exist")
+    _check_overlaps(variables)
     return Definition(variables, hbm_bytes, sbuf_peak, dict(sorted(streams.items())), devices, groups)
+
+
+def _check_overlaps(variables: Sequence[Variable]) -> None:
+    """Only an output may lie in another variable's memory: as the only one, in that of the input it is an alias of."""
+    shared = in_donated_memory(variables)
+    taken = [variable.alias for variable in shared]
+    if len(set(taken)) != len(taken):
+        raise malformed("two outputs lie in the memory of one input")
+    spans = sorted((v.offset, v.offset + v.nbytes, v.name) for v in variables if v.nbytes and v not in shared)
+    for (_, end, name), (start, _, other) in pairwise(spans):
+        if start < end:
+            raise malformed(f"variables {name!r} and {other!r} share memory")
 
 
 def _list(value: Any) -> list[Any]:

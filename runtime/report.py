@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Program, Ref, Space, Stream
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Program, Ref, Space, Stream, in_donated_memory
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.runtime.clock import Timing
@@ -216,7 +216,7 @@ def _dma(program: Program, timing: Timing, machine: Machine, total: float) -> di
                 size = float(_moved(node.instr) * itemsize(ref.dtype) * node.count)
                 traffic["hbm_write_bytes" if write else "hbm_read_bytes"] += size
                 spill = "spill_save_bytes" if write else "spill_reload_bytes"
-                traffic[TRAFFIC.get(kinds.of(ref.offset), spill)] += size
+                traffic[TRAFFIC.get(kinds.of(ref.offset, write), spill)] += size
     hbm = traffic["hbm_read_bytes"] + traffic["hbm_write_bytes"]
     active = sum(node.busy for node in nodes)
     return traffic | {
@@ -240,13 +240,19 @@ class _Kinds:
     """Kind of the variable at an HBM offset."""
 
     def __init__(self, program: Program) -> None:
-        self._variables = sorted(program.variables, key=lambda variable: variable.offset)
+        shared = in_donated_memory(program.variables)
+        own = [variable for variable in program.variables if variable.nbytes and variable not in shared]
+        self._variables = sorted(own, key=lambda variable: variable.offset)
         self._offsets = [variable.offset for variable in self._variables]
+        self._overwritten = {variable.offset for variable in shared}
 
-    def of(self, offset: int) -> str:
+    def of(self, offset: int, write: bool) -> str:
+        """What is written to a parameter that a result lies in is the result; what is read there, the parameter."""
         at = bisect_right(self._offsets, offset) - 1
         if at < 0 or offset >= self._variables[at].offset + self._variables[at].nbytes:
             return "scratch"
+        if write and self._variables[at].offset in self._overwritten:
+            return "output"
         return self._variables[at].kind
 
 

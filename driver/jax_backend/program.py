@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neuronx_cc.ir.isa.elements import STORAGE
+from neuronx_cc.ir.isa.program import in_donated_memory
 from neuronx_cc.ir.types import Shape
 
 if TYPE_CHECKING:
@@ -178,8 +179,11 @@ class DeviceProgram:
 
     @property
     def temp_bytes(self) -> int:
-        """Scratch in HBM beside inputs, outputs and constants."""
-        return max(0, self.unit.neff.program.hbm_bytes - self.argument_bytes - self.output_bytes - self.constant_bytes)
+        """Scratch in HBM beside inputs, outputs and constants; outputs in donated memory count once."""
+        program = self.unit.neff.program
+        once = sum(variable.nbytes for variable in in_donated_memory(program.variables))
+        named = self.argument_bytes + self.output_bytes - once + self.constant_bytes
+        return max(0, program.hbm_bytes - named)
 
     @property
     def code_bytes(self) -> int:

@@ -19,6 +19,7 @@ when the region is over; the counters behind phase registers start anew, too. So
 iteration was run or which case was taken, and one iteration (of every case) shows what all of them can do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -191,7 +192,25 @@ class Variable:
     index: int = -1
     """Parameter or result number, or the index of a constant's data."""
     alias: int = -1
-    """For outputs: the parameter whose buffer the caller gave up for this output, or -1."""
+    """For outputs: the parameter whose buffer the caller gave up for this output, or -1.
+
+    The output may lie in that parameter's memory (``in_donated_memory``); no other variables share bytes.
+    """
+
+
+def in_donated_memory(variables: Sequence[Variable]) -> frozenset[Variable]:
+    """The outputs that lie in the memory of the parameter named by ``alias``, as a whole."""
+    inputs = {variable.index: variable for variable in variables if variable.kind == "input"}
+    found = set()
+    for variable in variables:
+        given = inputs.get(variable.alias) if variable.kind == "output" else None
+        if given is not None and _place(variable) == _place(given) and variable.nbytes:
+            found.add(variable)
+    return frozenset(found)
+
+
+def _place(variable: Variable) -> tuple[int, int, str, tuple[int, ...]]:
+    return variable.offset, variable.nbytes, variable.dtype, variable.dims
 
 
 @dataclass(slots=True)

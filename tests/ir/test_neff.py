@@ -142,8 +142,8 @@ def test_reading_what_is_not_there(tmp_path):
 def test_large_constants_are_stored_and_views_are_contiguous_on_disk():
     neff = small_neff()
     array = np.broadcast_to(np.float32(3), (700, 1000))
-    neff.program.variables.append(Variable("big", "constant", 0, array.nbytes, "f32", array.shape, 3))
-    neff.program.hbm_bytes = array.nbytes
+    neff.program.variables.append(Variable("big", "constant", 192, array.nbytes, "f32", array.shape, 3))
+    neff.program.hbm_bytes = 192 + array.nbytes
     neff.constants.append(array)
     data = neff.to_bytes()
     assert len(data) > array.nbytes
@@ -263,6 +263,11 @@ def test_rebuilding_changes_nothing():
         (variable(0, kind="file"), "kind"),
         (variable(0, name=7), "not text"),
         (variable(4, alias=1), "does not exist"),
+        (variable(4, alias=-1), "'x' and 'y' share memory"),
+        (variable(4, offset=12), "'x' and 'y' share memory"),
+        (variable(4, dims=[3, 4]), "'x' and 'y' share memory"),
+        (variable(3, offset=64), "'weights é' and 'scratch' share memory"),
+        (with_json("sg00/def.json", lambda value: value["var"].append({**value["var"][4], "index": 1})), "two outputs"),
         (variable(0, surprise=1), "unknown fields"),
     ],
 )
@@ -294,7 +299,7 @@ def test_members_share_one_limit(monkeypatch):
 def test_a_constant_cannot_be_larger_than_the_file():
     def huge(value):
         value["hbm_bytes"] = 1 << 34
-        value["var"][1].update(dims=[1 << 32], nbytes=1 << 33)
+        value["var"][1].update(offset=192, dims=[1 << 32], nbytes=1 << 33)
 
     assert "larger than the file" in refused(rebuilt(with_json("sg00/def.json", huge)))
 
