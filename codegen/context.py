@@ -219,7 +219,8 @@ class Context:
         for view in self._derived(value):
             if not view.in_sbuf:
                 return view
-        if isinstance(value, hlo.OpResult) and is_view(value.op):
+        # views of nothing need not apply: it has a home of its own, where nothing is copied
+        if isinstance(value, hlo.OpResult) and is_view(value.op) and hlo.shape_of(value).size:
             operand = value.op.operands[0]
             derived = apply_view(value.op, self.hbm(operand)) or apply_view(value.op, self.dense(operand))
             assert derived is not None, "every view applies to a dense array"
@@ -233,6 +234,9 @@ class Context:
             if view == linear(view.alloc, view.offset, view.dtype, shape.dims) and not view.in_sbuf:
                 return view
         target = self.new_hbm(value)
+        if shape.size == 0:
+            self.homes.setdefault(value, []).append(target)
+            return target
         candidates = self.views(value)
         one = next((view for view in candidates if repeats_one(view) and not view.in_sbuf), None)
         if one is not None and shape.size > SPREAD_ELEMENTS:

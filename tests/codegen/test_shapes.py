@@ -213,3 +213,60 @@ def test_bits_as_the_same_width(random: np.random.Generator) -> None:
         return lax.bitcast_convert_type(x, jnp.int32) >> 3, lax.bitcast_convert_type(bits ^ 1, jnp.float32).T
 
     check_function(function, normal(random, 20, 30), relative=0.0)
+
+
+VIEWS_OF_NOTHING = """HloModule nothing
+same {
+  p = f32[3,0] parameter(0)
+  ROOT q = f32[3,0] abs(p)
+}
+turned {
+  p = f32[3,0] parameter(0)
+  ROOT q = f32[3,0] reverse(p), dimensions={0}
+}
+more {
+  p = (s32[], f32[3,0]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(3)
+  ROOT r = pred[] compare(i, n), direction=LT
+}
+turn {
+  p = (s32[], f32[3,0]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[3,0] get-tuple-element(p), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[3,0] reverse(x), dimensions={0}
+  ROOT r = (s32[], f32[3,0]) tuple(j, y)
+}
+before {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = pred[] compare(a, b), direction=LT
+}
+ENTRY main {
+  x = f32[0] parameter(0)
+  y = f32[3,4] parameter(1)
+  flag = pred[] parameter(2)
+  i = s32[] parameter(3)
+  view = f32[3,0] broadcast(x), dimensions={1}
+  back = f32[0,3] transpose(view), dimensions={1,0}
+  wide = f32[3,0,3] broadcast(back), dimensions={1,2}
+  cut = f32[5,0] reshape(view)
+  branch = f32[3,0] conditional(flag, view, view), true_computation=same, false_computation=turned
+  start = (s32[], f32[3,0]) tuple(i, view)
+  loop = (s32[], f32[3,0]) while(start), condition=more, body=turn
+  state = f32[3,0] get-tuple-element(loop), index=1
+  sorted = f32[3,0] sort(view), dimensions={0}, to_apply=before
+  part = f32[2,0] dynamic-slice(view, i, i), dynamic_slice_sizes={2,0}
+  zeros = f32[3,3] dot(view, back), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  all = f32[3,4] concatenate(view, y), dimensions={1}
+  ROOT r = (f32[3,0,3], f32[5,0], f32[3,0], f32[3,0], f32[3,0], f32[2,0], f32[3,3], f32[3,4])
+    tuple(wide, cut, branch, state, sorted, part, zeros, all)
+}
+"""
+
+
+def test_views_of_nothing(random: np.random.Generator) -> None:
+    y = random.standard_normal((3, 4)).astype(np.float32)
+    check_text(VIEWS_OF_NOTHING, np.zeros(0, np.float32), y, np.bool_(True), np.int32(0))
