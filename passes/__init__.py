@@ -58,6 +58,7 @@ PASSES = {
         "resolve_collectives",
         "simplify_control",
         "split_complex",
+        "thin_dots",
     )
 }
 """Pass name -> loader of its ``run(module, context)``; the name is also the file's and the command line's."""

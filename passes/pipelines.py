@@ -54,7 +54,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "dce",
         ),
     ),
-    ("layout", ("features_first", "dce")),
+    ("layout", ("thin_dots", "features_first", "dce")),
     ("precision", ("accumulate_f32", "auto_cast", "clean_casts")),
     (
         "cleanup",

@@ -1,0 +1,61 @@
+"""Rewrites batches of short matrix-vector products as sums of products.
+
+Input: canonical hlo. Output: an FP32 dot with batch dims, one operand of which has no other dims than those and at most
+64 contracted elements, becomes a product and a sum over the other operand's last dims. TensorE would hold one column at
+a time, few of its rows in use, and would need each matrix transposed first; other engines read them as they lie.
+"""
+
+from math import prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.manager import PassContext
+
+MOST = 64
+"""Contracted elements up to which the rows of TensorE are wasted."""
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            if isinstance(op, hlo.DotOp):
+                dims = op.dims.data
+                sides = (
+                    (op.lhs, dims.lhs_batch, dims.lhs_contracting, op.rhs, dims.rhs_batch, dims.rhs_contracting),
+                    (op.rhs, dims.rhs_batch, dims.rhs_contracting, op.lhs, dims.lhs_batch, dims.lhs_contracting),
+                )
+                for matrix, batch, contracted, vector, vector_batch, vector_contracted in sides:
+                    if _applies(op, matrix, batch, contracted, vector, vector_batch, vector_contracted):
+                        replace(op, _sum(Build.before(module, op), matrix, vector, len(batch)))
+                        break
+
+
+def _applies(
+    op: hlo.DotOp,
+    matrix: Value,
+    batch: tuple[int, ...],
+    contracted: tuple[int, ...],
+    vector: Value,
+    vector_batch: tuple[int, ...],
+    vector_contracted: tuple[int, ...],
+) -> bool:
+    shape, other = hlo.shape_of(matrix), hlo.shape_of(vector)
+    kept = shape.rank - len(contracted)
+    return (
+        {shape.dtype, other.dtype, op.shape.dtype} == {"f32"}
+        and 0 < len(batch) < kept
+        and bool(contracted)
+        and batch == tuple(range(len(batch)))
+        and contracted == tuple(range(kept, shape.rank))
+        and (*vector_batch, *vector_contracted) == tuple(range(other.rank))
+        and prod(shape.dims[kept:]) <= MOST
+    )
+
+
+def _sum(b: Build, matrix: Value, vector: Value, batch: int) -> Value:
+    shape = hlo.shape_of(matrix)
+    kept = shape.rank - (hlo.shape_of(vector).rank - batch)
+    spread = b.broadcast(vector, shape.dims, [*range(batch), *range(kept, shape.rank)])
+    return b.sum(b.mul(matrix, spread), range(kept, shape.rank))
