@@ -7,7 +7,18 @@ from math import prod
 
 from hypothesis import strategies as st
 from random_graphs import Value, listed, transpose
-from whole_number_graphs import BOUND, MAKERS, WholeGraph, binary, iota, scalar_index, unary, whole_number_modules
+from whole_number_graphs import (
+    BOUND,
+    LARGEST,
+    MAKERS,
+    WholeGraph,
+    binary,
+    extend,
+    iota,
+    scalar_index,
+    unary,
+    whole_number_modules,
+)
 
 STARTS = {"add": {"f32": "0", "s32": "0"}, "maximum": {"f32": "-inf", "s32": "-2147483648"}}
 STARTS["minimum"] = {"f32": "inf", "s32": "2147483647"}
@@ -39,7 +50,7 @@ def scatter(g: WholeGraph) -> None:
         return iota(g)
     x, i = g.draw(st.sampled_from(tables)), g.draw(st.sampled_from(vectors))
     rest = x.dims[1:]
-    if prod(i.dims + rest) > 40_000:
+    if prod(i.dims + rest) > LARGEST:
         return unary(g)
     u = g.like(Value("", x.dtype, i.dims + rest))
     bound = g.bound(x) + g.bound(u) * max(i.dims[0], 1)
@@ -121,54 +132,96 @@ def convolution(g: WholeGraph) -> None:
     return None
 
 
+def _inner(g: WholeGraph, *parts: Value) -> WholeGraph:
+    """The graph of a called computation whose parameter v0 is a tuple of ``parts``; line 0 is left to ``_define``."""
+    inner = WholeGraph(g.draw, lines=[""], bodies=g.bodies)
+    for index, part in enumerate(parts):
+        value = inner.add(part.dtype, part.dims, f"get-tuple-element(v0), index={index}")
+        inner.bounds[value.name] = g.bound(part)
+    return inner
+
+
+def _grow(g: WholeGraph) -> None:
+    for _ in range(g.draw(st.integers(0, 4))):
+        extend(g, INSIDE)
+
+
+def _zeros(g: WholeGraph, like: Value) -> Value:
+    zero = g.add(like.dtype, (), f"constant({'false' if like.dtype == 'pred' else '0'})", visible=False)
+    return g.add(like.dtype, like.dims, f"broadcast({zero.name}), dimensions={{}}", visible=False)
+
+
 def while_(g: WholeGraph) -> None:
-    """Up to three turns, as many as a constant or a value of the run says, of a step that reads a second array."""
+    """Up to three turns, as many as a constant or a value of the run says; each computes something of what it has."""
     x = g.pick("f32", "s32")
     y = g.like(x)
     bound = g.bound(x) + 3 * g.bound(y)
-    steps = ["maximum(x, y)", "minimum(y, x)"]
-    steps += ["add(x, y)", "subtract(x, y)"] if x.dtype == "s32" or bound <= BOUND else []
-    steps += [f"reverse(x), dimensions={{{axis}}}" for axis in range(len(x.dims))]
-    step = g.draw(st.sampled_from(steps))
-    count = scalar_index(g)
     least, most = (g.add("s32", (), f"constant({n})", visible=False) for n in (0, 3))
-    turns = g.add("s32", (), f"clamp({least.name}, {count.name}, {most.name})", visible=False)
-    state = f"(s32[], s32[], {x.type}, {x.type})"
-    number = len(g.lines)
-    g.bodies[f"more{number}"] = (
-        f"more{number} {{ p = {state} parameter(0) i = s32[] get-tuple-element(p), index=0 "
+    turns = g.add("s32", (), f"clamp({least.name}, {scalar_index(g).name}, {most.name})", visible=False)
+    inner = _inner(g, least, turns, x, y)
+    i, n, a, b = inner.values
+    steps = [f"maximum({a.name}, {b.name})", f"minimum({b.name}, {a.name})"]
+    if x.dtype == "s32" or bound <= BOUND:
+        steps += [f"add({a.name}, {b.name})", f"subtract({a.name}, {b.name})"]
+        inner.bounds[a.name] = bound
+    else:
+        inner.bounds[a.name] = max(g.bound(x), g.bound(y))
+    steps += [f"reverse({a.name}), dimensions={{{axis}}}" for axis in range(len(x.dims))]
+    c = inner.add(x.dtype, x.dims, g.draw(st.sampled_from(steps)))
+    inner.bounds[c.name] = inner.bound(a)
+    _grow(inner)
+    found = inner.values[-1]
+    one = inner.add("s32", (), "constant(1)", visible=False)
+    j = inner.add("s32", (), f"add({i.name}, {one.name})", visible=False)
+    state = f"(s32[], s32[], {x.type}, {x.type}, {found.type})"
+    _raw(inner, f"{state} tuple({j.name}, {n.name}, {c.name}, {b.name}, {found.name})")
+    mark = len(g.bodies)
+    g.bodies[f"more{mark}"] = (
+        f"more{mark} {{ p = {state} parameter(0) i = s32[] get-tuple-element(p), index=0 "
         "n = s32[] get-tuple-element(p), index=1 ROOT r = pred[] compare(i, n), direction=LT }"
     )
-    g.bodies[f"turn{number}"] = (
-        f"turn{number} {{ p = {state} parameter(0) i = s32[] get-tuple-element(p), index=0 "
-        f"n = s32[] get-tuple-element(p), index=1 x = {x.type} get-tuple-element(p), index=2 "
-        f"y = {x.type} get-tuple-element(p), index=3 one = s32[] constant(1) j = s32[] add(i, one) "
-        f"z = {x.type} {step} ROOT r = {state} tuple(j, n, z, y) }}"
-    )
-    start = _raw(g, f"{state} tuple({least.name}, {turns.name}, {x.name}, {y.name})")
-    done = _raw(g, f"{state} while({start}), condition=more{number}, body=turn{number}")
+    _define(g, f"turn{mark}", state, inner)
+    names = ", ".join(value.name for value in (least, turns, x, y, _zeros(g, found)))
+    start = _raw(g, f"{state} tuple({names})")
+    done = _raw(g, f"{state} while({start}), condition=more{mark}, body=turn{mark}")
     z = g.add(x.dtype, x.dims, f"get-tuple-element({done}), index=2")
-    g.bounds[z.name] = max(bound if step[0] in "as" else 0, g.bound(x), g.bound(y))
+    g.bounds[z.name] = inner.bound(a)
+    w = g.add(found.dtype, found.dims, f"get-tuple-element({done}), index=4")
+    g.bounds[w.name] = inner.bound(found)
+
+
+def _define(g: WholeGraph, name: str, state: str, inner: WholeGraph) -> None:
+    """Writes a called computation; its last line is the root."""
+    inner.lines[0] = f"v0 = {state} parameter(0)"
+    inner.lines[-1] = f"ROOT {inner.lines[-1]}"
+    g.bodies[name] = "\n".join([f"{name} {{", *(f"  {line}" for line in inner.lines), "}"])
 
 
 def conditional(g: WholeGraph) -> None:
     """By an index, which may lie outside."""
     x = g.pick("f32", "s32")
     y = g.like(x)
-    kinds = {"take": "ROOT r = {0} parameter(0)", "turn": "a = {0} parameter(0) ROOT r = {0} negate(a)"}
-    kinds["size"] = "a = {0} parameter(0) ROOT r = {0} abs(a)"
-    mark = f"{x.dtype}_{'x'.join(map(str, x.dims))}"
-    chosen = [g.draw(st.sampled_from(sorted(kinds))) for _ in range(g.draw(st.integers(1, 3)))]
-    for kind in chosen:
-        g.bodies[f"{kind}_{mark}"] = f"{kind}_{mark} {{ {kinds[kind].format(x.type)} }}"
     index = scalar_index(g)
-    names = ", ".join(f"{kind}_{mark}" for kind in chosen)
-    operands = ", ".join(g.draw(st.sampled_from((x, y))).name for _ in chosen)
-    z = g.add(x.dtype, x.dims, f"conditional({index.name}, {operands}), branch_computations={{{names}}}")
-    g.bounds[z.name] = max(g.bound(x), g.bound(y))
+    state = f"({x.type}, {index.type})"
+    names, operands, bound = [], [], 0
+    for _ in range(g.draw(st.integers(1, 3))):
+        taken = g.draw(st.sampled_from((x, y)))
+        inner = _inner(g, taken, index)
+        _grow(inner)
+        root = [value for value in inner.values if value.type == x.type][-1]
+        inner.add(x.dtype, x.dims, f"maximum({root.name}, {root.name})", visible=False)
+        bound = max(bound, inner.bound(root))
+        names.append(f"branch{len(g.bodies)}")
+        _define(g, names[-1], state, inner)
+        operands.append(_raw(g, f"{state} tuple({taken.name}, {index.name})"))
+    attributes = f"branch_computations={{{', '.join(names)}}}"
+    z = g.add(x.dtype, x.dims, f"conditional({', '.join([index.name, *operands])}), {attributes}")
+    g.bounds[z.name] = bound
 
 
-MIXED = (*MAKERS, scatter, scatter, sort, sort, reduce_window, reduce_window, convolution, while_, while_, conditional)
+WINDOWED = (scatter, scatter, sort, sort, reduce_window, reduce_window, convolution)
+INSIDE = (*MAKERS, *WINDOWED, conditional, while_)
+MIXED = (*MAKERS, *WINDOWED, while_, while_, conditional)
 
 
 def mixed_modules() -> st.SearchStrategy[str]:

@@ -208,6 +208,17 @@ MAKERS = (unary, binary, binary, binary, compare, select, select, convert, iota,
 MAKERS += (reduce, reduce, dot, dot, logic, dynamic_slice, dynamic_update_slice, gather)
 
 
+def extend(g: WholeGraph, makers: Sequence[Callable[[WholeGraph], None]]) -> None:
+    """One more op, unless there are no values for it; nobody uses what is too large."""
+    before = len(g.values)
+    try:
+        g.draw(st.sampled_from(makers))(g)
+    except LookupError:
+        return
+    if g.values[before:] and (prod(g.values[-1].dims) > LARGEST or len(g.values[-1].dims) > 6):
+        g.values.pop()
+
+
 @st.composite
 def whole_number_modules(draw: st.DrawFn, makers: Sequence[Callable[[WholeGraph], None]] = MAKERS) -> str:
     """HLO text of a module with up to three parameters and 3 to 14 ops; values that nobody uses are results."""
@@ -215,13 +226,7 @@ def whole_number_modules(draw: st.DrawFn, makers: Sequence[Callable[[WholeGraph]
     for index in range(draw(st.integers(1, 3))):
         g.add(draw(st.sampled_from(("f32", "f32", "s32"))), draw(st.sampled_from(PARAMETERS)), f"parameter({index})")
     for _ in range(draw(st.integers(3, 14))):
-        before = len(g.values)
-        try:
-            draw(st.sampled_from(makers))(g)
-        except LookupError:  # no value of the wanted types yet
-            continue
-        if g.values[before:] and (prod(g.values[-1].dims) > LARGEST or len(g.values[-1].dims) > 6):
-            g.values.pop()
+        extend(g, makers)
     used = " ".join(line.split("(", 1)[1] for line in g.lines)
     roots = [v for v in g.values if f"{v.name}," not in used and f"{v.name})" not in used][-4:] or [g.values[-1]]
     types, names = ", ".join(v.type for v in roots), ", ".join(v.name for v in roots)
