@@ -4,12 +4,14 @@
 
 Prints for each opcode how many variants gave jaxlib's values, how many were refused (with the codes), and every wrong
 one; the last line has the sums. Exit status 1 when any result was wrong. The variants are those of
-``tests/support/sweeps.py``, or the conformance case of an opcode that has none.
+``tests/support/sweeps.py``, or the conformance case of an opcode that has none. Reproducers of internal errors are
+written to a directory for temporary files.
 """
 
 import argparse
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,6 +32,7 @@ def main() -> int:
     unknown = set(arguments.opcodes) - set(OPCODES)
     if unknown:
         parser.error(f"not listed: {', '.join(sorted(unknown))}")
+    os.chdir(tempfile.mkdtemp(prefix="matrix-"))
     right = refused = wrong = 0
     print(f"{'opcode':<28} {'right':>6} {'refused':>8} {'wrong':>6}")
     for row in matrix(arguments.opcodes or OPCODES, arguments.dtype):
