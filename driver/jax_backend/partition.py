@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -88,11 +89,14 @@ def _op_sharding(meshes: dict[str, Any], sharding: dict[str, Any] | None) -> byt
     if sharding is None:
         return _serialized((), ())
     mesh = meshes[sharding["mesh"]]
-    return tiled(mesh["axes"], mesh["ids"], sharding["dims"])
+    return tiled(mesh["axes"], mesh["ids"], sharding["dims"], sharding.get("unreduced", ()))
 
 
-def tiled(axes: list[Any], ids: list[int], dims: list[Any]) -> bytes:
-    """OpSharding of dims that are split over mesh axes, or parts (pre_size, size) of them, outermost first."""
+def tiled(axes: list[Any], ids: list[int], dims: list[Any], unreduced: Collection[str] = ()) -> bytes:
+    """OpSharding of dims that are split over mesh axes, or parts (pre_size, size) of them, outermost first.
+
+    ``unreduced`` names whole axes; those that ``split_meshes`` made of ``x`` are called ``x.0`` and so on.
+    """
     sizes: list[int] = []
     place: dict[tuple[str, int], int] = {}
     cuts = {name: {1, size} for name, size in axes}
@@ -118,17 +122,23 @@ def tiled(axes: list[Any], ids: list[int], dims: list[Any]) -> bytes:
                 order.append(place[name, start])
                 count *= sizes[place[name, start]]
         tiles.append(count)
-    if prod(tiles) == 1:
+    sums = [at for (name, _), at in place.items() if name in unreduced or name.rsplit(".", 1)[0] in unreduced]
+    if prod(tiles) == 1 and not sums:
         return _serialized((), ())
-    rest = [axis for axis in range(len(sizes)) if axis not in order]
-    spare = prod(sizes[axis] for axis in rest)
-    if spare > 1:
-        tiles.append(spare)
-    return _serialized(tuple(tiles), tuple(devices.transpose(order + rest).reshape(-1).tolist()), spare > 1)
+    rest = [axis for axis in range(len(sizes)) if axis not in order and axis not in sums]
+    subgroups = []
+    for name, group in (("REPLICATED", rest), ("UNREDUCED", sums)):
+        spare = prod(sizes[axis] for axis in group)
+        if spare > 1:
+            tiles.append(spare)
+            subgroups.append(name)
+    return _serialized(
+        tuple(tiles), tuple(devices.transpose(order + rest + sums).reshape(-1).tolist()), tuple(subgroups)
+    )
 
 
 @cache
-def _serialized(tiles: tuple[int, ...], devices: tuple[int, ...], last_replicates: bool = False) -> bytes:
+def _serialized(tiles: tuple[int, ...], devices: tuple[int, ...], subgroups: tuple[str, ...] = ()) -> bytes:
     from jaxlib import _hlo  # type: ignore[attr-defined,unused-ignore]
 
     sharding = _hlo.OpSharding()
@@ -136,7 +146,10 @@ def _serialized(tiles: tuple[int, ...], devices: tuple[int, ...], last_replicate
         sharding.type = _hlo.OpSharding_Type.OTHER
         sharding.tile_assignment_dimensions = list(tiles)
         sharding.tile_assignment_devices = list(devices)
-        sharding.replicate_on_last_tile_dim = last_replicates
+        if subgroups == ("REPLICATED",):
+            sharding.replicate_on_last_tile_dim = True
+        else:
+            sharding.last_tile_dims = [getattr(_hlo.OpSharding_Type, name) for name in subgroups]
     else:
         sharding.type = _hlo.OpSharding_Type.REPLICATED
     serialized: bytes = sharding.SerializeToString()

@@ -19,6 +19,8 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.partition_forms import hide_composites, inline_calls, restore_composites
 from neuronx_cc.driver.jax_backend.partition_guard import guard
+from neuronx_cc.driver.jax_backend.partition_mesh import split_meshes
+from neuronx_cc.driver.jax_backend.partition_sums import Sums
 
 TO_COLLECTIVES = (
     "func.func(sdy-sharding-constraint-to-reshard)",
@@ -50,16 +52,21 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
     context = make_context()
     with context, ir.Location.unknown():
         module = _jax.mlir.deserialize_portable_artifact(code, context)
-        if "unreduced" in str(module):
-            # the passes drop the sum that is still to be made
-            raise ValueError("error: shardings with unreduced axes are not partitioned")
         inline_calls(module)
+        function = main_function(module)
+        sums = Sums(module, function)
         hide_composites(module)
         _run(module, "sdy-propagation-pipeline")
-        guard(main_function(module), careful)
+        split_meshes(module)
+        guard(function, careful)
         for name in TO_COLLECTIVES:
             _run(module, name)
+        sums.finish()
         facts = describe(module)
+        for key, unreduced in (("arguments", sums.arguments), ("results", sums.results)):
+            for sharding, axes in zip(facts[key], unreduced, strict=bool(unreduced)):
+                if axes:
+                    sharding["unreduced"] = axes[1]
         restore_composites(module)
         _strip(module)
         if "sdy." in str(module):
@@ -81,7 +88,10 @@ def main_function(module: Any) -> Any:
 
 
 def describe(module: Any) -> dict[str, Any]:
-    """Meshes, shardings of arguments and results (lists of axes a dim, or null), memory kinds of results."""
+    """Meshes, shardings of arguments and results (lists of axes a dim, or null), memory kinds of results.
+
+    The axes are those of the module's meshes, split ones after ``split_meshes``.
+    """
     meshes = {}
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":

@@ -82,6 +82,25 @@ def test_exit(name):
     assert done.returncode == status, done.stderr[-2000:]
 
 
+RESHARDING = """
+import itertools, jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+x = np.arange(64, dtype=np.float32).reshape(8, 8)
+for sizes in ((4, 2), (2, 4)):
+    mesh = Mesh(np.array(jax.devices()).reshape(sizes), ("a", "b"))
+    for old, new in ((P("a", "b"), P("b", "a")), (P(None, "b"), P(None, "a")), (P("a"), P("b", "a")), (P("b"), P("a"))):
+        given = jax.device_put(x, NamedSharding(mesh, old))
+        result = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, new))(given)
+        wrong = [each.device.id for each in result.addressable_shards if not np.array_equal(each.data, x[each.index])]
+        assert result.sharding.spec == new and not wrong, (sizes, old, new, wrong)
+"""
+
+
+def test_meshes_of_unequal_axes():
+    done = run(RESHARDING, NEURON_NUM_DEVICES="8")
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 def test_never_the_default_and_silent():
     done = run("import jax, jax.numpy as jnp\nprint(jnp.ones(2).devices(), jax.devices('neuron'))", JAX_PLATFORMS="")
     assert "CpuDevice" in done.stdout.split("[")[0]

@@ -187,6 +187,32 @@ def case_shard_map_and_pmap():
     assert np.array_equal(sums, [6, 6, 6, 6])
 
 
+def case_unreduced_axes():
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, P("a", "b"))
+        partial = jax.jit(lambda x: jnp.dot(x, x.T, out_sharding=P("a", unreduced={"b"})))
+        result = partial(x)
+        assert result.sharding.spec == P("a", None, unreduced={"b"})
+        first, second = (np.asarray(shard.data) for shard in result.addressable_shards[:2])
+        assert np.allclose(first, X[:4, :2] @ X[:, :2].T, atol=1e-5)
+        assert np.allclose(first + second, X[:4] @ X.T, atol=1e-5)
+        assert "all-reduce(" not in partial.lower(x).compile().as_text()
+        whole = jax.jit(lambda y: jax.reshard(y, P("a")) + 1)(result)
+        assert np.allclose(whole, X @ X.T + 1, atol=1e-5)
+        # into a manual computation and out of it
+        specs = {"in_specs": P("a", None, unreduced={"b"}), "out_specs": P("a", None)}
+        summed = jax.shard_map(lambda y: jax.lax.psum(y, "b"), **specs)
+        assert np.allclose(jax.jit(lambda x: summed(partial(x)))(x), X @ X.T, atol=1e-5)
+        # of a value that is whole, or gathered
+        for spec, left in ((P(), X), (P("b"), np.where(np.arange(8)[:, None] < 4, X, 0))):
+            given = jax.device_put(X, spec)
+            parts = jax.jit(lambda x: x, out_shardings=P(unreduced={"b"}))(given)
+            held = [np.asarray(shard.data) for shard in parts.addressable_shards]
+            assert np.array_equal(held[0] + held[1], X)
+            assert np.array_equal(held[0], left)
+
+
 def case_reversed_mesh():
     mesh = Mesh(np.array(jax.devices()[::-1]), ("d",))
     spread = jax.device_put(X, NamedSharding(mesh, P("d")))

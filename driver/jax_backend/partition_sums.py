@@ -1,0 +1,208 @@
+"""Unreduced axes of shardings, which jaxlib's passes would drop: they become sums and masks.
+
+A value with an unreduced axis is the sum of what the devices along that axis hold. Inside of a program it is an
+annotation alone, and any placement of the whole value will do. Where values of single devices are seen (arguments and
+results of the program and of manual computations) whole values are made by an all-reduce, and unreduced ones by zeros
+on all devices but the first of an axis, or by leaving out the all-reduce that has just made the value.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from math import prod
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from neuronx_cc.driver.jax_backend.partition_mesh import manual_axes, map_shardings
+
+CHANNEL = 1
+DEVICE_TO_DEVICE = 1
+
+
+class Sums:
+    """The unreduced axes of a module and of its function ``main``."""
+
+    def __init__(self, module: Any, function: Any) -> None:
+        """Remove them from ``module``; manual computations get their sums and masks at once."""
+        self._meshes = {
+            ir.StringAttr(op.attributes["sym_name"]).value: sdy.MeshAttr(op.attributes["mesh"])
+            for op in module.body.operations
+            if op.operation.name == "sdy.mesh"
+        }
+        self._function = function
+        self.arguments = _of_function(function, "arg_attrs")
+        self.results = _of_function(function, "res_attrs")
+        for op in _manual_computations(module):
+            self._bound(op)
+        map_shardings(module, _reduced)
+
+    def finish(self) -> None:
+        """Make the sums of arguments and the masks of results in the local function."""
+        block = self._function.regions[0].blocks[0]
+        self._sum_arguments(block, self.arguments)
+        last = list(block.operations)[-1].operation
+        self._change_operands(last, self.results, self._unsummed)
+
+    def _bound(self, op: Any) -> None:
+        manual = manual_axes(op)
+
+        def inner(key: str) -> list[Any]:
+            shardings = sdy.TensorShardingPerValueAttr(op.attributes[key]).shardings
+            found = [_unreduced(sdy.TensorShardingAttr(each)) for each in shardings]
+            return [each and (each[0], [axis for axis in each[1] if axis in manual]) for each in found]
+
+        block = op.regions[0].blocks[0]
+        first = next(iter(block.operations))
+        for value, axes in zip(block.arguments, inner("in_shardings"), strict=True):
+            if axes and axes[1]:
+                with ir.InsertionPoint(first), op.location:
+                    self._replace(value, self._masked, axes)
+        self._change_operands(list(block.operations)[-1].operation, inner("out_shardings"), self._summed)
+
+    def _sum_arguments(self, block: Any, unreduced: Iterable[Any]) -> None:
+        first = next(iter(block.operations))
+        for value, axes in zip(block.arguments, unreduced, strict=True):
+            if axes:
+                with ir.InsertionPoint(first), first.location:
+                    self._replace(value, self._summed, axes)
+
+    @staticmethod
+    def _replace(value: Any, change: Callable[[Any, Any], Any], axes: Any) -> None:
+        uses = [(use.owner, use.operand_number) for use in value.uses]
+        new = change(value, axes)
+        for owner, index in uses:
+            owner.operands[index] = new
+
+    @staticmethod
+    def _change_operands(op: Any, unreduced: Iterable[Any], change: Callable[[Any, Any], Any]) -> None:
+        for index, axes in enumerate(unreduced):
+            if axes and axes[1]:
+                old = op.operands[index]
+                with ir.InsertionPoint(op), op.location:
+                    op.operands[index] = change(old, axes)
+                if not isinstance(old.owner, ir.Block) and not list(old.uses):
+                    old.owner.erase()
+
+    def _places(self, name: str) -> Iterable[tuple[int, dict[str, int]]]:
+        """Every device of a mesh with its coordinates, in row-major order."""
+        mesh = self._meshes[name]
+        axes = [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)]
+        devices = list(mesh.device_ids) or range(prod(size for _, size in axes))
+        places = product(*(range(size) for _, size in axes))
+        for device, place in zip(devices, places, strict=True):
+            yield device, {axis: at for (axis, _), at in zip(axes, place, strict=True)}
+
+    def _unsummed(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
+        """What a device contributes: its part before a sum or a gathering over these axes, else the mask's."""
+        op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        rows = self._groups(*unreduced)
+        if op is None or op.name not in ("stablehlo.all_reduce", "stablehlo.all_gather"):
+            return self._masked(value, unreduced)
+        given = _replica_groups(op)
+        if {frozenset(row) for row in given} != {frozenset(row) for row in rows}:
+            return self._masked(value, unreduced)
+        if op.name == "stablehlo.all_reduce":
+            inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+            return op.operands[0] if inner[0] == "stablehlo.add" else self._masked(value, unreduced)
+        part, dim = op.operands[0], ir.IntegerAttr(op.attributes["all_gather_dim"]).value
+        step = ir.RankedTensorType(part.type).shape[dim]
+        offsets = {device: at * step for row in given for at, device in enumerate(row)}
+        zero = stablehlo.ConstantOp(ir.Attribute.parse("dense<0> : tensor<i32>")).result
+        starts = [zero] * len(ir.RankedTensorType(part.type).shape)
+        starts[dim] = _of_this_device([offsets[device] for device in sorted(offsets)])
+        return stablehlo.DynamicUpdateSliceOp(_zeros(value.type), part, starts).result
+
+    def _groups(self, name: str, axes: list[str]) -> list[list[int]]:
+        """Devices that differ in ``axes`` alone."""
+        groups: dict[Any, list[int]] = {}
+        for device, at in self._places(name):
+            groups.setdefault(tuple(at[axis] for axis in at if axis not in axes), []).append(device)
+        return list(groups.values())
+
+    def _summed(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
+        rows = self._groups(*unreduced)
+        op = stablehlo.AllReduceOp(
+            [value.type],
+            [value],
+            replica_groups=ir.Attribute.parse(f"dense<{rows}> : tensor<{len(rows)}x{len(rows[0])}xi64>"),
+            channel_handle=stablehlo.ChannelHandle.get(CHANNEL, DEVICE_TO_DEVICE),
+            use_global_device_ids=True,
+        )
+        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
+        body = op.regions[0].blocks.append(scalar, scalar)
+        with ir.InsertionPoint(body):
+            stablehlo.ReturnOp([stablehlo.AddOp(*body.arguments).result])
+        return op.results[0]
+
+    def _masked(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
+        name, axes = unreduced
+        first = {device: not any(at[axis] for axis in axes) for device, at in self._places(name)}
+        word = _of_this_device([int(first[device]) for device in sorted(first)])
+        bit = stablehlo.ConvertOp(ir.RankedTensorType.get([], ir.IntegerType.get_signless(1)), word).result
+        return stablehlo.SelectOp(bit, value, _zeros(value.type)).result
+
+
+def _of_this_device(table: list[int]) -> Any:
+    """The i32 scalar that ``table`` has for this device."""
+    values = stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{table}> : tensor<{len(table)}xi32>")).result
+    scalar = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+    here = stablehlo.ConvertOp(scalar, stablehlo.PartitionIdOp().result).result
+    one = stablehlo.DynamicSliceOp(values, [here], ir.DenseI64ArrayAttr.get([1])).result
+    return stablehlo.ReshapeOp(scalar, one).result
+
+
+def _replica_groups(op: Any) -> list[list[int]]:
+    groups = ir.DenseIntElementsAttr(op.attributes["replica_groups"])
+    rows, size = ir.RankedTensorType(groups.type).shape
+    flat = [groups[index] for index in range(rows * size)]
+    return [flat[row * size : (row + 1) * size] for row in range(rows)]
+
+
+def _zeros(kind: Any) -> Any:
+    text = _zero(ir.RankedTensorType(kind).element_type)
+    return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {kind}")).result
+
+
+def _zero(element: Any) -> str:
+    text = str(element)
+    if text.startswith("complex"):
+        return "(0.0, 0.0)"
+    return "0" if text.startswith(("i", "ui", "si")) else "0.0"
+
+
+def _manual_computations(module: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def note(op: Any) -> Any:
+        if op.name == "sdy.manual_computation":
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    return found
+
+
+def _unreduced(sharding: Any) -> tuple[str, list[str]] | None:
+    """Mesh and unreduced axes of a sharding."""
+    axes = [axis.name for axis in map(sdy.AxisRefAttr, sharding.unreduced_axes)]
+    return (ir.FlatSymbolRefAttr(sharding.mesh_or_ref).value, axes) if axes else None
+
+
+def _of_function(function: Any, key: str) -> list[tuple[str, list[str]] | None]:
+    if key not in function.attributes:
+        return []
+    found = []
+    for dictionary in ir.ArrayAttr(function.attributes[key]):
+        named = ir.DictAttr(dictionary)
+        has = "sdy.sharding" in named
+        found.append(_unreduced(sdy.TensorShardingAttr(named["sdy.sharding"])) if has else None)
+    return found
+
+
+def _reduced(sharding: Any) -> Any:
+    if not len(sharding.unreduced_axes):
+        return sharding
+    return sdy.TensorShardingAttr.get(
+        sharding.mesh_or_ref, list(sharding.dimension_shardings), list(sharding.replicated_axes), []
+    )
