@@ -20,7 +20,7 @@ from neuronx_cc.codegen.fill import fill, repeats_one
 from neuronx_cc.codegen.graph import base, is_view
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import transfer
-from neuronx_cc.codegen.views import Atom, View, linear
+from neuronx_cc.codegen.views import Atom, View, linear, outermost
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
@@ -243,9 +243,22 @@ class Context:
             fill(self.builder, target, self.splat(value), one)
         elif not any(transfer(self.builder, target, view, _copy_stream(view)) for view in candidates):
             source = candidates[0] if base(value) is value else self.hbm(value)
+            if source.in_sbuf:
+                source = self._stored(value, source)
             transfer(self.builder, target, source, _copy_stream(source), force=True)
         self.homes.setdefault(value, []).append(target)
         return target
+
+    def _stored(self, value: hlo.SSAValue, source: View) -> View:
+        """A copy in HBM of a view on chip, with the dim outermost that lies on the partitions: moved in long runs."""
+        axis = next((dim for dim, atoms in enumerate(source.dims) if any(atom.partition for atom in atoms)), -1)
+        if axis < 0:
+            return source
+        stored = outermost(self.own_hbm(base(value), hlo.shape_of(value)), axis)
+        if not transfer(self.builder, stored, source, Stream.DMA_STORE):
+            return source
+        self.homes.setdefault(value, []).append(stored)
+        return stored
 
     def new_hbm(self, value: hlo.SSAValue) -> View:
         """An empty HBM home for ``value``, its program result if it has one; owned by ``value``'s base."""

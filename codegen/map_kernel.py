@@ -34,7 +34,8 @@ from neuronx_cc.codegen.map_plan import (
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.views import Atom, View, align
+from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
+from neuronx_cc.codegen.views import Atom, IterSpace, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -175,7 +176,7 @@ class _Box:
         assert space is not None, "dense views align with anything"
         lane_dims = [dim for dim, atom in enumerate(space.atoms[0]) if atom.partition]
         self.lane_dim = lane_dims[0] if lane_dims else -1
-        self.order = [dim for dim in range(len(space.sizes)) if dim != self.lane_dim]
+        self.order = self._order(space, views)
         self.sizes = [space.sizes[dim] for dim in self.order]
         self.reduced = [space.axes[dim] >= rows for dim in self.order]
         self.lanes = space.sizes[self.lane_dim] if lane_dims else 1
@@ -183,6 +184,19 @@ class _Box:
         self.blocks = {
             value: self._block(view, atoms) for value, view, atoms in zip(values, views, space.atoms[1:], strict=True)
         }
+
+    def _order(self, space: IterSpace, views: Sequence[View]) -> list[int]:
+        """The free dims; neighbours in HBM last, if all large arrays there agree, so that DMAs move them in runs."""
+        order = [dim for dim in range(len(space.sizes)) if dim != self.lane_dim]
+        minor = set()
+        for view, atoms in zip(views, space.atoms[1:], strict=True):
+            if not view.in_sbuf and prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS:
+                size = itemsize(view.dtype)
+                minor.add(next((dim for dim in order if abs(atoms[dim].stride) == size), -1))
+        last = minor.pop() if len(minor) == 1 else -1
+        if last < 0 or self.kernel.reduced:
+            return order
+        return [*(dim for dim in order if dim != last), last]
 
     def _block(self, view: View, atoms: list[Atom]) -> Block:
         head = atoms[self.lane_dim] if self.lane_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)

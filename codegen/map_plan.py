@@ -10,13 +10,17 @@ from neuronx_cc.codegen import graph
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
-from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.codegen.views import Atom, View, linear, outermost
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import itemsize
 
 SMALL_SHARE = 64
 """How many times smaller than the results a resident along the innermost axis may be and still decide the lanes."""
+SHORT_RUN = 512
+"""Bytes of a row below which it pays to have several on a partition: DMA moves them in one run."""
 LONG_RUN = 2400
 """Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
 RESIDENT_STEPS = 48
@@ -97,12 +101,15 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
             return best
     if (not kernel.rows and kernel.reduced) or not kernel.shape:
         return None
-    largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
     streams = largest * 4 > 128 * 49152
     axes = range(row_axes) if kernel.reduced or len(kernel.shape) == 1 else range(len(kernel.shape) - 1)
     if streams:
         return _streaming_lanes(kernel.shape, row_axes)
-    return _fill_lanes(kernel.shape, axes, not kernel.reduced)
+    lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
+    run = prod(kernel.shape[lanes.axis + 1 :]) * 4
+    if 4 < run < SHORT_RUN:
+        return _streaming_lanes(kernel.shape, row_axes)
+    return lanes
 
 
 def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
@@ -158,9 +165,26 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
         if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
             return full
     full = full_view(context.hbm(value), plan.kernel)
-    if plan.lanes is not None and _lies_across(full, plan.lanes):
+    if plan.lanes is None or not _lies_across(full, plan.lanes):
+        return full
+    stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
+    ready = next((view for view in stored if not _lies_across(view, plan.lanes)), None)
+    if ready is not None:
+        return ready
+    dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
+    if not _lies_across(full_view(dense, plan.kernel), plan.lanes):
         return full_view(context.dense(value), plan.kernel)
-    return full
+    return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
+
+
+def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:
+    """A copy of ``value`` in HBM whose outermost dim is the one on the partitions."""
+    shape = hlo.shape_of(value)
+    target = _lanes_first(context.own_hbm(base(value), shape), shape, axis)
+    if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
+        transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
+    context.homes.setdefault(value, []).append(target)
+    return target
 
 
 def _lies_across(view: View, lanes: Lanes) -> bool:
@@ -209,7 +233,15 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
             return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
-    return context.new_hbm(value)
+    home = context.new_hbm(value)
+    if target is not None or lanes is None or not _lies_across(squeezed(home), lanes):
+        return home
+    return _lanes_first(home, shape, lanes.axis)
+
+
+def _lanes_first(home: View, shape: hlo.Shape, axis: int) -> View:
+    """``home`` with the dim outermost that is number ``axis`` of those that are not 1."""
+    return outermost(home, [dim for dim, size in enumerate(shape.dims) if size != 1][axis])
 
 
 def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:

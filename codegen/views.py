@@ -149,6 +149,13 @@ def linear(alloc: Alloc, offset: int, dtype: str, dims: Sequence[int]) -> View:
     return View(alloc, dtype, offset, tuple(reversed(atoms)))
 
 
+def outermost(view: View, axis: int) -> View:
+    """A dense array in the memory of the dense ``view``, of the same dims, whose dim ``axis`` is the outermost."""
+    order = [axis, *(dim for dim in range(len(view.shape)) if dim != axis)]
+    turned = linear(view.alloc, view.offset, view.dtype, [view.shape[dim] for dim in order])
+    return turned.transpose([order.index(dim) for dim in range(len(order))])
+
+
 def coalesce(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
     """Merge neighbours that form one arithmetic progression."""
     merged: list[Atom] = []
