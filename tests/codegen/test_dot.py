@@ -93,19 +93,6 @@ def test_types(types: tuple[str, str, str], m: int, k: int, n: int, random: np.r
     check_function(function, operand(left, m, k), operand(right, k, n))
 
 
-def test_of_predicates_is_refused() -> None:
-    text = """HloModule m
-
-ENTRY main {
-  x = pred[4,8] parameter(0)
-  y = pred[8,3] parameter(1)
-  ROOT d = pred[4,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-"""
-    with pytest.raises(CompileError, match=r"dot: element type pred.*%d"):
-        compile_text(text)
-
-
 def test_full_range_integers_are_refused() -> None:
     x = np.ones((4, 8), np.int32)
     with pytest.raises(CompileError, match=r"EVRF035"):
