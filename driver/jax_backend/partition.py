@@ -95,7 +95,7 @@ def _op_sharding(meshes: dict[str, Any], sharding: dict[str, Any] | None) -> byt
 def tiled(axes: list[Any], ids: list[int], dims: list[Any], unreduced: Collection[str] = ()) -> bytes:
     """OpSharding of dims that are split over mesh axes, or parts (pre_size, size) of them, outermost first.
 
-    ``unreduced`` names whole axes; those that ``split_meshes`` made of ``x`` are called ``x.0`` and so on.
+    ``unreduced`` names whole axes.
     """
     sizes: list[int] = []
     place: dict[tuple[str, int], int] = {}
@@ -122,7 +122,7 @@ def tiled(axes: list[Any], ids: list[int], dims: list[Any], unreduced: Collectio
                 order.append(place[name, start])
                 count *= sizes[place[name, start]]
         tiles.append(count)
-    sums = [at for (name, _), at in place.items() if name in unreduced or name.rsplit(".", 1)[0] in unreduced]
+    sums = [at for (name, _), at in place.items() if name in unreduced]
     if prod(tiles) == 1 and not sums:
         return _serialized((), ())
     rest = [axis for axis in range(len(sizes)) if axis not in order and axis not in sums]

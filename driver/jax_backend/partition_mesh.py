@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -17,40 +18,70 @@ Parts = dict[str, list[tuple[str, int]]]
 """Axis -> its new axes, outermost first, with sizes."""
 
 
-def split_meshes(module: Any) -> None:
-    """Split all axes of all meshes of ``module``. Raises ValueError for parts of one axis that cross each other."""
-    meshes = {}
+def split_meshes(module: Any) -> dict[str, Parts]:
+    """Split all axes of all meshes of ``module``; mesh -> what became of its axes.
+
+    Meshes of the same devices in the same order become one if they split alike, for the passes do not take values from
+    one mesh to another. Raises ValueError for parts of one axis that cross each other.
+    """
+    meshes: dict[str, Parts] = {}
+    names: dict[str, str] = {}
+    known: dict[tuple[Any, ...], tuple[str, list[str]]] = {}
     cuts = _cuts(module)
     for op in module.body.operations:
         if op.operation.name != "sdy.mesh":
             continue
         name = ir.StringAttr(op.attributes["sym_name"]).value
         mesh = sdy.MeshAttr(op.attributes["mesh"])
-        parts = {axis.name: _split(axis.name, axis.size, cuts) for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+        parts = {axis.name: _split(axis.name, axis.size, cuts[name]) for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+        flat = [part for each in parts.values() for part in each if part[1] > 1]
+        key = (*(size for _, size in flat), tuple(mesh.device_ids))
+        if flat and key in known:
+            # it keeps its axes of size 1, which nothing needs
+            names[name], same = known[key]
+            renamed = {old: new for (old, _), new in zip(flat, same, strict=True)}
+            meshes[name] = {
+                axis: [(renamed[part], size) for part, size in each if size > 1] for axis, each in parts.items()
+            }
+            continue
+        known[key] = name, [part for part, _ in flat]
+        names[name], meshes[name] = name, parts
         axes = [sdy.MeshAxisAttr.get(*part) for each in parts.values() for part in each]
         op.attributes["mesh"] = sdy.MeshAttr.get(axes, list(mesh.device_ids))
         if "stablehlo.mesh" in op.attributes:
             del op.attributes["stablehlo.mesh"]
-        meshes[name] = parts
-    all_parts: Parts = {name: parts for mesh in meshes.values() for name, parts in mesh.items()}
 
     def split(sharding: Any) -> Any:
-        mesh = meshes[ir.FlatSymbolRefAttr(sharding.mesh_or_ref).value]
+        name = _mesh_name(sharding)
+        mesh = meshes[name]
         dims = [
             sdy.DimensionShardingAttr.get(_whole(dim.axes, mesh), is_closed=dim.is_closed)
             for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
         ]
         rest = _whole(sharding.replicated_axes, mesh), _whole(sharding.unreduced_axes, mesh)
-        return sdy.TensorShardingAttr.get(sharding.mesh_or_ref, dims, *rest)
+        return sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(names[name]), dims, *rest)
 
     def split_manual(op: Any) -> Any:
         if op.name == "sdy.manual_computation":
-            new = [ir.StringAttr.get(part) for name in manual_axes(op) for part, _ in all_parts[name]]
+            mesh = meshes[_mesh_of_manual(op)] if manual_axes(op) else {}
+            new = [ir.StringAttr.get(part) for name in manual_axes(op) for part, _ in mesh[name]]
             op.attributes["manual_axes"] = sdy.ManualAxesAttr.get(new)
         return ir.WalkResult.ADVANCE
 
-    map_shardings(module, split)
     module.operation.walk(split_manual)
+    map_shardings(module, split)
+    return meshes
+
+
+def _mesh_name(sharding: Any) -> str:
+    return str(ir.FlatSymbolRefAttr(sharding.mesh_or_ref).value)
+
+
+def _mesh_of_manual(op: Any) -> str:
+    for key in ("in_shardings", "out_shardings"):
+        for sharding in sdy.TensorShardingPerValueAttr(op.attributes[key]).shardings:
+            return _mesh_name(sdy.TensorShardingAttr(sharding))
+    raise ValueError("a manual computation of nothing")
 
 
 def map_shardings(module: Any, change: Callable[[Any], Any]) -> None:
@@ -91,9 +122,9 @@ def manual_axes(op: Any) -> list[str]:
     return re.findall(r'"([^"]*)"', str(op.attributes["manual_axes"]))
 
 
-def _cuts(module: Any) -> dict[str, set[int]]:
-    """Axis -> where shardings cut it: products of the sizes of outer parts."""
-    cuts: dict[str, set[int]] = defaultdict(set)
+def _cuts(module: Any) -> dict[str, dict[str, set[int]]]:
+    """Mesh -> axis -> where shardings cut it: products of the sizes of outer parts."""
+    cuts: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
 
     def look(sharding: Any) -> Any:
         dims = [dim.axes for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings)]
@@ -101,7 +132,7 @@ def _cuts(module: Any) -> dict[str, set[int]]:
             for axis in map(sdy.AxisRefAttr, axes):
                 if axis.sub_axis_info is not None:
                     info = sdy.SubAxisInfoAttr(axis.sub_axis_info)
-                    cuts[axis.name] |= {info.pre_size, info.pre_size * info.size}
+                    cuts[_mesh_name(sharding)][axis.name] |= {info.pre_size, info.pre_size * info.size}
         return sharding
 
     map_shardings(module, look)
@@ -133,9 +164,7 @@ def _whole(references: Any, mesh: Parts) -> list[Any]:
     """The new axes that axes, or parts of them, have become."""
     new = []
     for axis in map(sdy.AxisRefAttr, references):
-        low, high = 1, 1
-        for _, size in mesh[axis.name]:
-            high *= size
+        low, high = 1, prod(size for _, size in mesh[axis.name])
         if axis.sub_axis_info is not None:
             info = sdy.SubAxisInfoAttr(axis.sub_axis_info)
             low, high = info.pre_size, info.pre_size * info.size

@@ -57,7 +57,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
         sums = Sums(module, function)
         hide_composites(module)
         _run(module, "sdy-propagation-pipeline")
-        split_meshes(module)
+        parts = split_meshes(module)
         guard(function, careful)
         for name in TO_COLLECTIVES:
             _run(module, name)
@@ -66,7 +66,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
         for key, unreduced in (("arguments", sums.arguments), ("results", sums.results)):
             for sharding, axes in zip(facts[key], unreduced, strict=bool(unreduced)):
                 if axes:
-                    sharding["unreduced"] = axes[1]
+                    sharding["unreduced"] = [part for axis in axes[1] for part, _ in parts[axes[0]][axis]]
         restore_composites(module)
         _strip(module)
         if "sdy." in str(module):
