@@ -3,16 +3,22 @@
 Every program runs with the race check on and is compared with XLA.
 """
 
+import zlib
 from math import prod
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from generated import Array, Compiled, check_text, compile_text
+from generated import Array, Compiled, assert_close, check_text, compile_text
+from hypothesis import HealthCheck, given, settings
 from jax import lax
+from whole_number_graphs import whole_number_modules
+from xla_oracle import run_text
 
 from neuronx_cc.driver.inspect import describe, summary
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Program, Variable
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.types import itemsize
@@ -397,3 +403,45 @@ def test_traffic_of_shared_memory():
     counts = report.summary
     assert counts["input_queue_bytes"] == 2 * 4096 * 4
     assert counts["output_queue_bytes"] == 2 * 4096 * 4
+
+
+def donated(text: str, random: np.random.Generator) -> str:
+    """A module whose root is a tuple, with parameters given up for results of their types at random."""
+    entry = parse_text(text).entry
+    assert isinstance(entry.root, hlo.OpResult)
+    free = [int(number) for number in random.permutation(len(entry.block.args))]
+    aliases = []
+    for index in random.permutation(len(entry.root.op.operands)):
+        wanted = entry.root.op.operands[int(index)].type
+        number = next((number for number in free if entry.block.args[number].type == wanted), None)
+        if number is not None:
+            free.remove(number)
+            aliases.append(f"{{{index}}}: ({number}, {{}}, {random.choice(['may', 'must'])}-alias)")
+    donors = ", ".join(f"({number}, {{}})" for number in free)
+    header = f"input_output_alias={{ {', '.join(aliases)} }}, buffer_donor={{ {donors} }}"
+    return text.replace("HloModule random", f"HloModule random, {header}", 1)
+
+
+def check_random(text: str) -> None:
+    random = np.random.default_rng(zlib.crc32(text.encode()))
+    shapes = [hlo.shape_of(argument) for argument in parse_text(text).entry.block.args]
+    inputs = [random.integers(-3, 4, shape.dims).astype(shape.numpy_dtype) for shape in shapes]
+    results = compile_text(donated(text, random)).run(inputs)
+    for result, want in zip(results, run_text(text, inputs, optimize=False), strict=True):
+        assert_close(result, want, 0.0)
+
+
+QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+@settings(QUIET, max_examples=8)
+@given(text=whole_number_modules())
+def test_random_modules(text: str) -> None:
+    check_random(text)
+
+
+@pytest.mark.slow
+@settings(QUIET, max_examples=300)
+@given(text=whole_number_modules())
+def test_many_random_modules(text: str) -> None:
+    check_random(text)
