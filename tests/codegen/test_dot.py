@@ -57,8 +57,12 @@ def dimension_numbers(lhs: str, rhs: str) -> Any:
     return tuple(([lhs.index(x) for x in group], [rhs.index(x) for x in group]) for group in (folded, batch))
 
 
-@pytest.mark.parametrize("form", FORMS.split())
-@pytest.mark.parametrize("sizes", SIZES)
+# more than a million instructions, which the clock simulates one by one
+LONG = pytest.param("wide", "bmpkl,bnlk", marks=pytest.mark.slow)
+CASES = [(sizes, form) for sizes in SIZES for form in FORMS.split() if (sizes, form) != LONG.values]
+
+
+@pytest.mark.parametrize(("sizes", "form"), [*CASES, LONG])
 def test_forms(form: str, sizes: str, random: np.random.Generator) -> None:
     lhs, rhs = form.split(",")
     numbers = dimension_numbers(lhs, rhs)
