@@ -335,12 +335,13 @@ _ROWS = (
 )
 
 _ON_COMPLEX = (
-    "abs add add-dependency async-done async-start async-update bitcast broadcast call cholesky compare concatenate "
+    "abs add add-dependency all-gather all-reduce all-to-all async-done async-start async-update bitcast broadcast "
+    "call cholesky collective-permute compare concatenate "
     "conditional constant convert convolution copy copy-done copy-start cosine custom-call divide domain dot "
     "dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather get-tuple-element imag "
     "iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power real reduce reduce-window "
-    "reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose triangular-solve "
-    "tuple while"
+    "reduce-scatter reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose "
+    "triangular-solve tuple while"
 )
 """Opcodes that take c64 besides the types of their row."""
 

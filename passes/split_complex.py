@@ -26,6 +26,10 @@ from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.values import computation_kind
 
 C64 = "c64"
+EXCHANGES = (hlo.AllGatherOp, hlo.AllToAllOp, hlo.CollectivePermuteOp)
+"""Collectives that move elements: of one array, each part travels on its own."""
+SUMS = (hlo.AllReduceOp, hlo.ReduceScatterOp)
+"""Collectives that combine: sums of one array are sums of its parts."""
 COMBINING = (hlo.ReduceOp, hlo.ReduceWindowOp, hlo.ScatterOp, hlo.SortOp)
 REGIONS = (hlo.WhileOp, hlo.ConditionalOp)
 COMPONENTWISE = ("add", "second")
@@ -188,8 +192,10 @@ class Splitter:
     def _split(self, op: hlo.HloOp) -> None:
         kind = type(op)
         b = Build.before(self.module, op)
-        if kind in APART:
+        if kind in APART or (kind in EXCHANGES and len(op.operands) == 1):
             self._apart(b, op)
+        elif kind in SUMS and len(op.operands) == 1 and self.kinds[op.to_apply.data[0]] == "add":  # type: ignore[attr-defined]
+            self._apart(b, op, to_apply=hlo.StrsAttr((b.combiner(hlo.AddOp, "f32"),)))
         elif op.opcode in complex_functions.FUNCTIONS:
             pairs = [self.parts[operand] for operand in op.operands]
             self._becomes(op, complex_functions.FUNCTIONS[op.opcode](b, *pairs))

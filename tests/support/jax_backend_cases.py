@@ -188,6 +188,14 @@ def case_shard_map_and_pmap():
     assert np.array_equal(jax.jit(mapped)(X), X * np.repeat(np.arange(4, dtype=np.float32), 2)[:, None])
     sums = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(np.arange(4.0, dtype=np.float32))
     assert np.array_equal(sums, [6, 6, 6, 6])
+    given = (X + 1j * X[::-1]).reshape(4, 4, 2)
+    for function, wanted in (
+        (lambda x: jax.lax.psum(x, "i"), np.broadcast_to(given.sum(0), given.shape)),
+        (lambda x: jax.lax.all_to_all(x, "i", 0, 0), given.swapaxes(0, 1)),
+        (lambda x: jax.lax.psum_scatter(x, "i"), given.sum(0)),
+        (lambda x: jax.lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]), np.roll(given, 1, 0)),
+    ):
+        assert np.allclose(jax.pmap(function, axis_name="i")(given), wanted, atol=1e-5)
 
 
 def case_unreduced_axes():

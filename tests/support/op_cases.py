@@ -203,7 +203,7 @@ def _case(opcode: str, dtype: str) -> Case | None:
     import op_cases_sorting
     import op_cases_windows
 
-    if dtype == "c64":
+    if dtype == "c64" and opcode not in collective_cases.BODIES:
         return op_cases_math.complex_case(opcode)
     if opcode in _UNARY:
         return elementwise(opcode, dtype, (random_array(dtype, DIMS, opcode, *_DOMAIN.get(opcode, (-4, 4))),))
