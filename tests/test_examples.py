@@ -16,6 +16,7 @@ def shell(*arguments: str) -> str:
 
 
 SMALL = ("--layers", "1", "--width", "64", "--vocabulary", "99", "--sequence", "16")
+IMAGES = ("--width", "4", "--image", "32", "--batch", "2")
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,13 @@ SMALL = ("--layers", "1", "--width", "64", "--vocabulary", "99", "--sequence", "
         ("mlp_train.py", "--layers", "1", "--width", "40", "--batch", "8", "--auto-cast", "none"),
         ("gpt2.py", *SMALL, "--auto-cast", "matmult"),
         ("bert.py", *SMALL, "--weights", "constants"),
+        ("resnet.py", *IMAGES, "--mode", "train"),
+        ("unet.py", *IMAGES),
+        ("diffusion.py", *IMAGES),
+        ("recurrent.py", "--cell", "gru", "--width", "24", "--vocabulary", "99", "--sequence", "7", "--batch", "3"),
+        ("mamba.py", "--layers", "1", "--width", "32", "--vocabulary", "99", "--sequence", "16"),
+        ("llama.py", "--layers", "1", "--width", "64", "--hidden", "96", "--vocabulary", "99", "--cache", "32"),
+        ("moe.py", "--tokens", "32", "--width", "32", "--hidden", "48", "--auto-cast", "matmult"),
     ],
     ids=lambda arguments: arguments[0],
 )
