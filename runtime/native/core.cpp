@@ -1,6 +1,7 @@
 // Entry points of the native core, called by library.py through ctypes, and the interpreter.
 #include "core.h"
 
+#include <atomic>
 #include <cstring>
 #include <limits>
 
@@ -8,6 +9,7 @@
 #include "threads.h"
 
 Tables* small_floats[16];
+
 
 namespace {
 
@@ -75,6 +77,18 @@ void spread(Context& context, const Item& item, char* const* start, i64 units, i
     in_parallel(units, grain / each > 1 ? grain / each : 1, work, &job);
 }
 
+struct Transpose {
+    Context* context;
+    const Item* item;
+    char* out;
+    std::atomic<bool> finite;
+};
+
+void call_transposed(void* data, i64 first, i64 last, Workspace&) {
+    Transpose& job = *static_cast<Transpose*>(data);
+    if (!job.context->kernels->transposed(*job.item, job.context->weights, job.out, first, last)) job.finite = false;
+}
+
 bool multiply(Context& context, Item& item, char* const* start) {
     Weights& weights = context.weights;
     const Operand &out = item.operands[0], &moving = item.operands[1];
@@ -94,7 +108,9 @@ bool multiply(Context& context, Item& item, char* const* start) {
             if (source && !(source->type == F32 && weights.item->inside.rows == 1 &&
                             (weights.rows == 1 || weights.item->inside.stride[0][0] == 4)))
                 context.kernels->settle(weights);
-            if (context.kernels->transposed(item, weights, start[0])) return true;
+            Transpose job{&context, &item, start[0], {item.columns.empty()}};
+            if (job.finite) in_parallel((weights.depth + 15) / 16, 4, call_transposed, &job);
+            if (job.finite) return true;
         }
     }
     context.kernels->pack(weights, tf32);

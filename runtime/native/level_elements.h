@@ -144,8 +144,9 @@ template <class T>
 inline T narrow(float x) {
     const float low = sizeof(T) == 1 ? (T(-1) < 0 ? -128.f : 0.f) : (T(-1) < 0 ? -32768.f : 0.f);
     const float high = sizeof(T) == 1 ? (T(-1) < 0 ? 127.f : 255.f) : (T(-1) < 0 ? 32767.f : 65535.f);
-    const float number = x != x ? 0.f : x;
-    const float inside = number < low ? low : number > high ? high : number;
+    const float number = low != 0.f && x != x ? 0.f : x;
+    const float above = number > low ? number : low;  // what NaN is not
+    const float inside = above < high ? above : high;
     const float magic = 12582912.f;  // 1.5 * 2^23: the sum's last bits are the integer
     return T(int32_t(bits_of(inside + magic)) - int32_t(bits_of(magic)));
 }

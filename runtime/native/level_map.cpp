@@ -80,11 +80,14 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     char* at[BLOCK / 2][MAX_OPERANDS];
     Rows rows(nest, operands, start, first);
     const i64 together = nest.inner * 2 > BLOCK ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
+    const bool expects = together > 1 && nest.inner >= 32;  // shorter rows cost less than asking for them
+    Rows ahead(nest, operands, start, expects && first + together < last ? first + together : first);
     for (i64 row = first; row < last;) {
         const i64 count = last - row < together ? last - row : together;
         for (i64 k = 0; k < count; ++k, rows.next())
             for (int o = 0; o < operands; ++o) at[k][o] = rows.at[o];
         row += count;
+        for (i64 k = 0; expects && k < together && row + k < last; ++k, ahead.next()) expect_row(ahead, nest.inner);
         if (count > 1) {
             f(Stretches{int(count), int(nest.inner), at});
             continue;
@@ -103,14 +106,17 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
 // Operands: result, first source, others. Rows of the nest.
 void map(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     const int type = int(item.operands[0].type);
+    const bool dense = item.operands[1].type == F32 && item.nest.stride[1][item.nest.ndims - 1] == 4;
     blocks(item, start, first, last, [&](const Stretches& s) {
         if (is_plain(item, 0, s)) return chain(item, 1, s, reinterpret_cast<float*>(s.at[0][0]), w);
         const i64 stride = item.nest.stride[0][item.nest.ndims - 1];
-        bool one = false;
-        const float* value = w.a;
-        if (item.operations.empty() && is_plain(item, 1, s)) value = fetch(item, 1, s, w.a, one);
-        else chain(item, 1, s, w.a, w);
-        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
+        if (dense && item.operations.empty()) {
+            for (int k = 0; k < s.count; ++k)
+                write(type, s.at[k][0], stride, reinterpret_cast<const float*>(s.at[k][1]), s.length);
+            return;
+        }
+        chain(item, 1, s, w.a, w);
+        for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, w.a + k * s.length, s.length);
     });
 }
 

@@ -39,6 +39,7 @@ inline V sum(V a, V b) { for (int i = 0; i < LANES; ++i) a.x[i] += b.x[i]; retur
 #endif
 
 const int VECTORS = 2, WIDTH = VECTORS * LANES;  // columns of a panel
+const int LINES = (WIDTH * 4 + 63) / 64;         // of a cache, for a panel's row
 const int AHEAD = 8;                             // lanes that are asked for in advance
 
 // Columns [first, last) of one lane of an operand, whose free dims are `free`.
@@ -52,41 +53,47 @@ void read_lane(const Nest& free, int type, const char* lane, i64 first, i64 last
     std::memcpy(to, whole + first, (last - first) * sizeof(float));
 }
 
-// ROWS rows of the result, WIDTH columns of which `columns` are wanted. The moving rows are b_pitch bytes apart.
+// ROWS rows of the result, WIDTH columns of which `columns` are wanted. The moving rows are b_pitch bytes apart, and so
+// is what is asked for from `later` on.
 template <int ROWS>
-void tile(const float* a, const char* b, i64 b_pitch, i64 depth, char* out, i64 pitch, const i64* places, int columns, bool add) {
-    V total[ROWS][VECTORS];
+void tile(const float* a, const char* b, i64 b_pitch, const char* later, i64 depth, char* out, i64 pitch,
+          const i64* places, int columns, bool add) {
+    V total[ROWS][VECTORS];  // in registers, as long as all loops over it are unrolled
     for (int r = 0; r < ROWS; ++r) expect(out + r * pitch, places ? 64 : WIDTH * 4);
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < VECTORS; ++v) total[r][v] = zero();
-    for (i64 k = 0; k < depth; ++k, a += MOST_ROWS, b += b_pitch) {
+    _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
+        _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) total[r][v] = zero();
+    for (i64 k = 0; k < depth; ++k, a += MOST_ROWS, b += b_pitch, later += b_pitch) {
         V x[VECTORS];
-        for (int v = 0; v < VECTORS; ++v) x[v] = load(reinterpret_cast<const float*>(b) + v * LANES);
-        for (int r = 0; r < ROWS; ++r)
-            for (int v = 0; v < VECTORS; ++v) total[r][v] = fused(a[r], x[v], total[r][v]);
+        __builtin_prefetch(later);
+        _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v)
+            x[v] = load(reinterpret_cast<const float*>(b) + v * LANES);
+        _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
+            _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) total[r][v] = fused(a[r], x[v], total[r][v]);
     }
-    for (int r = 0; r < ROWS; ++r, out += pitch) {
-        float* row = reinterpret_cast<float*>(out);
-        if (!places && columns == WIDTH) {
-            for (int v = 0; v < VECTORS; ++v)
-                store(row + v * LANES, add ? sum(load(row + v * LANES), total[r][v]) : total[r][v]);
-            continue;
-        }
-        float values[WIDTH];
-        for (int v = 0; v < VECTORS; ++v) store(values + v * LANES, total[r][v]);
+    if (!places && columns == WIDTH) {
+        _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
+            _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) {
+                float* row = reinterpret_cast<float*>(out + r * pitch) + v * LANES;
+                store(row, add ? sum(load(row), total[r][v]) : total[r][v]);
+            }
+        return;
+    }
+    float values[ROWS][WIDTH];
+    _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
+        _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) store(values[r] + v * LANES, total[r][v]);
+    for (int r = 0; r < ROWS; ++r, out += pitch)
         for (int c = 0; c < columns; ++c) {
             char* at = out + (places ? places[c] : c * i64(4));
-            put<float>(at, add ? get<float>(at) + values[c] : values[c]);
+            put<float>(at, add ? get<float>(at) + values[r][c] : values[r][c]);
         }
-    }
 }
 
 template <int ROWS>
-void tile_of(int rows, const float* a, const char* b, i64 b_pitch, i64 depth, char* out, i64 pitch, const i64* places,
-             int columns, bool add) {
+void tile_of(int rows, const float* a, const char* b, i64 b_pitch, const char* later, i64 depth, char* out, i64 pitch,
+             const i64* places, int columns, bool add) {
     if constexpr (ROWS > 1)
-        if (rows < ROWS) return tile_of<ROWS - 1>(rows, a, b, b_pitch, depth, out, pitch, places, columns, add);
-    tile<ROWS>(a, b, b_pitch, depth, out, pitch, places, columns, add);
+        if (rows < ROWS) return tile_of<ROWS - 1>(rows, a, b, b_pitch, later, depth, out, pitch, places, columns, add);
+    tile<ROWS>(a, b, b_pitch, later, depth, out, pitch, places, columns, add);
 }
 
 // to[m, k] = from[k, m] + 0; adds 0 * x of all x to `check`, which so becomes NaN when one is not finite.
@@ -157,15 +164,18 @@ void settle(Weights& w) {
     w.pending = false;
 }
 
-// The product with the identity matrix, as a transpose; false when a value that is not finite makes it something else.
-bool transposed(const Item& item, const Weights& w, char* out) {
-    if (!item.columns.empty()) return false;
-    const i64 pitch = lane_pitch(item.operands[0]);
+// The product with the identity matrix, as a transpose of lanes [first * 16, last * 16); false when a value that is not
+// finite makes it something else.
+bool transposed(const Item& item, const Weights& w, char* out, i64 first, i64 last) {
+    const i64 pitch = lane_pitch(item.operands[0]), from = first * 16, end = last * 16 < w.depth ? last * 16 : w.depth;
     float check = 0.f;
-    if (w.pending)
-        flip(w.source, lane_pitch(w.item->operands[0]), out, pitch, w.depth, w.rows, check);
-    else
-        flip(reinterpret_cast<const char*>(w.dense), w.rows * 4, out, pitch, w.depth, w.rows, check);
+    if (w.pending) {
+        const i64 source = lane_pitch(w.item->operands[0]);
+        flip(w.source + from * source, source, out + from * 4, pitch, end - from, w.rows, check);
+    } else {
+        const char* source = reinterpret_cast<const char*>(w.dense + from * w.rows);
+        flip(source, w.rows * 4, out + from * 4, pitch, end - from, w.rows, check);
+    }
     return check == 0.f;
 }
 
@@ -220,7 +230,7 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
         const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32;
         for (i64 k = 0; k < depth; ++k) {
             if (dense) {
-                expect(moving + k * x_pitch + column * 4, UNIT * 4);
+                if (column == first * UNIT) expect(moving + k * x_pitch + column * 4, WIDTH * 4);
                 continue;
             }
             read_lane(item.inside, int(x.type), moving + k * x_pitch, column, end, w.a, w.row);
@@ -239,7 +249,9 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
                 const int rows = int(weights.rows - m < MOST_ROWS ? weights.rows - m : MOST_ROWS);
                 char* at = out + m * pitch + (places ? 0 : from * 4);
                 const float* a = weights.panels + m * depth;
-                tile_of<MOST_ROWS>(rows, a, b, b_pitch, depth, at, pitch, places, columns, add);
+                // the next columns, one line of each row during each of the first tiles
+                const char* later = b + (dense && from + WIDTH < all ? WIDTH * 4 : 0) + m / MOST_ROWS % LINES * 64;
+                tile_of<MOST_ROWS>(rows, a, b, b_pitch, later, depth, at, pitch, places, columns, add);
             }
         }
     }

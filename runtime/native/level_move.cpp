@@ -117,15 +117,23 @@ void combine(Step step, int type, i64* a, const i64* b, i64 n) {
 
 }  // namespace
 
+const i64 AHEAD = 8192;
+
 // Operand 0 of the nest gets the bits of operand 1, rows [first, last).
 void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64 last) {
     char* const start[] = {to, const_cast<char*>(from)};
     Rows rows(nest, 2, start, first);
     const i64 n = nest.inner, ts = rows.step(0), fs = rows.step(1);
+    // main memory is far: rows are asked for so many bytes in advance
+    const i64 distance = n * size >= 256 && n * size <= AHEAD / 2 ? AHEAD / (n * size) : 1;
+    Rows ahead(nest, 2, start, first + distance < last ? first + distance : first);
     for (i64 row = first; row < last; ++row) {
         char *y = rows.at[0], *x = rows.at[1];
         rows.next();
-        if (row + 1 < last) expect_row(rows, n);
+        if (row + distance < last) {
+            expect_row(ahead, n);
+            ahead.next();
+        }
         if (ts == size && fs == size) {
             std::memmove(y, x, n * size);
             continue;
@@ -166,10 +174,81 @@ void row_blocks(const Item& item, char* const* start, i64 first, i64 last, F f) 
             f(rows, done, item.nest.inner - done < BLOCK ? item.nest.inner - done : BLOCK);
 }
 
+// Whether all elements of a chain have 32 bits and no step needs more.
+bool is_of_words(const Item& item) {
+    for (const Operand& operand : item.operands)
+        if (size_of(int(operand.type)) != 4) return false;
+    for (const Operation& operation : item.operations) switch (operation.step) {
+            case ADD: case SUBTRACT: case MULTIPLY_: case AND: case OR: case XOR: case NOT: break;
+            case SHIFT_LEFT: case SHIFT_RIGHT: case SHIFT_RIGHT_ARITHMETIC: break;
+            default: return false;
+        }
+    return true;
+}
+
+void combine_words(Step step, char* to, const char* a, const char* b, int n) {
+#define OP(NAME, VALUE) \
+    case NAME: \
+        EACH { \
+            const uint32_t x = get<uint32_t>(a + i * 4), y = get<uint32_t>(b + i * 4); \
+            (void)y; \
+            put<uint32_t>(to + i * 4, VALUE); \
+        } \
+        return;
+    switch (step) {
+        OP(ADD, x + y)
+        OP(SUBTRACT, x - y)
+        OP(MULTIPLY_, x * y)
+        OP(AND, x & y)
+        OP(OR, x | y)
+        OP(XOR, x ^ y)
+        OP(NOT, ~x)
+        OP(SHIFT_LEFT, y < 32 ? x << (y & 31) : 0)
+        OP(SHIFT_RIGHT, y < 32 ? x >> (y & 31) : 0)
+        OP(SHIFT_RIGHT_ARITHMETIC, uint32_t(int32_t(x) >> (y < 32 ? y : 31)))
+        default: return;
+    }
+#undef OP
+}
+
+// As bits (with constants of each operation) and integer (with params[0]), where is_of_words.
+void words(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, bool own_constants) {
+    char *const x = reinterpret_cast<char*>(w.x), *const y = reinterpret_cast<char*>(w.y);
+    row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
+        const auto elements = [&](int o, char* buffer) -> const char* {
+            const i64 stride = rows.step(o);
+            const char* from = rows.at[o] + done * stride;
+            if (stride == 4) return from;
+            copy_row<uint32_t>(buffer, 4, from, stride, n);
+            return buffer;
+        };
+        char* const result = rows.at[0] + done * rows.step(0);
+        char* const target = rows.step(0) == 4 ? result : x;
+        const char* value = elements(1, x);
+        for (const Operation& operation : item.operations) {
+            const char* other = y;
+            if (operation.step == NOT) {
+                other = value;
+            } else if (operation.operand < 0) {
+                const uint32_t same = own_constants ? operation.bits : uint32_t(item.params[0]);
+                for (i64 i = 0; i < n; ++i) put<uint32_t>(y + i * 4, same);
+            } else {
+                other = elements(operation.operand, y);
+            }
+            char* const to = &operation == &item.operations.back() ? target : x;
+            if (operation.reverse) combine_words(operation.step, to, other, value, int(n));
+            else combine_words(operation.step, to, value, other, int(n));
+            value = to;
+        }
+        if (target == x) copy_row<uint32_t>(result, rows.step(0), x, 4, n);
+    });
+}
+
 }  // namespace
 
 // Operands: result, first source, others; all of one width. A chain of bit operations.
 void bits(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    if (is_of_words(item)) return words(item, start, first, last, w, true);
     const int size = size_of(int(item.operands[0].type));
     const int type = size == 1 ? U8 : size == 2 ? U16 : U32;
     row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
@@ -202,6 +281,7 @@ void bits(const Item& item, char* const* start, i64 first, i64 last, Workspace& 
 
 // Operands: result, a and perhaps b, else the constant in params[0]. One exact operation on elements of a's type.
 void integer(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
+    if (is_of_words(item)) return words(item, start, first, last, w, false);
     const int type = int(item.operands[1].type), size = size_of(int(item.operands[0].type));
     const Operation& operation = item.operations[0];
     const bool truth = operation.step >= EQUAL && operation.step <= LESS;

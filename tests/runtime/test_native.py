@@ -218,6 +218,33 @@ def test_bits_and_integers(rng, dtype):
 
 
 @built
+@pytest.mark.parametrize("dtype", ["u32", "s32"])
+def test_chains_of_words_with_gaps_and_repeated_elements(rng, dtype):
+    """More than a block a row; in place, from and to every other word, one word for all, constants on either side."""
+    bench, shape = Bench(), (5, 1100)
+    a, b = (bench.load(values(rng, dtype, shape), dtype) for _ in range(2))
+    shifts = bench.load(rng.integers(0, 40, shape).astype(STORAGE[dtype]), dtype)
+    same = Ref(b.space, dtype, b.offset, ((5, 0), (1100, 0)))
+    outs = []
+
+    def out(step):
+        outs.append(Ref(Space.SBUF, dtype, 30000 + 9000 * len(outs), ((5, 0), (1100, step))))
+        return outs[-1:]
+
+    spread = out(8)
+    for alu in ("add", "subtract", "multiply", "xor", "shift-right-arithmetic", "shift-left"):
+        bench.emit(Instr("int_tensor_tensor", G, spread, (a, shifts), (alu,)))
+        for step, source, flags in ((4, same, ()), (8, b, ("reverse",)), (4, spread[0], ())):
+            bench.emit(Instr("int_tensor_tensor", G, out(step), (a, source), (alu,), (), frozenset(flags)))
+            outs = outs[:8]
+    bench.emit(Instr("int_tensor_tensor", G, outs[-1:], outs[-1:], ("subtract",), (7,), frozenset(["reverse"])))
+    chain = ("bitwise_not", "logical_shift_right")
+    bench.emit(Instr("tensor_scalar", V, out(8), (same,), chain, (0, 5)))
+    bench.emit(Instr("tensor_scalar", V, out(4), (spread[0],), ("logical_shift_left", "bitwise_xor"), (3, 9)))
+    agree(bench, outs)
+
+
+@built
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_functions(rng, dtype):
     exact = ["copy", "square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "erf", "gelu"]
