@@ -17,6 +17,9 @@ from jaxlib.mlir.dialects import sdy
 Parts = dict[str, list[tuple[str, int]]]
 """Axis -> its new axes, outermost first, with sizes."""
 
+SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings", "out_sharding")
+"""Attributes with shardings (jaxlib cannot even read some others, complex constants)."""
+
 
 def split_meshes(module: Any) -> dict[str, Parts]:
     """Split all axes of all meshes of ``module``; mesh -> what became of its axes.
@@ -96,8 +99,8 @@ def map_shardings(module: Any, change: Callable[[Any], Any]) -> None:
         return None
 
     def visit(op: Any) -> Any:
-        for name in list(op.attributes):
-            new = changed(op.attributes[name])
+        for name in SHARDINGS:
+            new = changed(op.attributes[name]) if name in op.attributes else None
             if new is not None:
                 op.attributes[name] = new
         if op.name == "func.func":

@@ -177,6 +177,7 @@ def case_sharded_jit():
         assert np.allclose(jax.jit(function)(spread), jax.jit(function)(X), atol=1e-5)
     result = jax.jit(lambda x: x * 2)(spread)
     assert result.sharding.spec == P("a", "b")
+    assert np.array_equal(jax.jit(lambda x: (x * 2j).imag)(spread), X * 2)
     flat = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), P("all"))
     result = jax.jit(lambda x: jax.lax.with_sharding_constraint(jnp.sin(x), flat) * 2)(spread)
     assert np.allclose(result, np.sin(X) * 2, atol=1e-5)
