@@ -301,7 +301,7 @@ class _Gradient(ConvStaging):
                     each = max(1, TILE_COLUMNS // segment.lanes)
                     for start in range(0, len(shifts), each):
                         some = shifts[start : start + each]
-                        self.next_bank = (self.next_bank + 1) % TURN_BANKS
+                        self.next_bank = (self.next_bank + 1) % self.turned.count
                         bank = Block(
                             self.turned.alloc,
                             "f32",

@@ -10,6 +10,7 @@ import pytest
 from generated import check_function, check_text, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.codegen import conv_gradient_kernel
 from neuronx_cc.ir.errors import CompileError
 
 Array = np.ndarray[Any, Any]
@@ -280,3 +281,15 @@ def test_of_nothing(dims: tuple[int, ...]) -> None:
 def test_large(x: tuple[int, ...], w: tuple[int, ...], stride: int, random: np.random.Generator) -> None:
     strides = (stride,) * (len(x) - 2)
     check_function(lambda x, w: lax.conv(x, w, strides, "SAME"), normal(random, *x), normal(random, *w))
+
+
+def test_gradient_of_a_kernel_with_fewer_banks_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_gradient_kernel, "TURN_BANKS", 9)
+    random = np.random.default_rng(0)
+    x, kernel = (random.standard_normal(dims).astype(np.float32) for dims in ((8, 16, 16, 1), (3, 3, 1, 16)))
+
+    def loss(x: Any, kernel: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jnp.sum(jnp.tanh(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)))
+
+    check_function(jax.grad(loss, 1), x, kernel, relative=1e-4)
