@@ -257,7 +257,7 @@ class ConvPlan:
         if each * pack_outputs > limit:
             atom = self.out.partition_atom
             tile = TILE_ROWS if atom is None else atom.size
-            self.block_outputs = 0 if self.pack > 1 else min(pack_outputs, limit // each // tile * tile)
+            self.block_outputs = 0 if self.pack > 1 else min(pack_outputs, max(0, limit) // each // tile * tile)
             if not self.block_outputs:
                 self.streams_kernel = True
                 self.copies = None

@@ -14,6 +14,8 @@ from jax import lax
 from lowering import Array, Model
 
 EPSILON, DECAY, LEARNING_RATE, MOMENTUM = 1e-5, 0.9, 0.1, 0.9
+BRANCH = 0.1
+"""Gain of the last normalisation of a block: with 1, the gradients of so deep a network are mostly noise in FP32."""
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
@@ -101,17 +103,21 @@ def parameters(config: Config) -> tuple[Any, Any]:
     """Random weights at the scale of He's initialisation, and running statistics."""
     random = np.random.default_rng(config.seed)
 
-    def unit(size: int, fan_in: int, fan_out: int) -> tuple[Any, Any]:
+    def unit(size: int, fan_in: int, fan_out: int, scale_of_gain: float = 1) -> tuple[Any, Any]:
         scale = np.float32(np.sqrt(2 / (size * size * fan_in)))
         kernel = random.standard_normal((size, size, fan_in, fan_out), np.float32) * scale
-        gain = (1 + 0.1 * random.standard_normal(fan_out)).astype(np.float32)
+        gain = (scale_of_gain * (1 + 0.1 * random.standard_normal(fan_out))).astype(np.float32)
         bias = (0.1 * random.standard_normal(fan_out)).astype(np.float32)
         mean = (0.1 * random.standard_normal(fan_out)).astype(np.float32)
         variance = random.uniform(0.5, 1.5, fan_out).astype(np.float32)
         return {"kernel": kernel, "gain": gain, "bias": bias}, {"mean": mean, "variance": variance}
 
     def block(fan_in: int, width: int) -> tuple[Any, Any]:
-        units = {"reduce": unit(1, fan_in, width), "middle": unit(3, width, width), "expand": unit(1, width, 4 * width)}
+        units = {
+            "reduce": unit(1, fan_in, width),
+            "middle": unit(3, width, width),
+            "expand": unit(1, width, 4 * width, BRANCH),
+        }
         if fan_in != 4 * width:
             units["project"] = unit(1, fan_in, 4 * width)
         return {name: pair[0] for name, pair in units.items()}, {name: pair[1] for name, pair in units.items()}

@@ -42,7 +42,6 @@ QUICK: dict[str, Callable[[], Model]] = {
 }
 FULL: dict[str, Callable[[], Model]] = {
     "resnet": resnet.build,
-    "resnet_train": lambda: resnet.build(resnet.Config(batch=4), mode="train"),
     "unet": unet.build,
     "diffusion": diffusion.build,
     "lstm": recurrent.build,

@@ -10,7 +10,7 @@ import pytest
 from generated import check_function, check_text, compile_text, text_of
 from jax import lax
 
-from neuronx_cc.codegen import conv_gradient_kernel
+from neuronx_cc.codegen import conv_gradient_kernel, conv_plan
 from neuronx_cc.ir.errors import CompileError
 
 Array = np.ndarray[Any, Any]
@@ -293,3 +293,14 @@ def test_gradient_of_a_kernel_with_fewer_banks_than_wanted(monkeypatch: pytest.M
         return jnp.sum(jnp.tanh(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)))
 
     check_function(jax.grad(loss, 1), x, kernel, relative=1e-4)
+
+
+def test_no_room_for_a_block_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SBUF so full of residents that nothing is left for weights: they are streamed tap by tap."""
+    monkeypatch.setattr(conv_plan, "WEIGHT_SHARE", -0.01)
+    random = np.random.default_rng(0)
+    x, kernel = (random.standard_normal(dims).astype(np.float32) for dims in ((4, 2, 2, 130), (3, 3, 130, 130)))
+    numbers = ("NHWC", "HWIO", "NHWC")
+    check_function(
+        lambda x, kernel: lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers), x, kernel
+    )
