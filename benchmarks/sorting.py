@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from indexing import best
 
 import neuronx_cc
 
@@ -72,17 +73,6 @@ def cases() -> dict[str, Case]:
             MILLION * 20,
         ),
     }
-
-
-def best(run: Callable[[], Any], times: int = 3) -> float:
-    """Shortest wall time in ms, after one run to warm up."""
-    run()
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - start)
-    return min(spent) * 1e3
 
 
 def main(names: list[str]) -> None:

@@ -13,6 +13,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.collectives import REDUCING
 from neuronx_cc.ir.isa.program import Stream
 
 KIND: dict[type, str] = {
@@ -35,17 +36,16 @@ def lower(context: Context, op: hlo.HloOp, step: int) -> None:
     context.homes[op.results[0]] = [target]
     groups = _groups(op)
     kind, size = KIND[type(op)], max(len(group) for group in groups)
-    whole, axis = (target if kind == "all_gather" else source), _axis(op)
-    cut = kind in ("all_gather", "reduce_scatter", "all_to_all")
+    axis = _axis(op)
     if kind == "all_gather":
         blocks = _cut(target, axis, size), _plain(source, axis)
     elif kind == "reduce_scatter":
         blocks = _plain(target, axis), _cut(source, axis, size)
-    elif cut:
-        blocks = _cut(target, axis, size), _cut(whole, axis, size)
+    elif kind == "all_to_all":
+        blocks = _cut(target, axis, size), _cut(source, axis, size)
     else:
         blocks = _flat(target), _flat(source)
-    alu = [kind, _reduction(context, op)] if kind in ("all_reduce", "reduce_scatter") else [kind]
+    alu = [kind, _reduction(context, op)] if kind in REDUCING else [kind]
     context.builder.emit(
         "collective", Stream.COLLECTIVE, [blocks[0]], [blocks[1]], alu, [context.builder.group(groups), size]
     )
