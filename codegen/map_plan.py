@@ -159,22 +159,34 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
     for view in context.in_place(value):
         full = full_view(view, plan.kernel)
-        if view.terms and (plan.lanes is None or not _lies_across(full, plan.lanes)):
+        if view.terms and _is_cut(full, plan) and (plan.lanes is None or not _lies_across(full, plan.lanes)):
             return full
         scalar = plan.lanes is None and not squeezed(view).dims
         if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
             return full
     full = full_view(context.hbm(value), plan.kernel)
+    if not _is_cut(full, plan):
+        return full_view(context.dense(value), plan.kernel)
     if plan.lanes is None or not _lies_across(full, plan.lanes):
         return full
     stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
-    ready = next((view for view in stored if not _lies_across(view, plan.lanes)), None)
+    ready = next((view for view in stored if not _lies_across(view, plan.lanes) and _is_cut(view, plan)), None)
     if ready is not None:
         return ready
     dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
     if not _lies_across(full_view(dense, plan.kernel), plan.lanes):
         return full_view(context.dense(value), plan.kernel)
     return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
+
+
+def _is_cut(view: View, plan: MapPlan) -> bool:
+    """Whether each box of the kernel is a view: where lanes do not divide their axis, ``view`` is cut along it."""
+    if plan.lanes is None:
+        return True
+    axis, step = plan.lanes.axis, plan.lanes.size * plan.lanes.inner
+    size = plan.kernel.shape[axis]
+    rest = size % step
+    return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
 
 
 def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:

@@ -270,3 +270,12 @@ ENTRY main {
 def test_views_of_nothing(random: np.random.Generator) -> None:
     y = random.standard_normal((3, 4)).astype(np.float32)
     check_text(VIEWS_OF_NOTHING, np.zeros(0, np.float32), y, np.bool_(True), np.int32(0))
+
+
+def test_rows_that_no_view_cuts_are_copied() -> None:
+    """132 rows on 128 partitions leave 4, and 4 x 33 rows that lie apart cannot be cut at row 128."""
+
+    def function(x: Any) -> Any:
+        return jnp.sort(jnp.sort(x, 0), 2)
+
+    check_function(function, np.random.default_rng(0).standard_normal((4, 33, 7)).astype(np.float32))
