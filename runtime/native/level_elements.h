@@ -7,6 +7,10 @@
 
 #include "core.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #define EACH _Pragma("GCC ivdep") for (int i = 0; i < n; ++i)
 
 namespace LEVEL {
@@ -96,13 +100,26 @@ inline void read_as(float* to, const char* from, i64 stride, int n, F convert) {
     } else if (stride == 0) {
         const float value = convert(get<T>(from));
         EACH to[i] = value;
-    } else if (sizeof(T) == 2 && stride == 4 && n > 1) {  // one half of words; the last one alone, not beyond the end
-        const int most = n - 1;
-        _Pragma("GCC ivdep") for (int i = 0; i < most; ++i) to[i] = convert(T(get<uint32_t>(from + i * 4)));
-        to[most] = convert(get<T>(from + most * i64(4)));
     } else {
         for (int i = 0; i < n; ++i) to[i] = convert(get<T>(from + i * stride));
     }
+}
+
+// One half of words; a compiler would gather.
+inline void read_halves(float* to, const char* from, int n) {
+    int i = 0;
+#if defined(__AVX512BW__)
+    const __m512i half = _mm512_set1_epi32(0xFFFF);
+    for (; i + 16 < n; i += 16)  // not beyond the last one
+        _mm512_storeu_ps(to + i, _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_loadu_si512(from + i * i64(4)), half)));
+#elif defined(__AVX2__)
+    const __m256i half = _mm256_set1_epi32(0xFFFF);
+    for (; i + 8 < n; i += 8) {
+        const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * i64(4)));
+        _mm256_storeu_ps(to + i, _mm256_cvtepi32_ps(_mm256_and_si256(words, half)));
+    }
+#endif
+    for (; i < n; ++i) to[i] = float(get<uint16_t>(from + i * i64(4)));
 }
 
 inline void read(int type, float* to, const char* from, i64 stride, int n) {
@@ -112,7 +129,9 @@ inline void read(int type, float* to, const char* from, i64 stride, int n) {
         case F16: return read_as<uint16_t>(to, from, stride, n, half_to_float);
         case U8: case PRED: return read_as<uint8_t>(to, from, stride, n, [](uint8_t x) { return float(x); });
         case S8: return read_as<int8_t>(to, from, stride, n, [](int8_t x) { return float(x); });
-        case U16: return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float(x); });
+        case U16:
+            if (stride == 4) return read_halves(to, from, n);
+            return read_as<uint16_t>(to, from, stride, n, [](uint16_t x) { return float(x); });
         case S16: return read_as<int16_t>(to, from, stride, n, [](int16_t x) { return float(x); });
         case U32: return read_as<uint32_t>(to, from, stride, n, [](uint32_t x) { return float(x); });
         case S32: return read_as<int32_t>(to, from, stride, n, [](int32_t x) { return float(x); });
@@ -127,13 +146,6 @@ template <class T, class F>
 inline void write_as(char* to, i64 stride, const float* from, int n, F convert) {
     if (stride == i64(sizeof(T))) {
         EACH put<T>(to + i * sizeof(T), convert(from[i]));
-    } else if (sizeof(T) == 2 && stride == 4 && n > 1) {
-        const int most = n - 1;
-        _Pragma("GCC ivdep") for (int i = 0; i < most; ++i) {
-            const uint32_t kept = get<uint32_t>(to + i * 4) & 0xFFFF0000;
-            put<uint32_t>(to + i * 4, kept | uint16_t(convert(from[i])));
-        }
-        put<T>(to + most * i64(4), convert(from[most]));
     } else {
         for (int i = 0; i < n; ++i) put<T>(to + i * stride, convert(from[i]));
     }
@@ -149,6 +161,34 @@ inline T narrow(float x) {
     const float inside = above < high ? above : high;
     const float magic = 12582912.f;  // 1.5 * 2^23: the sum's last bits are the integer
     return T(int32_t(bits_of(inside + magic)) - int32_t(bits_of(magic)));
+}
+
+// One half of words, whose other half stays; a compiler would gather and scatter.
+inline void write_halves(char* to, const float* from, int n) {
+    int i = 0;
+#if defined(__AVX512BW__)
+    const __m512 magic = _mm512_set1_ps(12582912.f);
+    for (; i < n; i += 16) {
+        const __mmask16 wanted = n - i < 16 ? __mmask16((1u << (n - i)) - 1) : __mmask16(0xFFFF);
+        const __m512 above = _mm512_max_ps(_mm512_maskz_loadu_ps(wanted, from + i), _mm512_setzero_ps());
+        const __m512 inside = _mm512_min_ps(above, _mm512_set1_ps(65535.f));
+        const __m512i code =
+            _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(inside, magic)), _mm512_castps_si512(magic));
+        const __mmask32 halves = _pdep_u32(wanted, 0x55555555);
+        _mm512_mask_storeu_epi16(to + i * i64(4), halves, code);
+    }
+#elif defined(__AVX2__)
+    const __m256 magic = _mm256_set1_ps(12582912.f);
+    for (; i + 8 < n; i += 8) {  // not beyond the last one
+        const __m256 above = _mm256_max_ps(_mm256_loadu_ps(from + i), _mm256_setzero_ps());
+        const __m256 inside = _mm256_min_ps(above, _mm256_set1_ps(65535.f));
+        const __m256i code =
+            _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(inside, magic)), _mm256_castps_si256(magic));
+        __m256i* words = reinterpret_cast<__m256i*>(to + i * i64(4));
+        _mm256_storeu_si256(words, _mm256_blend_epi16(_mm256_loadu_si256(words), code, 0x55));
+    }
+#endif
+    for (; i < n; ++i) put<uint16_t>(to + i * i64(4), narrow<uint16_t>(from[i]));
 }
 
 inline int32_t to_s32(float x) {
@@ -171,7 +211,9 @@ inline void write(int type, char* to, i64 stride, const float* from, int n) {
         case F16: return write_as<uint16_t>(to, stride, from, n, float_to_half);
         case U8: return write_as<uint8_t>(to, stride, from, n, narrow<uint8_t>);
         case S8: return write_as<int8_t>(to, stride, from, n, narrow<int8_t>);
-        case U16: return write_as<uint16_t>(to, stride, from, n, narrow<uint16_t>);
+        case U16:
+            if (stride == 4) return write_halves(to, from, n);
+            return write_as<uint16_t>(to, stride, from, n, narrow<uint16_t>);
         case S16: return write_as<int16_t>(to, stride, from, n, narrow<int16_t>);
         case U32: return write_as<uint32_t>(to, stride, from, n, to_u32);
         case S32: return write_as<int32_t>(to, stride, from, n, to_s32);

@@ -35,13 +35,14 @@ const float* fetch(const Item& item, int operand, const Stretches& s, float* buf
 void chain(const Item& item, int source, const Stretches& s, float* to, Workspace& w) {
     const int n = s.count * s.length;
     bool one = false;
-    const float* value = fetch(item, source, s, w.a, one);
+    const float* value = fetch(item, source, s, item.operations.empty() ? to : w.a, one);
     if (one && !item.operations.empty() && item.operations[0].step < FIRST_UNARY) {
         // stays one element until an operation spreads it
     } else if (one) {
+        float* all = item.operations.empty() ? to : w.a;
         const float same = *value;
-        EACH w.a[i] = same;
-        value = w.a;
+        EACH all[i] = same;
+        value = all;
         one = false;
     }
     if (item.operations.empty()) {

@@ -3,10 +3,6 @@
 #include "level.h"
 #include "level_elements.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 namespace LEVEL {
 namespace {
 
