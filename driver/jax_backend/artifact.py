@@ -29,6 +29,7 @@ def parts_of(unit: Unit) -> tuple[dict[str, Any], bytes, bytes]:
     header = {
         "compiler": COMPILER_VERSION,
         "key": unit.key,
+        "exact": unit.exact,
         "name": signature.name,
         "parameters": [[s.dtype, list(s.dims)] for s in signature.parameters],
         "results": [[s.dtype, list(s.dims)] for s in signature.results],
@@ -64,6 +65,7 @@ def unit_of(header: dict[str, Any], code: bytes, neff: bytes) -> Unit:
         loaded = Neff.from_bytes(neff)
         return Unit(
             header["key"],
+            header["exact"],
             signature,
             loaded,
             make_executables(loaded),

@@ -2,8 +2,9 @@
 
 The place is ``--cache_dir`` of ``NEURON_CC_FLAGS``, else ``NEURON_COMPILE_CACHE_URL``, else a folder of the user's own,
 where only compilations of a second and more are kept; ``--no_cache`` turns it off. An entry appears by rename,
-complete; the first of several writers wins. The key covers module, effective options, the compiler's files and the
-machine description. A failed compilation leaves nothing; an entry that cannot be read is removed and made again.
+complete; the first of several writers wins. The key covers the module without locations, effective options, the
+compiler's files and the machine description. A failed compilation leaves nothing; an entry that cannot be read is
+removed and made again.
 """
 
 import hashlib

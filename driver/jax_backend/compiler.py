@@ -1,7 +1,7 @@
 """From the module that JAX hands over to a program on devices: options, partitioning, compilation, reuse.
 
-Equal modules with equal options are compiled once for the process; everything goes through our importer, passes and
-code generation.
+Modules that are equal but for locations are compiled once for the process, with equal options; everything goes through
+our importer, passes and code generation.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend import partition
 from neuronx_cc.driver.jax_backend.cache import find_cache
 from neuronx_cc.driver.jax_backend.failure import INVALID_ARGUMENT, PluginError, plugin_error
+from neuronx_cc.driver.jax_backend.identity import content_of, relocated
 from neuronx_cc.driver.jax_backend.options import effective_options
 from neuronx_cc.driver.jax_backend.placement import place
 from neuronx_cc.driver.jax_backend.program import DEVICE_MEMORY, DeviceProgram, Signature, Unit, make_executables
@@ -61,30 +62,48 @@ def _compile(code: bytes, format: str, options: bytes, device_count: int) -> Dev
 
 def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session) -> Unit:
     """The compiled module: this process's own, else a kept one, else a new one."""
-    key = unit_key(code, replicas, partitions, parsed)
+    exact = unit_key(code, replicas, partitions, parsed)
+    with _lock:
+        unit = _units.get(exact)
+    if unit is not None:
+        return unit
+    key = unit_key(content_of(code), replicas, partitions, parsed)
     with _lock:
         unit = _units.get(key)
+    store = find_cache(parsed) if unit is None else None
+    if store is not None:
+        unit = store.unit(key)
+    if unit is not None and unit.exact != exact:
+        unit = move_unit(unit, exact, code, replicas, partitions, session)
     if unit is None:
-        store = find_cache(parsed)
-        unit = store.unit(key) if store is not None else None
-        if unit is None:
-            unit = compile_unit(key, code, replicas, partitions, parsed, session)
-            if store is not None:
-                store.keep(unit)
-        with _lock:
-            _units[key] = unit
-            if unit.neff.program.hbm_bytes <= SMALL_BYTES:
-                _recent.append(unit)
+        unit = compile_unit(key, exact, code, replicas, partitions, parsed, session)
+        if store is not None and not unit.functions:
+            store.keep(unit)
+    with _lock:
+        _units[exact] = _units[key] = unit
+        if unit.neff.program.hbm_bytes <= SMALL_BYTES and not unit.functions:
+            _recent.append(unit)
     return unit
 
 
-def unit_key(code: bytes, replicas: int, partitions: int, parsed: Parsed) -> str:
+def unit_key(content: bytes, replicas: int, partitions: int, parsed: Parsed) -> str:
     """Of everything that decides the program."""
     text = f"{COMPILER_VERSION} {replicas} {partitions} {sorted(parsed.recorded().items())!r}"
-    return hashlib.sha256(code + text.encode()).hexdigest()
+    return hashlib.sha256(content + text.encode()).hexdigest()
 
 
-def compile_unit(key: str, code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session) -> Unit:
+def move_unit(unit: Unit, exact: str, code: bytes, replicas: int, partitions: int, session: Session) -> Unit | None:
+    """``unit``, compiled from a module that differs in locations, with those of ``code``."""
+    session.module = ("module.mlir", code)
+    session.enter("locating the module's operations")
+    local = partition.localize(code, partitions).code
+    before, now = (import_local(each, replicas, partitions) for each in (unit.code, local))
+    return relocated(unit, exact, local, before, now)
+
+
+def compile_unit(
+    key: str, exact: str, code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session
+) -> Unit:
     started = time.perf_counter()
     session.module = ("module.mlir", code)
     session.enter("partitioning the module")
@@ -93,16 +112,20 @@ def compile_unit(key: str, code: bytes, replicas: int, partitions: int, parsed: 
     module = import_local(local.code, replicas, partitions)
     signature = signature_of(module, local.result_kinds)
     neff = compile_loaded(module, parsed, session)
+    shardings = local.parameter_shardings, local.result_shardings
+    if partitions > 1 and local.parameter_shardings is None:
+        whole = partition.replicated()
+        shardings = (whole,) * len(signature.parameters), (whole,) * len(signature.results)
     return Unit(
         key,
+        exact,
         signature,
         neff,
         make_executables(neff),
         local.code,
         parsed,
         time.perf_counter() - started,
-        local.parameter_shardings,
-        local.result_shardings,
+        *shardings,
     )
 
 

@@ -35,7 +35,7 @@ class Local:
     result_kinds: tuple[str, ...] = ()
     """Memory kinds of the results; empty when all lie in device memory."""
     parameter_shardings: tuple[bytes, ...] | None = None
-    """Serialized OpShardings."""
+    """Serialized OpShardings; None for a module without annotations, whose values every device has whole."""
     result_shardings: tuple[bytes, ...] | None = None
 
 
@@ -85,9 +85,14 @@ def _shardings(facts: dict[str, Any], key: str) -> tuple[bytes, ...]:
     return tuple(_op_sharding(facts["meshes"], each) for each in facts[key])
 
 
+def replicated() -> bytes:
+    """The OpSharding of a value that every device has whole."""
+    return _serialized((), ())
+
+
 def _op_sharding(meshes: dict[str, Any], sharding: dict[str, Any] | None) -> bytes:
     if sharding is None:
-        return _serialized((), ())
+        return replicated()
     mesh = meshes[sharding["mesh"]]
     return tiled(mesh["axes"], mesh["ids"], sharding["dims"], sharding.get("unreduced", ()))
 
@@ -124,7 +129,7 @@ def tiled(axes: list[Any], ids: list[int], dims: list[Any], unreduced: Collectio
         tiles.append(count)
     sums = [at for (name, _), at in place.items() if name in unreduced]
     if prod(tiles) == 1 and not sums:
-        return _serialized((), ())
+        return replicated()
     rest = [axis for axis in range(len(sizes)) if axis not in order and axis not in sums]
     subgroups = []
     for name, group in (("REPLICATED", rest), ("UNREDUCED", sums)):

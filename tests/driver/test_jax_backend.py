@@ -131,6 +131,37 @@ def test_cache_serves_the_next_process(tmp_path):
     assert [path.name for path in neff.parent.parent.iterdir()] == [neff.parent.name]
 
 
+MOVED = """
+import jax, logging, numpy as np, neuronx_cc
+from neuronx_cc.driver.jax_backend import compiler
+logging.basicConfig(level=logging.INFO)
+compiled = []
+compile_unit = compiler.compile_unit
+compiler.compile_unit = lambda *arguments: compiled.append(1) or compile_unit(*arguments)
+def f(x):
+    return jax.lax.fori_loop(0, 2, lambda _, x: x * 3, x)
+first = f
+def f(x):
+    y = x
+    return jax.lax.fori_loop(0, 2, lambda _, y: y * 3, y)
+def where():
+    return {usage.source for usage in neuronx_cc.last_run().report.operators if "mul" in usage.name}
+for function in (first, f):
+    print(float(jax.jit(function)(np.float32(2))), *where(), len(compiled))
+"""
+
+
+def test_moved_lines_compile_nothing_and_are_named(tmp_path):
+    variables = {"NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache")}
+    here, below = tmp_path / "program.py", tmp_path / "moved.py"
+    here.write_text(MOVED)
+    below.write_text("\n" * 5 + MOVED)
+    first, again = run(str(here), **variables), run(str(below), **variables)
+    assert first.stdout.splitlines() == [f"18.0 {here}:9 1", f"18.0 {here}:13 1"], first.stderr[-2000:]
+    assert again.stdout.splitlines() == [f"18.0 {below}:14 0", f"18.0 {below}:18 0"], again.stderr[-2000:]
+    assert "Using a cached neff" in again.stderr
+
+
 def test_flags_of_the_environment():
     program = "import jax, numpy as np\nx = np.float32([[1.001]])\nprint(float(jax.jit(lambda x: x @ x)(x)[0, 0]))"
     assert float(run(program).stdout) == pytest.approx(1.002001, abs=1e-6)
