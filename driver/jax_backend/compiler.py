@@ -77,11 +77,11 @@ def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, sessi
         unit = move_unit(unit, exact, code, replicas, partitions, session)
     if unit is None:
         unit = compile_unit(key, exact, code, replicas, partitions, parsed, session)
-        if store is not None and not unit.functions:
+        if store is not None:
             store.keep(unit)
     with _lock:
         _units[exact] = _units[key] = unit
-        if unit.neff.program.hbm_bytes <= SMALL_BYTES and not unit.functions:
+        if unit.neff.program.hbm_bytes <= SMALL_BYTES:
             _recent.append(unit)
     return unit
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neuronx_cc.driver.jax_backend.host_calls import HostFunction, functions_of
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import in_donated_memory
 from neuronx_cc.ir.types import Shape
@@ -72,14 +71,11 @@ class Unit:
     result_shardings: tuple[bytes, ...] | None = None
     arguments: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
     """Dims and storage type of each parameter, and of each result."""
-    functions: "dict[int, HostFunction]" = field(init=False)
-    """The host functions that the program calls; it keeps them alive."""
     results: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
 
     def __post_init__(self) -> None:
         self.arguments = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.parameters]
         self.results = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.results]
-        self.functions = functions_of(self.neff.program)
 
 
 _on_chip: "list[OnChip]" = []
