@@ -42,6 +42,9 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
 class _Dot(DotStaging):
     """Emits one contraction."""
 
+    rows: Block | None = None
+    """All columns of the results of the current batch index, where they are stored together."""
+
     def emit(self) -> None:
         if self.op.shape.size == 0:
             self.context.homes[self.result] = [self.context.new_hbm(self.result)]
@@ -122,6 +125,9 @@ class _Dot(DotStaging):
                 self._batches([*batch, index])
             return
         whole: tuple[Affine | int, int | None] = (0, None)
+        if self.keeps_rows:
+            lanes = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
+            self.rows = self._dense_tile(self.out.dtype, [prod(self.n_sizes)], lanes, "rows", 2)
         if self.accumulate_in_sbuf:
             for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
@@ -138,6 +144,10 @@ class _Dot(DotStaging):
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
                     rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, whole, "rhs")
                     self._tiles(batch, m_at, m_size, n_at, n_size, lhs, rhs)
+        if self.rows is not None:
+            head = self.out_m[self.m_dim] if self.m_dim >= 0 else Atom(1, 0)
+            target = Block(self.out.alloc, self.out.dtype, self._start(batch), (head, self.rows.dims[1]))
+            copy(self.builder, target, self.rows, Stream.DMA_STORE)
 
     def _positions(
         self, sizes: Sequence[int], tile_dim: int, block: int, at: dict[int, Affine] | None = None
@@ -166,6 +176,7 @@ class _Dot(DotStaging):
         rhs: list[Block],
     ) -> None:
         """All PSUM tiles of a block pair; results for HBM are collected into long rows before they are stored."""
+        near = self.out.in_sbuf or self.rows is not None
         for m_start, m_tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
             for m_index in self.builder.each(m_tiles):
                 m_offset = m_index * rows + m_start
@@ -174,7 +185,7 @@ class _Dot(DotStaging):
                         offset = group * width + start
                         target = self._target(batch, m_at, m_offset, rows, n_at, offset, width)
                         result = target
-                        if not self.out.in_sbuf:
+                        if not near:
                             result = self._dense_tile(self.out.dtype, [width], rows, "result", RESULT_BUFFERS)
                         for n_start, n_tiles, columns in self.builder.tiles(width, TILE_COLUMNS):
                             for n_index in self.builder.each(n_tiles):
@@ -183,7 +194,7 @@ class _Dot(DotStaging):
                                 self._accumulate(bank, lhs, rhs, m_offset, rows, offset + n_offset, columns)
                                 self._add_bias(bank, n_at, offset + n_offset, rows, columns)
                                 self.emitter.copy(result.index(1, n_offset, columns), bank)
-                        if not self.out.in_sbuf:
+                        if not near:
                             copy(self.builder, target, result, Stream.DMA_STORE)
 
     def _bank(self, rows: int, columns: int) -> Block:
@@ -231,12 +242,11 @@ class _Dot(DotStaging):
         n_offset: Affine,
         columns: int,
     ) -> Block:
-        offset = Affine(self.out.offset)
-        for atom, index in zip(self.out_batch, batch, strict=True):
-            offset = offset + index * atom.stride
-        lanes = Atom(rows, 1 if self.out.in_sbuf else 0, self.out.in_sbuf)
+        offset = self._start(batch) if self.rows is None else self.rows.offset
+        on_lanes = self.out.in_sbuf or self.rows is not None
+        lanes = Atom(rows, 1 if on_lanes else 0, on_lanes)
         for dim, atom in enumerate(self.out_m):
-            if atom.partition:
+            if atom.partition or self.rows is not None:
                 continue
             offset = offset + m_at[dim] * atom.stride
             if dim == self.m_dim:
@@ -250,7 +260,15 @@ class _Dot(DotStaging):
                 free = Atom(columns, atom.stride)
         if self.out.in_sbuf and not lanes.partition:
             raise AssertionError("an on-chip result has its rows on the partitions")
-        return Block(self.out.alloc, self.out.dtype, offset, (lanes, free))
+        alloc = self.out.alloc if self.rows is None else self.rows.alloc
+        return Block(alloc, self.out.dtype, offset, (lanes, free))
+
+    def _start(self, batch: list[Affine]) -> Affine:
+        """Where the results of one batch index begin."""
+        offset = Affine(self.out.offset)
+        for atom, index in zip(self.out_batch, batch, strict=True):
+            offset = offset + index * atom.stride
+        return offset
 
     # k in several blocks ---------------------------------------------------------------------------------------
 

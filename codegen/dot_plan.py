@@ -29,6 +29,10 @@ TILE_COLUMNS = 512
 RESULT_COLUMNS = 2048
 """Columns of a result row that are stored together."""
 RESULT_BUFFERS = 3
+RESULT_ROW_BYTES = 16384
+"""Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
+DETOUR_CYCLES = 14000
+"""Cycles of TensorE in which an operand that lies unfavourably on chip goes to HBM and comes back (about 5 us)."""
 TRANSPOSE_BYTES = 0.15
 """Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
 
@@ -140,8 +144,9 @@ class DotPlan:
                 chosen.append(literal[0].transpose([*order[0], *order[1], *order[2]]))
                 continue
             for view in self._views(value, order):
-                batch, _, _ = self._classes(view, free)
-                if not view.in_sbuf or (batch.partition_atom is None and view.partition_atom is not None):
+                batch, _, contracted = self._classes(view, free)
+                on_lanes = batch.partition_atom is None and view.partition_atom is not None
+                if not view.in_sbuf or (on_lanes and not self._wastes_rows(contracted)):
                     chosen.append(view)
                     break
             else:
@@ -152,6 +157,15 @@ class DotPlan:
         if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
             lhs = self.context.hbm(lhs_value).transpose([*self.lhs_order[0], *self.lhs_order[1], *self.lhs_order[2]])
         return lhs, rhs
+
+    def _wastes_rows(self, contracted: View) -> bool:
+        """Whether so few of the terms lie side by side on the partitions that a detour through HBM is faster."""
+        lanes = lanes_of(contracted)
+        if lanes is None:
+            return False
+        terms = prod(self.k_dims)
+        chunks = -(-prod(self.m_dims) // TILE_ROWS) * (terms // lanes.size - -(-terms // TILE_ROWS))
+        return prod([*self.batch_dims, *self.n_dims]) * chunks * (4 if self.pe_dtype == "f32" else 1) > DETOUR_CYCLES
 
     def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
         source = self._source(value)[0]
@@ -252,6 +266,9 @@ class DotPlan:
         m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
         n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
         results = RESULT_BUFFERS * min(n_size, RESULT_COLUMNS) * itemsize(self.out.dtype)
+        self.keeps_rows = self._keeps_rows()
+        if self.keeps_rows:
+            results = 2 * prod(self.n_sizes) * itemsize(self.out.dtype)
         room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
         turned = size if self.fast(self.pe_dtype) else size + itemsize(HALVES[size][1])
         natural = 2 * lanes * turned * sum(side.rows_on_lanes for side in (self.lhs, self.rhs))
@@ -260,6 +277,7 @@ class DotPlan:
         self.accumulate_in_sbuf = self.k_block < depth
         self.rhs_outside = False
         if self.accumulate_in_sbuf:
+            self.keeps_rows = False
             # the sums take room too: two buffers of four rows of tiles
             room -= 2 * 4 * min(n_size, TILE_COLUMNS) * 4
             self.k_block = max(1, room // one)
@@ -297,6 +315,21 @@ class DotPlan:
         self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
         staged = (self.lhs_buffers * self.m_block + self.rhs_buffers * self.n_block) * column
         self.builder.sbuf.make_room(staged + natural * self.k_block + results)
+
+    def _keeps_rows(self) -> bool:
+        """Whether the columns that are computed together are no neighbours in HBM: then whole rows are stored.
+
+        Only where one tile of rows is all there is, and the columns of a row fill its memory.
+        """
+        if self.out.in_sbuf or prod(self.m_sizes) != (self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1):
+            return False
+        width = itemsize(self.out.dtype)
+        nbytes = prod(self.n_sizes) * width
+        if prod(self.m_sizes) > TILE_ROWS or nbytes > RESULT_ROW_BYTES or len(self.n_sizes) < 2:
+            return False
+        strides = sorted((atom.stride, atom.size) for atom in self.out_n)
+        filled = all(stride == width * prod(size for _, size in strides[:at]) for at, (stride, _) in enumerate(strides))
+        return filled and self.out_n[self.n_dim].stride > width
 
     def _traffic(self, side: Side, block: int) -> float:
         """Relative cost of staging all of ``side`` once in blocks of ``block``: bytes by run length, and transposes."""

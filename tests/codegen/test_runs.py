@@ -1,8 +1,9 @@
-"""Map kernels move arrays between HBM and the partitions in runs, not element by element."""
+"""Arrays move between HBM and the partitions in runs, not element by element; products use all rows of TensorE."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated import check_function, compile_text, text_of
@@ -20,12 +21,26 @@ def windows_and_rows(x: Any, kernel: Any, gain: Any) -> Any:
     y = jax.lax.conv_general_dilated(
         x[None], kernel, (1,), [(3, 0)], dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=x.shape[-1]
     )[0]
-    return (y * gain) * (x / jax.numpy.sum(x * x, axis=-1, keepdims=True)) + y
+    return (y * gain) * (x / jnp.sum(x * x, axis=-1, keepdims=True)) + y
+
+
+def scores(query: Any, keys: Any) -> Any:
+    """Products with rows that were cast, several of them on a partition: the columns come in another order."""
+    keys = (keys * 2).astype(jnp.bfloat16)
+    return jnp.einsum("gqf,gpf->gqp", query.astype(jnp.bfloat16), keys, preferred_element_type=jnp.float32)
+
+
+def heads(probabilities: Any, values: Any, weights: Any) -> Any:
+    """A contraction over heads and features; the product before leaves few heads on the partitions."""
+    mixed = jnp.einsum("gqp,gpf->gqf", probabilities, values)
+    return mixed.reshape(1, -1) @ weights
 
 
 CASES = [
     (halves, [(64, 1536, 16)], [(12, 256, 3)], 0.2e-3),
     (windows_and_rows, [(128, 1536), (4, 1, 1536), (1536,)], [(40, 256), (4, 1, 256), (256,)], 0.4e-3),
+    (scores, [(4, 4, 64), (4, 1024, 64)], [(4, 4, 64), (4, 256, 64)], 0.1e-3),
+    (heads, [(4, 4, 1024), (4, 1024, 64), (1024, 1024)], [(4, 4, 256), (4, 256, 64), (1024, 512)], 0.15e-3),
 ]
 """Function, large and small dims of its arguments, seconds on the device."""
 
