@@ -4,10 +4,14 @@ Reuse is what serialises engines, hence the cursor. An allocation remembers the 
 bytes; synchronisation waits for their accesses.
 """
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
+from operator import attrgetter, itemgetter
 
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.ir.isa.program import Space
+
+_lo_of = attrgetter("lo")
+_hi_of_piece = itemgetter(1)
 
 
 class Arena:
@@ -18,46 +22,35 @@ class Arena:
         self.capacity = capacity
         self.alignment = alignment
         self.live: list[Alloc] = []
-        self._ghosts: list[Alloc] = []
+        """By address."""
+        self.used = 0
+        self._gaps: list[tuple[int, int]] = [(0, capacity)]
+        """Free bytes, by address."""
+        self._ghosts: list[tuple[int, int, Alloc]] = []
+        """Pieces [lo, hi) of what is free and was accessed, by address, with the last owner of each."""
         self._cursor = 0
         self.peak = 0
 
-    @property
-    def used(self) -> int:
-        return sum(alloc.hi - alloc.lo for alloc in self.live)
-
     def largest_gap(self) -> int:
-        return max((hi - lo for lo, hi in self._gaps()), default=0)
+        return max((hi - lo for lo, hi in self._gaps), default=0)
 
     def make_room(self, nbytes: int) -> None:
         """Move the cursor so that allocations of ``nbytes`` in all find one gap, if any gap is that large."""
-        for lo, hi in self._gaps():
+        for lo, hi in self._gaps:
             if lo <= self._cursor < hi and hi - self._cursor >= nbytes:
                 return
-        fitting = [(lo, hi) for lo, hi in self._gaps() if hi - lo >= nbytes]
-        lo, _ = min(fitting, default=max(self._gaps(), key=lambda gap: gap[1] - gap[0], default=(0, 0)))
+        fitting = [(lo, hi) for lo, hi in self._gaps if hi - lo >= nbytes]
+        lo, _ = min(fitting, default=max(self._gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0)))
         self._cursor = lo
-
-    def _gaps(self) -> list[tuple[int, int]]:
-        gaps = []
-        at = 0
-        for alloc in self.live:
-            if alloc.lo > at:
-                gaps.append((at, alloc.lo))
-            at = max(at, alloc.hi)
-        if at < self.capacity:
-            gaps.append((at, self.capacity))
-        return gaps
 
     def allocate(self, nbytes: int, name: str = "", from_top: bool = False) -> Alloc | None:
         """``nbytes`` contiguous bytes, or None. ``from_top`` ignores the cursor and packs at the high end."""
         nbytes = max(self.alignment, -(-nbytes // self.alignment) * self.alignment)
-        gaps = self._gaps()
         if from_top:
-            fitting = [hi - nbytes for lo, hi in gaps if hi - lo >= nbytes]
+            fitting = [hi - nbytes for lo, hi in self._gaps if hi - lo >= nbytes]
             return self._take(max(fitting), nbytes, name) if fitting else None
         for low, high in ((self._cursor, self.capacity), (0, self.capacity)):
-            for lo, hi in gaps:
+            for lo, hi in self._gaps[bisect_right(self._gaps, low, key=_hi_of_piece) :]:
                 start = max(lo, low)
                 if min(hi, high) - start >= nbytes:
                     self._cursor = (start + nbytes) % self.capacity
@@ -65,17 +58,21 @@ class Arena:
         return None
 
     def _take(self, lo: int, nbytes: int, name: str) -> Alloc:
-        alloc = Alloc(self.space, lo, lo + nbytes, name)
-        kept = []
-        for ghost in self._ghosts:
-            if ghost.lo < alloc.hi and alloc.lo < ghost.hi:
-                alloc.inherit(ghost)
-                if ghost.lo >= alloc.lo and ghost.hi <= alloc.hi:
-                    continue
-            kept.append(ghost)
-        self._ghosts = kept
-        insort(self.live, alloc, key=lambda alloc: alloc.lo)
-        self.peak = max(self.peak, alloc.hi)
+        hi = lo + nbytes
+        alloc = Alloc(self.space, lo, hi, name)
+        at = bisect_right(self._gaps, lo, key=_hi_of_piece)
+        self._gaps[at : at + 1] = _without(self._gaps[at], lo, hi)
+        first = last = bisect_right(self._ghosts, lo, key=_hi_of_piece)
+        kept: list[tuple[int, int, Alloc]] = []
+        while last < len(self._ghosts) and self._ghosts[last][0] < hi:
+            low, high, former = self._ghosts[last]
+            alloc.inherit(former)
+            kept += [(*piece, former) for piece in _without((low, high), lo, hi)]
+            last += 1
+        self._ghosts[first:last] = kept
+        insort(self.live, alloc, key=_lo_of)
+        self.used += nbytes
+        self.peak = max(self.peak, hi)
         return alloc
 
     def forget(self) -> None:
@@ -86,6 +83,20 @@ class Arena:
 
     def free(self, alloc: Alloc) -> None:
         """Give the bytes back; later owners of them wait for the accesses made here (or before, if none were)."""
-        self.live.remove(alloc)
-        if alloc.hazards():
-            self._ghosts.append(alloc)
+        del self.live[bisect_left(self.live, alloc.lo, key=_lo_of)]
+        self.used -= alloc.hi - alloc.lo
+        at = bisect_left(self._gaps, alloc.lo, key=_hi_of_piece)
+        lo, hi, end = alloc.lo, alloc.hi, at
+        if end < len(self._gaps) and self._gaps[end][1] == lo:
+            lo, end = self._gaps[end][0], end + 1
+        if end < len(self._gaps) and self._gaps[end][0] == hi:
+            hi, end = self._gaps[end][1], end + 1
+        self._gaps[at:end] = [(lo, hi)]
+        if alloc.accesses or alloc.inherited:
+            self._ghosts.insert(bisect_right(self._ghosts, alloc.lo, key=_hi_of_piece), (alloc.lo, alloc.hi, alloc))
+
+
+def _without(piece: tuple[int, int], lo: int, hi: int) -> list[tuple[int, int]]:
+    """What is left of ``piece`` beside [lo, hi)."""
+    low, high = piece
+    return [(start, end) for start, end in ((low, min(lo, high)), (max(hi, low), high)) if start < end]
