@@ -9,11 +9,9 @@ from neuronx_cc.codegen import control, dot_kernel, graph, map_kernel
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
-from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import Stream
 
 
 @dataclass(slots=True)
@@ -28,7 +26,7 @@ class Block:
     @classmethod
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
-        kernels = graph.form(computation, context.combiners, without)
+        kernels = graph.form(computation, context.combiners, without, context.effectful)
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results
         }
@@ -104,20 +102,10 @@ class Block:
             for result in op.results:
                 target = context.outputs.get(result)
                 if target is not None and not is_home(context, result, target):
-                    store(context, result, target)
+                    context.store(result, target)
                     context.homes[result].append(target)
         context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
 
 
 def is_home(context: Context, value: hlo.SSAValue, target: View) -> bool:
     return any(view == target for view in context.homes.get(value, []))
-
-
-def store(context: Context, value: hlo.SSAValue, target: View) -> None:
-    """Copy ``value`` to an HBM view of its shape."""
-    if hlo.shape_of(value).size == 0:
-        return
-    for view in context.views(value):
-        if transfer(context.builder, target, view, Stream.DMA_STORE):
-            return
-    transfer(context.builder, target, context.hbm(value), Stream.DMA_STORE)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from neuronx_cc.codegen import donation
-from neuronx_cc.codegen.blocks import Block, store
+from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import write_back
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_view
@@ -67,9 +67,9 @@ def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np
         context.builder.at("results", hlo.loc_of(value))
         if value in planes:
             for plane, part in zip(planes[value], _words(target), strict=True):
-                store(context, plane, part)
+                context.store(plane, part)
         elif index not in shares.late and not _is_there(context, value, target):
-            store(context, value, target)
+            context.store(value, target)
     write_back(context, [(results[index], targets[index]) for index in sorted(shares.late)])
     return context.builder.finish(), context.constants
 

@@ -25,6 +25,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
+from neuronx_cc.passes.effects import effectful_computations
 
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""
@@ -65,6 +66,7 @@ class Context:
         self._identities: dict[str, Block] = {}
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
+        self.effectful = effectful_computations(module)
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""
@@ -268,6 +270,13 @@ class Context:
         alloc = self._hbm(shape.nbytes, hlo.loc_of(value).name)
         self._owned.setdefault(base(value), []).append(alloc)
         return linear(alloc, alloc.lo, shape.dtype, shape.dims)
+
+    def store(self, value: hlo.SSAValue, target: View) -> None:
+        """Copy ``value`` to an HBM view of its shape."""
+        if hlo.shape_of(value).size == 0:
+            return
+        if not any(transfer(self.builder, target, view, Stream.DMA_STORE) for view in self.views(value)):
+            transfer(self.builder, target, self.hbm(value), Stream.DMA_STORE)
 
     def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:
         """SBUF for a resident home of ``value``, or None when it would crowd the tiles out."""

@@ -15,6 +15,7 @@ from math import prod
 from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.passes.effects import has_effects
 
 ELEMENTWISE = frozenset(
     [
@@ -238,11 +239,14 @@ def _computes_elementwise(op: hlo.Operation) -> bool:
 
 
 def form(
-    computation: hlo.ComputationOp, combiner_of: dict[str, str], without: Set[hlo.Operation] = frozenset()
+    computation: hlo.ComputationOp,
+    combiner_of: dict[str, str],
+    without: Set[hlo.Operation] = frozenset(),
+    effectful: Set[str] = frozenset(),
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
-    ``combiner_of``: computation -> opcode of a simple combiner.
+    ``combiner_of``: computation -> opcode of a simple combiner. ``effectful``: computations that do more than compute.
     """
     kernels: list[Kernel] = []
     member: dict[hlo.SSAValue, Kernel] = {}
@@ -365,7 +369,7 @@ def form(
                     new(op, True, dims, count)
                 continue
         new(op, False)
-    return by_depth([kernel for kernel in kernels if kernel.ops], member)
+    return by_depth([kernel for kernel in kernels if kernel.ops], member, effectful)
 
 
 def _reads(value: hlo.SSAValue) -> list[Any]:
@@ -381,12 +385,18 @@ def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel 
     return member.get(op.results[0]) if op.results else None
 
 
-def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel]) -> list[Kernel]:
-    """Kernels in order of their longest chain of producers: independent ones stand together and overlap."""
+def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectful: Set[str]) -> list[Kernel]:
+    """Kernels in order of their longest chain of producers: independent ones stand together and overlap.
+
+    Those with effects stay in order.
+    """
     depth: dict[Kernel, int] = {}
+    latest = 0
     for kernel in kernels:
         producers = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
         depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
+        if has_effects(kernel.ops[0], effectful):
+            latest = depth[kernel] = max(depth[kernel], latest + 1)
     ordered = sorted(kernels, key=lambda kernel: (depth[kernel], kernel.number))
     for number, kernel in enumerate(ordered):
         kernel.number = number

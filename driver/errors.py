@@ -52,6 +52,11 @@ CATALOGUE: dict[str, Entry] = {
     "EUOC002": Entry("unsupported operator", "No implementation exists.", "see neuronx-cc list-operators"),
     "EVRF001": Entry("unsupported operator", "No implementation exists.", "see neuronx-cc list-operators"),
     "EHCA005": Entry("unknown custom call", "The custom-call target is not known.", "use a known target"),
+    "EHCA901": Entry(
+        "host call in a file",
+        "A program that calls functions of the host process can be run in that process only.",
+        "run it through JAX, or take jax.debug.print and callbacks out",
+    ),
     "EVRF015": Entry("unknown custom call", "The custom-call target is not known.", "use a known target"),
     "EVRF006": Entry("random algorithm", "rng-bit-generator supports rng_default only.", "use standard random APIs"),
     "EVRF010": Entry("convolution dilation", "Input and kernel dilation at once.", "drop one of them"),
@@ -144,6 +149,10 @@ CATALOGUE: dict[str, Entry] = {
     "ERUN917": Entry(
         "simulator not available", "The simulator that the environment asks for is not there.", "unset the variable"
     ),
+    "ERUN918": Entry(
+        "host function missing", "The program calls functions of the process that compiled it.", "run it there"
+    ),
+    "ERUN919": Entry("host function failed", "A function of the host that the program calls raised.", "see its error"),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

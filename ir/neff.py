@@ -30,7 +30,7 @@ import numpy as np
 
 from neuronx_cc.ir import neff_archive as archive
 from neuronx_cc.ir import neff_members as members
-from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.errors import CompileError, RunError
 from neuronx_cc.ir.isa.decoding import decode
 from neuronx_cc.ir.isa.encoding import encode
 from neuronx_cc.ir.isa.program import Program, Variable
@@ -73,6 +73,13 @@ class Neff:
     def save(self, file: BinaryIO) -> None:
         """Write to a seekable binary file that is at its start. Raises CompileError for what the format cannot hold."""
         self._check_constants()
+        for call in self.program.host_calls:
+            raise CompileError(
+                "EHCA901",
+                "the program calls a function of the host process, which no file can hold",
+                "run it through JAX, or take jax.debug.print and callbacks out",
+                call.loc,
+            )
         encoded = encode(self.program.records)
         texts = {
             "info.json": members.info_json(self.compiler_version, self.target, self.name, self.warnings, encoded.names),

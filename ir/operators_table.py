@@ -373,6 +373,7 @@ _TARGETS = {
     ),
     ("indexing", "decomposed"): "AwsNeuronArgMax AwsNeuronArgMin AwsNeuronTopK TopK ApproxTopK PartialReduce",
     ("linear algebra", "decomposed"): "AwsNeuronCollectiveMatmul Qr ProductOfElementaryHouseholderReflectors",
+    ("host", "native"): "neuron_host_call",
     ("image", "decomposed"): "ResizeNearest ResizeBilinear ResizeNearestGrad",
     ("marker", "folded"): (
         "AwsNeuronLNCShardingConstraint AwsNeuronTransferWithStaticRing "

@@ -1,45 +1,32 @@
 """Removes ops nobody uses and computations nobody calls. Input and output: any hlo module.
 
-One backward sweep a computation; ops with effects outside the module stay.
+One backward sweep a computation; ops with effects outside the module stay, and loops and branches that have such ops.
 """
+
+from collections.abc import Set
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase
 from neuronx_cc.passes.calls import called_names
+from neuronx_cc.passes.effects import effectful_computations, has_effects
 from neuronx_cc.passes.manager import PassContext
-
-EFFECTS: frozenset[type] = frozenset(
-    [
-        hlo.InfeedOp,
-        hlo.OutfeedOp,
-        hlo.SendOp,
-        hlo.SendDoneOp,
-        hlo.RecvOp,
-        hlo.RecvDoneOp,
-    ]
-)
-
-
-def has_effects(op: hlo.HloOp) -> bool:
-    """Whether ``op`` does something besides computing its result."""
-    if type(op) is hlo.CustomCallOp:
-        return op.extra is not None and dict(op.extra.data).get("custom_call_has_side_effect") == "true"
-    return type(op) in EFFECTS
 
 
 def run(module: HloModule, context: PassContext) -> None:
+    effectful = effectful_computations(module)
     for computation in module.computations():
-        sweep(computation)
+        sweep(computation, effectful)
     remove_uncalled(module)
 
 
-def sweep(computation: hlo.ComputationOp) -> None:
-    """Remove what nothing in ``computation`` uses."""
+def sweep(computation: hlo.ComputationOp, effectful: Set[str]) -> None:
+    """Remove what nothing in ``computation`` uses; calls of computations ``effectful`` stay."""
     op = computation.block.last_op
     while op is not None:
         previous = op.prev_op
-        if op.results and op.results[0].first_use is None and isinstance(op, hlo.HloOp) and not has_effects(op):
+        unused = op.results and op.results[0].first_use is None
+        if unused and isinstance(op, hlo.HloOp) and not has_effects(op, effectful):
             erase(op)
         op = previous
 

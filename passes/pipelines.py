@@ -9,6 +9,7 @@ CSE, because they exist to keep recomputation apart.
 Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
 IMPORT_CLEANUP = (
+    "drop_tokens",
     "inline_calls",
     "resolve_collectives",
     "flatten_control",
@@ -30,6 +31,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_dots",
             "expand_fft",
             "expand_linear_algebra",
+            "resolve_host_calls",
             "split_complex",
             "expand_reductions",
             "expand_windows",

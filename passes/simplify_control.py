@@ -10,12 +10,13 @@ Input: ``flatten_control``'s form. Output: the same form, in which
 Callers come first for what is known, callees first for what is needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, insert_before, ops_of, replace, retype
-from neuronx_cc.passes.dce import has_effects, sweep
+from neuronx_cc.passes.dce import sweep
+from neuronx_cc.passes.effects import effectful_computations, has_effects
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.trip_count import element_of, trip_count
 from neuronx_cc.passes.values import splat_of
@@ -31,13 +32,14 @@ def run(module: HloModule, context: PassContext) -> None:
                 for name, operand in zip(op.branches.data, op.operands[1:], strict=True):
                     values = _packed(operand)
                     _place_constants(module, module.computation(name), dict(enumerate(values)))
+    effectful = effectful_computations(module)
     for computation in computations:
-        sweep(computation)
+        sweep(computation, effectful)
         for op in reversed(list(ops_of(computation.block))):
             if isinstance(op, hlo.WhileOp):
-                _drop_state(module, op)
+                _drop_state(module, op, effectful)
             elif isinstance(op, hlo.ConditionalOp):
-                _drop_results(module, op)
+                _drop_results(module, op, effectful)
 
 
 def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
@@ -71,7 +73,9 @@ def _forward(module: HloModule, op: hlo.WhileOp) -> None:
         for element in found:
             if index in same:
                 replace(element, same[index])
-    if not never:
+    if never:
+        erase(op)
+    else:
         for computation in (body, module.computation(op.condition.data[0])):
             _place_constants(module, computation, same)
 
@@ -109,11 +113,11 @@ def _remade(anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:
 # what is needed
 
 
-def _drop_state(module: HloModule, op: hlo.WhileOp) -> None:
+def _drop_state(module: HloModule, op: hlo.WhileOp, effectful: Set[str]) -> None:
     body, condition = module.computation(op.body.data[0]), module.computation(op.condition.data[0])
     count = len(_packed(op.operand))
     needed = _used(op.result) | _used(condition.block.args[0])
-    needs, effects = _dependences(body)
+    needs, effects = _dependences(body, effectful)
     needed |= effects
     pending = sorted(needed)
     while pending:
@@ -123,7 +127,9 @@ def _drop_state(module: HloModule, op: hlo.WhileOp) -> None:
     kept = sorted(needed)
     if len(kept) == count or not kept:
         return
-    _keep_elements(module, op, kept, body, condition)
+    _keep_root(body, kept)
+    sweep(body, effectful)
+    _keep_elements(op, kept, body, condition)
 
 
 def _used(value: hlo.SSAValue) -> set[int]:
@@ -134,7 +140,7 @@ def _used(value: hlo.SSAValue) -> set[int]:
     }
 
 
-def _dependences(body: hlo.ComputationOp) -> tuple[list[set[int]], set[int]]:
+def _dependences(body: hlo.ComputationOp, effectful: Set[str]) -> tuple[list[set[int]], set[int]]:
     """For each element of the root, the parameter's elements that it is computed from; those that effects need."""
     behind: dict[hlo.SSAValue, int] = {body.block.args[0]: 0}
     effects = 0
@@ -144,7 +150,7 @@ def _dependences(body: hlo.ComputationOp) -> tuple[list[set[int]], set[int]]:
         for operand in op.operands:
             mask |= behind[operand]
         behind[op.results[0]] = mask
-        if has_effects(op):
+        if has_effects(op, effectful):
             effects |= mask
     return [_bits(behind[value]) for value in _packed(body.root)], _bits(effects)
 
@@ -153,15 +159,11 @@ def _bits(mask: int) -> set[int]:
     return {index for index in range(mask.bit_length()) if mask >> index & 1}
 
 
-def _keep_elements(
-    module: HloModule, op: hlo.WhileOp, kept: Sequence[int], body: hlo.ComputationOp, condition: hlo.ComputationOp
-) -> None:
-    """Let the state be its elements ``kept``."""
+def _keep_elements(op: hlo.WhileOp, kept: Sequence[int], body: hlo.ComputationOp, condition: hlo.ComputationOp) -> None:
+    """Let the state be its elements ``kept``, which the body's root is already."""
     initial = _packed(op.operand)
     type_ = hlo.tuple_type(tuple(initial[index].type for index in kept))
     op.operands = [insert_before(op, hlo.TupleOp, [initial[index] for index in kept], type_, op.loc)]
-    _keep_root(body, kept)
-    sweep(body)
     for value in (op.result, body.block.args[0], condition.block.args[0]):
         _renumber(value, kept)
         retype(value, type_)
@@ -185,7 +187,7 @@ def _renumber(value: hlo.SSAValue, kept: Sequence[int]) -> None:
                 erase(element)
 
 
-def _drop_results(module: HloModule, op: hlo.ConditionalOp) -> None:
+def _drop_results(module: HloModule, op: hlo.ConditionalOp, effectful: Set[str]) -> None:
     kept = sorted(_used(op.result))
     assert isinstance(op.result.type, hlo.TupleType)
     if len(kept) == len(op.result.type.data) or not kept:
@@ -193,6 +195,6 @@ def _drop_results(module: HloModule, op: hlo.ConditionalOp) -> None:
     type_ = hlo.tuple_type(tuple(op.result.type.data[index] for index in kept))
     for name in op.branches.data:
         _keep_root(module.computation(name), kept)
-        sweep(module.computation(name))
+        sweep(module.computation(name), effectful)
     _renumber(op.result, kept)
     retype(op.result, type_)

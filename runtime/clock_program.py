@@ -179,7 +179,7 @@ def _turn(record: While | Branch | Else | End, blocks: list[Block], areas: list[
 def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -> Node:
     """The node of an instruction; ``recent`` holds the engine's last two and is brought forward."""
     waits = tuple((int(wait.stream), wait.count, wait.coefs) for wait in instr.waits)
-    if instr.op in ("nop", "reg_load"):
+    if instr.op in ("nop", "reg_load", "host_call"):
         return Node(index, instr, CONTROL, cost.control_ns(instr, machine), waits=waits)
     if instr.op == "collective":
         return Node(index, instr, CONTROL, cost.collective_ns(instr, machine), waits=waits)

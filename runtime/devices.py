@@ -11,6 +11,7 @@ from neuronx_cc.runtime import races
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.executable import Executable, RunResult
 from neuronx_cc.runtime.fabric import Fabric
+from neuronx_cc.runtime.host import Functions
 
 MAX_DEVICES = 32
 """Cores of one trn1.32xlarge instance (hardware sheet 1.2)."""
@@ -62,6 +63,7 @@ def compute_devices(
     outputs: Sequence[Sequence[Array]],
     *,
     stochastic_rounding_seed: int | None = None,
+    functions: Functions | None = None,
 ) -> list[Course]:
     """Values alone, into arrays of the caller (``Executable.compute``); otherwise as ``run_devices``."""
     fabric = _fabric(executables, len(inputs))
@@ -73,6 +75,7 @@ def compute_devices(
             stochastic_rounding_seed=stochastic_rounding_seed,
             device=number,
             port=fabric.port(number),
+            functions=functions,
         )
 
     races.check(executables[0].program)

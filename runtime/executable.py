@@ -22,6 +22,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import Course, assumed
+from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.memory import Memory, OnChip
 from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.report import RunReport, make_report
@@ -88,11 +89,13 @@ class Executable:
         check_races: bool = True,
         device: int = 0,
         port: Port | None = None,
+        functions: Functions | None = None,
     ) -> RunResult:
         """Run once: check for races, compute the values (unless ``timing_only``), and time the program.
 
         ``machine`` is a description, or the name of a known one or a path; the program's own target is the default.
-        ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``).
+        ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``);
+        ``functions`` are those of the host that the program may call, by number (``runtime.host``).
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
         if check_races:
@@ -104,7 +107,7 @@ class Executable:
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
         executor.memory.poison(self._volatile)
-        self._execute(executor, arrays, device, port)
+        self._execute(executor, arrays, device, port, functions)
         outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
         return RunResult(outputs, *self._time(description, trace, executor.course))
 
@@ -116,6 +119,7 @@ class Executable:
         stochastic_rounding_seed: int | None = None,
         device: int = 0,
         port: Port | None = None,
+        functions: Functions | None = None,
     ) -> Course:
         """Values alone, into arrays of the caller, for callers that run a program again and again.
 
@@ -125,7 +129,7 @@ class Executable:
         """
         races.check(self.program)
         executor = self._executor(stochastic_rounding_seed)
-        self._execute(executor, inputs, device, port)
+        self._execute(executor, inputs, device, port, functions)
         memory = executor.memory
         for variable, target in zip(self._io.outputs, outputs, strict=True):
             stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
@@ -138,7 +142,9 @@ class Executable:
         """Report, and trace when asked for, of a run whose regions did ``course``."""
         return self._time(find_machine(self.machine_name if machine is None else machine), trace, course)
 
-    def _execute(self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None) -> None:
+    def _execute(
+        self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
+    ) -> None:
         memory = executor.memory
         for variable, array in zip(self._io.inputs, inputs, strict=True):
             self._place(memory, variable, array)
@@ -146,6 +152,7 @@ class Executable:
             numbers = np.array(divmod(device, self.program.devices[1]), np.uint32)
             self._place(memory, variable, numbers)
         executor.state.port = port
+        executor.state.host = None if functions is None else HostCalls(self.program, functions, device)
         executor.run()
 
     def on_another_device(self, on_chip: OnChip | None = None) -> Executable:

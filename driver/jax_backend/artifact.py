@@ -36,6 +36,7 @@ def parts_of(unit: Unit) -> tuple[dict[str, Any], bytes, bytes]:
         "donors": list(signature.donors),
         "aliases": [list(pair) for pair in signature.aliases],
         "result_kinds": list(signature.result_kinds),
+        "tokens": list(signature.tokens),
         "parameter_shardings": _texts(unit.parameter_shardings),
         "result_shardings": _texts(unit.result_shardings),
         "options": differing(unit.parsed),
@@ -61,6 +62,7 @@ def unit_of(header: dict[str, Any], code: bytes, neff: bytes) -> Unit:
             tuple(header["donors"]),
             tuple((result, parameter) for result, parameter in header["aliases"]),
             tuple(header["result_kinds"]),
+            tuple(header["tokens"]),
         )
         loaded = Neff.from_bytes(neff)
         return Unit(

@@ -28,6 +28,7 @@ from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import Shape
+from neuronx_cc.passes.drop_tokens import without_tokens
 
 KEPT = 256
 """Small programs that stay compiled after JAX has dropped them."""
@@ -77,11 +78,11 @@ def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, sessi
         unit = move_unit(unit, exact, code, replicas, partitions, session)
     if unit is None:
         unit = compile_unit(key, exact, code, replicas, partitions, parsed, session)
-        if store is not None:
+        if store is not None and not unit.functions:
             store.keep(unit)
     with _lock:
         _units[exact] = _units[key] = unit
-        if unit.neff.program.hbm_bytes <= SMALL_BYTES:
+        if unit.neff.program.hbm_bytes <= SMALL_BYTES and not unit.functions:
             _recent.append(unit)
     return unit
 
@@ -152,8 +153,12 @@ def signature_of(module: hlo.HloModule, kinds: tuple[str, ...]) -> Signature:
         tuple(sorted(donors)),
         tuple(aliases),
         kinds or (DEVICE_MEMORY,) * len(results),
+        tuple(number for number, value in enumerate(values) if isinstance(value.type, hlo.TokenType)),
     )
 
 
 def _shape(value: hlo.SSAValue) -> Shape:
-    return hlo.shape_of(value)
+    """Tokens are what ``passes.drop_tokens`` makes of them."""
+    type_ = without_tokens(value.type)
+    assert isinstance(type_, hlo.ArrayType), "JAX passes and returns arrays and tokens"
+    return type_.data

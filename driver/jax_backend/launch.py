@@ -1,18 +1,21 @@
 """Runs compiled programs on the simulated devices, for the C++ side.
 
 A launch is one program with the arguments of all its devices. It runs on the calling thread; launches of different
-threads take turns, since programs share the memories on chip.
+threads take turns, since programs share the memories on chip. One from inside a function that a running program has
+called on the host gets memories of its own.
 """
 
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
 
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.failure import plugin_error
+from neuronx_cc.driver.jax_backend.host_calls import inside
 from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
 from neuronx_cc.driver.jax_backend.settings import DeviceSettings, device_settings
 from neuronx_cc.ir.errors import RunError
@@ -20,6 +23,8 @@ from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.devices import compute_devices
+from neuronx_cc.runtime.executable import Executable
+from neuronx_cc.runtime.memory import OnChip
 
 Record = tuple[Unit, tuple[int, ...], Course]
 """A launch for the clock: program, devices, and what the regions of its first device did."""
@@ -58,8 +63,10 @@ def execute(
     targets = [[np.ndarray(dims, kind, m) for m, (dims, kind) in zip(row, results, strict=True)] for row in outputs]
     try:
         settings = _settings()
-        with _lock:
-            course = _compute(unit, rows, targets, settings.stochastic_rounding_seed)
+        nested = getattr(inside, "call", False)
+        executables = [each.on_another_device(OnChip()) for each in unit.executables] if nested else unit.executables
+        with nullcontext() if nested else _lock:
+            course = _compute(unit, executables, rows, targets, settings.stochastic_rounding_seed)
             last = record = (unit, device_ids, course)
             for recorder in recorders:
                 recorder.append(record)
@@ -70,14 +77,18 @@ def execute(
 
 
 def _compute(
-    unit: Unit, inputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]], seed: int | None
+    unit: Unit,
+    executables: Sequence[Executable],
+    inputs: Sequence[Sequence[Array]],
+    outputs: Sequence[Sequence[Array]],
+    seed: int | None,
 ) -> Course:
     """What the regions of the first device did."""
-    executables = unit.executables
+    functions = unit.functions
     if len(executables) > 1:
-        return compute_devices(executables, inputs, outputs, stochastic_rounding_seed=seed)[0]
+        return compute_devices(executables, inputs, outputs, stochastic_rounding_seed=seed, functions=functions)[0]
     courses = [
-        executables[0].compute(row, target, stochastic_rounding_seed=seed, device=number)
+        executables[0].compute(row, target, stochastic_rounding_seed=seed, device=number, functions=functions)
         for number, (row, target) in enumerate(zip(inputs, outputs, strict=True))
     ]
     return courses[0]

@@ -49,6 +49,10 @@ def initialize() -> None:
         from neuronx_cc.driver.jax_backend import eigh
 
         eigh.register("neuron")
+    with suppress(ImportError, AttributeError):
+        from neuronx_cc.driver.jax_backend import host_calls
+
+        host_calls.register("neuron")
     # a process that does not ask for this platform shall neither be warned about it nor fail because of it
     with suppress(AttributeError, KeyError, TypeError):
         registration = xla_bridge._backend_factories["neuron"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neuronx_cc.driver.jax_backend.host_calls import HostFunction, functions_of
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import in_donated_memory
 from neuronx_cc.ir.types import Shape
@@ -47,6 +48,8 @@ class Signature:
     """(result, parameter) pairs that share memory."""
     result_kinds: tuple[str, ...]
     """Memory kind of each result."""
+    tokens: tuple[int, ...] = ()
+    """Results that JAX knows as tokens; here they are arrays without elements."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -71,11 +74,14 @@ class Unit:
     result_shardings: tuple[bytes, ...] | None = None
     arguments: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
     """Dims and storage type of each parameter, and of each result."""
+    functions: "dict[int, HostFunction]" = field(init=False)
+    """The functions of the host that the program calls; it keeps them alive."""
     results: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
 
     def __post_init__(self) -> None:
         self.arguments = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.parameters]
         self.results = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.results]
+        self.functions = functions_of(self.neff.program)
 
 
 _on_chip: "list[OnChip]" = []
@@ -160,7 +166,7 @@ class DeviceProgram:
         signature = self.unit.signature
         donors = dict(signature.aliases)
         return [
-            (TYPE_CODES[shape.dtype], shape.dims, kind, donors.get(index, -1))
+            (TYPE_CODES["token" if index in signature.tokens else shape.dtype], shape.dims, kind, donors.get(index, -1))
             for index, (shape, kind) in enumerate(zip(signature.results, signature.result_kinds, strict=True))
         ]
 

@@ -209,8 +209,8 @@ def no_cycles(instr: Instr, machine: Machine) -> float:
 
 
 def control_ns(instr: Instr, machine: Machine) -> float:
-    """Nanoseconds of instructions that the sequencer executes itself (``nop``, ``reg_load``)."""
-    if instr.op == "nop":
+    """Nanoseconds of instructions that the sequencer executes itself (``nop``, ``reg_load``, ``host_call``)."""
+    if instr.op in ("nop", "host_call"):
         return float(machine["seq.nop_ns"])
     in_hbm = instr.ins[0].space is Space.HBM
     return float(machine["seq.reg_load_hbm_ns" if in_hbm else "seq.reg_load_ns"])

@@ -22,6 +22,10 @@ iteration was run or which case was taken, and one iteration (of every case) sho
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.isa.host import HostCall
 
 
 class Space(IntEnum):
@@ -228,5 +232,7 @@ class Program:
     """What ``collective`` instructions refer to: groups of devices, or pairs of a source and a target."""
     devices: tuple[int, int] = (1, 1)
     """Replicas and partitions that run it together; device = replica * partitions + partition."""
+    host_calls: "list[HostCall]" = field(default_factory=list)
+    """What ``host_call`` instructions refer to; a program that has some stays in its process."""
     race_summary: object = field(default=None, compare=False, repr=False)
     """What the race check found out (``runtime.races``), so that it runs once."""

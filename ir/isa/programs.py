@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.ir.isa import collectives, functions, indexing, integers, pooling, scans, sorting
+from neuronx_cc.ir.isa import collectives, functions, host, indexing, integers, pooling, scans, sorting
 from neuronx_cc.ir.isa.elements import STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.semantics import ARITHMETIC, BITVEC, COMPARE, Kernel
@@ -243,6 +243,7 @@ def dma_scatter(i: Instr, state: State) -> Kernel:
 PROGRAMS: dict[str, Callable[[Instr, State], Kernel]] = {
     **sorting.SORTING,
     "collective": collectives.collective,
+    "host_call": host.host_call,
     **scans.SCANS,
     **pooling.POOLING,
     "iota": iota,

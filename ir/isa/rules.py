@@ -181,6 +181,8 @@ def _agree(rule: str, counts: list[tuple[int, ...]], machine: Machine) -> bool:
     if rule == "topk":
         fits = len(first) == len(second) == 3 and first[:2] == second[:2] and first[2] <= second[2]
         return fits and counts[1] == first
+    if rule == "host":
+        return len(first) == len(second) == 1
     if rule == "collective":
         return first == second or first[1:] == second or first == second[1:]
     if rule in ("group_gather", "group_scatter"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from neuronx_cc.ir.isa import (
     collectives,
     functions,
+    host,
     indexing,
     integers,
     pooling,
@@ -456,6 +457,18 @@ _ROWS = (
         alu_optional=1,
         imm=(2, 2),
         rule="collective",
+    ),
+    Row(
+        "host_call",
+        frozenset([Stream.SYNC]),
+        (_role("y [bytes]", (HBM,), frozenset(["u8"]), "own"),),
+        (_role("x [bytes]", (HBM,), frozenset(["u8"]), "own"),),
+        costs.no_cycles,
+        host.host_call,
+        "Calls a function of the host process, ``Program.host_calls`` number imm[0], on the arrays in x; y gets its "
+        "results. The host's time is not modelled.",
+        imm=(1, 1),
+        rule="host",
     ),
     Row(
         "reg_load",
