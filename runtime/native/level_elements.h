@@ -92,6 +92,28 @@ inline float to_tf32(float x) {
     return (word & 0x7F800000) == 0x7F800000 ? x : float_of(rounded);
 }
 
+#if defined(__AVX2__)
+// Element i of row k becomes element k of row i; bits are moved only.
+inline void turn(__m256 (&r)[8]) {
+    __m256 t[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    __m256 u[8];
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; ++i) {
+        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+#endif
+
 // Reads n elements, `stride` bytes apart, of any type but RAW8.
 template <class T, class F>
 inline void read_as(float* to, const char* from, i64 stride, int n, F convert) {

@@ -102,27 +102,13 @@ void flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i
         i64 m = 0;
         for (i64 i = k + 8; i < k + 16 && i < depth; ++i) expect(from + i * from_pitch, rows * 4);
         for (; m + 8 <= rows; m += 8) {
-            __m256 r[8], t[8];
+            __m256 r[8];
             for (int i = 0; i < 8; ++i) {
                 r[i] = _mm256_add_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(from + (k + i) * from_pitch) + m), none);
                 seen = _mm256_add_ps(seen, _mm256_mul_ps(r[i], none));
             }
-            for (int i = 0; i < 8; i += 2) {
-                t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-                t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-            }
-            for (int i = 0; i < 8; i += 4) {
-                r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-                r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
-                r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-                r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
-            }
-            for (int i = 0; i < 4; ++i) {
-                float* low = reinterpret_cast<float*>(to + (m + i) * to_pitch) + k;
-                float* high = reinterpret_cast<float*>(to + (m + i + 4) * to_pitch) + k;
-                _mm256_storeu_ps(low, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-                _mm256_storeu_ps(high, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-            }
+            turn(r);
+            for (int i = 0; i < 8; ++i) _mm256_storeu_ps(reinterpret_cast<float*>(to + (m + i) * to_pitch) + k, r[i]);
         }
         for (; m < rows; ++m)
             for (i64 i = k; i < k + 8; ++i) {

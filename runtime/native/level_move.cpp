@@ -115,6 +115,26 @@ void combine(Step step, int type, i64* a, const i64* b, i64 n) {
 #undef OP
 }
 
+// Words [first, last) of each of n rows, `from_pitch` bytes apart, become rows `to_pitch` bytes apart.
+void turn_words(char* to, i64 to_pitch, const char* from, i64 from_pitch, i64 first, i64 last, i64 n) {
+    i64 row = first;
+#if defined(__AVX2__)
+    for (; row + 8 <= last; row += 8) {
+        i64 i = 0;
+        for (; i + 8 <= n; i += 8) {
+            __m256 r[8];
+            for (int k = 0; k < 8; ++k) r[k] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + (i + k) * from_pitch) + row);
+            turn(r);
+            for (int k = 0; k < 8; ++k) _mm256_storeu_ps(reinterpret_cast<float*>(to + (row + k) * to_pitch) + i, r[k]);
+        }
+        for (; i < n; ++i)
+            for (int k = 0; k < 8; ++k)
+                put<uint32_t>(to + (row + k) * to_pitch + i * 4, get<uint32_t>(from + i * from_pitch + (row + k) * 4));
+    }
+#endif
+    for (; row < last; ++row) copy_row<uint32_t>(to + row * to_pitch, 4, from + row * 4, from_pitch, n);
+}
+
 }  // namespace
 
 const i64 AHEAD = 8192;
@@ -124,6 +144,8 @@ void copy(const Nest& nest, int size, char* to, const char* from, i64 first, i64
     char* const start[] = {to, const_cast<char*>(from)};
     Rows rows(nest, 2, start, first);
     const i64 n = nest.inner, ts = rows.step(0), fs = rows.step(1);
+    if (size == 4 && ts == 4 && fs != 4 && nest.ndims == 2 && nest.stride[1][0] == 4)
+        return turn_words(to, nest.stride[0][0], from, fs, first, last, n);
     // main memory is far: rows are asked for so many bytes in advance
     const i64 distance = n * size >= 256 && n * size <= AHEAD / 2 ? AHEAD / (n * size) : 1;
     Rows ahead(nest, 2, start, first + distance < last ? first + distance : first);

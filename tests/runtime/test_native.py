@@ -331,6 +331,13 @@ def test_moves(rng, dtype):
 
 
 @built
+@pytest.mark.parametrize("shape", [(32, 32), (17, 32), (32, 9), (8, 8), (1, 32), (5, 3)])
+@pytest.mark.parametrize("dtype", ["f32", "s32", "bf16"])
+def test_squares_are_turned_bit_by_bit(rng, dtype, shape):
+    run("transpose", V, [(values(rng, dtype, shape), dtype)], (dtype, shape[::-1]))
+
+
+@built
 def test_gather(rng):
     bench = Bench()
     table = bench.variable("input", "bf16", (50, 2, 9), 0)
