@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,10 +28,15 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.passes.effects import effectful_computations
 
+if TYPE_CHECKING:
+    from neuronx_cc.codegen.dot_plan import Resident
+
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""
 RESIDENT_BYTES = 81920
 """Bytes a partition that resident values may fill together; the rest is for tiles."""
+KEPT_BYTES = 131072
+"""The same for resident values and what is staged for loops."""
 RESIDENT_VALUE_BYTES = 49152
 """Largest resident value, bytes a partition."""
 
@@ -61,6 +67,9 @@ class Context:
         self.counted: dict[hlo.SSAValue, Affine] = {}
         """Integers that are affine in the counts of open loops."""
         self.resident_bytes = 0
+        self.staged: dict[tuple[hlo.DotOp, int], Resident] = {}
+        """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
+        self._staged_bytes = 0
         self._ones: Block | None = None
         self._device_numbers: View | None = None
         self._identities: dict[str, Block] = {}
@@ -280,13 +289,35 @@ class Context:
 
     def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:
         """SBUF for a resident home of ``value``, or None when it would crowd the tiles out."""
-        if bytes_per_partition > RESIDENT_VALUE_BYTES or self.resident_bytes + bytes_per_partition > RESIDENT_BYTES:
+        if (
+            bytes_per_partition > RESIDENT_VALUE_BYTES
+            or self.resident_bytes + bytes_per_partition > self.resident_limit
+        ):
             return None
         alloc = self.builder.sbuf.allocate(bytes_per_partition, hlo.loc_of(value).name, from_top=True)
         if alloc is not None:
             self._owned.setdefault(base(value), []).append(alloc)
             self.resident_bytes += alloc.hi - alloc.lo
         return alloc
+
+    @property
+    def resident_limit(self) -> int:
+        """Bytes a partition that resident values may fill together, beside what is staged for loops."""
+        return min(RESIDENT_BYTES, KEPT_BYTES - self._staged_bytes)
+
+    def new_staged(self, bytes_per_partition: int, name: str, most: int) -> Alloc | None:
+        """SBUF for an operand that loops read again and again, or None where it and resident values pass ``most``."""
+        if self.resident_bytes + self._staged_bytes + bytes_per_partition > most:
+            return None
+        alloc = self.builder.sbuf.allocate(bytes_per_partition, name, from_top=True)
+        if alloc is not None:
+            self._staged_bytes += alloc.hi - alloc.lo
+        return alloc
+
+    def free_staged(self, alloc: Alloc) -> None:
+        """Give back what ``new_staged`` gave."""
+        self._staged_bytes -= alloc.hi - alloc.lo
+        self.builder.sbuf.free(alloc)
 
     def own_hbm(self, owner: hlo.SSAValue, shape: hlo.Shape) -> View:
         """A dense HBM buffer that lives as long as ``owner``."""

@@ -19,6 +19,7 @@ from typing import Protocol
 from neuronx_cc.codegen import counters
 from neuronx_cc.codegen.builder import Affine
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dot_resident import kept
 from neuronx_cc.codegen.graph import base
 from neuronx_cc.codegen.movement_kernel import put
 from neuronx_cc.codegen.residence import assign, given_homes, make_identities, origin, result_home, state_home
@@ -74,7 +75,7 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     if trips is None:
         _decide(context, condition, homes, register, f"{name}.condition", form)
     if trips != 0:
-        with context.builder.region(While(register, trips or 0)):
+        with kept(context, op, homes, inner.carried, trips), context.builder.region(While(register, trips or 0)):
             inner.lower(homes)
             if trips is None:
                 _decide(context, condition, homes, register, f"{name}.condition", form)

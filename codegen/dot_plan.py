@@ -31,10 +31,26 @@ RESULT_COLUMNS = 2048
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
+CHUNK_EXCESS = 1.25
+"""How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 DETOUR_CYCLES = 14000
 """Cycles of TensorE in which an operand that lies unfavourably on chip goes to HBM and comes back (about 5 us)."""
 TRANSPOSE_BYTES = 0.15
 """Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """An operand that was staged whole: for each batch index a block [lanes, chunks, rows] of every segment of k.
+
+    The chunks of all segments lie one behind the other.
+    """
+
+    view: View
+    """Dims [batch..., free..., contracted...]; the contracted ones say sizes only."""
+    segments: list[Segment]
+    chunk_bytes: int
+    """From one chunk to the next."""
 
 
 @dataclass(slots=True)
@@ -50,6 +66,8 @@ class Side:
     contracted: list[Atom]
     data: np.ndarray | None = None
     """Bytes of a constant operand that is still to be laid out for this contraction."""
+    resident: Resident | None = None
+    """What was staged ahead of the loops around, if this operand was."""
     laid_out: dict[tuple[int, int], View] = field(default_factory=dict)
     """(first row, rows of a block) -> the constant's blocks."""
 
@@ -60,6 +78,8 @@ class Side:
     @property
     def rows_on_lanes(self) -> bool:
         """Whether the free dim is (on chip) or should be (HBM: k is contiguous) on the partitions."""
+        if self.resident is not None:
+            return False
         if self.on_chip:
             return any(atom.partition for atom in self.free)
         if self.data is not None:
@@ -77,6 +97,16 @@ class Segment:
     lanes: int
     outer: int
     """Steps of the lane dim around the lanes."""
+
+
+def segments_of(size: int) -> list[Segment]:
+    """The segments of a single contracted dim: equal chunks, or chunks of 128 and a rest where that takes fewer."""
+    lanes, chunks = lane_divisor(size), -(-size // TILE_ROWS)
+    if size // lanes <= CHUNK_EXCESS * chunks:
+        return [Segment(0, lanes, size // lanes)]
+    whole = size // TILE_ROWS
+    found = [Segment(0, TILE_ROWS, whole)] if whole else []
+    return found + ([Segment(whole * TILE_ROWS, size % TILE_ROWS, 1)] if size % TILE_ROWS else [])
 
 
 class DotPlan:
@@ -99,7 +129,7 @@ class DotPlan:
         self.m_dims = [lhs_shape.dims[axis] for axis in self.lhs_order[1]]
         self.n_dims = [rhs_shape.dims[axis] for axis in self.rhs_order[1]]
         self.k_dims = [lhs_shape.dims[axis] for axis in dims.lhs_contracting]
-        self.pe_dtype = _pe_dtype(self._source(op.lhs)[1], self._source(op.rhs)[1])
+        self.pe_dtype = pe_dtype(op)
         self.tf32 = op.algorithm is not None and "tf32" in op.algorithm.data
         self.rings: list[Ring] = []
         self._tile_rings: dict[tuple[str, int], Ring] = {}
@@ -134,10 +164,14 @@ class DotPlan:
         rhs_value, _ = self._source(self.op.rhs)
         chosen = []
         self.data: dict[hlo.SSAValue, np.ndarray] = {}
-        for value, order, free in (
-            (lhs_value, self.lhs_order, len(self.m_dims)),
-            (rhs_value, self.rhs_order, len(self.n_dims)),
+        for index, value, order, free in (
+            (0, lhs_value, self.lhs_order, len(self.m_dims)),
+            (1, rhs_value, self.rhs_order, len(self.n_dims)),
         ):
+            resident = self.context.staged.get((self.op, index))
+            if resident is not None:
+                chosen.append(resident.view)
+                continue
             literal = self.context.literal(value)
             if literal is not None:
                 self.data[value] = literal[1]
@@ -169,6 +203,8 @@ class DotPlan:
 
     def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
         source = self._source(value)[0]
+        if (self.op, int(order is self.rhs_order)) in self.context.staged:
+            return self.context.staged[self.op, int(order is self.rhs_order)].view
         self.data.pop(source, None)
         return self.context.dense(source).transpose([*order[0], *order[1], *order[2]])
 
@@ -210,8 +246,9 @@ class DotPlan:
         self.b_sizes, self.m_sizes, self.n_sizes, self.k_sizes = b.sizes, m.sizes, n.sizes, k.sizes
         left, right = self._source(self.op.lhs)[0], self._source(self.op.rhs)[0]
         literal = self.data.get
-        self.lhs = Side(left, lhs, self.pe_dtype, b.atoms[0], m.atoms[0], k.atoms[0], literal(left))
-        self.rhs = Side(right, rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1], literal(right))
+        kept = [self.context.staged.get((self.op, index)) for index in (0, 1)]
+        self.lhs = Side(left, lhs, self.pe_dtype, b.atoms[0], m.atoms[0], k.atoms[0], literal(left), kept[0])
+        self.rhs = Side(right, rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1], literal(right), kept[1])
         self.out = out
         self.out_batch, self.out_m, self.out_n = b.atoms[2], m.atoms[1], n.atoms[1]
         return self._lane_dims()
@@ -225,18 +262,21 @@ class DotPlan:
         ]
         self.k_dim = marked[0] if marked else -1
         self.segments: list[Segment] = []
-        if marked:
+        resident = self.lhs.resident or self.rhs.resident
+        if resident is not None:
+            if len(self.k_sizes) != 1 or (marked and resident.segments != [Segment(0, self.k_sizes[0], 1)]):
+                return False
+            self.k_dim, self.segments = 0, resident.segments
+        elif marked:
             self.segments = [Segment(0, self.k_sizes[self.k_dim], 1)]
         elif self.k_sizes:
             self.k_dim = max(range(len(self.k_sizes)), key=lambda dim: (lane_divisor(self.k_sizes[dim]), dim))
             size = self.k_sizes[self.k_dim]
             lanes = lane_divisor(size)
-            if lanes >= 64 or size <= 128 or len(self.k_sizes) > 1:
+            if len(self.k_sizes) > 1 or (lanes >= 64 and (self.lhs.data is not None or self.rhs.data is not None)):
                 self.segments = [Segment(0, lanes, size // lanes)]
             else:
-                self.segments = [Segment(0, 128, size // 128)]
-                if size % 128:
-                    self.segments.append(Segment(size // 128 * 128, size % 128, 1))
+                self.segments = segments_of(size)
         else:
             self.segments = [Segment(0, 1, 1)]
         out_lane = [dim for dim, atom in enumerate(self.out_m) if atom.partition]
@@ -272,7 +312,8 @@ class DotPlan:
         room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
         turned = size if self.fast(self.pe_dtype) else size + itemsize(HALVES[size][1])
         natural = 2 * lanes * turned * sum(side.rows_on_lanes for side in (self.lhs, self.rhs))
-        one = size * (2 * min(n_size, 128) + 2 * min(m_size, 128)) + natural
+        least = [min(free, 128) for side, free in ((self.lhs, m_size), (self.rhs, n_size)) if side.resident is None]
+        one = size * 2 * sum(least) + natural
         self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // one))
         self.accumulate_in_sbuf = self.k_block < depth
         self.rhs_outside = False
@@ -293,6 +334,9 @@ class DotPlan:
             return
         column = self.k_block * size
         room -= natural * self.k_block
+        if self.lhs.resident is not None or self.rhs.resident is not None:
+            self._budget_beside(room, column, m_size, n_size)
+            return
         small_m = min(m_size, TILE_ROWS)
         # rhs inside: a large block of lhs stays while blocks of rhs stream by
         wide = max((room - small_m * column) // 3, column)
@@ -315,6 +359,16 @@ class DotPlan:
         self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
         staged = (self.lhs_buffers * self.m_block + self.rhs_buffers * self.n_block) * column
         self.builder.sbuf.make_room(staged + natural * self.k_block + results)
+
+    def _budget_beside(self, room: int, column: int, m_size: int, n_size: int) -> None:
+        """As ``_budget`` where one operand is resident: blocks of the other one stream past all of it."""
+        self.rhs_outside = self.lhs.resident is not None
+        self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_size, n_size, 1, 1
+        if self.rhs_outside:
+            self.n_block, self.rhs_buffers = _outer_block(n_size, room, column, TILE_COLUMNS)
+        else:
+            self.m_block, self.lhs_buffers = _outer_block(m_size, room, column, TILE_ROWS)
+        self.builder.sbuf.make_room(room)
 
     def _keeps_rows(self) -> bool:
         """Whether the columns that are computed together are no neighbours in HBM: then whole rows are stored.
@@ -349,8 +403,9 @@ def _order(rank: int, batch: Sequence[int], contracting: Sequence[int]) -> tuple
     return list(batch), free, list(contracting)
 
 
-def _pe_dtype(lhs: str, rhs: str) -> str:
+def pe_dtype(op: hlo.DotOp) -> str:
     """Operand type on TensorE: 16- and 8-bit floats as they are (if both are), everything else FP32."""
+    lhs, rhs = hlo.shape_of(op.lhs).dtype, hlo.shape_of(op.rhs).dtype
     if lhs == rhs and lhs in PE_DTYPES:
         return lhs
     return "f32"

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Segment, Side
+from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Resident, Segment, Side
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -49,6 +49,11 @@ class DotStaging(DotPlan):
         if side.data is not None:
             source = self._literal_block(side, batch, at, tile_dim, size)
             return [self._loaded(side, source, size, name, self.segments[0])]
+        if side.resident is not None:
+            return [
+                self._resident_block(side, side.resident, batch, at, tile_dim, size, segment, k_range)
+                for segment in self.segments
+            ]
         blocks = []
         for segment in self.segments:
             source = self._source_block(side, batch, at, tile_dim, size, segment, k_range)
@@ -139,16 +144,7 @@ class DotStaging(DotPlan):
         k_range: tuple[Affine | int, int | None],
     ) -> Block:
         """The operand's part: [k lanes, other k dims..., rows] or, rows on lanes, [rows, k dims..., lanes dim]."""
-        offset = Affine(side.view.offset)
-        for atom, index in zip(side.batch, batch, strict=True):
-            offset = offset + index * atom.stride
-        rows = Atom(1, 0)
-        for dim, atom in enumerate(side.free):
-            if dim == tile_dim:
-                rows = replace(atom, size=size)
-                if atom.partition:
-                    continue
-            offset = offset + at[dim] * atom.stride
+        offset, rows = _rows_at(side, batch, at, tile_dim, size)
         others = [(dim, atom) for dim, atom in enumerate(side.contracted) if dim != self.k_dim]
         lane_atom = side.contracted[self.k_dim] if self.k_dim >= 0 else Atom(1, 0)
         offset = offset + (0 if lane_atom.partition else segment.start * lane_atom.stride)
@@ -164,11 +160,32 @@ class DotStaging(DotPlan):
         dims = (rows, *chunks, lanes) if side.rows_on_lanes else (lanes, *chunks, rows)
         return Block(side.view.alloc, side.view.dtype, offset, dims)
 
-    def _loaded(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
-        """DMA a block with k on the partitions, casting on the way."""
+    def _resident_block(
+        self,
+        side: Side,
+        resident: Resident,
+        batch: list[Affine],
+        at: dict[int, Affine],
+        tile_dim: int,
+        size: int,
+        segment: Segment,
+        k_range: tuple[Affine | int, int | None],
+    ) -> Block:
+        """The part [k lanes, chunks, rows] of what was staged ahead of the loops."""
+        offset, rows = _rows_at(side, batch, at, tile_dim, size)
+        first, count = k_range if k_range[1] is not None else (0, segment.outer)
+        assert count is not None, "one of both is given"
+        first = (first if isinstance(first, Affine) else Affine(first)) + segment.start // TILE_ROWS
+        dims = (Atom(segment.lanes, 1, True), Atom(count, resident.chunk_bytes), rows)
+        return Block(side.view.alloc, side.dtype, offset + first * resident.chunk_bytes, dims)
+
+    def _loaded(
+        self, side: Side, source: Block, size: int, name: str, segment: Segment, tile: Block | None = None
+    ) -> Block:
+        """DMA a block with k on the partitions (to ``tile``, if given), casting on the way."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[0].size
-        tile = self._dense_tile(
+        tile = tile or self._dense_tile(
             side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
         )
         target = _spread_chunks(tile, chunks)
@@ -190,11 +207,13 @@ class DotStaging(DotPlan):
         ring = self._tile_rings[key]
         return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
-    def _transposed(self, side: Side, source: Block, size: int, name: str, segment: Segment) -> Block:
+    def _transposed(
+        self, side: Side, source: Block, size: int, name: str, segment: Segment, out: Block | None = None
+    ) -> Block:
         """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[-1].size
-        out = self._dense_tile(
+        out = out or self._dense_tile(
             side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
         )
         exact_cast = not self.fast(source.dtype) and source.dtype != side.dtype
@@ -283,6 +302,21 @@ class DotStaging(DotPlan):
             self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
         target = out.index(1, chunk, count).index(2, at, rows)
         self.emitter.copy(target, bank)
+
+
+def _rows_at(side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int) -> tuple[Affine, Atom]:
+    """Where the rows of a block begin, and how they follow each other."""
+    offset = Affine(side.view.offset)
+    for atom, index in zip(side.batch, batch, strict=True):
+        offset = offset + index * atom.stride
+    rows = Atom(1, 0)
+    for dim, atom in enumerate(side.free):
+        if dim == tile_dim:
+            rows = replace(atom, size=size)
+            if atom.partition:
+                continue
+        offset = offset + at[dim] * atom.stride
+    return offset, rows
 
 
 def _insert_chunk(block: Block) -> Block:
