@@ -352,11 +352,8 @@ class _Convolution(ConvWeights):
             stride = x.dims[2 + axis].stride
             step = self.axes[axis].step
             offset = row * step + (taps[axis].offset - self.axes[axis].low)
-            window = replace(
-                window,
-                offset=window.offset + offset * stride,
-                dims=(*window.dims[: 2 + axis], Atom(size, stride * step), *window.dims[3 + axis :]),
-            )
+            dims = (*window.dims[: 2 + axis], Atom(size, stride * step), *window.dims[3 + axis :])
+            window = window.moved(offset * stride).of(dims)
         total = self.chunks * prod(tap.count for tap in taps)
         segments = self.segments_of(pack.groups)
         if total <= MAX_UNROLLED and kernel is not None:
@@ -416,18 +413,18 @@ class _Convolution(ConvWeights):
         """One tap of one feature tile."""
         x, w = window.index(1, chunk), kernel.index(1, chunk)
         for axis, (tap, index) in enumerate(zip(taps, steps, strict=True)):
-            x = replace(x, offset=x.offset + index * (tap.stride * x.dims[1 + axis].stride // self.axes[axis].step))
+            x = x.moved(index * (tap.stride * x.dims[1 + axis].stride // self.axes[axis].step))
             if axis:
                 # a streamed kernel has the one tap only
                 at = Affine() if self.streams_kernel else index * tap.step + tap.first
                 w = w.index(1, at)
         first, count, step = features
         stride = w.dims[1].stride
-        w = replace(w, offset=w.offset + first * stride, dims=(Atom(lanes, 1, True), Atom(count, stride * step)))
+        w = w.moved(first * stride).of((Atom(lanes, 1, True), Atom(count, stride * step)))
         free = [atom for atom in x.dims[1:] if atom.size > 1] or [Atom(1, itemsize(x.dtype))]
         while len(free) > 1 and free[-2].stride == free[-1].stride * free[-1].size:
             free[-2:] = [Atom(free[-2].size * free[-1].size, free[-1].stride)]
-        x = replace(x, dims=(Atom(lanes, 1, True), *free))
+        x = x.of((Atom(lanes, 1, True), *free))
         stationary, moving = (x, w) if self.positions_on_lanes else (w, x)
         flags = ["accumulate"] if accumulate else []
         self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])

@@ -19,8 +19,9 @@ region's count takes part in may be anywhere in the register's range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 from neuronx_cc.ir.types import itemsize
@@ -37,9 +38,12 @@ class Frame:
     finished: dict[Stream, int] = field(default_factory=dict)
     """Instructions of each stream in one iteration, so far."""
     touched: dict[int, tuple[Alloc, list[Access]]] = field(default_factory=dict)
-    known: dict[tuple[Stream, Stream, tuple[Frame, ...]], int] = field(default_factory=dict)
-    """(waiting stream, awaited stream, open loops of the threshold) -> count already waited for here."""
-    body: list[object] = field(default_factory=list)
+    known: dict[Stream, dict[Place, int]] = field(default_factory=dict)
+    """Waiting stream -> awaited stream and open loops of the threshold -> count already waited for here."""
+
+
+Place = tuple[Stream, tuple[Frame, ...]]
+"""A stream, and the open loops that its counts are relative to, outermost first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +55,8 @@ class Alloc:
     hi: int
     name: str = ""
     accesses: list[Access] = field(default_factory=list)
-    inherited: dict[tuple[Stream, tuple[Frame, ...]], int] = field(default_factory=dict)
-    """(stream, open loops) -> last count of the earlier owners of these bytes: accesses here wait for them."""
+    inherited: dict[Place, int] = field(default_factory=dict)
+    """Last count of the earlier owners of these bytes: accesses here wait for them."""
 
     def forget(self) -> None:
         """A barrier: everything that was done to these bytes is complete."""
@@ -60,17 +64,16 @@ class Alloc:
 
     def inherit(self, former: Alloc) -> None:
         """Take over the hazards of an earlier owner of some of these bytes."""
-        for (stream, loops), count in former.hazards().items():
-            self.inherited[stream, loops] = max(count, self.inherited.get((stream, loops), 0))
+        for place, count in former.hazards().items():
+            self.inherited[place] = max(count, self.inherited.get(place, 0))
 
-    def hazards(self) -> dict[tuple[Stream, tuple[Frame, ...]], int]:
+    def hazards(self) -> dict[Place, int]:
         """What a later owner of the bytes has to wait for: the last access of each stream, or what was inherited."""
         if not self.accesses:
             return self.inherited
-        last: dict[tuple[Stream, tuple[Frame, ...]], int] = {}
+        last: dict[Place, int] = {}
         for access in self.accesses:
-            key = (access.stream, access.loops)
-            last[key] = max(access.count, last.get(key, 0))
+            last[access.place] = max(access.count, last.get(access.place, 0))
         return last
 
 
@@ -86,8 +89,7 @@ class Access:
     coefs: tuple[tuple[int, int], ...]
     count: int
     """Position: instructions of the stream finished when this one is, in the current iterations."""
-    loops: tuple[Frame, ...]
-    """Open loops around it, outermost first."""
+    place: Place
     instr: Instr
     pitch: int = 0
     """Of an HBM access made of equal rows at equal distance: that distance; 0 for other forms."""
@@ -97,6 +99,11 @@ class Access:
     """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
     covers: bool = True
     """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
+
+    @property
+    def loops(self) -> tuple[Frame, ...]:
+        """Open loops around it, outermost first."""
+        return self.place[1]
 
 
 @dataclass(slots=True)
@@ -110,40 +117,74 @@ class PendingWait:
     """(loop, d): the threshold of d iterations earlier."""
 
 
-def hull(ref: Ref, base: int) -> tuple[int, int, tuple[int, int]]:
-    """Byte range [lo, hi) relative to ``base`` and partition range that ``ref`` touches, registers at 0."""
-    dims = ref.dims if ref.space is Space.HBM else ref.dims[1:]
-    low = high = ref.offset - base
+@dataclass(slots=True, frozen=True)
+class Hull:
+    """What an operand touches, relative to its offset."""
+
+    low: int
+    high: int
+    pitch: int
+    run: int
+    """``Access`` explains both; (0, 0) where a row would reach into the next one."""
+
+
+@lru_cache(maxsize=4096)
+def hull(space: Space, dtype: str, dims: tuple[tuple[int, int], ...]) -> Hull:
+    """Byte range [low, high) and rows that an operand of these dims touches, registers at 0."""
+    if space is not Space.HBM:
+        dims = dims[1:]
+    low, high = 0, itemsize(dtype)
     for count, stride in dims:
         if stride >= 0:
             high += (count - 1) * stride
         else:
             low += (count - 1) * stride
-    parts = (0, 1) if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
-    return low, high + itemsize(ref.dtype), parts
-
-
-def rows_of(ref: Ref) -> tuple[int, int]:
-    """(pitch, run) of an HBM operand: its largest stride and the bytes that the other dims span.
-
-    (0, 0) where a row would reach into the next one.
-    """
-    if ref.space is not Space.HBM:
-        return 0, 0
-    strides = [(stride, count) for count, stride in ref.dims if count > 1]
-    if not strides or min(strides)[0] < 0:
-        return 0, 0
+    strides = [(stride, count) for count, stride in dims if count > 1]
+    if space is not Space.HBM or not strides or min(strides)[0] < 0:
+        return Hull(low, high, 0, 0)
     pitch = max(strides)[0]
-    run = itemsize(ref.dtype) + sum((count - 1) * stride for stride, count in strides if stride != pitch)
-    return (pitch, run) if run <= pitch and [stride for stride, _ in strides].count(pitch) == 1 else (0, 0)
+    run = itemsize(dtype) + sum((count - 1) * stride for stride, count in strides if stride != pitch)
+    apart = run <= pitch and [stride for stride, _ in strides].count(pitch) == 1
+    return Hull(low, high, pitch, run) if apart else Hull(low, high, 0, 0)
 
 
-def _interleaved(a: Access, b: Access, shift: int, moving: list[int]) -> bool:
+def _interleaved(a: Access, b: Access, shift: int, moving: Sequence[int]) -> bool:
     """Whether rows of equal pitch never meet, with ``a`` moved by ``shift`` bytes and either by ``moving`` strides."""
     if not a.pitch or a.pitch != b.pitch or any(stride % a.pitch for stride in moving):
         return False
     distance = (b.lo - a.lo - shift) % a.pitch
     return distance >= a.run and distance + b.run <= a.pitch
+
+
+_NO_ROTATIONS: frozenset[tuple[int, int]] = frozenset()
+
+
+def _add(alloc: Alloc, new: Access) -> None:
+    """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
+    accesses = alloc.accesses
+    if new.covers:
+        lo, hi, (first, last) = new.lo, new.hi, new.partitions
+        replaced = [
+            place
+            for place, old in enumerate(accesses)
+            if old.lo >= lo
+            and old.hi <= hi
+            and old.partitions[0] >= first
+            and old.partitions[1] <= last
+            and (new.write or (old.stream is new.stream and not old.write))
+            and old.coefs == new.coefs
+            and old.place[1] == new.place[1]
+        ]
+        for place in reversed(replaced):
+            del accesses[place]
+    accesses.append(new)
+
+
+def _held(held: dict[Place, int], known: list[dict[Place, int]], place: Place) -> int:
+    """The count of ``place`` that is waited for, noted in ``held``."""
+    if place not in held:
+        held[place] = max([counts.get(place, 0) for counts in known], default=0)
+    return held[place]
 
 
 class Synchroniser:
@@ -165,29 +206,9 @@ class Synchroniser:
     def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
         """Count ``instr`` as emitted now and wait for what its operands conflict with."""
         stream = instr.stream
-        loops = tuple(self.frames[1:])
-        accesses = []
-        found: list[PendingWait] = []
-        for alloc, ref, write in operands:
-            lo, hi, parts = hull(ref, alloc.lo)
-            pitch, run = rows_of(ref)
-            coefs = ref.coefs
-            spread = [(register, stride) for register, stride in coefs if register in self.loaded]
-            if spread:
-                coefs = tuple(coef for coef in coefs if coef not in spread)
-                lo, hi = self._reach(lo, hi, spread)
-                pitch = 0
-            access = Access(stream, write, lo, hi, parts, coefs, 0, loops, instr, pitch, run, self._rotations(ref))
-            access.covers = not spread
-            accesses.append((alloc, access))
-            for (awaited, open_loops), count in alloc.inherited.items():
-                if not self._ordered_by_engine(awaited, stream):
-                    found.append(PendingWait(awaited, count, open_loops))
-            for earlier in alloc.accesses:
-                conflicting = (write or earlier.write) and not self._ordered_by_engine(earlier.stream, stream)
-                if conflicting and self._overlap(earlier, access):
-                    found.append(PendingWait(earlier.stream, earlier.count, earlier.loops))
-        waits = self._necessary(stream, found)
+        place = (stream, tuple(self.frames[1:]))
+        accesses = [(alloc, self._access(alloc, ref, write, instr, place)) for alloc, ref, write in operands]
+        waits = self._waits_for(stream, accesses)
         self._waits_of[id(instr)] = waits
         self.pending.append((instr, waits))
         frame = self.frames[-1]
@@ -195,13 +216,49 @@ class Synchroniser:
         count = self.position(stream)
         for alloc, access in accesses:
             access.count = count
-            self._add(alloc, access)
-            if loops:
+            _add(alloc, access)
+            if frame is not self.frames[0]:
                 frame.touched.setdefault(id(alloc), (alloc, []))[1].append(access)
 
-    def _rotations(self, ref: Ref) -> frozenset[tuple[int, int]]:
+    def _access(self, alloc: Alloc, ref: Ref, write: bool, instr: Instr, place: Place) -> Access:
+        touched = hull(ref.space, ref.dtype, ref.dims)
+        base = ref.offset - alloc.lo
+        lo, hi, pitch = base + touched.low, base + touched.high, touched.pitch
+        parts = (0, 1) if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
+        coefs, covers = ref.coefs, True
+        if coefs and not self.loaded.isdisjoint([register for register, _ in coefs]):
+            lo, hi = self._reach(lo, hi, [coef for coef in coefs if coef[0] in self.loaded])
+            coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
+            pitch, covers = 0, False
+        rotations = self._rotations(coefs) if coefs else _NO_ROTATIONS
+        return Access(instr.stream, write, lo, hi, parts, coefs, 0, place, instr, pitch, touched.run, rotations, covers)
+
+    def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> list[PendingWait]:
+        """The strongest wait for each place, without those waited for before on ``stream``."""
+        known = [frame.known[stream] for frame in self.frames if stream in frame.known]
+        held: dict[Place, int] = {}
+        """What is waited for, before or now."""
+        found: dict[Place, int] = {}
+        engine = stream not in DMA_STREAMS
+        for alloc, access in accesses:
+            for place, count in alloc.inherited.items():
+                if not (engine and place[0] is stream) and count > _held(held, known, place):
+                    held[place] = found[place] = count
+            write = access.write
+            for earlier in reversed(alloc.accesses):  # the latest first: others of its place need no look then
+                if not (write or earlier.write) or (engine and earlier.stream is stream):
+                    continue
+                place = earlier.place
+                least = held[place] if place in held else _held(held, known, place)
+                if earlier.count > least and self._overlap(earlier, access):
+                    held[place] = found[place] = earlier.count
+        if found:
+            self.frames[-1].known.setdefault(stream, {}).update(found)
+        return [PendingWait(awaited, count, loops) for (awaited, loops), count in found.items()]
+
+    def _rotations(self, coefs: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, int]]:
         owners = {register: frame for frame in self.frames for register in frame.phases.values()}
-        return frozenset((id(owners[register]), stride) for register, stride in ref.coefs if register in owners)
+        return frozenset((id(owners[register]), stride) for register, stride in coefs if register in owners)
 
     @staticmethod
     def _ordered_by_engine(earlier: Stream, later: Stream) -> bool:
@@ -220,6 +277,8 @@ class Synchroniser:
     def _overlap(self, a: Access, b: Access) -> bool:
         if a.partitions[0] >= b.partitions[1] or b.partitions[0] >= a.partitions[1]:
             return False
+        if a.coefs == b.coefs:
+            return a.lo < b.hi and b.lo < a.hi and not _interleaved(a, b, 0, ())
         common = tuple(coef for coef in a.coefs if coef in b.coefs)
         a_lo, a_hi = self._expanded(a, common)
         b_lo, b_hi = self._expanded(b, common)
@@ -229,40 +288,6 @@ class Synchroniser:
             stride for coefs in (a.coefs, b.coefs) for register, stride in coefs if (register, stride) not in common
         ]
         return not _interleaved(a, b, 0, moving)
-
-    def _add(self, alloc: Alloc, new: Access) -> None:
-        """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
-        kept = []
-        for old in alloc.accesses:
-            inside = (
-                old.lo >= new.lo
-                and old.hi <= new.hi
-                and old.partitions[0] >= new.partitions[0]
-                and old.partitions[1] <= new.partitions[1]
-                and old.coefs == new.coefs
-                and old.loops == new.loops
-            )
-            replaced = inside and new.covers and (new.write or (old.stream is new.stream and not old.write))
-            if not replaced:
-                kept.append(old)
-        kept.append(new)
-        alloc.accesses = kept
-
-    def _necessary(self, stream: Stream, found: list[PendingWait]) -> list[PendingWait]:
-        """The strongest wait for each (stream, loops), without those waited for before on this stream."""
-        best: dict[tuple[Stream, tuple[Frame, ...]], PendingWait] = {}
-        for wait in found:
-            key = (wait.stream, wait.loops)
-            if key not in best or best[key].count < wait.count:
-                best[key] = wait
-        waits = []
-        for (awaited, loops), wait in best.items():
-            known = max((frame.known.get((stream, awaited, loops), 0) for frame in self.frames), default=0)
-            if known >= wait.count:
-                continue
-            self.frames[-1].known[(stream, awaited, loops)] = wait.count
-            waits.append(wait)
-        return waits
 
     def open_region(self) -> None:
         """Begin a region, iteration or case: counts start from 0. The caller has the memories forget accesses."""
@@ -377,7 +402,7 @@ class Synchroniser:
                     access.partitions,
                     coefs,
                     count,
-                    tuple(frame for frame in access.loops if frame is not loop),
+                    (access.stream, tuple(frame for frame in access.loops if frame is not loop)),
                     access.instr,
                     pitch,
                     access.run,

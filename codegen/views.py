@@ -19,7 +19,7 @@ from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # never changed; frozen, they would take three times as long to make
 class Atom:
     size: int
     stride: int
@@ -27,16 +27,20 @@ class Atom:
     partition: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Affine:
-    """``const + sum(coef * register)``."""
+    """``const + sum(coef * register)``; never changed, as atoms."""
 
     const: int = 0
     terms: tuple[tuple[int, int], ...] = ()
 
     def __add__(self, other: Affine | int) -> Affine:
         if isinstance(other, int):
-            return Affine(self.const + other, self.terms)
+            return Affine(self.const + other, self.terms) if other else self
+        if not other.terms:
+            return Affine(self.const + other.const, self.terms) if other.const else self
+        if not self.terms:
+            return Affine(self.const + other.const, other.terms) if self.const else other
         terms = dict(self.terms)
         for register, coef in other.terms:
             terms[register] = terms.get(register, 0) + coef
@@ -45,7 +49,9 @@ class Affine:
     def __mul__(self, factor: int) -> Affine:
         if factor == 0:
             return Affine()
-        return Affine(self.const * factor, tuple((register, coef * factor) for register, coef in self.terms))
+        if not self.terms:
+            return Affine(self.const * factor)
+        return Affine(self.const * factor, tuple([(register, coef * factor) for register, coef in self.terms]))
 
 
 Dims = tuple[tuple[Atom, ...], ...]

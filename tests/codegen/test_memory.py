@@ -14,7 +14,8 @@ ALIGNMENT = 64
 def touch(alloc: Alloc, count: int) -> None:
     """Write all of ``alloc`` with the ``count``-th instruction of VECTOR."""
     instr = Instr("nop", Stream.VECTOR)
-    alloc.accesses.append(Access(Stream.VECTOR, True, 0, alloc.hi - alloc.lo, (0, 1), (), count, (), instr))
+    place = (Stream.VECTOR, ())
+    alloc.accesses.append(Access(Stream.VECTOR, True, 0, alloc.hi - alloc.lo, (0, 1), (), count, place, instr))
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
