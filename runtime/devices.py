@@ -11,7 +11,7 @@ from neuronx_cc.runtime import races
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.executable import Executable, RunResult
 from neuronx_cc.runtime.fabric import Fabric
-from neuronx_cc.runtime.host import Functions
+from neuronx_cc.runtime.host_memory import require
 
 MAX_DEVICES = 32
 """Cores of one trn1.32xlarge instance (hardware sheet 1.2)."""
@@ -54,6 +54,7 @@ def run_devices(
         )
 
     races.check(executables[0].program)
+    _require_memory(executables)
     return fabric.run(work)
 
 
@@ -79,7 +80,14 @@ def compute_devices(
         )
 
     races.check(executables[0].program)
+    _require_memory(executables)
     return fabric.run(work)
+
+
+def _require_memory(executables: Sequence[Executable]) -> None:
+    """All devices write at the same time. Raises RunError EMEM901."""
+    nbytes = sum(executable.fresh_bytes for executable in executables)
+    require(nbytes, lambda: f"on each of {len(executables)} devices {executables[0].describe()}")
 
 
 def _fabric(executables: Sequence[Executable], given: int) -> Fabric:

@@ -22,8 +22,8 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import Course, assumed
-from neuronx_cc.runtime.host import Functions, HostCalls
-from neuronx_cc.runtime.memory import Memory, OnChip
+from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
+from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.report import RunReport, make_report
 from neuronx_cc.runtime.targets import find_machine
@@ -69,7 +69,7 @@ class Executable:
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
         self._reports: dict[object, RunReport] = {}
-        self._volatile = _complement(
+        self._volatile = complement(
             [(v.offset, v.offset + v.nbytes) for v in (*self._io.inputs, *self._io.constants)], program.hbm_bytes
         )
 
@@ -106,9 +106,12 @@ class Executable:
             return RunResult([], *self._time(description, trace, course, guesses))
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
-        executor.memory.poison(self._volatile)
-        self._execute(executor, arrays, device, port, functions)
-        outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
+        try:
+            executor.memory.poison(self._volatile)
+            self._execute(executor, arrays, device, port)
+            outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
+        finally:
+            KEPT.put(executor.memory)
         return RunResult(outputs, *self._time(description, trace, executor.course))
 
     def compute(
@@ -129,11 +132,15 @@ class Executable:
         """
         races.check(self.program)
         executor = self._executor(stochastic_rounding_seed)
-        self._execute(executor, inputs, device, port, functions)
+        self._execute(executor, inputs, device, port)
         memory = executor.memory
-        for variable, target in zip(self._io.outputs, outputs, strict=True):
-            stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
-            np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
+        try:
+            self._execute(executor, inputs, device, port)
+            for variable, target in zip(self._io.outputs, outputs, strict=True):
+                stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
+                np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
+        finally:
+            KEPT.put(memory)
         return executor.course
 
     def report_of(
@@ -154,6 +161,20 @@ class Executable:
         executor.state.port = port
         executor.state.host = None if functions is None else HostCalls(self.program, functions, device)
         executor.run()
+
+    @property
+    def fresh_bytes(self) -> int:
+        """What the next run may take of the host's memory for what it writes."""
+        if self._memory is not None:
+            return 0 if self._memory in KEPT else self._memory.scratch_bytes
+        fixed = {variable.offset: variable.nbytes for variable in (*self._bound, *self._io.constants)}
+        return self.program.hbm_bytes - sum(fixed.values())
+
+    def describe(self) -> str:
+        """The program by its largest variables, for messages."""
+        ranked = sorted(self.program.variables, key=lambda variable: -variable.nbytes)[:3]
+        texts = [f"{v.name} {v.dtype}[{','.join(map(str, v.dims))}] ({v.nbytes / 2**20:.2f} MiB)" for v in ranked]
+        return f"a program with {', '.join(texts)}"
 
     def on_another_device(self, on_chip: OnChip | None = None) -> Executable:
         """The same program with memories of its own."""
@@ -198,9 +219,12 @@ class Executable:
     def _executor(self, seed: int | None) -> Executor:
         if self._memory is None:
             bound = [(variable.offset, variable.offset + variable.nbytes) for variable in self._bound]
-            self._memory = Memory(self.program.hbm_bytes, bound, self._on_chip)
+            fixed = [(variable.offset, variable.offset + variable.nbytes) for variable in self._io.constants]
+            self._memory = Memory(self.program.hbm_bytes, bound, self._on_chip, fixed)
             for variable in self._io.constants:
                 self._place(self._memory, variable, self._constant(variable))
+        if self._memory.scratch_bytes >= LARGE_BYTES and not KEPT.take(self._memory):
+            require(self._memory.scratch_bytes, self.describe)
         if seed not in self._executors:
             self._executors[seed] = make_executor(self.program, self._memory, seed)
         return self._executors[seed]
@@ -238,16 +262,6 @@ def _io(program: Program) -> _Io:
     io.inputs.sort(key=lambda variable: variable.index)
     io.outputs.sort(key=lambda variable: variable.index)
     return io
-
-
-def _complement(ranges: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """The parts of ``range(size)`` that no range covers."""
-    gaps, at = [], 0
-    for lo, hi in sorted(ranges):
-        if lo > at:
-            gaps.append((at, lo))
-        at = max(at, hi)
-    return [*gaps, (at, size)] if at < size else gaps
 
 
 def _only_read(program: Program, variables: Sequence[Variable]) -> list[Variable]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Ref, Space
+from neuronx_cc.runtime import host_memory
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -52,22 +53,38 @@ class OnChip:
     """SBUF and PSUM of one core. Programs that never run at the same time may share them."""
 
     def __init__(self) -> None:
-        self.bytes = {space: np.empty(PARTITIONS * pitch, np.uint8) for space, pitch in PITCH.items()}
+        self.bytes = {space: host_memory.pages(PARTITIONS * pitch) for space, pitch in PITCH.items()}
 
 
 class Memory:
-    """SBUF, PSUM and ``hbm_bytes`` of HBM; ``regions`` of HBM are bound to arrays instead of being copied."""
+    """SBUF, PSUM and ``hbm_bytes`` of HBM; ``regions`` of HBM are bound to arrays instead of being copied.
 
-    def __init__(self, hbm_bytes: int, regions: Sequence[tuple[int, int]] = (), on_chip: OnChip | None = None) -> None:
+    ``fixed`` ranges of HBM keep what is stored in them from run to run.
+    """
+
+    def __init__(
+        self,
+        hbm_bytes: int,
+        regions: Sequence[tuple[int, int]] = (),
+        on_chip: OnChip | None = None,
+        fixed: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self.pitch = PITCH
         self.size = {Space.HBM: hbm_bytes, Space.SBUF: SBUF_BYTES, Space.PSUM: PSUM_BYTES}
         on_chip = OnChip() if on_chip is None else on_chip
-        self.bytes: dict[Space, Array] = {Space.HBM: np.empty(hbm_bytes, np.uint8), **on_chip.bytes}
+        self.bytes: dict[Space, Array] = {Space.HBM: host_memory.pages(hbm_bytes), **on_chip.bytes}
         # glibc keeps freed memory up to twice the largest block it has unmapped; without this, the temporaries of
         # every instruction are given back to the system and faulted in again, which costs more than the arithmetic
         np.empty(16 << 20, np.uint8)
         self.regions = {lo: Region(lo, hi) for lo, hi in regions if hi > lo}
         self._starts = sorted(self.regions)
+        self._scratch = complement([*regions, *fixed], hbm_bytes)
+        self.scratch_bytes = sum(hi - lo for lo, hi in self._scratch)
+        """Bytes of HBM that runs may write."""
+
+    def empty(self) -> None:
+        """Give the host's pages behind what runs write back; the content is undefined then."""
+        host_memory.forget(self.bytes[Space.HBM], self._scratch)
 
     def region(self, offset: int) -> Region | None:
         """The bound region that holds an HBM offset."""
@@ -89,6 +106,16 @@ class Memory:
         if region is not None and region.bytes is not None:
             dense = region.bytes[offset - region.lo : offset - region.lo + nbytes]
         return dense.view(STORAGE[dtype]).reshape(dims)
+
+
+def complement(ranges: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The parts of ``range(size)`` that no range covers."""
+    gaps, at = [], 0
+    for lo, hi in sorted(ranges):
+        if lo > at:
+            gaps.append((at, lo))
+        at = max(at, hi)
+    return [*gaps, (at, size)] if at < size else gaps
 
 
 class View:

@@ -13,8 +13,6 @@ namespace neuron {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kAlignment = 64;
 
 const Type kTypes[kElementTypes] = {
     {nullptr, 0}, {"pred", 1},  {"s8", 1},         {"s16", 2},    {"s32", 4},    {"s64", 8},           {"u8", 1},
@@ -112,37 +110,6 @@ size_t count_bytes(int type, const std::vector<int64_t>& dims) {
     bytes *= static_cast<size_t>(size);
   }
   return bytes;
-}
-
-Storage::Storage(size_t bytes, Device* owner, std::string label) : size(bytes), device(owner), what(std::move(label)) {
-  if (device) device->claim(static_cast<int64_t>(size), what);
-  // large blocks in huge pages: faulting in small ones costs more than the copy
-  size_t alignment = size >= 2 * kHugePage ? kHugePage : kAlignment;
-  void* block = nullptr;
-  if (posix_memalign(&block, alignment, std::max(size, kAlignment)) != 0) {
-    if (device) device->release(static_cast<int64_t>(size));
-    throw Failure{kResourceExhausted, "[NCC_EMEM901] the host ran out of memory for " + what};
-  }
-#ifdef MADV_HUGEPAGE
-  if (alignment == kHugePage) madvise(block, size, MADV_HUGEPAGE);
-#endif
-  data = static_cast<char*>(block);
-  if (device) {
-    std::lock_guard<std::mutex> lock(device->mutex);
-    next = device->first;
-    if (next) next->previous = this;
-    device->first = this;
-  }
-}
-
-Storage::~Storage() {
-  if (device) {
-    std::lock_guard<std::mutex> lock(device->mutex);
-    (previous ? previous->next : device->first) = next;
-    if (next) next->previous = previous;
-    device->in_use -= static_cast<int64_t>(size);
-  }
-  free(data);
 }
 
 Buffer::Buffer(int element_type, std::vector<int64_t> sizes, Memory* place)

@@ -14,16 +14,6 @@ constexpr int kCoresOfAChip = 2;
 constexpr int kMostDevices = 128;
 constexpr int64_t kHostKind = 1;
 
-std::string gigabytes(int64_t bytes) {
-  char text[32];
-  if (bytes >= int64_t{1} << 29) {
-    snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (int64_t{1} << 30));
-  } else {
-    snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
-  }
-  return text;
-}
-
 // What `initialize` in Python passes when it registers the plug-in; users' own options may arrive as text.
 struct Options {
   int64_t devices = kCoresOfAChip;
@@ -136,6 +126,7 @@ void build(Topology& topology, const Options& options) {
     device->id = id;
     device->kind = options.kind;
     device->limit = options.hbm_bytes;
+    device->peers = options.devices;
     device->text = "NeuronCore(id=" + std::to_string(id) + ")";
     device->debug = "NEURON_" + std::to_string(id);
     device->attributes.integer("chip", id / kCoresOfAChip);
@@ -152,12 +143,14 @@ void build(Topology& topology, const Options& options) {
 }  // namespace
 
 void Device::claim(int64_t bytes, const std::string& what) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::unique_lock<std::mutex> lock(mutex);
   if (bytes > limit - in_use) {
+    std::string used = size_text(in_use);
+    lock.unlock();
     throw Failure{kResourceExhausted,
-                  "[NCC_EOOM002] out of device memory: " + debug + " has " + gigabytes(limit) + " of HBM, " +
-                      gigabytes(in_use) + " are in use, and " + what + " needs " + gigabytes(bytes) +
-                      "; largest buffers: " + occupants() +
+                  "[NCC_EOOM002] out of device memory: " + debug + " has " + size_text(limit) + " of HBM, " + used +
+                      " are in use, and " + what + " needs " + size_text(bytes) +
+                      "; largest buffers: " + Storage::largest(this) +
                       " - delete arrays that are no longer needed, donate inputs, use a smaller batch, or shard"};
   }
   in_use += bytes;
@@ -169,21 +162,6 @@ void Device::claim(int64_t bytes, const std::string& what) {
 void Device::release(int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex);
   in_use -= bytes;
-}
-
-// The five largest of what is allocated, equal ones counted together. The mutex is held.
-std::string Device::occupants() {
-  std::map<std::pair<size_t, std::string>, int> groups;
-  for (Storage* each = first; each; each = each->next) groups[{each->size, each->what}]++;
-  std::vector<std::pair<std::pair<size_t, std::string>, int>> sorted(groups.begin(), groups.end());
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first.first > b.first.first; });
-  std::string text;
-  for (size_t i = 0; i < sorted.size() && i < 5; i++) {
-    const auto& [key, count] = sorted[i];
-    text += (i ? ", " : "") + (count > 1 ? std::to_string(count) + " times " : std::string()) + key.second + " (" +
-            gigabytes(static_cast<int64_t>(key.first)) + ")";
-  }
-  return text.empty() ? "none" : text;
 }
 
 namespace {
@@ -312,13 +290,15 @@ Error* device_memory_stats(MemoryStatsArgs* args) {
   size_t from = offsetof(MemoryStatsArgs, in_use);
   memset(reinterpret_cast<char*>(args) + from, 0, std::min(args->head.size, sizeof *args) - from);
   Device* device = args->device;
+  int64_t share = host_bytes_left() / device->peers;
   std::lock_guard<std::mutex> lock(device->mutex);
   args->in_use = device->in_use;
   args->peak = device->peak;
   args->allocations = device->allocations;
   args->largest = device->largest;
   args->limit = device->limit;
-  args->reservable = device->limit;
+  // the host stands in for the HBM of all devices
+  args->reservable = share < 0 ? device->limit : std::min(device->limit, device->in_use + share);
   args->peak_set = args->allocations_set = args->largest_set = args->limit_set = args->reservable_set = true;
   return nullptr;
 }

@@ -210,7 +210,12 @@ Error* execute_launch(ExecuteArgs* args) {
           launch.outputs[row].push_back(results[row].back()->storage);
         }
       }
-      execute(compiled, launch);
+      try {
+        execute(compiled, launch);
+      } catch (Failure& failure) {
+        if (failure.code == kResourceExhausted) failure.message += "; largest buffers: " + Storage::largest(nullptr);
+        throw;
+      }
     }
     arguments.give_up();
     for (size_t row = 0; row < devices.size(); row++) {

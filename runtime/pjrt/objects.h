@@ -81,13 +81,14 @@ struct Device {
 
   // accounting of the simulated HBM
   std::mutex mutex;
+  int64_t peers = 1;  // devices of its client
   int64_t limit = 0, in_use = 0, peak = 0, largest = 0, allocations = 0;
-  Storage* first = nullptr;  // everything that is allocated, newest first
 
   void claim(int64_t bytes, const std::string& what);  // raises Failure when HBM is full
   void release(int64_t bytes);
-  std::string occupants();
 };
+
+std::string size_text(int64_t bytes);
 
 // Bytes in a simulated memory. `device` is null for host memory, which is not accounted.
 struct Storage {
@@ -101,7 +102,11 @@ struct Storage {
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
+
+  static std::string largest(const Device* device);  // what is allocated there, or anywhere for null
 };
+
+int64_t host_bytes_left();  // what may still be written; negative where the system does not tell
 
 struct Buffer {
   int type;

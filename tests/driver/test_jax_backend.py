@@ -162,6 +162,18 @@ def test_moved_lines_compile_nothing_and_are_named(tmp_path):
     assert "Using a cached neff" in again.stderr
 
 
+def test_memory_that_the_host_has_not():
+    program = (
+        "import jax, numpy as np\nkept = jax.device_put(np.zeros(1 << 20, np.float32))\n"
+        "print(jax.devices()[0].memory_stats()['bytes_reservable_limit'] < 1 << 50)\n"
+        "jax.device_put(np.broadcast_to(np.int8(0), (1 << 44,)))"
+    )
+    done = run(program, JAX_PJRT_CLIENT_CREATE_OPTIONS=f"hbm_bytes:{1 << 50}")
+    assert done.stdout == "True\n"
+    assert "RESOURCE_EXHAUSTED: [NCC_EMEM901] the host" in done.stderr
+    assert "s8[17592186044416] on NEURON_0 needs 16384.00 GiB; largest buffers: f32[1048576] (4.00 MiB)" in done.stderr
+
+
 def test_flags_of_the_environment():
     program = "import jax, numpy as np\nx = np.float32([[1.001]])\nprint(float(jax.jit(lambda x: x @ x)(x)[0, 0]))"
     assert float(run(program).stdout) == pytest.approx(1.002001, abs=1e-6)
