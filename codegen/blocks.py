@@ -54,10 +54,10 @@ class Block:
     def overwrites(self, old: hlo.SSAValue, result: hlo.SSAValue) -> bool:
         """Whether the kernel of ``result`` reads the HBM array ``old`` just where it writes ``result``.
 
-        A map kernel without reductions loads all of a tile before it stores any of it, so both may have one buffer.
+        A map kernel without folds loads all of a tile before it stores any of it, so both may have one buffer.
         """
         kernel = self.member.get(result)
-        if kernel is None or not kernel.is_map or kernel.reduced:
+        if kernel is None or not kernel.is_map or kernel.reduced or kernel.scanned >= 0:
             return False
         before, after = hlo.shape_of(old), hlo.shape_of(result)
         if (before.dtype, before.size) != (after.dtype, after.size) or squeeze(after.dims) != kernel.shape:

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.effects import has_effects
+from neuronx_cc.passes.scans import scan_of
 
 ELEMENTWISE = frozenset(
     [
@@ -101,6 +102,8 @@ class Kernel:
     shape: tuple[int, ...] = ()
     reduced: int = 0
     is_map: bool = False
+    scanned: int = -1
+    """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -274,7 +277,7 @@ def form(
             other = member.get(base(operand))
             if other is None or other is kernel or not other.is_map or other.shape != kernel.shape or other.reduced:
                 continue
-            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS:
+            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not one_scanned(kernel, other.scanned):
                 continue
             users = {use.operation for part in other.ops for use in _reads(part.results[0])}
             if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):
@@ -284,6 +287,7 @@ def form(
             reads = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own(other)]
             if all(trace(x, kernel, member) is not None for x in reads):
                 kernel.ops[:0] = other.ops
+                kernel.scanned = max(kernel.scanned, other.scanned)
                 for part in other.ops:
                     note_reads(part, kernel)
                 other.ops = []
@@ -329,6 +333,18 @@ def form(
         if kernel is not None and takes_row(kernel, op) is not None:
             kernel.ops.append(op)
             member[op.results[0]] = kernel
+            continue
+        scan = scan_of(op)
+        if scan is not None:
+            dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
+            alike = kernel is not None and kernel.is_map and kernel.shape == dims and one_scanned(kernel, axis)
+            if kernel is not None and alike and may_join(op, kernel, op.operands):
+                absorb(op, kernel)
+                kernel.ops.append(op)
+                member[op.results[0]] = kernel
+            else:
+                new(op, True, dims)
+            member[op.results[0]].scanned = axis
             continue
         if op.opcode in ELEMENTWISE:
             dims = squeeze(op.shape.dims)
@@ -379,6 +395,11 @@ def _reads(value: hlo.SSAValue) -> list[Any]:
         passed_on = is_view(use.operation) or isinstance(use.operation, hlo.TupleOp)
         found += _reads(use.operation.results[0]) if passed_on else [use]
     return found
+
+
+def one_scanned(kernel: Kernel, axis: int) -> bool:
+    """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``."""
+    return axis < 0 or kernel.scanned in (-1, axis)
 
 
 def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel | None:

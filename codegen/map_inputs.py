@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
 
-from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over
+from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import BANK_ELEMENTS
 from neuronx_cc.codegen.map_plan import is_given
-from neuronx_cc.codegen.tiles import TilePool
+from neuronx_cc.codegen.tiles import TilePool, dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, IterSpace
 from neuronx_cc.ir import hlo
@@ -109,6 +110,50 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     atoms = dict(zip(dims, line.dims[1:], strict=True))
     full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
     return replace(target, dims=(target.dims[0], *full))
+
+
+def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+    """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0)."""
+    builder = context.builder
+    dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    sizes = [block.dims[dim].size for dim in dims]
+    row = prod(sizes)
+    tile, line = pool.ring(row * 4, 1), pool.ring(row * 4, 1)
+    in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
+    stored = [sizes[at] for at in in_order]
+    loaded = Block(line.alloc, "f32", Affine(line.alloc.lo), (Atom(1, 1, True), *dense(stored, "f32")))
+    source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
+    copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
+    target = Block(tile.alloc, "f32", Affine(tile.alloc.lo), (Atom(lanes, 1, True), *dense(sizes, "f32")))
+    ordered = target.select([0, *(1 + at for at in in_order)])
+    bank = builder.ring(builder.psum, PSUM_BANK, 2, "row")
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
+    for start, size, part in _chunks(loaded):
+        sums = Block(bank.alloc, "f32", builder.slot(bank), (Atom(lanes, 1, True), *dense(size, "f32")))
+        builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
+        emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
+    builder.psum.free(bank.alloc)
+    atoms = dict(zip(dims, target.dims[1:], strict=True))
+    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return replace(target, dims=(target.dims[0], *full))
+
+
+def _chunks(line: Block) -> Iterator[tuple[list[int], list[int], Block]]:
+    """(first index, sizes, part) of boxes of a dense row, each a run that fits a bank of PSUM."""
+    sizes = [atom.size for atom in line.dims[1:]]
+    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) <= BANK_ELEMENTS), 0)
+    step = max(1, BANK_ELEMENTS // prod(sizes[cut + 1 :]))
+    for outer in product(*(range(size) for size in sizes[:cut])):
+        for first in range(0, sizes[cut], step):
+            start = [*outer, first, *(0 for _ in sizes[cut + 1 :])]
+            size = [*(1 for _ in outer), min(step, sizes[cut] - first), *sizes[cut + 1 :]]
+            yield start, size, _part(line, start, size)
+
+
+def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
+    for dim, (first, count) in enumerate(zip(start, size, strict=True)):
+        block = block.index(dim + 1, Affine(first), count)
+    return block
 
 
 @dataclass(slots=True)

@@ -8,17 +8,17 @@ outputs are written where they will stay resident, or stored.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from neuronx_cc.codegen import bits, elementwise
+from neuronx_cc.codegen import bits, elementwise, scan_rows
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, load
+from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, load, spread_row
+from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_plan import (
     Lanes,
     MapPlan,
@@ -39,16 +39,18 @@ from neuronx_cc.codegen.views import Atom, IterSpace, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import INTEGERS, itemsize
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.scans import scan_of
 from neuronx_cc.passes.values import identity_of
 
-Member = dict[hlo.SSAValue, Kernel]
 Views = dict[hlo.SSAValue, View]
 
 STREAM_TILE_BYTES = 8192
 """Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
+SPREAD_LEAST, SPREAD_MOST = 128, 4096
+"""Elements of a row that is repeated over the partitions once and stays there."""
 SPLIT_ROW = 1024
 """Elements of a reduced row from which on a kernel may be too large for SBUF."""
 OVERLAP_COLUMNS = 512
@@ -63,7 +65,8 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
 
 def _fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     """``kernel``, or two of half its ops (and so on) where the rows alive at once would fill SBUF."""
-    row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 1
+    whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
+    row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
     if row < SPLIT_ROW or len(kernel.ops) == 1:
         return [kernel]
     room = context.builder.sbuf.largest_gap() - max(0, RESIDENT_BYTES - context.resident_bytes)
@@ -164,7 +167,8 @@ class _Box:
         # a dense on-chip layout that marks the partition dim
         template = resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, plan.lanes or Lanes(-1, 1, 1))
         # an axis that is counted along stays apart from its neighbours
-        fences = frozenset([rows, *(fence for axis in self._counted_axes() for fence in (axis, axis + 1))])
+        apart = self._counted_axes() | {self.kernel.scanned} - {-1}
+        fences = frozenset([rows, *(fence for axis in apart for fence in (axis, axis + 1))])
         space = align([template, *views], shape, fences)
         if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
             # a view whose atoms do not nest with the lanes: go through a dense copy
@@ -179,6 +183,8 @@ class _Box:
         self.order = self._order(space, views)
         self.sizes = [space.sizes[dim] for dim in self.order]
         self.reduced = [space.axes[dim] >= rows for dim in self.order]
+        scanned = [dim for dim in sorted(self.order) if space.axes[dim] == self.kernel.scanned]
+        self.walk = [self.order.index(dim) + 1 for dim in scanned]
         self.lanes = space.sizes[self.lane_dim] if lane_dims else 1
         self.counting = Counting(self.builder, self.pool, space, self.lane_dim, self.order, origin, self.lanes)
         self.blocks = {
@@ -194,6 +200,9 @@ class _Box:
                 size = itemsize(view.dtype)
                 minor.add(next((dim for dim in order if abs(atoms[dim].stride) == size), -1))
         last = minor.pop() if len(minor) == 1 else -1
+        if not minor and last < 0 and self.kernel.scanned >= 0:
+            scanned = {dim for dim in order if space.axes[dim] == self.kernel.scanned}
+            return [*(dim for dim in order if dim not in scanned), *sorted(scanned)]
         if last < 0 or self.kernel.reduced:
             return order
         return [*(dim for dim in order if dim != last), last]
@@ -245,13 +254,31 @@ class _Box:
         between = (itemsize(self.blocks[value].dtype) * (abs(element_step(self.blocks[value])) - 1) for value in loaded)
         alive += sum(between)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
+        rows = [value for value in self.inputs if self._is_spread(value)]
+        room -= sum(prod(atom.size for atom in self.blocks[value].dims[1:] if atom.stride) * 8 for value in rows)
         loops = self._loops(self._tile_elements(room // (2 * alive)))
+        for value in rows:
+            if all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
+                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.lanes)
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         if loops and 3 * alive * tile <= room * 0.6:
             self.pool.buffers = 3  # hides the latency of stores
         self._nest(loops, {}, self.blocks)
         self.pool.free()
+
+    def _is_spread(self, value: hlo.SSAValue) -> bool:
+        """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
+        block = self.blocks[value]
+        row = prod(atom.size for atom in block.dims[1:] if atom.stride)
+        repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dtype == "f32"
+        return (
+            repeats
+            and self.kernel.scanned >= 0
+            and self.lanes > 8
+            and SPREAD_LEAST <= row <= SPREAD_MOST
+            and not self._shows_zero_sign(value)
+        )
 
     def _tile_elements(self, most: int) -> int:
         """Elements a partition of one tile: small ones overlap, large ones amortise; ``most`` fit."""
@@ -273,7 +300,7 @@ class _Box:
         for dim in range(len(sizes)):
             if prod(sizes) <= elements:
                 break
-            if self.reduced[dim] or sizes[dim] == 1:
+            if self.reduced[dim] or dim + 1 in self.walk or sizes[dim] == 1:
                 continue
             rest = prod(sizes) // sizes[dim]
             step = max(1, elements // rest)
@@ -344,6 +371,8 @@ class _Box:
                 self._reduce(emitter, op, out, ins, row_dims)
             elif isinstance(op, hlo.IotaOp):
                 self.counting.emit(out, _iota_axis(op), starts)
+            elif scan_of(op) is not None:
+                scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
                 elementwise.emit(emitter, op, out, [_rows_of(x, row_dims) for x in ins] if is_row else ins)
             if home is not None and home.alloc.space is Space.HBM:
@@ -393,7 +422,8 @@ class _Box:
         source, init = ins
         if not isinstance(source, Block):
             raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
-        elementwise.reduce_rows(emitter, opcode, out, source)
+        folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
+        elementwise.reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]))
         dtype = op.shape.dtype
         start = _rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
@@ -406,55 +436,6 @@ def _keeps_lanes(template: View, view: View, shape: tuple[int, ...]) -> bool:
     """Whether ``view`` has one stride along the partitions of ``template``."""
     space = align([template, view], shape)
     return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1
-
-
-def last_uses(
-    kernel: Kernel, member: Member, deferred: Mapping[hlo.HloOp, hlo.HloOp] | None = None
-) -> dict[int, list[hlo.SSAValue]]:
-    """Op index -> values that nothing later in the kernel reads."""
-    last: dict[hlo.SSAValue, int] = {}
-    position = {op: index for index, op in enumerate(kernel.ops)}
-    for op, index in position.items():
-        last[op.results[0]] = index
-        read_at = position[deferred[op]] if deferred and op in deferred else index
-        for operand in op.operands:
-            source = trace(operand, kernel, member)
-            used = operand if source is None else source
-            last[used] = max(last.get(used, 0), read_at)
-    dying: dict[int, list[hlo.SSAValue]] = {}
-    for value, index in last.items():
-        dying.setdefault(index, []).append(value)
-    return dying
-
-
-def bytes_alive(
-    kernel: Kernel,
-    operands: Sequence[hlo.SSAValue],
-    dying: Mapping[int, list[hlo.SSAValue]],
-    deferred: Set[hlo.HloOp] = frozenset(),
-    resident: Set[hlo.SSAValue] = frozenset(),
-) -> int:
-    """Bytes of the tiles that one element of the space needs: for each element size, the most alive at once.
-
-    Rows count nothing, nor do the results of ``deferred`` ops and ``resident`` ones, which need no tile.
-    """
-    sizes = {value: itemsize(hlo.shape_of(value).dtype) for value in operands}
-    alive = Counter(sizes.values())
-    most = Counter(alive)
-    for index, op in enumerate(kernel.ops):
-        own = itemsize(op.shape.dtype)
-        is_row = kernel.reduced and squeeze(op.shape.dims) == kernel.rows
-        if op not in deferred and not is_row and op.results[0] not in resident:
-            sizes[op.results[0]] = own
-            alive[own] += 1
-        # a clamp, or a reduction of integers, needs a tile of its own
-        spare = op.opcode == "clamp" or (isinstance(op, hlo.ReduceOp) and op.shape.dtype in INTEGERS)
-        for size, count in alive.items():
-            most[size] = max(most[size], count + (spare and size == own))
-        for value in dying.get(index, ()):
-            if value in sizes:
-                alive[sizes.pop(value)] -= 1
-    return max(1, sum(size * count for size, count in most.items()))
 
 
 def _iota_axis(op: hlo.IotaOp) -> int:

@@ -91,10 +91,13 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
     for value in external:
         for view in context.in_place(value):
             lanes = lanes_of(full_view(view, kernel)) if view.in_sbuf else None
-            if lanes is not None and lanes.axis < row_axes:
+            if lanes is not None and lanes.axis < row_axes and lanes.axis != kernel.scanned:
                 votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
                 elements[lanes] = elements.get(lanes, 0) + prod(hlo.shape_of(base(value)).dims)
     largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
+    if kernel.scanned >= 0:
+        # a lane of several rows would leave single elements of the others' arrays to the DMA
+        votes = {lanes: count for lanes, count in votes.items() if lanes.inner == 1}
     if votes:
         best = max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
         if best.axis < len(kernel.shape) - 1 or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
@@ -102,13 +105,17 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
     if (not kernel.rows and kernel.reduced) or not kernel.shape:
         return None
     streams = largest * 4 > 128 * 49152
-    axes = range(row_axes) if kernel.reduced or len(kernel.shape) == 1 else range(len(kernel.shape) - 1)
-    if streams:
-        return _streaming_lanes(kernel.shape, row_axes)
+    rows = [axis for axis in range(row_axes) if axis != kernel.scanned]
+    whole = kernel.reduced or len(kernel.shape) == 1 or kernel.scanned >= 0
+    axes = rows if whole else range(len(kernel.shape) - 1)
+    if not axes:
+        return None
+    if streams and kernel.scanned < 0:
+        return _streaming_lanes(kernel.shape, rows)
     lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
     run = prod(kernel.shape[lanes.axis + 1 :]) * 4
-    if 4 < run < SHORT_RUN:
-        return _streaming_lanes(kernel.shape, row_axes)
+    if 4 < run < SHORT_RUN and kernel.scanned < 0:
+        return _streaming_lanes(kernel.shape, rows)
     return lanes
 
 
@@ -136,7 +143,7 @@ def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc],
     return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
 
 
-def _streaming_lanes(shape: Sequence[int], row_axes: int) -> Lanes:
+def _streaming_lanes(shape: Sequence[int], axes: Sequence[int]) -> Lanes:
     """Lanes of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
 
     def worth(axis: int) -> float:
@@ -144,7 +151,7 @@ def _streaming_lanes(shape: Sequence[int], row_axes: int) -> Lanes:
         run = shape[axis] // lanes * prod(shape[axis + 1 :]) * 4
         return lanes * min(1.0, run / LONG_RUN)
 
-    axis = max(range(row_axes), key=lambda axis: (worth(axis), -axis))
+    axis = max(axes, key=lambda axis: (worth(axis), -axis))
     whole = lane_divisor(shape[axis])
     size = whole if whole >= 96 else min(128, shape[axis])
     return Lanes(axis, size, shape[axis] // size)
@@ -174,7 +181,7 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     if ready is not None:
         return ready
     dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
-    if not _lies_across(full_view(dense, plan.kernel), plan.lanes):
+    if not isinstance(value.owner, hlo.BroadcastOp) and not _lies_across(full_view(dense, plan.kernel), plan.lanes):
         return full_view(context.dense(value), plan.kernel)
     return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
 
@@ -190,8 +197,13 @@ def _is_cut(view: View, plan: MapPlan) -> bool:
 
 
 def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:
-    """A copy of ``value`` in HBM whose outermost dim is the one on the partitions."""
+    """A copy of ``value`` in HBM whose outermost dim is the one on the partitions, of what is repeated only once."""
     shape = hlo.shape_of(value)
+    if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp):
+        dim, dimensions = [dim for dim, size in enumerate(shape.dims) if size != 1][axis], value.op.dimensions.data
+        source = hlo.shape_of(value.op.operand).dims
+        if dim in dimensions and source[place := dimensions.index(dim)] != 1:
+            return _turned(context, value.op.operand, len(squeeze(source[:place]))).broadcast(shape.dims, dimensions)
     target = _lanes_first(context.own_hbm(base(value), shape), shape, axis)
     if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
         transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)

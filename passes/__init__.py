@@ -47,6 +47,7 @@ PASSES = {
         "expand_select_and_scatter",
         "expand_windows",
         "features_first",
+        "find_scans",
         "flatten_control",
         "expand_sort",
         "fold_constants",

@@ -33,6 +33,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_linear_algebra",
             "resolve_host_calls",
             "split_complex",
+            "find_scans",
             "expand_reductions",
             "expand_windows",
             "expand_select_and_scatter",
