@@ -159,7 +159,7 @@ class Executable:
             numbers = np.array(divmod(device, self.program.devices[1]), np.uint32)
             self._place(memory, variable, numbers)
         executor.state.port = port
-        executor.state.host = None if functions is None else HostCalls(self.program, functions, device)
+        executor.state.host = HostCalls(self.program, functions, device) if functions else None
         executor.run()
 
     @property

@@ -73,6 +73,8 @@ class RunReport:
     """HLO ops, the costliest first."""
     assumed_regions: int = 0
     """Loops assumed to run once, and branches assumed to take their first case, for lack of values."""
+    host_calls: int = 0
+    """Calls of functions of the host, whose time is not in the report."""
 
     def __str__(self) -> str:
         return self.to_text()
@@ -88,7 +90,10 @@ class RunReport:
             "waited_ns": {name: {key: round(t, 3) for key, t in row.items()} for name, row in self.waited_ns.items()},
             "kernels": [usage.to_dict() for usage in self.kernels],
             "operators": [usage.to_dict() for usage in self.operators],
-        } | ({"assumed_regions": self.assumed_regions} if self.assumed_regions else {})
+        } | {name: count for name, count in self._reservations().items() if count}
+
+    def _reservations(self) -> dict[str, int]:
+        return {"assumed_regions": self.assumed_regions, "host_calls": self.host_calls}
 
     def to_text(self, rows: int = 10) -> str:
         """The report for a reader; ``rows`` limits the tables."""
@@ -120,12 +125,15 @@ class RunReport:
         return "\n".join(lines) + "\n"
 
     def _notices(self) -> list[str]:
-        if not self.assumed_regions:
-            return []
-        return [
-            f"Without values the course of {self.assumed_regions} regions is not known: loops without a fixed trip "
-            "count are assumed to run once, branches to take their first case"
-        ]
+        notices = []
+        if self.assumed_regions:
+            notices.append(
+                f"Without values the course of {self.assumed_regions} regions is not known: loops without a fixed trip "
+                "count are assumed to run once, branches to take their first case"
+            )
+        if self.host_calls:
+            notices.append(f"The time that the host takes for {self.host_calls} calls of its functions is not included")
+        return notices
 
 
 def _longest(waited: dict[str, float]) -> str:
@@ -161,7 +169,8 @@ def make_report(program: Program, timing: Timing, machine: Machine, assumed_regi
         for stream, stats in timing.streams.items()
     }
     kernels, operators = _usages(program, timing.nodes)
-    return RunReport(machine.name, total, timing.total, summary, waited, kernels, operators, assumed_regions)
+    calls = sum(node.count for node in timing.nodes if node.instr.op == "host_call")
+    return RunReport(machine.name, total, timing.total, summary, waited, kernels, operators, assumed_regions, calls)
 
 
 def _engines(timing: Timing, total: float) -> dict[str, float]:

@@ -5,6 +5,7 @@ their call through one function of JAX, which knows JAX's own platforms only; fo
 lives as long as JAX keeps what it has lowered or compiled, and as long as a compiled program holds it.
 """
 
+import dataclasses
 import itertools
 import threading
 import weakref
@@ -148,10 +149,23 @@ def _emit(
         backend_config=str(function.number) if device is None else f"{function.number} {device}",
         has_side_effect=has_side_effect,
     )
+    _annotate(ctx.module_context, op, sharding)
     results = list(op.results)
     if token:
         token, *results = results
     return results, token, None
+
+
+def _annotate(module_context: Any, op: Any, sharding: Any) -> None:
+    """Give ``op`` Shardy's ``sharding`` of its results, of which a token is the first."""
+    from jax._src.interpreters import mlir
+
+    parts = getattr(sharding, "shardings", ())
+    if not parts:
+        return
+    missing = max(1, len(op.results)) - len(parts)
+    token = dataclasses.replace(parts[0], dim_shardings=())
+    mlir.set_sharding(module_context, op, type(sharding)((*(token for _ in range(missing)), *parts)))
 
 
 def _only_device(sharding: Any) -> int | None:

@@ -28,12 +28,30 @@ SAFE = frozenset(
 )
 
 
+def drop_maximal(module: Any) -> None:
+    """Take the annotations of single devices from calls: what they say is in the call's configuration."""
+    single = {
+        ir.StringAttr(op.attributes["sym_name"]).value
+        for op in module.body.operations
+        if op.operation.name == "sdy.mesh" and not len(sdy.MeshAttr(op.attributes["mesh"]).axes)
+    }
+
+    def clean(op: Any) -> Any:
+        if op.name == "stablehlo.custom_call":
+            meshes = {ir.FlatSymbolRefAttr(each.mesh_or_ref).value for each in _shardings(op) if each is not None}
+            if meshes & single:
+                del op.attributes["sdy.sharding"]
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(clean)
+
+
 def guard(function: Any, careful: bool) -> None:
     """Make every op of ``function`` one that converts; with ``careful`` all of them compute whole."""
     for op in list(function.regions[0].blocks[0].operations):
         op = op.operation
         keeps = op.name in SAFE and not (careful and op.name.startswith("stablehlo.") and op.name != "stablehlo.return")
-        if keeps or not len(op.results):
+        if keeps or not (len(op.results) or op.name == "stablehlo.custom_call"):
             continue
         whole = None if careful else _mixed_dims(op)
         if whole is not None and not whole:
@@ -75,8 +93,8 @@ def _make_whole(op: Any, dims: set[int] | None) -> None:
         return
     for region in op.regions:
         _forget(region)
-    rank = len(_dims(op.results[0]))
-    given = _shardings(op)[0]
+    rank = len(_dims(op.results[0])) if len(op.results) else 0
+    given = next(iter(_shardings(op)), None)
     axes = [[] if dims is None or dim in dims else list(_axes(given, dim)) for dim in range(rank)]
     for index, operand in enumerate(op.operands):
         if not isinstance(operand.type, ir.RankedTensorType):
@@ -89,7 +107,8 @@ def _make_whole(op: Any, dims: set[int] | None) -> None:
     for result in op.results:
         same = dims is not None and len(_dims(result)) == rank
         results.append(_sharding(mesh, axes if same else [[]] * len(_dims(result))))
-    op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get(results)
+    if results:
+        op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get(results)
 
 
 def _forget(region: Any) -> None:

@@ -18,7 +18,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.partition_forms import hide_composites, inline_calls, restore_composites
-from neuronx_cc.driver.jax_backend.partition_guard import guard
+from neuronx_cc.driver.jax_backend.partition_guard import drop_maximal, guard
 from neuronx_cc.driver.jax_backend.partition_mesh import split_meshes
 from neuronx_cc.driver.jax_backend.partition_sums import Sums
 
@@ -53,6 +53,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
     with context, ir.Location.unknown():
         module = _jax.mlir.deserialize_portable_artifact(code, context)
         inline_calls(module)
+        drop_maximal(module)
         function = main_function(module)
         sums = Sums(module, function)
         hide_composites(module)

@@ -44,6 +44,22 @@ def test_program(outcomes, case):
     assert outcomes[case] == ""
 
 
+HOST_CASES = re.findall(r"^def (case_\w+)", (SUPPORT / "host_call_cases.py").read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def host_outcomes():
+    """Case of functions of the host -> what went wrong, on 4 devices."""
+    done = run(str(SUPPORT / "host_call_cases.py"), JAX_PLATFORMS="neuron,cpu", NEURON_NUM_DEVICES="4")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", HOST_CASES)
+def test_host_program(host_outcomes, case):
+    assert host_outcomes[case] == ""
+
+
 START = "import jax, jax.numpy as jnp, numpy as np\nf = jax.jit(lambda x: x @ x + 1)\nx = f(jnp.ones((8, 8)))\n"
 
 EXITS = {
