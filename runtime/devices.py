@@ -11,6 +11,7 @@ from neuronx_cc.runtime import races
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.executable import Executable, RunResult
 from neuronx_cc.runtime.fabric import Fabric
+from neuronx_cc.runtime.host import Functions
 from neuronx_cc.runtime.host_memory import require
 
 MAX_DEVICES = 32

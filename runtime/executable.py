@@ -22,6 +22,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import Course, assumed
+from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
 from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
@@ -108,7 +109,7 @@ class Executable:
         executor = self._executor(stochastic_rounding_seed)
         try:
             executor.memory.poison(self._volatile)
-            self._execute(executor, arrays, device, port)
+            self._execute(executor, arrays, device, port, functions)
             outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
         finally:
             KEPT.put(executor.memory)
@@ -132,10 +133,9 @@ class Executable:
         """
         races.check(self.program)
         executor = self._executor(stochastic_rounding_seed)
-        self._execute(executor, inputs, device, port)
         memory = executor.memory
         try:
-            self._execute(executor, inputs, device, port)
+            self._execute(executor, inputs, device, port, functions)
             for variable, target in zip(self._io.outputs, outputs, strict=True):
                 stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
                 np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
