@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -77,16 +78,26 @@ void spread(Context& context, const Item& item, char* const* start, i64 units, i
     in_parallel(units, grain / each > 1 ? grain / each : 1, work, &job);
 }
 
+// Whether a stationary tile lies in SBUF as FP32 rows.
+bool is_dense_tile(const Item& load) {
+    const Nest& free = load.inside;
+    return load.operands[0].type == F32 && free.rows == 1 && (free.inner == 1 || free.stride[0][0] == 4);
+}
+
+// A product with the identity matrix.
 struct Transpose {
-    Context* context;
+    const Kernels* kernels;
     const Item* item;
+    const char* from;
+    i64 pitch, depth, rows;
     char* out;
     std::atomic<bool> finite;
 };
 
 void call_transposed(void* data, i64 first, i64 last, Workspace&) {
     Transpose& job = *static_cast<Transpose*>(data);
-    if (!job.context->kernels->transposed(*job.item, job.context->weights, job.out, first, last)) job.finite = false;
+    if (!job.kernels->transposed(*job.item, job.from, job.pitch, job.depth, job.rows, job.out, first, last))
+        job.finite = false;
 }
 
 bool multiply(Context& context, Item& item, char* const* start) {
@@ -104,11 +115,10 @@ bool multiply(Context& context, Item& item, char* const* start) {
             item.seen = context.run;
         }
         if (item.identity) {
-            const Operand* source = weights.pending ? &weights.item->operands[0] : nullptr;
-            if (source && !(source->type == F32 && weights.item->inside.rows == 1 &&
-                            (weights.rows == 1 || weights.item->inside.stride[0][0] == 4)))
-                context.kernels->settle(weights);
-            Transpose job{&context, &item, start[0], {item.columns.empty()}};
+            if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
+            const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
+            const i64 pitch = weights.pending ? weights.item->operands[0].stride[0] : weights.rows * 4;
+            Transpose job{context.kernels, &item, from, pitch, weights.depth, weights.rows, start[0], {item.columns.empty()}};
             if (job.finite) in_parallel((weights.depth + 15) / 16, 4, call_transposed, &job);
             if (job.finite) return true;
         }
@@ -170,6 +180,58 @@ bool locate(const Context& context, Item& item, char** start) {
     return true;
 }
 
+bool execute(Context& context, Item& item);
+
+void set_weights(Weights& weights, const Item& load, char* source) {
+    weights.pending = true;
+    weights.source = source;
+    weights.item = &load;
+    weights.depth = load.operands[0].lanes;
+    weights.rows = load.inside.rows * load.inside.inner;
+    weights.packed = 0;
+}
+
+const int MOST_TOGETHER = 16;
+
+void call_transposes(void* data, i64 first, i64 last, Workspace& workspace) {
+    Transpose* jobs = static_cast<Transpose*>(data);
+    for (i64 k = first; k < last; ++k) call_transposed(&jobs[k], 0, (jobs[k].depth + 15) / 16, workspace);
+}
+
+// Carries out the transposes that follow each other from item `at` on, each on one thread, and returns how many items
+// those are. A transpose is two: a tile in SBUF is loaded, then multiplied with the identity matrix, to a part of PSUM.
+i64 transpose_together(Context& context, Code& code, i64 at) {
+    Transpose jobs[MOST_TOGETHER];
+    char* source[MAX_OPERANDS];
+    int count = 0;
+    for (i64 k = at; k + 1 < i64(code.items.size()) && count < MOST_TOGETHER; k += 2) {
+        Item &load = code.items[k], &product = code.items[k + 1];
+        const bool known = load.kind == LOAD && product.kind == MULTIPLY && product.identity &&
+                           product.seen == context.run && product.params[2] && product.columns.empty();
+        if (!known || !is_dense_tile(load)) break;
+        const i64 depth = load.operands[0].lanes, rows = load.inside.inner;
+        char* start[MAX_OPERANDS];
+        if (depth != product.operands[1].lanes || rows != product.operands[0].lanes) break;
+        if (!locate(context, load, source) || !locate(context, product, start)) break;
+        bool apart = true;  // from the results so far, all of which have columns of 4 bytes
+        for (int other = 0; other < count; ++other)
+            apart &= start[0] >= jobs[other].out + jobs[other].depth * 4 || start[0] + depth * 4 <= jobs[other].out;
+        if (!apart) break;
+        Transpose& job = jobs[count++];
+        job.kernels = context.kernels, job.item = &product, job.from = source[0];
+        job.pitch = load.operands[0].stride[0], job.depth = depth, job.rows = rows;
+        job.out = start[0], job.finite = true;
+    }
+    if (count < 2) return 0;
+    in_parallel(count, 1, call_transposes, jobs);
+    for (int k = 0; k < count; ++k) {
+        const Item& load = code.items[at + 2 * k];
+        set_weights(context.weights, load, const_cast<char*>(jobs[k].from));
+        if (!jobs[k].finite) execute(context, code.items[at + 2 * k + 1]);
+    }
+    return 2 * count;
+}
+
 // Carries out one instruction; false when Python must.
 bool execute(Context& context, Item& item) {
     Weights& weights = context.weights;
@@ -198,12 +260,7 @@ bool execute(Context& context, Item& item) {
                    call<&Kernels::reduce>);
             return true;
         case LOAD:
-            weights.pending = true;
-            weights.source = start[0];
-            weights.item = &item;
-            weights.depth = item.operands[0].lanes;
-            weights.rows = item.inside.rows * item.inside.inner;
-            weights.packed = 0;
+            set_weights(weights, item, start[0]);
             return true;
         case MULTIPLY: return multiply(context, item, start);
         case GATHER: return gather(context, item, start);
@@ -249,6 +306,8 @@ int interpret(Context& context, Code& code) {
             }
             if (loop.params[2] >= 0) context.counters[loop.params[2]] = inner.before + loop.params[0];
             open.pop_back();
+        } else if (const i64 turned = item.kind == LOAD ? transpose_together(context, code, at) : 0) {
+            at += turned - 1;
         } else if (!execute(context, item) && context.fallback(item.number)) {
             return 1;
         }

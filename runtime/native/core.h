@@ -117,7 +117,7 @@ struct Kernels {
     void (*integer)(const Item&, char* const*, i64, i64, Workspace&);
     void (*reduce)(const Item&, char* const*, i64, i64, Workspace&);
     void (*settle)(Weights&);
-    bool (*transposed)(const Item&, const Weights&, char*, i64, i64);  // false: it would not be a transpose
+    bool (*transposed)(const Item&, const char*, i64, i64, i64, char*, i64, i64);  // false: it would be no transpose
     bool (*is_identity)(const Item&, const char*, Workspace&);
     void (*pack)(Weights&, bool);
     void (*multiply)(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);

@@ -18,7 +18,7 @@ void integer(const Item&, char* const*, i64, i64, Workspace&);
 
 // level_matmul.cpp: TensorE
 void settle(Weights&);
-bool transposed(const Item&, const Weights&, char*, i64, i64);
+bool transposed(const Item&, const char*, i64, i64, i64, char*, i64, i64);
 bool is_identity(const Item&, const char*, Workspace&);
 void pack(Weights&, bool);
 void multiply(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);

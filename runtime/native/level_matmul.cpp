@@ -146,18 +146,12 @@ void settle(Weights& w) {
     w.pending = false;
 }
 
-// The product with the identity matrix, as a transpose of lanes [first * 16, last * 16); false when a value that is not
-// finite makes it something else.
-bool transposed(const Item& item, const Weights& w, char* out, i64 first, i64 last) {
-    const i64 pitch = lane_pitch(item.operands[0]), from = first * 16, end = last * 16 < w.depth ? last * 16 : w.depth;
+// The product of a stationary tile, [depth, rows] of FP32, with the identity matrix, as a transpose of its lanes
+// [first * 16, last * 16); false when a value that is not finite makes it something else.
+bool transposed(const Item& item, const char* tile, i64 pitch, i64 depth, i64 rows, char* out, i64 first, i64 last) {
+    const i64 from = first * 16, end = last * 16 < depth ? last * 16 : depth;
     float check = 0.f;
-    if (w.pending) {
-        const i64 source = lane_pitch(w.item->operands[0]);
-        flip(w.source + from * source, source, out + from * 4, pitch, end - from, w.rows, check);
-    } else {
-        const char* source = reinterpret_cast<const char*>(w.dense + from * w.rows);
-        flip(source, w.rows * 4, out + from * 4, pitch, end - from, w.rows, check);
-    }
+    flip(tile + from * pitch, pitch, out + from * 4, lane_pitch(item.operands[0]), end - from, rows, check);
     return check == 0.f;
 }
 

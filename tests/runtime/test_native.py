@@ -425,6 +425,25 @@ def test_products_with_the_identity_are_transposes(rng, shape, special):
 
 
 @built
+@pytest.mark.parametrize("apart", [512, 256, 0])
+def test_transposes_in_a_loop(rng, apart):
+    """Tiles that follow each other, one of them with an infinity; results ``apart`` bytes from each other."""
+    bench, tiles_each, rounds = Bench(), 5, 3
+    data = rng.standard_normal((128, rounds, tiles_each, 128)).astype(np.float32)
+    data[3, 1, 2, 5] = np.inf
+    source = bench.load(data, "f32")
+    unit = bench.load(np.eye(128, dtype=np.float32), "f32")
+    each = tiles_each * apart
+    bench.program.records.append(Loop(rounds, 0))
+    for k in range(tiles_each):
+        dims = ((128, 0), (128, 4))
+        tile = Ref(Space.SBUF, "f32", source.offset + 512 * k, dims, coefs=((0, 512 * tiles_each),))
+        product(bench, tile, unit, Ref(Space.PSUM, "f32", apart * k, dims, coefs=((0, each),)))
+    bench.program.records.append(End())
+    agree(bench, [Ref(Space.PSUM, "f32", 0, ((128, 0), (each * rounds // 4 or 128, 4)))])
+
+
+@built
 def test_threads_do_not_change_a_bit(rng):
     bench = Bench()
     weights, moving = (bench.load(rng.standard_normal((128, n)).astype(np.float32), "f32") for n in (128, 512))
