@@ -15,6 +15,7 @@ from math import prod
 from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import bits
 from neuronx_cc.passes.effects import has_effects
 from neuronx_cc.passes.scans import scan_of
 
@@ -147,7 +148,10 @@ def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
             hlo.itemsize(op.shape.dtype) == hlo.itemsize(hlo.shape_of(op.operands[0]).dtype)
         )
     if op.opcode == "convert":
-        return hlo.shape_of(op.operands[0]).dtype in ("s64", "u64") and op.shape.dtype in ("s32", "u32")
+        source, target = hlo.shape_of(op.operands[0]).dtype, op.shape.dtype
+        if source in ("s64", "u64"):
+            return target in ("s32", "u32")
+        return bits(source) < 8 or bits(target) < 8  # the same bytes: passes.widen_small_types
     return False
 
 

@@ -1,8 +1,8 @@
 """Program inputs and outputs as ``.npz`` files, and random inputs.
 
 Inputs are keyed ``arg0``, ``arg1``, ... by parameter number, or by parameter name; outputs ``out0``, ``out1``, ...
-NumPy files know no bfloat16, 8-bit floats or 4-bit integers: the floats are stored as raw void arrays of the same
-width (what NumPy itself makes of them) and read back by the program's types, the integers as int8 and uint8.
+NumPy files know no bfloat16, no 8-bit floats, no 2- and 4-bit integers: the floats are stored as raw void arrays of the
+same width (what NumPy itself makes of them) and read back by the program's types, the integers as int8 and uint8.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ import numpy as np
 from neuronx_cc.driver import files
 from neuronx_cc.driver.parse import closest
 from neuronx_cc.ir.errors import RunError
-from neuronx_cc.ir.types import FLOATS, Shape
+from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED, Shape, bits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Parameter = tuple[str, Shape]
 """Name and shape of a program input."""
 
-_WIDE = {"s4": np.dtype(np.int8), "u4": np.dtype(np.uint8)}
+_WIDE = {dtype: np.dtype(np.int8 if dtype in SIGNED else np.uint8) for dtype in ("s2", "u2", "s4", "u4")}
 RANDOM_INTEGERS = 8
 """Random integer inputs are 0 to 7: small enough to be indices into nearly everything."""
 
@@ -85,7 +85,7 @@ def fit(array: Array, shape: Shape, key: str) -> Array:
         narrow = array.astype(wanted)
         if np.array_equal(narrow.astype(array.dtype), array):
             return narrow
-        raise RunError("ERUN001", f"input {key} should be {shape}, found values outside 4 bits")
+        raise RunError("ERUN001", f"input {key} should be {shape}, found values outside {bits(shape.dtype)} bits")
     raise RunError(
         "ERUN001",
         f"input {key} should be {shape}, found {array.dtype}",
@@ -124,8 +124,9 @@ def _write(path: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _storable(array: Array) -> Array:
-    if array.dtype.name in ("int4", "uint4"):
-        return array.astype(np.uint8 if array.dtype.name == "uint4" else np.int8)
+    for dtype, wide in _WIDE.items():
+        if array.dtype == NUMPY_DTYPE[dtype]:
+            return array.astype(wide)
     return array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
 
 

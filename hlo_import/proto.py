@@ -22,7 +22,7 @@ from neuronx_cc.hlo_import.wire import Message, Span, WireError, decode, varints
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
 from neuronx_cc.ir.errors import NO_LOC, CompileError, Loc
-from neuronx_cc.ir.types import Shape
+from neuronx_cc.ir.types import SIGNED, Shape, bits
 
 _VARINTS = frozenset(["s32", "s64", "u32", "u64"])
 _REST = (
@@ -300,11 +300,12 @@ class ProtoReader:
             parts = [varints(self.data, *span) for span in spans]
             numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint64)
             flat = numbers.view(np.int64).astype(storage) if dtype != "u64" else numbers
-        elif dtype in ("s4", "u4"):
-            # one element a byte, whatever its high half says
-            parts = [np.frombuffer(self.data, np.uint8, end - start, start) & np.uint8(15) for start, end in spans]
-            low = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
-            flat = ((low ^ 8).astype(np.int8) - np.int8(8) if dtype == "s4" else low).astype(storage)
+        elif bits(dtype) < 8:
+            # one element a byte, whatever its high bits say
+            unused = np.int8(8 - bits(dtype))
+            parts = [np.frombuffer(self.data, np.int8, end - start, start) << unused for start, end in spans]
+            high = np.concatenate(parts) if parts else np.zeros(0, np.int8)
+            flat = ((high if dtype in SIGNED else high.view(np.uint8)) >> unused.astype(high.dtype)).astype(storage)
         else:
             size = storage.itemsize
             if any((end - start) % size for start, end in spans):

@@ -150,6 +150,8 @@ SCHEMA: Schema = {
         f8e4m3b11fnuzs=(23, "span"),
         f8e5m2fnuzs=(24, "span"),
         f8e4m3fnuzs=(25, "span"),
+        s2s=(26, "span"),
+        u2s=(27, "span"),
         f8e4m3s=(28, "span"),
         f8e3m4s=(29, "span"),
     ),

@@ -17,9 +17,7 @@ MAX_BYTES = 2**47
 
 MAX_RANK = 64
 
-UNSUPPORTED_DTYPES = frozenset(
-    ["s1", "s2", "u1", "u2", "f4e2m1fn", "f8e8m0fnu", "opaque", "buffer", "f8e4m3fnpack2", "b16"]
-)
+UNSUPPORTED_DTYPES = frozenset(["s1", "u1", "f4e2m1fn", "f8e8m0fnu", "opaque", "buffer", "f8e4m3fnpack2", "b16"])
 """Element types XLA knows and this compiler has no storage for."""
 
 Layout = tuple[int, ...]

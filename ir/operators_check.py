@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 from neuronx_cc.ir.operators_table import C64, CUSTOM_CALLS, DTYPES, GENERATED, OPERATORS, RELEASES, Operator
+from neuronx_cc.ir.small_types import COMPUTED
 
 if TYPE_CHECKING:
     from neuronx_cc.ir import hlo
@@ -36,7 +37,10 @@ _FLOATING = {"ragged-dot": 2, "stochastic-convert": 1}
 _NARROWED = {"s64": "s32", "u64": "u32"}
 """The integer narrowing pass runs after this check."""
 
-_DEMOTED = {**_NARROWED, "f64": "f32", "c128": C64}
+_WIDENED = {**_NARROWED, **COMPUTED}
+"""So does the pass that makes small types wider, which is no vendor release's."""
+
+_DEMOTED = {"f64": "f32", "c128": C64}
 """With ``--fp64-as-fp32``, so does a pass that demotes floats."""
 
 _DTYPE_CODES = {
@@ -68,7 +72,7 @@ def check_module(module: "hlo.HloModule", release: str = "latest", demotes: bool
 
     ValueError for an unknown release.
     """
-    narrowed = _DEMOTED if demotes else _NARROWED
+    narrowed = (_WIDENED if release == "latest" else _NARROWED) | (_DEMOTED if demotes else {})
     if release not in RELEASES:
         raise ValueError(f"unknown release {release!r}; known: {', '.join(RELEASES)}")
     combiners = {

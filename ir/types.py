@@ -12,8 +12,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from neuronx_cc.ir.small_types import COMPUTED
+
 NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "pred": np.dtype(np.bool_),
+    "s2": np.dtype(ml_dtypes.int2),
+    "u2": np.dtype(ml_dtypes.uint2),
     "s4": np.dtype(ml_dtypes.int4),
     "u4": np.dtype(ml_dtypes.uint4),
     "s8": np.dtype(np.int8),
@@ -58,8 +62,8 @@ FLOATS = frozenset(
         "f8e3m4",
     ]
 )
-SIGNED = frozenset(["s4", "s8", "s16", "s32", "s64"])
-UNSIGNED = frozenset(["u4", "u8", "u16", "u32", "u64"])
+SIGNED = frozenset(["s2", "s4", "s8", "s16", "s32", "s64"])
+UNSIGNED = frozenset(["u2", "u4", "u8", "u16", "u32", "u64"])
 INTEGERS = SIGNED | UNSIGNED
 COMPLEX = frozenset(["c64", "c128"])
 
@@ -67,6 +71,11 @@ COMPLEX = frozenset(["c64", "c128"])
 def itemsize(dtype: str) -> int:
     """Bytes of one stored element of ``dtype``."""
     return NUMPY_DTYPE[dtype].itemsize
+
+
+def bits(dtype: str) -> int:
+    """Bits of one element as HLO counts them: 2 or 4 for the small integers, which are stored in a byte each."""
+    return int(dtype[1:]) if COMPUTED.get(dtype) in ("s8", "u8") else 8 * itemsize(dtype)
 
 
 @dataclass(frozen=True, slots=True)

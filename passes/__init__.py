@@ -62,6 +62,7 @@ PASSES = {
         "simplify_control",
         "split_complex",
         "thin_dots",
+        "widen_small_types",
     )
 }
 """Pass name -> loader of its ``run(module, context)``; the name is also the file's and the command line's."""

@@ -24,6 +24,7 @@ DEFAULT_PIPELINE: Pipeline = (
     (
         "expand",
         (
+            "widen_small_types",
             "expand_custom_calls",
             "expand_random",
             "demote_f64",

@@ -25,17 +25,18 @@ from neuronx_cc.ir.isa import cost as costs
 from neuronx_cc.ir.isa.elements import State
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Space, Stream
 from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import FLOATS
 
 HBM, SBUF, PSUM = Space.HBM, Space.SBUF, Space.PSUM
 TENSOR, VECTOR, SCALAR, GPSIMD = Stream.TENSOR, Stream.VECTOR, Stream.SCALAR, Stream.GPSIMD
 
-FLOAT = frozenset(FLOATS - {"f64", "tf32"})
-INTEGER = frozenset(["s8", "s16", "s32", "u8", "u16", "u32", "s4", "u4"])
+FLOAT = frozenset(FLOATS - {"f64", "tf32"} - COMPUTED.keys())
+INTEGER = frozenset(["s8", "s16", "s32", "u8", "u16", "u32"])
 BITS = INTEGER | {"pred"}
 NUMBER = FLOAT | BITS
-MEMORY = NUMBER | {"s64", "u64", "f64", "c64", "c128"}
-"""What the DMA moves: 64-bit elements, too, as opaque bits."""
+MEMORY = NUMBER | {"s64", "u64", "f64", "c64", "c128"} | COMPUTED.keys()
+"""What the DMA moves: elements that no engine computes with, too, as opaque bits."""
 F32 = frozenset(["f32"])
 INDEX = frozenset(["s32", "u32"])
 S32 = frozenset(["s32"])

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from neuronx_cc.ir.types import Shape
+from neuronx_cc.ir.types import Shape, bits
 from neuronx_cc.ir.verify.rule import (
     ANY,
     array_rule,
-    bits,
     dims_in_range,
     dims_text,
     expect_dims,

@@ -10,7 +10,7 @@ from typing import Any
 
 from neuronx_cc.ir.hlo import ArrayType, ComputationOp, TupleType
 from neuronx_cc.ir.hlo.base import HloOp
-from neuronx_cc.ir.types import COMPLEX, FLOATS, INTEGERS, Shape, itemsize
+from neuronx_cc.ir.types import COMPLEX, FLOATS, INTEGERS, Shape
 
 Computations = Mapping[str, ComputationOp]
 ArrayCheck = Callable[[Any, list[Shape], Shape], str]
@@ -113,11 +113,6 @@ def is_complex(dtype: str) -> bool:
     return dtype in COMPLEX
 
 
-def bits(dtype: str) -> int:
-    """Bits of one element as HLO counts them (s4 and u4 have 4)."""
-    return 4 if dtype in ("s4", "u4") else 8 * itemsize(dtype)
-
-
 def expect_dims(what: str, expected: tuple[int, ...], found: tuple[int, ...]) -> str:
     """ "" or the sentence about dims."""
     return "" if expected == found else f"expected {what} of dims {dims_text(expected)}, found {dims_text(found)}"
@@ -161,7 +156,6 @@ __all__ = [
     "Rule",
     "TypeRule",
     "array_rule",
-    "bits",
     "call_rule",
     "dims_in_range",
     "dims_text",

@@ -10,7 +10,7 @@ from neuronx_cc.hlo_import.literals import LiteralError, literal_text, parse_lit
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.hlo_import.proto import parse_proto
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import NUMPY_DTYPE, Shape, shape
+from neuronx_cc.ir.types import NUMPY_DTYPE, SIGNED, Shape, bits, shape
 
 DTYPES = sorted(set(NUMPY_DTYPE) - {"tf32"})
 FORMATS_WITH_PAYLOADS = {"f16", "bf16", "f32", "f64", "f8e5m2"}
@@ -22,9 +22,9 @@ def bit_patterns(dtype: str, count: int) -> np.ndarray[Any, Any]:
     random = np.random.default_rng(3)
     if dtype == "pred":
         return random.integers(0, 2, count).astype(np.bool_)
-    if dtype in ("s4", "u4"):
-        low = -8 if dtype == "s4" else 0
-        return (np.arange(count) % 16 + low).astype(storage)
+    if bits(dtype) < 8:
+        numbers = 2 ** bits(dtype)
+        return (np.arange(count) % numbers - (numbers // 2 if dtype in SIGNED else 0)).astype(storage)
     if storage.itemsize == 1:
         return (np.arange(count) % 256).astype(np.uint8).view(storage)
     return np.frombuffer(random.bytes(count * storage.itemsize), storage)

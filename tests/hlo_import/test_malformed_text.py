@@ -123,7 +123,7 @@ def test_error_shows_its_place(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("type_", "code"),
-    [("f32[<=10]", "EMOD025"), ("f32[?,2]", "EMOD025"), ("f4e2m1fn[4]", "ESPP004"), ("s2[4]", "ESPP004")],
+    [("f32[<=10]", "EMOD025"), ("f32[?,2]", "EMOD025"), ("f4e2m1fn[4]", "ESPP004"), ("s1[4]", "ESPP004")],
 )
 def test_unsupported_types_have_vendor_codes(type_: str, code: str) -> None:
     with pytest.raises(CompileError) as caught:

@@ -224,11 +224,7 @@ def test_known_custom_calls(target: str, codes: list[str]) -> None:
     ("dtype", "code"),
     [
         ("f64", "ESPP004"),
-        ("s4", "ESPP004"),
         ("f8e3m4", "ESPP047"),
-        ("f8e4m3fn", "EVRF051"),
-        ("f8e4m3fnuz", "EVRF005"),
-        ("f8e5m2fnuz", "EVRF005"),
         ("c128", "EVRF004"),
         ("s64", None),
         ("u64", None),
@@ -241,6 +237,16 @@ def test_element_types(dtype: str, code: str | None) -> None:
     assert {problem.code for problem in found} == ({code} if code else set())
     if code:
         assert [problem.loc.name for problem in found] == ["p0", "r"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [("s4", "ESPP004"), ("f8e4m3fn", "EVRF051"), ("f8e4m3fnuz", "EVRF005"), ("f8e5m2fnuz", "EVRF005")],
+)
+def test_small_types_are_of_no_vendor_release(dtype: str, code: str) -> None:
+    text = entry(f"  p0 = {dtype}[4] parameter(0)\n  ROOT r = {dtype}[4] add(p0, p0)")
+    assert not problems(text)
+    assert {problem.code for problem in problems(text, "2.3")} == {code}
 
 
 def test_an_element_type_that_the_operator_does_not_take() -> None:
