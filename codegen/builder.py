@@ -249,8 +249,8 @@ class Builder:
         flags: Sequence[str] = (),
     ) -> Instr:
         """Append one instruction; operands are blocks whose first dim is the partition dim."""
-        out_refs = tuple(ref(block) for block in outs)
-        in_refs = tuple(ref(block) for block in ins)
+        out_refs = tuple([ref(block) for block in outs])
+        in_refs = tuple([ref(block) for block in ins])
         instr = Instr(
             op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
         )
@@ -278,7 +278,7 @@ def ref(block: Block) -> Ref:
         block.alloc.space,
         block.dtype,
         block.offset.const,
-        tuple((atom.size, 0 if atom.partition else atom.stride) for atom in dims),
+        tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims]),
         block.partition,
         block.offset.terms,
     )

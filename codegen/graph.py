@@ -81,6 +81,8 @@ ELEMENTWISE = frozenset(
     ]
 )
 VIEWS = frozenset(["reshape", "transpose", "broadcast", "slice", "reverse", "copy", "opt-barrier", "bitcast"])
+_VIEW_OPS = frozenset(hlo.OPCODES[opcode] for opcode in VIEWS)
+_RETYPING_OPS = frozenset([hlo.BitcastConvertOp, hlo.ConvertOp])
 FREE = frozenset(["constant", "iota"])
 """Ops regenerated wherever they are used."""
 
@@ -139,10 +141,10 @@ def squeeze(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
     """True for ops that only change how an array is addressed."""
-    if not isinstance(op, hlo.HloOp):
-        return False
-    if op.opcode in VIEWS:
+    if type(op) in _VIEW_OPS:
         return True
+    if type(op) not in _RETYPING_OPS or not isinstance(op, hlo.HloOp):
+        return False
     if op.opcode == "bitcast-convert":
         return op.shape.dims == hlo.shape_of(op.operands[0]).dims and (
             hlo.itemsize(op.shape.dtype) == hlo.itemsize(hlo.shape_of(op.operands[0]).dtype)

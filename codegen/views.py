@@ -57,9 +57,9 @@ class Affine:
 Dims = tuple[tuple[Atom, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class View:
-    """A logical array in a buffer; ``offset`` is absolute (HBM address or byte in the partition)."""
+    """A logical array in a buffer, never changed; ``offset`` is absolute (HBM address or byte in the partition)."""
 
     alloc: Alloc
     dtype: str
@@ -67,6 +67,10 @@ class View:
     dims: Dims
     terms: tuple[tuple[int, int], ...] = ()
     """(register, stride) that the offset adds up besides: where a loop's window is in its current iteration."""
+
+    def of(self, dims: Dims, offset: int | None = None) -> View:
+        """Other dims in the same buffer."""
+        return View(self.alloc, self.dtype, self.offset if offset is None else offset, dims, self.terms)
 
     @property
     def start(self) -> Affine:
@@ -86,13 +90,12 @@ class View:
         return next((atom for atoms in self.dims for atom in atoms if atom.partition), None)
 
     def transpose(self, permutation: Sequence[int]) -> View:
-        return replace(self, dims=tuple(self.dims[axis] for axis in permutation))
+        return self.of(tuple([self.dims[axis] for axis in permutation]))
 
     def broadcast(self, out_dims: Sequence[int], dimensions: Sequence[int]) -> View:
         """Operand dim i becomes dim ``dimensions[i]``; other dims, and stretched size-1 dims, repeat."""
         source = {out: atoms for out, atoms in zip(dimensions, self.dims, strict=True) if atoms}
-        repeated = tuple(source.get(axis, _atoms(size, 0)) for axis, size in enumerate(out_dims))
-        return replace(self, dims=repeated)
+        return self.of(tuple([source.get(axis) or _atoms(size, 0) for axis, size in enumerate(out_dims)]))
 
     def reverse(self, axes: Sequence[int]) -> View | None:
         offset = self.offset
@@ -102,7 +105,7 @@ class View:
                 return None
             offset += sum((atom.size - 1) * atom.stride for atom in dims[axis])
             dims[axis] = tuple(replace(atom, stride=-atom.stride) for atom in dims[axis])
-        return replace(self, offset=offset, dims=tuple(dims))
+        return self.of(tuple(dims), offset)
 
     def slice(self, axis: int, start: int, size: int, step: int = 1) -> View | None:
         """Elements ``start, start + step, ...`` (``size`` of them) of one dim."""
@@ -110,7 +113,7 @@ class View:
         if sliced is None:
             return None
         atoms, shift = sliced
-        return replace(self, offset=self.offset + shift, dims=(*self.dims[:axis], atoms, *self.dims[axis + 1 :]))
+        return self.of((*self.dims[:axis], atoms, *self.dims[axis + 1 :]), self.offset + shift)
 
     def reshape(self, out_dims: Sequence[int]) -> View | None:
         left = list(coalesce(tuple(atom for atoms in self.dims for atom in atoms)))
@@ -134,7 +137,7 @@ class View:
             dims.append(tuple(taken))
         if sum(atom.partition for atoms in dims for atom in atoms) > 1:
             return None
-        return replace(self, dims=tuple(dims))
+        return self.of(tuple(dims))
 
     def retyped(self, dtype: str) -> View:
         """The same addresses read as another type (low part first: the machine is little-endian)."""

@@ -35,6 +35,8 @@ from neuronx_cc.ir.types import Shape
 
 OPCODES: dict[str, type["HloOp"]] = {}
 """HLO opcode -> op class; filled as the family modules are imported."""
+_SPELLINGS: dict[str, str] = {}
+"""Name of an op class -> HLO opcode."""
 
 
 class HloOp(IRDLOperation):
@@ -48,7 +50,8 @@ class HloOp(IRDLOperation):
         super().__init_subclass__(**kwargs)
         name = cls.__dict__.get("name")
         if name is not None:
-            OPCODES[name.removeprefix("hlo.").replace("_", "-")] = cls
+            _SPELLINGS[name] = name.removeprefix("hlo.").replace("_", "-")
+            OPCODES[_SPELLINGS[name]] = cls
 
     @classmethod
     def make(
@@ -69,7 +72,7 @@ class HloOp(IRDLOperation):
     @property
     def opcode(self) -> str:
         """HLO spelling of the opcode."""
-        return self.name.removeprefix("hlo.").replace("_", "-")
+        return _SPELLINGS[self.name]
 
     @property
     def loc(self) -> Loc:
