@@ -52,6 +52,8 @@ PASSES = {
         "expand_sort",
         "fold_constants",
         "fold_large_constants",
+        "hoist_invariants",
+        "hoist_products",
         "implicit_integer_downcast",
         "inline_calls",
         "narrow_int64",

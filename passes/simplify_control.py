@@ -30,7 +30,7 @@ def run(module: HloModule, context: PassContext) -> None:
                 _forward(module, op)
             elif isinstance(op, hlo.ConditionalOp):
                 for name, operand in zip(op.branches.data, op.operands[1:], strict=True):
-                    values = _packed(operand)
+                    values = packed(operand)
                     _place_constants(module, module.computation(name), dict(enumerate(values)))
     effectful = effectful_computations(module)
     for computation in computations:
@@ -42,7 +42,8 @@ def run(module: HloModule, context: PassContext) -> None:
                 _drop_results(module, op, effectful)
 
 
-def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
+def packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
+    """The elements of an operand or root, which a ``tuple`` op packs."""
     source = defining_op(value)
     assert isinstance(source, hlo.TupleOp), "flatten_control gives operands and roots that are tuple ops"
     return list(source.operands)
@@ -61,12 +62,12 @@ def elements(value: hlo.SSAValue) -> dict[int, list[hlo.GetTupleElementOp]]:
 
 
 def _forward(module: HloModule, op: hlo.WhileOp) -> None:
-    initial = _packed(op.operand)
+    initial = packed(op.operand)
     body = module.computation(op.body.data[0])
     never = trip_count(op, module) == 0
     same = {
         index: initial[index]
-        for index, result in enumerate(_packed(body.root))
+        for index, result in enumerate(packed(body.root))
         if never or element_of(result, body) == index
     }
     for index, found in elements(op.result).items():
@@ -115,7 +116,7 @@ def _remade(anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:
 
 def _drop_state(module: HloModule, op: hlo.WhileOp, effectful: Set[str]) -> None:
     body, condition = module.computation(op.body.data[0]), module.computation(op.condition.data[0])
-    count = len(_packed(op.operand))
+    count = len(packed(op.operand))
     needed = _used(op.result) | _used(condition.block.args[0])
     needs, effects = _dependences(body, effectful)
     needed |= effects
@@ -152,7 +153,7 @@ def _dependences(body: hlo.ComputationOp, effectful: Set[str]) -> tuple[list[set
         behind[op.results[0]] = mask
         if has_effects(op, effectful):
             effects |= mask
-    return [_bits(behind[value]) for value in _packed(body.root)], _bits(effects)
+    return [_bits(behind[value]) for value in packed(body.root)], _bits(effects)
 
 
 def _bits(mask: int) -> set[int]:
@@ -161,7 +162,7 @@ def _bits(mask: int) -> set[int]:
 
 def _keep_elements(op: hlo.WhileOp, kept: Sequence[int], body: hlo.ComputationOp, condition: hlo.ComputationOp) -> None:
     """Let the state be its elements ``kept``, which the body's root is already."""
-    initial = _packed(op.operand)
+    initial = packed(op.operand)
     type_ = hlo.tuple_type(tuple(initial[index].type for index in kept))
     op.operands = [insert_before(op, hlo.TupleOp, [initial[index] for index in kept], type_, op.loc)]
     for value in (op.result, body.block.args[0], condition.block.args[0]):
@@ -170,7 +171,7 @@ def _keep_elements(op: hlo.WhileOp, kept: Sequence[int], body: hlo.ComputationOp
 
 
 def _keep_root(computation: hlo.ComputationOp, kept: Sequence[int]) -> None:
-    last, results = computation.block.last_op, _packed(computation.root)
+    last, results = computation.block.last_op, packed(computation.root)
     assert last is not None
     type_ = hlo.tuple_type(tuple(results[index].type for index in kept))
     parts = [results[index] for index in kept]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -171,3 +172,27 @@ def test_more_than_fits() -> None:
     inputs = [normal(60, 14000) for _ in range(3)]
     program = check_function(function, normal(3, 60), *inputs).program
     assert inputs[0].nbytes <= _bytes_read_in_loops(program) < 1.5 * inputs[0].nbytes
+
+
+def recurrent(xs: Any, w: Any, v: Any, b: Any, reverse: bool = False) -> Any:
+    """Products of the inputs with one matrix, of the state with another one."""
+
+    def step(h: Any, x: Any) -> Any:
+        h = jnp.tanh(x @ w + b + h @ v)
+        return h, h
+
+    return lax.scan(step, jnp.zeros((xs.shape[1], v.shape[0]), xs.dtype), xs, reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_products_of_inputs(reverse: bool) -> None:
+    inputs = normal(7, 5, 40), normal(40, 70), normal(70, 70), normal(70)
+    compiled = check_function(lambda *inputs: recurrent(*inputs, reverse=reverse), *inputs)
+    start = next(row for row, record in enumerate(compiled.program.records) if isinstance(record, While))
+    inside = [record for record in compiled.program.records[start:] if isinstance(record, Instr)]
+    assert sum(instr.op == "multiply_moving" and instr.outs[0].counts == (5, 70) for instr in inside) == 1
+
+
+def test_gradient_of_a_recurrent_layer() -> None:
+    inputs = normal(6, 5, 30), normal(30, 50), normal(50, 50), normal(50)
+    check_function(jax.grad(lambda *inputs: jnp.sum(recurrent(*inputs)[1] ** 2), argnums=(0, 1, 2, 3)), *inputs)

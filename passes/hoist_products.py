@@ -1,0 +1,148 @@
+"""Computes the contractions of all iterations of a loop at once, where they do not depend on each other.
+
+Input: ``flatten_control``'s form, after ``hoist_invariants``. Output: a contraction in the body of a loop whose one
+operand is the same in every iteration, and whose other one is row ``i`` of an array that is, becomes row ``i`` of one
+contraction of the whole array ahead of the loop, with what is added to it and is the same in every iteration. So the
+projections of a recurrent layer's inputs take few large products instead of many small ones, which leave most columns
+of TensorE idle and read the weights again and again.
+
+Only where a contraction has few rows, and the loop uses most rows of the array.
+"""
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
+from neuronx_cc.ir.hlo.editing import replace as replace_op
+from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.dce import sweep
+from neuronx_cc.passes.loop_state import Invariants
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.trip_count import trip_count
+
+MOST_ROWS = 64
+"""Rows of a contraction in the loop, out of the 128 that a tile has."""
+MOST_BYTES = 1 << 30
+"""Of the results of all iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A value of the body that is index ``starts`` along dim ``axis`` of an array ahead of the loop."""
+
+    array: Value
+    axis: int
+    starts: tuple[Value, ...]
+    """Of the window in an array with the dims of ``array``."""
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    for computation in module.computations():
+        for op in list(ops_of(computation.block)):
+            trips = trip_count(op, module) if isinstance(op, hlo.WhileOp) else None
+            if isinstance(op, hlo.WhileOp) and trips is not None and trips > 1:
+                _hoist(module, op, trips)
+
+
+def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int) -> None:
+    known = Invariants(module, loop)
+    found: list[tuple[hlo.HloOp, Row]] = []
+    for op in list(ops_of(known.body.block)):
+        if isinstance(op, hlo.DotOp):
+            row = _product(known, op, trips)
+            if row is not None:
+                found.append(_with_sums(known, op, row))
+    if not found:
+        return
+    arrays = known.hand_in([row.array for _, row in found])
+    for (op, row), array in zip(found, arrays, strict=True):
+        b = Build.before(module, op)
+        dims = op.shape.dims
+        part = b.dynamic_slice(array, row.starts, (*dims[: row.axis], 1, *dims[row.axis :]))
+        replace_op(op, b.reshape(part, dims))
+    sweep(known.body, frozenset())
+
+
+def _product(known: Invariants, op: hlo.DotOp, trips: int) -> Row | None:
+    """The contraction of all rows, ahead of the loop; None where that is not possible or does not pay."""
+    dims = op.dims.data
+    rank = len(dims.lhs_batch)
+    for place, (batch, contracted) in enumerate(
+        ((dims.lhs_batch, dims.lhs_contracting), (dims.rhs_batch, dims.rhs_contracting))
+    ):
+        value, other = op.operands[place], op.operands[1 - place]
+        row = _row(known, value)
+        if row is None or other not in known:
+            continue
+        shape, size = hlo.shape_of(value), hlo.shape_of(row.array).dims[row.axis]
+        free = [axis for axis in range(shape.rank) if axis not in (*batch, *contracted)]
+        if prod(shape.dims[axis] for axis in free) > MOST_ROWS or size > 2 * trips:
+            continue
+        if op.shape.nbytes * size > MOST_BYTES or prod(shape.dims) == 0:
+            continue
+        moved = [tuple(axis + (axis >= row.axis) for axis in axes) for axes in (contracted, batch)]
+        names = ("lhs_contracting", "lhs_batch") if place == 0 else ("rhs_contracting", "rhs_batch")
+        numbers = replace(dims, **dict(zip(names, moved, strict=True)))
+        before = sum(axis < row.axis for axis in free)
+        lhs_free = hlo.shape_of(op.lhs).rank - rank - len(dims.lhs_contracting)
+        axis = rank + before + (0 if place == 0 else lhs_free)
+        operands = [row.array, known.copy(other)] if place == 0 else [known.copy(other), row.array]
+        result = (*op.shape.dims[:axis], size, *op.shape.dims[axis:])
+        b = Build.before(known.module, known.loop)
+        b.loc = op.loc
+        properties = {**op.properties, "dims": hlo.DotDimsAttr(numbers)}
+        made = b.typed(hlo.DotOp, operands, hlo.array_type(op.shape.dtype, result), **properties)
+        return Row(made, axis, _starts(row, axis, len(result)))
+    return None
+
+
+def _starts(row: Row, axis: int, rank: int) -> tuple[Value, ...]:
+    """The starts of a window at the index of ``row`` along ``axis`` of an array of ``rank`` dims."""
+    others = [start for number, start in enumerate(row.starts) if number != row.axis]
+    # windows that span a dim start at 0, whatever their start says
+    filler = others[0] if others else row.starts[row.axis]
+    return tuple(row.starts[row.axis] if number == axis else filler for number in range(rank))
+
+
+def _row(known: Invariants, value: Value) -> Row | None:
+    """``value`` as a row of an array that the loop does not change, if it is one; casts are moved to the array."""
+    casts = []
+    op = defining_op(value)
+    while isinstance(op, hlo.ConvertOp):
+        casts.append(op.shape.dtype)
+        op = defining_op(op.operand)
+    if not isinstance(op, hlo.ReshapeOp):
+        return None
+    window = defining_op(op.operand)
+    if not isinstance(window, hlo.DynamicSliceOp) or window.args[0] not in known:
+        return None
+    array, *starts = window.args
+    whole, part = hlo.shape_of(array).dims, window.shape.dims
+    cut = [axis for axis, (dim, size) in enumerate(zip(whole, part, strict=True)) if dim != size]
+    if len(cut) != 1 or part[cut[0]] != 1 or op.shape.dims != (*part[: cut[0]], *part[cut[0] + 1 :]):
+        return None
+    outer = known.copy(array)
+    for dtype in reversed(casts):
+        outer = Build.before(known.module, known.loop).convert(outer, dtype)
+    return Row(outer, cut[0], tuple(starts))
+
+
+def _with_sums(known: Invariants, op: hlo.HloOp, row: Row) -> tuple[hlo.HloOp, Row]:
+    """Follow the sums of ``op`` and what is the same in every iteration: the last one, and the row that it is."""
+    while True:
+        following = users(op.results[0])
+        if len(following) != 1 or not isinstance(following[0], hlo.AddOp):
+            return op, row
+        (sum_,) = following
+        assert isinstance(sum_, hlo.AddOp)
+        other = sum_.rhs if sum_.lhs is op.results[0] else sum_.lhs
+        if other is op.results[0] or other not in known:
+            return op, row
+        b = Build.before(known.module, known.loop)
+        b.loc = sum_.loc
+        dims = hlo.shape_of(row.array).dims
+        spread = b.broadcast(known.copy(other), dims, [axis for axis in range(len(dims)) if axis != row.axis])
+        terms = (row.array, spread) if other is sum_.rhs else (spread, row.array)
+        op, row = sum_, replace(row, array=b.add(*terms))
