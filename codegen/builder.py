@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from neuronx_cc.codegen.memory import Arena
 from neuronx_cc.codegen.sync import Alloc, Frame, Synchroniser
@@ -35,12 +35,9 @@ PSUM_BYTES = 16384
 PSUM_BANK = 2048
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class Block:
-    """A strided piece of memory, ready to be an operand: dims major first, at most one on the partitions.
-
-    Never changed; ``moved`` and ``of`` are quicker than ``dataclasses.replace``.
-    """
+    """A strided piece of memory, ready to be an operand: dims major first, at most one on the partitions."""
 
     alloc: Alloc
     dtype: str
@@ -50,27 +47,19 @@ class Block:
 
     def index(self, dim: int, at: Affine, size: int | None = None) -> Block:
         """Restrict ``dim`` to ``size`` elements from ``at`` (drop it when ``size`` is None)."""
-        dims = self.dims
-        atom = dims[dim]
-        offset = self.offset
-        if not atom.partition:
-            offset = offset + at * atom.stride
-        elif at.const or at.terms or size is None:
-            raise AssertionError("a partition dim is never indexed")
-        kept = () if size is None else (Atom(size, atom.stride, atom.partition),)
-        return Block(self.alloc, self.dtype, offset, (*dims[:dim], *kept, *dims[dim + 1 :]), self.partition)
-
-    def moved(self, by: Affine | int) -> Block:
-        """The same piece ``by`` bytes further."""
-        return Block(self.alloc, self.dtype, self.offset + by, self.dims, self.partition)
-
-    def of(self, dims: tuple[Atom, ...]) -> Block:
-        """Other dims from the same place."""
-        return Block(self.alloc, self.dtype, self.offset, dims, self.partition)
+        atom = self.dims[dim]
+        if atom.partition:
+            if at != Affine() or size is None:
+                raise AssertionError("a partition dim is never indexed")
+            offset = self.offset
+        else:
+            offset = self.offset + at * atom.stride
+        kept = () if size is None else (replace(atom, size=size),)
+        return replace(self, offset=offset, dims=(*self.dims[:dim], *kept, *self.dims[dim + 1 :]))
 
     def select(self, order: Sequence[int]) -> Block:
         """The dims in another order (all that are left out must have been indexed away)."""
-        return self.of(tuple([self.dims[dim] for dim in order]))
+        return replace(self, dims=tuple(self.dims[dim] for dim in order))
 
 
 @dataclass(slots=True)
@@ -220,15 +209,16 @@ class Builder:
             )
         return Ring(alloc, count, nbytes)
 
-    def slot(self, ring: Ring) -> Affine:
+    def slot(self, ring: Ring, several: bool = False) -> Affine:
         """Offset of the ring's next buffer: by the phase of the innermost loop, or fixed in straight-line code.
 
-        Iterations that are unrolled count as straight-line code, also inside a loop.
+        Iterations that are unrolled count as straight-line code, also inside a loop. So does a loop's body with
+        ``several``, for rings that have more than one turn in an iteration: each takes the next buffer.
         """
         frame: Frame = self.sync.frames[-1]
         if ring.count == 1:
             return Affine(ring.alloc.lo)
-        if frame.register < 0 or (self._unrolled and self._unrolled[-1] is frame):
+        if several or frame.register < 0 or (self._unrolled and self._unrolled[-1] is frame):
             ring.turn = (ring.turn + 1) % ring.count
             return Affine(ring.alloc.lo + ring.turn * ring.nbytes)
         if ring.count not in frame.phases:
@@ -249,8 +239,8 @@ class Builder:
         flags: Sequence[str] = (),
     ) -> Instr:
         """Append one instruction; operands are blocks whose first dim is the partition dim."""
-        out_refs = tuple([ref(block) for block in outs])
-        in_refs = tuple([ref(block) for block in ins])
+        out_refs = tuple(ref(block) for block in outs)
+        in_refs = tuple(ref(block) for block in ins)
         instr = Instr(
             op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
         )
@@ -278,7 +268,7 @@ def ref(block: Block) -> Ref:
         block.alloc.space,
         block.dtype,
         block.offset.const,
-        tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims]),
+        tuple((atom.size, 0 if atom.partition else atom.stride) for atom in dims),
         block.partition,
         block.offset.terms,
     )
@@ -311,17 +301,19 @@ def emit_over(
 
 def merge_free(blocks: Sequence[Block], first: int = 1) -> list[Block]:
     """Merge neighbouring dims (from ``first`` on) that every block can merge; drop free dims of size 1."""
-    first_dims = blocks[0].dims
-    keep = [dim for dim, atom in enumerate(first_dims) if dim < first or atom.size > 1]
-    if len(keep) < len(first_dims):
-        blocks = [block.select(keep) for block in blocks]
+    sizes = [atom.size for atom in blocks[0].dims]
+    keep = [dim for dim in range(len(sizes)) if dim < first or sizes[dim] > 1]
+    blocks = [block.select(keep) for block in blocks]
     index = first
     while index + 1 < len(blocks[0].dims):
         inner = blocks[0].dims[index + 1].size
-        if all([block.dims[index].stride == block.dims[index + 1].stride * inner for block in blocks]):
+        if all(block.dims[index].stride == block.dims[index + 1].stride * inner for block in blocks):
             size = blocks[0].dims[index].size * inner
             blocks = [
-                block.of((*block.dims[:index], Atom(size, block.dims[index + 1].stride), *block.dims[index + 2 :]))
+                replace(
+                    block,
+                    dims=(*block.dims[:index], Atom(size, block.dims[index + 1].stride), *block.dims[index + 2 :]),
+                )
                 for block in blocks
             ]
         else:

@@ -1,41 +1,51 @@
 """Convolutions with few output positions and a large window, as gradients of kernels are.
 
 ``out[n, o, p] = sum over c, k of x[n, c, k * dilation + p * stride - pad] * w[o, c, k]`` is contracted over window
-positions ``k``, which go on the partitions: blocks of both operands are staged with ``n`` and ``o`` on the partitions,
-TensorE transposes up to 128 positions at a time (those of ``x`` once for every output position), and the products of
-all positions add up in PSUM. To ``x`` the output positions are the taps of a convolution over ``k``.
+positions ``k`` and ``c``, which go on the partitions: blocks of both operands are staged with ``n`` and ``o`` on the
+partitions, TensorE transposes up to 128 positions at a time, and the products of all positions add up in PSUM. To ``x``
+the output positions are the taps of a convolution over ``k``; ``conv_gradient_plan`` says how a transposed tile of it
+serves several taps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 from math import prod
-from typing import TypeAlias
 
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.conv_axis import Axis, axis_of, batch_axis
-from neuronx_cc.codegen.conv_plan import atom_of
+from neuronx_cc.codegen.conv_axis import axis_of, batch_axis
+from neuronx_cc.codegen.conv_gradient_plan import (
+    SUM_BANKS,
+    Piece,
+    Spread,
+    Steps,
+    Sum,
+    even,
+    parts_of,
+    pieces_of,
+    rows_that_fit,
+    spread_of,
+)
+from neuronx_cc.codegen.conv_gradient_stage import Side, merged
+from neuronx_cc.codegen.conv_plan import RAW_BYTES, atom_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, PackAt, RowsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.views import Atom, View
+from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 MAX_OUTPUTS = 64
-"""Output positions that are worth a transpose of their own."""
-SUM_BANKS = 5
+"""Output positions whose sums are written out."""
 TURN_BANKS = 3
-GROUP = 4
-"""Tiles of positions that are transposed before the first of them is multiplied, so that TensorE need not wait."""
+MAX_SUMS = 64
+"""Sums that are written out at a time."""
 WHOLE = PackAt(0, 1, 1, Affine())
-Planes: TypeAlias = list[tuple[Block, str, int]]
-"""Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
 
 def applies(op: hlo.ConvolutionOp) -> bool:
@@ -51,49 +61,6 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Emit the convolution and give its result a home."""
     del step
     _Gradient(context, op).emit()
-
-
-class _Side(ConvStaging):
-    """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
-
-    def __init__(
-        self, context: Context, op: hlo.ConvolutionOp, value: hlo.SSAValue, order: Sequence[int], axes: list[Axis]
-    ) -> None:
-        super().__init__(context, op, 0)
-        self.input = self._source(value)[0]
-        self.lhs_order = tuple(order)
-        shape = hlo.shape_of(value)
-        self.groups = self.batch_groups = self.pack = self.outputs = 1
-        self.inputs, self.batch = shape.dims[order[1]], shape.dims[order[0]]
-        self.axes = axes
-        self.input_buffers = 2
-
-    def restrict(self, view: View, start: int, size: int) -> None:
-        """Stage ``size`` of the kept dim's elements from ``start`` on."""
-        part = view.slice(1, start, size)
-        assert part is not None, "an HBM view of one progression slices"
-        self.x, self.inputs = part, size
-        self._segment()
-
-    def planes(self, tile: Block, name: str) -> Planes:
-        """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
-        if self.fast(tile.dtype):
-            return [(tile, tile.dtype, 0)]
-        part, carrier = HALVES[itemsize(tile.dtype)]
-        width, ratio = itemsize(part), (itemsize(carrier), itemsize(tile.dtype))
-        found = []
-        for position in range(ratio[1] // width):
-            bits = replace(tile, dtype=part, offset=tile.offset + position * width)
-            plane = self.tile(f"{name} bits {position}", carrier, [a.size for a in tile.dims[1:]], tile.dims[0].size, 1)
-            order = tuple(Atom(atom.size, atom.stride // ratio[1] * ratio[0]) for atom in tile.dims[1:])
-            plane = replace(plane, dims=(tile.dims[0], *order))
-            self.emitter.copy(plane, bits)
-            found.append((plane, part, position * width))
-        return found
-
-    def free(self) -> None:
-        for ring in self.rings:
-            self.builder.sbuf.free(ring.alloc)
 
 
 class _Gradient(ConvStaging):
@@ -113,88 +80,153 @@ class _Gradient(ConvStaging):
         plain = [batch_axis(channels), *(batch_axis(dim.size) for dim in self.window)]
         self.axes = taps
         order = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
-        self.left = _Side(context, op, op.lhs, order, taps)
+        self.left = Side(context, op, op.lhs, order, taps)
         order = (dims.rhs_input_feature, dims.rhs_output_feature, *dims.rhs_spatial)
-        self.right = _Side(context, op, op.rhs, order, plain)
+        self.right = Side(context, op, op.rhs, order, plain)
+        self.kept = self.left.inputs, self.right.inputs
+        self.taps = [axis.taps[0] for axis in self.axes]
 
     def emit(self) -> None:
         context = self.context
-        if self.fast(self.pe_dtype):
-            context.identity(self.pe_dtype)
-        else:
-            context.identity(HALVES[itemsize(self.pe_dtype)][1])
+        context.identity(self.pe_dtype if self.fast(self.pe_dtype) else HALVES[itemsize(self.pe_dtype)][1])
         home = context.new_hbm(self.result)
         context.homes[self.result] = [home]
         self.out = home.transpose(self.out_order)
-        count, outputs = prod(self.out_sizes), self.right.inputs
-        self.right_rows = self.left.inputs < 32 or atom_of(self.out, 1).stride != itemsize(self.out.dtype)
+        self.columns_are_left = atom_of(self.out, 1).stride != itemsize(self.out.dtype)
         """Whether ``o``, not ``n``, lies on the partitions of the result."""
-        limit = SUM_BANKS * TILE_COLUMNS // count
-        pitch = 1 << (min(limit, TILE_COLUMNS).bit_length() - 1)
-        columns = min(self.left.inputs if self.right_rows else outputs, pitch)
-        self.pitch = 1 << (columns - 1).bit_length() if columns > 1 else 1
-        rows = min(outputs if self.right_rows else self.left.inputs, TILE_ROWS)
-        left, right = (columns, rows) if self.right_rows else (rows, columns)
-        views = [side.dense_view() for side in (self.left, self.right)]
-        totals = self.left.inputs, outputs
         self.sums = self.builder.ring(self.builder.psum, SUM_BANKS * PSUM_BANK, 1, "sums")
         self.banks.append(self.sums)
-        self.turned = self.make_bank(TURN_BANKS)
-        self.next_bank = 0
+        self.turned = self.left.turned = self.right.turned = self.make_bank(TURN_BANKS)
         self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
-        self.left.turned = self.right.turned = self.turned
-        self._choose_rows(left, right)
-        one_block = all(rows >= axis.rows for axis, rows in zip(self.axes, self.rows, strict=True))
-        for left_start in range(0, totals[0], left):
-            self.left.restrict(views[0], left_start, min(left, totals[0] - left_start))
-            x = None
-            for right_start in range(0, totals[1], right):
-                self.right.restrict(views[1], right_start, min(right, totals[1] - right_start))
-                if one_block and x is None:
-                    ((at, _),) = self._blocks([], [])
-                    x = self.left.planes(self.left.stage_input(WHOLE, at), "left")
-                self._part(left_start, right_start, x)
+        if all(tap.count for tap in self.taps):
+            self._choose()
+            for left in even(self.kept[0], self.slabs[0]):
+                self.left.restrict(*left)
+                for right in even(self.kept[1], self.slabs[1]):
+                    self.right.restrict(*right)
+                    self._slab(left[0], right[0])
+        self._store_unmet()
         self.left.free()
         self.right.free()
         self.release()
 
-    def _choose_rows(self, left: int, right: int) -> None:
-        """Positions staged at a time: whole images where they fit."""
-        size = itemsize(self.pe_dtype)
-        each = size if self.fast(self.pe_dtype) else 3 * size
-        count = prod(self.out_sizes)
-        room = int(self.builder.sbuf.largest_gap() * 0.9) - 4 * 16384
-        room -= GROUP * 2 * size * (count * left + right) + 2 * 4 * count * (left if self.right_rows else right)
-        rows = [axis.rows for axis in self.axes]
-        rows[0] = min(rows[0], max(1, TILE_ROWS // prod(rows[1:])))
-        while True:
-            extents = prod(axis.extent(n) for axis, n in zip(self.axes, rows, strict=True))
-            used = (-(-left // TILE_ROWS) * extents + -(-right // TILE_ROWS) * prod(rows)) * (size + each)
-            shrinkable = [axis for axis, n in enumerate(rows) if n > 1]
-            if used <= room or not shrinkable:
-                break
-            rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
-        self.rows = rows
+    # ---- sizes ------------------------------------------------------------------------------------------------
 
-    def _part(self, left_start: int, right_start: int, staged: Planes | None) -> None:
-        """One tile of the result's rows with one block of its columns; ``staged``: all of the left side, if it is."""
-        count = prod(self.out_sizes)
-        columns, rows = (
-            (self.left.inputs, self.right.inputs) if self.right_rows else (self.right.inputs, self.left.inputs)
-        )
-        for position in range(count):
-            bank = self._bank(rows, columns, position)
-            self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), rows)])
-            self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), columns)])
-        for left_at, right_at in self._blocks([], []):
-            x = staged or self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
-            w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
-            for tiles in self._tiles([rows_at.piece.outs for rows_at in left_at], [], []):
-                turned = [self._turned(x, w, at, sizes, slot) for slot, (at, sizes) in enumerate(tiles)]
-                for left, right in turned:
-                    self._multiply(left, right, rows, columns)
-        self._store(left_start, right_start, rows, columns)
+    def _steps(self, rows: Sequence[int]) -> tuple[Steps, ...]:
+        """The axes of a block of ``rows`` positions."""
+        pairs = zip(rows, self.axes, self.taps, strict=True)
+        return tuple(Steps(size, axis.step, tap.count, tap.stride) for size, axis, tap in pairs)
+
+    def _choose(self) -> None:
+        """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
+        room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * PSUM_BANK
+        totals = [axis.rows for axis in self.axes]
+        best: tuple[float, tuple[int, int], list[int]] | None = None
+        for slabs in self._slabs():
+            self.slabs = slabs
+
+            def spread(rows: Sequence[int], slabs: tuple[int, int] = slabs) -> Spread:
+                return spread_of(self._steps(rows), *slabs)
+
+            rows = rows_that_fit(totals, spread, room, self._bytes)
+            if rows is None:
+                continue
+            blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
+            again = len(parts_of(self._groups(*slabs), self.columns_are_left)) if blocks > 1 else 1
+            cost = float(spread(rows).products + again * spread(rows).turns) * blocks
+            cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
+            if best is None or cost < best[0] * 0.8:
+                best = cost, slabs, rows
+        if best is None:
+            raise AssertionError("one position of one feature fits")
+        _, self.slabs, self.rows = best
+        self.one_block = self.rows == totals
+        self.left.input_buffers = self.right.input_buffers = 1 if self.one_block else 2
+        self.turned_buffers = 1
+        if not self.one_block and self._bytes(self.rows) + sum(self._turned_bytes(self.rows)) <= room:
+            self.turned_buffers = 2
+        for name, nbytes in zip(("turned left", "turned right"), self._turned_bytes(self.rows), strict=True):
+            self.ring(name, nbytes, self.turned_buffers)
+
+    def _slabs(self) -> Iterator[tuple[int, int]]:
+        """Numbers of features of both sides to be summed together: all, and ever fewer."""
+        left, right = self.kept
+        while True:
+            if len(self._pairs(left, right)) <= MAX_SUMS or max(left, right) <= TILE_ROWS:
+                yield left, right
+            if max(left, right) == 1:
+                return
+            left, right = (left, -(-right // 2)) if right >= left else (-(-left // 2), right)
+
+    def _bytes(self, rows: Sequence[int]) -> int:
+        """Bytes a partition that staging a block and its transposed tiles take."""
+        size = itemsize(self.pe_dtype)
+        whole = all(count >= axis.rows for axis, count in zip(self.axes, rows, strict=True))
+        each = (1 if whole else 2) * size + (0 if self.fast(self.pe_dtype) else 2 * size)
+        extents = prod(axis.extent(count) for axis, count in zip(self.axes, rows, strict=True))
+        staged = -(-self.slabs[0] // TILE_ROWS) * extents + -(-self.slabs[1] // TILE_ROWS) * prod(rows)
+        raw = 2 * min(RAW_BYTES, -(-self.slabs[0] // TILE_ROWS) * prod(rows) * size)
+        return staged * each + raw + sum(self._turned_bytes(rows))
+
+    def _turned_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
+        """Bytes a partition of the transposed tiles of both operands, of the block that has most."""
+        sizes = [{count, axis.rows % count or count} for axis, count in zip(self.axes, rows, strict=True)]
+        spreads = [spread_of(self._steps(block), *self.slabs) for block in product(*sizes)]
+        size = itemsize(self.pe_dtype)
+        left = max(spread.tiles for spread in spreads) * self.slabs[0] * size
+        return left, max(prod(spread.inner) for spread in spreads) * self.slabs[1] * size
+
+    # ---- sums -------------------------------------------------------------------------------------------------
+
+    def _groups(self, left: int, right: int) -> list[list[tuple[Piece, tuple[int, int]]]]:
+        """Pairs of pieces to be summed: those of a group have the same rows, or else the same columns."""
+        taps = [tap.count for tap in self.taps]
+        if self.columns_are_left:
+            banks = -(-prod(taps) // SUM_BANKS)
+            whole = prod(taps) * left <= TILE_COLUMNS
+            most = TILE_COLUMNS if whole else max(1, TILE_COLUMNS // banks)
+            pieces = pieces_of(taps, left, min(most, TILE_COLUMNS), [whole for _ in taps])
+            by_start = [list(group) for _, group in groupby(pieces, lambda piece: piece.start)]
+            return [[(piece, rows) for piece in group] for rows in even(right, TILE_ROWS) for group in by_start]
+        pieces = pieces_of(taps, left, TILE_ROWS, self._stackable(left))
+        return [[(piece, columns) for columns in even(right, TILE_COLUMNS)] for piece in pieces]
+
+    def _pairs(self, left: int, right: int) -> list[tuple[Piece, tuple[int, int]]]:
+        return [pair for group in self._groups(left, right) for pair in group]
+
+    def _stackable(self, left: int) -> list[bool]:
+        """Of each axis, whether several taps with all features are one progression of rows of the result."""
+        found, stride = [], atom_of(self.out, 0).stride * self.kept[0]
+        for axis in reversed(range(len(self.out_sizes))):
+            apart = atom_of(self.out, 2 + axis).stride
+            if self.out_sizes[axis] > 1:
+                found.insert(0, left == self.kept[0] and stride in (0, apart))
+                stride = apart * self.taps[1 + axis].count
+            else:
+                found.insert(0, True)
+        return [False, *found]
+
+    def _row_stride(self, piece: Piece) -> int:
+        """Bytes between rows of the result that are neighbours in ``piece``."""
+        strides = [atom_of(self.out, 2 + axis).stride for axis in range(len(self.out_sizes))]
+        stacked = [stride for count, stride in zip(piece.taps[1:], strides, strict=True) if count > 1]
+        return atom_of(self.out, 0).stride or (stacked[-1] if stacked else 0)
+
+    def _slab(self, left_start: int, right_start: int) -> None:
+        """All sums of the features that both sides are restricted to."""
+        staged = None
+        if self.one_block:
+            ((left_at, right_at),) = self._blocks([], [])
+            staged = self._stage(left_at, right_at)
+        for part in parts_of(self._groups(self.left.inputs, self.right.inputs), self.columns_are_left):
+            self._clear(part)
+            if staged is not None:
+                self._multiply(part, *staged)
+            else:
+                for left_at, right_at in self._blocks([], []):
+                    self._multiply(part, *self._stage(left_at, right_at))
+            self._store(part, left_start, right_start)
 
     def _blocks(self, left: list[RowsAt], right: list[RowsAt]) -> Iterator[tuple[list[RowsAt], list[RowsAt]]]:
         """Blocks of both operands over the same positions."""
@@ -207,148 +239,153 @@ class _Gradient(ConvStaging):
             for index in self.builder.each(piece.count):
                 yield from self._blocks([*left, RowsAt(piece, index)], [*right, RowsAt(same, index)])
 
-    def _tiles(
-        self, counts: Sequence[int], at: list[Affine], sizes: list[int]
-    ) -> Iterator[list[tuple[list[Affine], list[int]]]]:
-        """Groups of tiles of at most 128 positions, inner axes whole as far as they fit."""
-        inner = list(counts[len(at) + 1 :])
-        count = counts[len(at)]
-        size = min(count, max(1, TILE_ROWS // prod(inner)))
-        size = -(-count // -(-count // size))
-        whole = prod(inner) <= TILE_ROWS
-        for start, tiles, wide in self.builder.tiles(count, size):
-            if not whole:
-                for index in self.builder.each(tiles):
-                    yield from self._tiles(counts, [*at, index * wide + start], [*sizes, wide])
-                continue
-            for first, groups, several in self.builder.tiles(tiles, GROUP):
-                for group in self.builder.each(groups):
-                    rest = [Affine() for _ in inner]
-                    yield [
-                        ([*at, (group * several + (first + j)) * wide + start, *rest], [*sizes, wide, *inner])
-                        for j in range(several)
-                    ]
+    def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:
+        """Both operands of a block, transposed: [lanes, tiles, kept dim]."""
+        spread = spread_of(self._steps([at.piece.rows for at in left_at]), *self.slabs)
+        lanes, steps = prod(spread.lanes), [axis.step for axis in self.axes]
+        x = self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
+        w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
+        size = [spread.tiles, self.left.inputs]
+        left = self.tile("turned left", self.pe_dtype, size, lanes, self.turned_buffers)
+        size = [prod(spread.inner), self.right.inputs]
+        right = self.tile("turned right", self.pe_dtype, size, lanes, self.turned_buffers)
+        loops = [(axis, *loop) for axis, reach in enumerate(spread.reach) for loop in reach.loops]
+        self.left.turn_windows(x, spread, steps, loops, left)
+        plain = [(axis, count, 1) for axis, count in enumerate(spread.inner)]
+        self.right.turn_windows(w, spread, [1 for _ in steps], plain, right)
+        return spread, left, right
 
-    def _bank(self, rows: int, columns: int, position: int) -> Block:
-        offset = Affine(self.sums.alloc.lo + position * self.pitch * 4)
+    def _bank(self, rows: int, columns: int, sum_: Sum) -> Block:
+        offset = Affine(self.sums.alloc.lo + sum_.bank * PSUM_BANK + sum_.column * 4)
         return Block(self.sums.alloc, "f32", offset, (Atom(rows, 1, True), Atom(columns, 4)))
 
-    def _shifts(self) -> tuple[list[list[int]], list[int]]:
-        """Offsets of the windows of the output positions that meet any input, and which positions these are."""
-        shifts, met = [], []
-        for number, index in enumerate(product(*(range(size) for size in self.out_sizes))):
-            steps = [_shift(axis, place) for axis, place in zip(self.axes[1:], index, strict=True)]
-            if None not in steps:
-                shifts.append([0, *(step or 0 for step in steps)])
-                met.append(number)
-        return shifts, met
+    def _shape(self, sum_: Sum) -> tuple[int, int]:
+        """Rows and columns."""
+        left, right = sum_.left.width, sum_.right[1]
+        return (right, left) if self.columns_are_left else (left, right)
 
-    def _turned(
-        self,
-        x: Planes,
-        w: Planes,
-        at: list[Affine],
-        sizes: list[int],
-        slot: int,
-    ) -> tuple[Block, Block]:
-        """Both operands of up to 128 positions, [positions, window, kept dim]."""
-        shifts, _ = self._shifts()
-        lanes = prod(sizes)
-        left = self.tile(f"turned left {slot}", self.pe_dtype, [prod(self.out_sizes), self.left.inputs], lanes, 2)
-        right = self.tile(f"turned right {slot}", self.pe_dtype, [1, self.right.inputs], lanes, 2)
-        self._turn(self.left, x, at, sizes, shifts, left)
-        self._turn(self.right, w, at, sizes, [[0] * len(sizes)], right)
-        return left, right
+    def _clear(self, part: Sequence[Sum]) -> None:
+        """Zeros by a product for each bank, which starts the sums."""
+        for _, sums in groupby(part, lambda sum_: sum_.bank):
+            several = list(sums)
+            shapes = [self._shape(sum_) for sum_ in several]
+            rows, columns = max(rows for rows, _ in shapes), sum(columns for _, columns in shapes)
+            bank = self._bank(rows, columns, several[0])
+            self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), rows)])
+            self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), columns)])
 
-    def _multiply(self, left: Block, right: Block, rows: int, columns: int) -> None:
-        """The products of up to 128 positions, for every output position."""
-        for slot, position in enumerate(self._shifts()[1]):
-            bank = self._bank(rows, columns, position)
-            pair = left.index(1, Affine(slot)), right.index(1, Affine())
-            stationary, moving = pair[::-1] if self.right_rows else pair
-            if slot == 0 or not self.right_rows:
-                self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-            self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"])
+    def _multiply(self, part: Sequence[Sum], spread: Spread, left: Block, right: Block) -> None:
+        """Add the products of a block to the sums of ``part``."""
+        apart = [prod(reach.count for reach in spread.reach[axis + 1 :]) for axis in range(len(spread.reach))]
+        tile = left.dims[1].stride
+        taps = [reach.tap * each * tile for reach, each in zip(spread.reach, apart, strict=True)]
+        steps = [reach.position * each * tile for reach, each in zip(spread.reach, apart, strict=True)]
+        for x, w in self._inner(spread, steps, right.dims[1].stride, 0, left.offset, right.offset):
+            loaded: object = None
+            for sum_ in part:
+                piece, (start, size) = sum_.left, sum_.right
+                offset = x + piece.start * left.dims[2].stride
+                offset = offset + sum(at * stride for at, stride in zip(piece.first, taps, strict=True))
+                free = [Atom(count, stride) for count, stride in zip(piece.taps, taps, strict=True)]
+                dims = merged((left.dims[0], *free, Atom(piece.size, left.dims[2].stride)))
+                moved = replace(left, offset=offset, dims=dims)
+                width = right.dims[2].stride
+                plain = replace(right, offset=w + start * width, dims=(right.dims[0], Atom(size, width)))
+                stationary, moving = (plain, moved) if self.columns_are_left else (moved, plain)
+                if loaded != stationary:
+                    self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+                    loaded = stationary
+                bank = self._bank(*self._shape(sum_), sum_)
+                self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"])
 
-    def _turn(
-        self,
-        side: _Side,
-        planes: Planes,
-        at: list[Affine],
-        sizes: list[int],
-        shifts: list[list[int]],
-        target: Block,
-    ) -> None:
-        """Transpose the windows of a staged tile at each of ``shifts`` into ``target`` [positions, shift, kept]."""
-        lanes = target.dims[0].size
-        for plane, part, byte in planes:
-            identity = self.context.identity(plane.dtype)
-            window = plane
-            for axis, (row, size) in enumerate(zip(at, sizes, strict=True)):
-                stride, step = plane.dims[2 + axis].stride, side.axes[axis].step
-                dims = (*window.dims[: 2 + axis], Atom(size, stride * step), *window.dims[3 + axis :])
-                window = replace(window, offset=window.offset + row * (stride * step), dims=dims)
-            goal = replace(target, dtype=part, offset=target.offset + byte)
-            width = goal.dims[2].stride
-            for segment in side.segments_of(1):
-                unit = replace(
-                    identity, dims=(Atom(segment.lanes, 1, True), replace(identity.dims[1], size=segment.lanes))
-                )
-                for chunk in range(segment.chunks):
-                    source = window.index(1, Affine(segment.first + chunk))
-                    source = replace(source, dims=(Atom(segment.lanes, 1, True), *source.dims[1:]))
-                    first = segment.start + chunk * segment.chunk_step
-                    each = max(1, TILE_COLUMNS // segment.lanes)
-                    for start in range(0, len(shifts), each):
-                        some = shifts[start : start + each]
-                        self.next_bank = (self.next_bank + 1) % self.turned.count
-                        bank = Block(
-                            self.turned.alloc,
-                            "f32",
-                            Affine(self.turned.alloc.lo + self.next_bank * PSUM_BANK),
-                            (Atom(lanes, 1, True), *dense([len(some), segment.lanes], "f32")),
-                        )
-                        for number, shift in enumerate(some):
-                            offset = sum(by * plane.dims[2 + axis].stride for axis, by in enumerate(shift))
-                            moved = replace(source, offset=source.offset + offset, dims=_merged(source.dims))
-                            self.builder.emit("load_stationary", Stream.TENSOR, [], [moved])
-                            piece = bank.index(1, Affine(number))
-                            self.builder.emit("multiply_moving", Stream.TENSOR, [piece], [unit])
-                        columns = (Atom(len(some), goal.dims[1].stride), Atom(segment.lanes, width * segment.lane_step))
-                        place = goal.offset + (start * goal.dims[1].stride + first * width)
-                        self.emitter.copy(replace(goal, offset=place, dims=(goal.dims[0], *columns)), bank)
+    def _inner(
+        self, spread: Spread, steps: Sequence[int], width: int, axis: int, x: Affine, w: Affine
+    ) -> Iterator[tuple[Affine, Affine]]:
+        """Where the tiles of each of a partition's positions lie, for the first tap."""
+        if axis == len(steps):
+            yield x, w
+            return
+        apart = prod(spread.inner[axis + 1 :]) * width
+        for index in self.builder.each(spread.inner[axis], 2):
+            yield from self._inner(spread, steps, width, axis + 1, x + index * steps[axis], w + index * apart)
 
-    def _store(self, left_start: int, right_start: int, rows: int, columns: int) -> None:
+    # ---- results ----------------------------------------------------------------------------------------------
+
+    def _store(self, part: Sequence[Sum], left_start: int, right_start: int) -> None:
         """Out of PSUM, in the order of the result in HBM."""
-        kept = [atom_of(self.out, 0), atom_of(self.out, 1)]
-        offset = self.out.offset + left_start * kept[0].stride + right_start * kept[1].stride
-        row, column = (kept[1], kept[0]) if self.right_rows else (kept[0], kept[1])
-        spatial = [atom_of(self.out, 2 + axis) for axis in range(len(self.out_sizes))]
-        free = [*(Atom(size, atom.stride) for size, atom in zip(self.out_sizes, spatial, strict=True))]
-        free.append(Atom(columns, column.stride))
+        if not self.columns_are_left:
+            for sum_ in part:
+                self._store_rows(sum_, left_start, right_start)
+            return
+        for _, sums in groupby(part, lambda sum_: (sum_.right, sum_.left.start)):
+            self._store_columns(list(sums), left_start, right_start)
+
+    def _place(self, left: int, right: int, taps: Sequence[int]) -> Affine:
+        """Where an element of the result lies; ``taps`` counted among those that meet any input."""
+        offset = self.out.offset + left * atom_of(self.out, 0).stride + right * atom_of(self.out, 1).stride
+        for axis, at in enumerate(taps[1:]):
+            offset += (self.taps[1 + axis].first + at) * atom_of(self.out, 2 + axis).stride
+        return Affine(offset)
+
+    def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
+        rows, columns = self._shape(sum_)
+        result = self.tile("result", self.out.dtype, [columns], rows, 4)
+        self.emitter.copy(result, self._bank(rows, columns, sum_))
+        place = self._place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
+        dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
+        copy(self.builder, Block(self.out.alloc, self.out.dtype, place, dims), result, Stream.DMA_STORE)
+
+    def _store_columns(self, sums: Sequence[Sum], left_start: int, right_start: int) -> None:
+        """Sums of the same rows and features, for neighbouring taps."""
+        piece, (start, rows) = sums[0].left, sums[0].right
+        first = [min(sum_.left.first[axis] for sum_ in sums) for axis in range(len(self.taps))]
+        ends = [max(s.left.first[axis] + s.left.taps[axis] for s in sums) for axis in range(len(self.taps))]
+        counts = [end - begin for begin, end in zip(first, ends, strict=True)]
+        if prod(counts) * piece.size != sum(sum_.left.width for sum_ in sums):
+            for sum_ in sums:
+                self._store_columns([sum_], left_start, right_start)
+            return
+        strides = [atom_of(self.out, 2 + axis).stride for axis in range(len(self.out_sizes))]
+        free = [Atom(count, stride) for count, stride in zip(counts[1:], strides, strict=True)]
+        free.append(Atom(piece.size, atom_of(self.out, 0).stride))
         order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
-        stored = self.tile("result", self.out.dtype, [free[dim].size for dim in order], rows, 2)
+        stored = self.tile("result", self.out.dtype, [free[dim].size for dim in order], rows, 4)
         result = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
-        for position, index in enumerate(product(*(range(size) for size in self.out_sizes))):
+        for sum_ in sums:
             target = result
-            for at in index:
-                target = target.index(1, Affine(at))
-            self.emitter.copy(target, self._bank(rows, columns, position))
+            for axis, (at, begin) in enumerate(zip(sum_.left.first[1:], first[1:], strict=True)):
+                target = target.index(1 + axis, Affine(at - begin), sum_.left.taps[1 + axis])
+            bank = self._bank(*self._shape(sum_), sum_)
+            dims = dense([*sum_.left.taps[1:], piece.size], "f32")
+            self.emitter.copy(target, replace(bank, dims=(bank.dims[0], *dims)))
+        place = self._place(left_start + piece.start, right_start + start, first)
+        lanes = Atom(rows, atom_of(self.out, 1).stride)
         by_stride = [0, *(1 + dim for dim in order)]
-        target = Block(self.out.alloc, self.out.dtype, Affine(offset), (Atom(rows, row.stride), *free))
+        target = Block(self.out.alloc, self.out.dtype, place, (lanes, *free))
         copy(self.builder, target.select(by_stride), result.select(by_stride), Stream.DMA_STORE)
 
-
-def _shift(axis: Axis, index: int) -> int | None:
-    """Offset of output position ``index`` from the start of a block's input; None where it meets padding alone."""
-    taps = axis.taps[0]
-    step, rest = divmod(index - taps.first, taps.step)
-    if rest or not 0 <= step < taps.count:
-        return None
-    return taps.offset - axis.low + step * taps.stride
-
-
-def _merged(dims: tuple[Atom, ...]) -> tuple[Atom, ...]:
-    """Free dims without those of size 1."""
-    free = [atom for atom in dims[1:] if atom.size > 1]
-    return (dims[0], *(free or [Atom(1, dims[-1].stride)]))
+    def _store_unmet(self) -> None:
+        """Zeros where the taps meet padding alone."""
+        met = [range(tap.first, tap.first + tap.count) for tap in self.taps[1:]]
+        unmet = [
+            index
+            for index in product(*(range(size) for size in self.out_sizes))
+            if not all(at in places for at, places in zip(index, met, strict=True))
+        ]
+        if not unmet:
+            return
+        axes = (1, 0) if self.columns_are_left else (0, 1)
+        rows, columns = (self.kept[axis] for axis in axes)
+        row, column = (atom_of(self.out, axis).stride for axis in axes)
+        zeros = self.tile("no result", self.out.dtype, [min(columns, TILE_COLUMNS)], min(rows, TILE_ROWS), 1)
+        engine = Stream.VECTOR if self.out.dtype in FLOATS else Stream.GPSIMD
+        self.emitter.over("memset", engine, [zeros], [], imm=[0.0])
+        for index in unmet:
+            offset = self.out.offset
+            for axis, at in enumerate(index):
+                offset += at * atom_of(self.out, 2 + axis).stride
+            for (start, lanes), (first, wide) in product(even(rows, TILE_ROWS), even(columns, TILE_COLUMNS)):
+                dims = (Atom(lanes, row), Atom(wide, column))
+                target = Block(self.out.alloc, self.out.dtype, Affine(offset + start * row + first * column), dims)
+                source = replace(zeros, dims=(Atom(lanes, 1, True), Atom(wide, itemsize(self.out.dtype))))
+                copy(self.builder, target, source, Stream.DMA_STORE)

@@ -10,7 +10,7 @@ import pytest
 from generated import check_function, check_text, compile_text, text_of
 from jax import lax
 
-from neuronx_cc.codegen import conv_gradient_kernel, conv_plan
+from neuronx_cc.codegen import conv_plan
 from neuronx_cc.ir.errors import CompileError
 
 Array = np.ndarray[Any, Any]
@@ -174,34 +174,6 @@ def test_gradients(layout: tuple[str, str, str], stride: int, groups: int, rando
     check_function(jax.grad(loss, (0, 1)), x, w)
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS[:2], LAYOUTS[4]], ids="-".join)
-@pytest.mark.parametrize(
-    ("batch", "features", "outputs", "size", "kernel", "stride"),
-    [(1, 130, 5, 9, 3, 1), (3, 4, 131, 12, 1, 2), (2, 3, 8, 21, 7, 2), (9, 40, 33, 5, 3, 1), (1, 600, 20, 17, 2, 1)],
-)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_of_kernels(
-    layout: tuple[str, str, str],
-    batch: int,
-    features: int,
-    outputs: int,
-    size: int,
-    kernel: int,
-    stride: int,
-    dtype: str,
-    random: np.random.Generator,
-) -> None:
-    x, w = operands(random, layout, batch, features, size, size + 1, outputs, kernel)
-
-    def forward(x: Any, w: Any) -> Any:
-        return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=layout)
-
-    y = jax.eval_shape(forward, x, w)
-    x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
-    w = w.astype(x.dtype)
-    check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
-
-
 def test_transposed(random: np.random.Generator) -> None:
     x, w = normal(random, 2, 7, 6, 20), normal(random, 4, 4, 20, 10)
     check_function(lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"), x, w)
@@ -281,18 +253,6 @@ def test_of_nothing(dims: tuple[int, ...]) -> None:
 def test_large(x: tuple[int, ...], w: tuple[int, ...], stride: int, random: np.random.Generator) -> None:
     strides = (stride,) * (len(x) - 2)
     check_function(lambda x, w: lax.conv(x, w, strides, "SAME"), normal(random, *x), normal(random, *w))
-
-
-def test_gradient_of_a_kernel_with_fewer_banks_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_gradient_kernel, "TURN_BANKS", 9)
-    random = np.random.default_rng(0)
-    x, kernel = (random.standard_normal(dims).astype(np.float32) for dims in ((8, 16, 16, 1), (3, 3, 1, 16)))
-
-    def loss(x: Any, kernel: Any) -> Any:
-        numbers = ("NHWC", "HWIO", "NHWC")
-        return jnp.sum(jnp.tanh(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)))
-
-    check_function(jax.grad(loss, 1), x, kernel, relative=1e-4)
 
 
 def test_no_room_for_a_block_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,236 @@
+"""How a gradient of a kernel spreads positions over partitions, and which pieces of its result are summed together.
+
+The positions of a block are dealt out: along each axis ``lanes`` partitions take ``inner`` neighbouring positions each.
+So the ``inner`` positions of all partitions are tiles of TensorE, and a tap, which shifts every position by the same
+distance, finds its operand in another tile of the same partitions: a tile is transposed once for all taps that meet it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import gcd, prod
+
+from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
+
+SUM_BANKS = 5
+"""Banks of PSUM that hold sums; the others take transposes."""
+ENOUGH_LANES = 96
+"""Partitions from which a spread is not worth cutting the block for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How the tiles of one axis follow from neighbouring positions and taps."""
+
+    positions: int
+    step: int
+    """Input positions between neighbouring positions."""
+    taps: int
+    stride: int
+    """Input positions between neighbouring taps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tiles of one axis that some position of a partition meets with some tap."""
+
+    loops: tuple[tuple[int, int], ...]
+    """(count, input positions apart), outermost first."""
+    position: int
+    """Tiles between neighbouring positions."""
+    tap: int
+    """Tiles between neighbouring taps."""
+
+    @property
+    def count(self) -> int:
+        return prod(count for count, _ in self.loops)
+
+
+def reach_of(inner: int, steps: Steps) -> Reach:
+    """Tiles shared between taps, or where that leaves gaps a tile for each pair of position and tap."""
+    apart = [steps.step] * (inner > 1) + [steps.stride] * (steps.taps > 1)
+    common = gcd(*apart) or 1
+    shared = ((inner - 1) * steps.step + (steps.taps - 1) * steps.stride) // common + 1
+    if shared <= inner * steps.taps:
+        return Reach(((shared, common),), steps.step // common, steps.stride // common)
+    return Reach(((inner, steps.step), (steps.taps, steps.stride)), steps.taps, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of a block's positions, axis by axis; ``lanes * inner`` are all of them."""
+
+    lanes: tuple[int, ...]
+    inner: tuple[int, ...]
+    reach: tuple[Reach, ...]
+    products: int
+    """Columns that TensorE takes to multiply."""
+    turns: int
+    """Columns that it takes to transpose."""
+
+    @property
+    def cost(self) -> int:
+        return self.products + self.turns
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the operand that the taps move."""
+        return prod(reach.count for reach in self.reach)
+
+
+@cache
+def spread_of(axes: tuple[Steps, ...], left: int, right: int) -> Spread:
+    """The spread that takes least time, for ``left`` features of the operand with taps and ``right`` of the other."""
+    best: Spread | None = None
+    taps = prod(steps.taps for steps in axes)
+    sums = taps * -(-left // TILE_ROWS) * max(right, 64)
+    for lanes in _lanes([steps.positions for steps in axes], TILE_ROWS):
+        if sum(count > 1 for count in lanes) > MAX_FREE_DIMS:
+            continue
+        inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
+        reach = tuple(reach_of(count, steps) for count, steps in zip(inner, axes, strict=True))
+        tiles = prod(each.count for each in reach)
+        turns = prod(inner) * _turn_columns(right) + tiles * _turn_columns(left)
+        found = Spread(lanes, inner, reach, prod(inner) * sums, turns)
+        if best is None or found.cost < best.cost:
+            best = found
+    assert best is not None, "one partition always does"
+    return best
+
+
+def _turn_columns(features: int) -> int:
+    """Columns that both halves of a transposed tile take, with the time of loading it."""
+    return 2 * max(64, features) + 64 * -(-features // TILE_ROWS)
+
+
+def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Numbers of partitions that divide the positions of each axis."""
+    if not positions:
+        yield ()
+        return
+    for count in range(1, min(positions[0], most) + 1):
+        if positions[0] % count == 0:
+            for rest in _lanes(positions[1:], most // count):
+                yield count, *rest
+
+
+def rows_that_fit(
+    totals: Sequence[int], spread: Callable[[Sequence[int]], Spread], room: int, needed: Callable[[Sequence[int]], int]
+) -> list[int] | None:
+    """Positions of each axis in one block, so that ``needed`` bytes a partition fit; None when not even one does.
+
+    Blocks are halved from the outermost axis on. Where the positions of a block have no divisors to fill the partitions
+    with, a few less than all may be better.
+    """
+    best: tuple[float, list[int]] | None = None
+    rows = list(totals)
+    while True:
+        for cut in _trimmed(rows, spread(rows).lanes):
+            if needed(cut) > room:
+                continue
+            blocks = prod(-(-total // size) for total, size in zip(totals, cut, strict=True))
+            cost = float(blocks * spread(cut).cost)
+            # a block more is a stop of the engines; only clear gains are worth it
+            if best is None or cost < best[0] * 0.9:
+                best = cost, cut
+        shrinkable = [axis for axis, size in enumerate(rows) if size > 1]
+        if not shrinkable or (best is not None and prod(rows) <= ENOUGH_LANES):
+            return best[1] if best is not None else None
+        rows = list(rows)
+        rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
+
+
+def _trimmed(rows: list[int], lanes: tuple[int, ...]) -> Iterator[list[int]]:
+    """``rows``, and with one axis cut to a number with more divisors where few partitions are filled."""
+    yield rows
+    if prod(lanes) >= min(ENOUGH_LANES, prod(rows)):
+        return
+    for axis, size in enumerate(rows):
+        for multiple in (TILE_ROWS, 16, 8, 4):
+            if multiple < size and size % multiple:
+                yield [*rows[:axis], size - size % multiple, *rows[axis + 1 :]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows or columns of the result from the operand with taps: ``size`` features for each of some taps."""
+
+    first: tuple[int, ...]
+    """First tap of each axis."""
+    taps: tuple[int, ...]
+    """Taps of each axis."""
+    start: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        return prod(self.taps) * self.size
+
+
+def even(total: int, most: int) -> Iterator[tuple[int, int]]:
+    """(start, size) of parts of about equal size, ``most`` at most."""
+    size = -(-total // -(-total // most))
+    for start in range(0, total, size):
+        yield start, min(size, total - start)
+
+
+def pieces_of(taps: Sequence[int], features: int, most: int, together: Sequence[bool]) -> list[Piece]:
+    """All taps and features in pieces of at most ``most``; ``together``: axes of which several taps may be in one."""
+    sizes = [1 for _ in taps]
+    room = most // features
+    for axis in reversed(range(len(taps))):
+        if room < 2 or not together[axis]:
+            break
+        sizes[axis] = min(taps[axis], room)
+        room = room // sizes[axis] if sizes[axis] == taps[axis] else 0
+    cuts = [list(even(count, size)) for count, size in zip(taps, sizes, strict=True)]
+    return [
+        Piece(tuple(first for first, _ in chosen), tuple(size for _, size in chosen), start, size)
+        for start, size in even(features, most)
+        for chosen in product(*cuts)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One sum in PSUM: a piece from the operand with taps and (start, size) features of the other."""
+
+    left: Piece
+    right: tuple[int, int]
+    bank: int
+    column: int
+
+
+def parts_of(groups: Sequence[Sequence[tuple[Piece, tuple[int, int]]]], columns_are_left: bool) -> list[list[Sum]]:
+    """The sums that are in PSUM at the same time, none across two banks; groups that fit are not split."""
+    parts: list[list[Sum]] = [[]]
+    bank = column = 0
+    for group in groups:
+        widths = [left.width if columns_are_left else right[1] for left, right in group]
+        used = bank + (column > 0)
+        if used and used + _banks(widths) > SUM_BANKS >= _banks(widths):
+            parts.append([])
+            bank = column = 0
+        for (left, right), width in zip(group, widths, strict=True):
+            if column + width > TILE_COLUMNS:
+                bank, column = bank + 1, 0
+            if bank == SUM_BANKS:
+                parts.append([])
+                bank = 0
+            parts[-1].append(Sum(left, right, bank, column))
+            column += width
+    return [part for part in parts if part]
+
+
+def _banks(widths: Sequence[int]) -> int:
+    """Banks that sums of these widths fill, from the start of one."""
+    banks, column = 1, 0
+    for width in widths:
+        if column + width > TILE_COLUMNS:
+            banks, column = banks + 1, 0
+        column += width
+    return banks
