@@ -10,6 +10,8 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from neuronx_cc.driver.jax_backend.partition_reductions import combines
+
 ELEMENTWISE = (
     *("abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "convert", "cosine"),
     *("count_leading_zeros", "divide", "exponential", "exponential_minus_one", "floor", "imag", "is_finite", "log"),
@@ -78,11 +80,8 @@ def _mixed_dims(op: Any) -> set[int] | None:
     if name == "dynamic_slice":
         sizes = _dims(op.operands[0])
         return {dim for dim, size in enumerate(_integers(op, "slice_sizes")) if size != sizes[dim]}
-    if name == "reduce" and len(op.operands) == 2:
-        # jaxlib's passes make an all-reduce with addition of every reduction over a sharded dim
-        inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
-        if inner == ["stablehlo.add", "stablehlo.return"]:
-            return set()
+    if name == "reduce" and combines(op):
+        return set()
     return None
 
 

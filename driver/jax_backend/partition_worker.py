@@ -20,6 +20,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 from neuronx_cc.driver.jax_backend.partition_forms import hide_composites, inline_calls, restore_composites
 from neuronx_cc.driver.jax_backend.partition_guard import drop_maximal, guard
 from neuronx_cc.driver.jax_backend.partition_mesh import split_meshes
+from neuronx_cc.driver.jax_backend.partition_reductions import correct, mark_given
 from neuronx_cc.driver.jax_backend.partition_sums import Sums
 
 TO_COLLECTIVES = (
@@ -53,6 +54,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
     with context, ir.Location.unknown():
         module = _jax.mlir.deserialize_portable_artifact(code, context)
         inline_calls(module)
+        mark_given(module)
         drop_maximal(module)
         function = main_function(module)
         sums = Sums(module, function)
@@ -62,6 +64,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
         guard(function, careful)
         for name in TO_COLLECTIVES:
             _run(module, name)
+        correct(module)
         sums.finish()
         facts = describe(module)
         for key, unreduced in (("arguments", sums.arguments), ("results", sums.results)):

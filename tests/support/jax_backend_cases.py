@@ -128,7 +128,8 @@ def case_options_change_the_program():
 
 
 def case_unsupported_operator_names_itself():
-    raises(lambda: jax.jit(lambda x: x + 1)(np.zeros(3, ml_dtypes.float8_e4m3fnuz)), "NCC_E", "jax_backend_cases.py")
+    with jax.enable_x64(True):
+        raises(lambda: jax.jit(lambda x: x + 1)(np.zeros(3)), "NCC_E", "add", "f64", "jax_backend_cases.py")
 
 
 def case_lowering_tells():
@@ -181,6 +182,27 @@ def case_sharded_jit():
     flat = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), P("all"))
     result = jax.jit(lambda x: jax.lax.with_sharding_constraint(jnp.sin(x), flat) * 2)(spread)
     assert np.allclose(result, np.sin(X) * 2, atol=1e-5)
+
+
+def case_reductions_over_split_dims():
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+    spread = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
+    start = np.float32(5)
+    for function, gathers in (
+        (lambda x: x.max(), False),
+        (lambda x: x.min(0), False),
+        (lambda x: x.prod(1), False),
+        (lambda x: (x > 1).any(1), False),
+        (lambda x: (x > -1).all(0), False),
+        (lambda x: jax.nn.softmax(x, axis=0), False),
+        (lambda x: jax.lax.reduce(x, start, jax.lax.max, (0,)), False),
+        (lambda x: jax.lax.reduce(x, start, jax.lax.add, (0, 1)), True),
+        (lambda x: x.argmax(0), True),
+        (lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + b * b, (1,)), True),
+    ):
+        compiled = jax.jit(function).lower(spread).compile()
+        assert np.allclose(compiled(spread), jax.jit(function)(X), atol=1e-5)
+        assert ("all-gather(" in compiled.as_text()) == gathers
 
 
 def case_shard_map_and_pmap():
