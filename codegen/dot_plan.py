@@ -310,8 +310,7 @@ class DotPlan:
         if self.keeps_rows:
             results = 2 * prod(self.n_sizes) * itemsize(self.out.dtype)
         room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
-        turned = size if self.fast(self.pe_dtype) else size + itemsize(HALVES[size][1])
-        natural = 2 * lanes * turned * sum(side.rows_on_lanes for side in (self.lhs, self.rhs))
+        natural = lanes * sum(self._staged_bytes(side) for side in (self.lhs, self.rhs))
         least = [min(free, 128) for side, free in ((self.lhs, m_size), (self.rhs, n_size)) if side.resident is None]
         one = size * 2 * sum(least) + natural
         self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // one))
@@ -369,6 +368,14 @@ class DotPlan:
         else:
             self.m_block, self.lhs_buffers = _outer_block(m_size, room, column, TILE_ROWS)
         self.builder.sbuf.make_room(room)
+
+    def _staged_bytes(self, side: Side) -> int:
+        """What an element takes in the buffers before its transpose: rows that are loaded or cast, halves of bits."""
+        if not side.rows_on_lanes:
+            return 0
+        size = itemsize(self.pe_dtype)
+        rows = 0 if side.on_chip and side.view.dtype == side.dtype else 2 * size
+        return rows + (0 if self.fast(self.pe_dtype) else 2 * itemsize(HALVES[size][1]))
 
     def _keeps_rows(self) -> bool:
         """Whether the columns that are computed together are no neighbours in HBM: then whole rows are stored.
