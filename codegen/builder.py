@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.memory import Arena
 from neuronx_cc.codegen.sync import Alloc, Frame, Synchroniser
@@ -35,9 +35,12 @@ PSUM_BYTES = 16384
 PSUM_BANK = 2048
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Block:
-    """A strided piece of memory, ready to be an operand: dims major first, at most one on the partitions."""
+    """A strided piece of memory, ready to be an operand: dims major first, at most one on the partitions.
+
+    Never changed; ``moved`` and ``of`` are quicker than ``dataclasses.replace``.
+    """
 
     alloc: Alloc
     dtype: str
@@ -47,19 +50,27 @@ class Block:
 
     def index(self, dim: int, at: Affine, size: int | None = None) -> Block:
         """Restrict ``dim`` to ``size`` elements from ``at`` (drop it when ``size`` is None)."""
-        atom = self.dims[dim]
-        if atom.partition:
-            if at != Affine() or size is None:
-                raise AssertionError("a partition dim is never indexed")
-            offset = self.offset
-        else:
-            offset = self.offset + at * atom.stride
-        kept = () if size is None else (replace(atom, size=size),)
-        return replace(self, offset=offset, dims=(*self.dims[:dim], *kept, *self.dims[dim + 1 :]))
+        dims = self.dims
+        atom = dims[dim]
+        offset = self.offset
+        if not atom.partition:
+            offset = offset + at * atom.stride
+        elif at.const or at.terms or size is None:
+            raise AssertionError("a partition dim is never indexed")
+        kept = () if size is None else (Atom(size, atom.stride, atom.partition),)
+        return Block(self.alloc, self.dtype, offset, (*dims[:dim], *kept, *dims[dim + 1 :]), self.partition)
+
+    def moved(self, by: Affine | int) -> Block:
+        """The same piece ``by`` bytes further."""
+        return Block(self.alloc, self.dtype, self.offset + by, self.dims, self.partition)
+
+    def of(self, dims: tuple[Atom, ...]) -> Block:
+        """Other dims from the same place."""
+        return Block(self.alloc, self.dtype, self.offset, dims, self.partition)
 
     def select(self, order: Sequence[int]) -> Block:
         """The dims in another order (all that are left out must have been indexed away)."""
-        return replace(self, dims=tuple(self.dims[dim] for dim in order))
+        return self.of(tuple([self.dims[dim] for dim in order]))
 
 
 @dataclass(slots=True)
@@ -239,8 +250,8 @@ class Builder:
         flags: Sequence[str] = (),
     ) -> Instr:
         """Append one instruction; operands are blocks whose first dim is the partition dim."""
-        out_refs = tuple(ref(block) for block in outs)
-        in_refs = tuple(ref(block) for block in ins)
+        out_refs = tuple([ref(block) for block in outs])
+        in_refs = tuple([ref(block) for block in ins])
         instr = Instr(
             op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
         )
@@ -268,7 +279,7 @@ def ref(block: Block) -> Ref:
         block.alloc.space,
         block.dtype,
         block.offset.const,
-        tuple((atom.size, 0 if atom.partition else atom.stride) for atom in dims),
+        tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims]),
         block.partition,
         block.offset.terms,
     )
@@ -301,19 +312,17 @@ def emit_over(
 
 def merge_free(blocks: Sequence[Block], first: int = 1) -> list[Block]:
     """Merge neighbouring dims (from ``first`` on) that every block can merge; drop free dims of size 1."""
-    sizes = [atom.size for atom in blocks[0].dims]
-    keep = [dim for dim in range(len(sizes)) if dim < first or sizes[dim] > 1]
-    blocks = [block.select(keep) for block in blocks]
+    first_dims = blocks[0].dims
+    keep = [dim for dim, atom in enumerate(first_dims) if dim < first or atom.size > 1]
+    if len(keep) < len(first_dims):
+        blocks = [block.select(keep) for block in blocks]
     index = first
     while index + 1 < len(blocks[0].dims):
         inner = blocks[0].dims[index + 1].size
-        if all(block.dims[index].stride == block.dims[index + 1].stride * inner for block in blocks):
+        if all([block.dims[index].stride == block.dims[index + 1].stride * inner for block in blocks]):
             size = blocks[0].dims[index].size * inner
             blocks = [
-                replace(
-                    block,
-                    dims=(*block.dims[:index], Atom(size, block.dims[index + 1].stride), *block.dims[index + 2 :]),
-                )
+                block.of((*block.dims[:index], Atom(size, block.dims[index + 1].stride), *block.dims[index + 2 :]))
                 for block in blocks
             ]
         else:
