@@ -308,7 +308,12 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "rng": (Field("distribution", "distribution", STR),),
     "rng-bit-generator": (Field("algorithm", "algorithm", STR),),
     "rng-get-and-update-state": (Field("delta", "delta", INT),),
-    "scan": (_TO_APPLY,),
+    "scan": (
+        _gathered("dimension"),
+        Field("num_carries", "num_carries", INT),
+        Field("is_reverse", "is_reverse", BOOL, NO),
+        _TO_APPLY,
+    ),
     "scatter": (_SORTED, Field("unique_indices", "unique_indices", BOOL, NO), _TO_APPLY),
     "select-and-scatter": (_WINDOW,),
     "set-dimension-size": (_gathered("dimension"),),

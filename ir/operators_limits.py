@@ -64,5 +64,50 @@ def reduce_is_plain(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     return _combines_two_by(op, module, _PLAIN) and _constant(op.operands[1], module) is not None
 
 
+def _element(value: Any) -> int:
+    """Which element of its computation's one parameter ``value`` is; -1 for anything else."""
+    owner = value.owner
+    while getattr(owner, "opcode", "") in _SHAPELESS:
+        owner = owner.operands[0].owner
+    if getattr(owner, "opcode", "") != "get-tuple-element" or hasattr(owner.operands[0].owner, "opcode"):
+        return -1
+    return int(owner.index.data)
+
+
+def _following(op: Any, module: "hlo.HloModule", index: int) -> Any:
+    """Element ``index`` of the state behind one trip of the loop ``op``."""
+    root = module.computation(op.body.data[0]).root
+    return root.owner.operands[index] if getattr(root.owner, "opcode", "") == "tuple" else root
+
+
+def _start(op: Any, module: "hlo.HloModule", index: int) -> Any:
+    """The constant that element ``index`` of the state of the loop ``op`` starts as, else None."""
+    state = op.operands[0].owner
+    return _constant(state.operands[index], module) if getattr(state, "opcode", "") == "tuple" else None
+
+
+def _is_fixed(op: Any, module: "hlo.HloModule", value: Any) -> bool:
+    """Whether ``value``, in a computation of the loop ``op``, is a constant or never changes from one."""
+    index = _element(value)
+    if index < 0:
+        return _constant(value, module) is not None
+    return _element(_following(op, module, index)) == index and _start(op, module, index) is not None
+
+
+def trips_are_static(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
+    """Whether a loop counts: from a constant, by a constant, as far as a constant."""
+    test = module.computation(cast(Any, op).condition.data[0]).root.owner
+    if getattr(test, "opcode", "") != "compare":
+        return False
+    for counter, bound in (test.operands, test.operands[::-1]):  # type: ignore[union-attr]
+        index = _element(counter)
+        if index < 0 or _start(op, module, index) is None or not _is_fixed(op, module, bound):
+            continue
+        step = cast(Any, _following(op, module, index)).owner
+        if getattr(step, "opcode", "") in ("add", "subtract") and index in map(_element, step.operands):
+            return any(_is_fixed(op, module, operand) for operand in step.operands)
+    return False
+
+
 def starts_are_constant(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     return all(_constant(start, module) is not None for start in op.operands[2:])

@@ -273,14 +273,7 @@ _ROWS = (
     _row("round-nearest-even", "RoundNearestEven", F, "decomposed"),
     _row("rsqrt", "Rsqrt", F, "native", "2.1"),
     _row("scaled-dot", "ScaledDot", F, "decomposed"),
-    _row(
-        "scan",
-        "Scan",
-        ALL,
-        "refused",
-        reason="what its computation takes and returns is not documented, and no front end emits it",
-        remedy="use lax.scan (a while loop), lax.associative_scan, or lax.cumsum and its kind",
-    ),
+    _row("scan", "Scan", ALL, "decomposed"),
     _row(
         "scatter",
         "Scatter",
@@ -330,7 +323,19 @@ _ROWS = (
     _row("transpose", "Transpose", ALL, "native", "2.1"),
     _row("triangular-solve", "TriangularSolve", F, "decomposed"),
     _row("tuple", "Tuple", ALL, "folded", "2.1"),
-    _row("while", "While", ALL, "native"),
+    _row(
+        "while",
+        "While",
+        ALL,
+        "native",
+        "2.1",
+        Limit(
+            VENDOR,
+            "Only when the number of trips is a constant.",
+            limits.trips_are_static,
+            "count with constants from a constant to a constant, or compile with --release latest",
+        ),
+    ),
     _row("xor", "Xor", (*I, *P), "native"),
 )
 

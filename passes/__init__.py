@@ -44,6 +44,7 @@ PASSES = {
         "expand_custom_calls",
         "expand_random",
         "expand_reductions",
+        "expand_scan",
         "expand_select_and_scatter",
         "expand_windows",
         "features_first",

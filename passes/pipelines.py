@@ -10,6 +10,7 @@ Pipeline = tuple[tuple[str, tuple[str, ...]], ...]
 
 IMPORT_CLEANUP = (
     "drop_tokens",
+    "expand_scan",
     "inline_calls",
     "resolve_collectives",
     "flatten_control",

@@ -103,9 +103,12 @@ class MapOp(VariadicOp):
 
 @irdl_op_definition
 class ScanOp(VariadicOp):
-    """Scan of a computation along a dim."""
+    """``to_apply`` on slices of arrays and on carries, which the last ``num_carries`` operands are at first."""
 
     name = "hlo.scan"
+    dimension = prop_def(IntAttr)
+    num_carries = prop_def(IntAttr)
+    is_reverse = prop_def(BoolAttr)
     to_apply = prop_def(StrsAttr)
 
 

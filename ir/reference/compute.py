@@ -73,7 +73,8 @@ def ragged_dot(op: hlo.RaggedDotOp, lhs: Array, rhs: Array, sizes: Array) -> Arr
         return contract(lhs, rhs, dims, dtype)
     ends = np.cumsum(sizes)
     length = lhs.shape[axis]
-    parts = [range(min(end - size, length), min(end, length)) for end, size in zip(ends, sizes, strict=True)]
+    bounds = np.clip([ends - sizes, ends], 0, length)
+    parts = [range(start, max(start, end)) for start, end in bounds.T.tolist()]
     if axis in dims.lhs_contracting:
         other = dims.rhs_contracting[dims.lhs_contracting.index(axis)]
         pairs = [(lhs.take(part, axis), rhs.take(part, other)) for part in parts]
@@ -88,7 +89,7 @@ def ragged_dot(op: hlo.RaggedDotOp, lhs: Array, rhs: Array, sizes: Array) -> Arr
     rows = np.moveaxis(np.zeros(op.shape.dims, NUMPY_DTYPE[dtype]), len(dims.lhs_batch) + free.index(axis), 0)
     for number, part in enumerate(parts):
         product = contract(lhs.take(part, axis), rhs.take(number, group), inner, dtype)
-        rows[part.start : part.stop] = np.moveaxis(product, len(dims.lhs_batch) + free.index(axis), 0)
+        rows[part.start : part.stop] += np.moveaxis(product, len(dims.lhs_batch) + free.index(axis), 0)
     return np.moveaxis(rows, 0, len(dims.lhs_batch) + free.index(axis))
 
 

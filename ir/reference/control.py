@@ -12,6 +12,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.reference.evaluator import Evaluator, as_tuple, unpack
 from neuronx_cc.ir.reference.values import Array, Value
+from neuronx_cc.ir.types import NUMPY_DTYPE
 
 
 def add_dependency(op: hlo.HloOp, value: Value, token: Value) -> Value:
@@ -130,6 +131,23 @@ def map_(evaluator: Evaluator, op: hlo.MapOp, *arrays: Array) -> Value:
     return unpack(evaluator.call_on_arrays(op.to_apply.data[0], *arrays))
 
 
+def scan(evaluator: Evaluator, op: hlo.ScanOp, *operands: Array) -> Value:
+    """``to_apply`` on slices of the inputs and on carries, which gives slices of the outputs and carries."""
+    axis, carries = op.dimension.data, op.num_carries.data
+    type_ = op.results[0].type
+    shapes = [part.data for part in (type_.data if isinstance(type_, hlo.TupleType) else (type_,))]
+    inputs, state = operands[: len(operands) - carries], operands[len(operands) - carries :]
+    outputs = [np.zeros(shape.dims, NUMPY_DTYPE[shape.dtype]) for shape in shapes[: len(shapes) - carries]]
+    steps = range([*inputs, *outputs][0].shape[axis])
+    for index in reversed(steps) if op.is_reverse.data else steps:
+        slices = [np.asarray(x.take(index, axis)) for x in inputs]
+        found = as_tuple(evaluator.call(op.to_apply.data[0], *slices, *state))
+        for output, part in zip(outputs, found[: len(outputs)], strict=True):
+            np.moveaxis(output, axis, 0)[index] = part
+        state = found[len(outputs) :]
+    return unpack([*outputs, *state])
+
+
 def while_(evaluator: Evaluator, op: hlo.WhileOp, state: Value) -> Value:
     """Repeats ``body`` while ``condition`` holds."""
     condition, body = op.condition.data[0], op.body.data[0]
@@ -174,5 +192,6 @@ CONTROL_CALLING: dict[str, Callable[..., Value]] = {
     "constant": constant,
     "fusion": fusion,
     "map": map_,
+    "scan": scan,
     "while": while_,
 }

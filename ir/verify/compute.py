@@ -393,4 +393,29 @@ def _shuffle(op: Any, operands: list[Any], result: Any) -> str:
 
 @call_rule("scan")
 def _scan(op: Any, operands: list[Any], result: Any, computations: Computations) -> str:
+    axis, carries = op.dimension.data, op.num_carries.data
+    shapes, (name,) = _arrays(operands), op.to_apply.data
+    results = list(result.data) if isinstance(result, TupleType) else [result]
+    outputs = _arrays(results)
+    if shapes is None or outputs is None:
+        return "expected arrays as operands and results"
+    if not 0 <= carries <= min(len(shapes), len(outputs)):
+        return f"expected at most {min(len(shapes), len(outputs))} carries, found {carries}"
+    whole = [*shapes[: len(shapes) - carries], *outputs[: len(outputs) - carries]]
+    if not whole:
+        return "expected an array to scan or to make"
+    if any(not 0 <= axis < shape.rank or shape.dims[axis] != whole[0].dims[axis] for shape in whole):
+        return f"expected arrays of one size along dim {axis}, found {', '.join(map(str, whole))}"
+    starts, ends = operands[len(operands) - carries :], results[len(results) - carries :]
+    if starts != ends:
+        return f"expected carries that keep their types, {show(tuple_type(tuple(starts)))}, found {show(result)}"
+    body = computations[name]
+    for what, arrays, found in (
+        ("parameters", shapes, [argument.type for argument in body.block.args]),
+        ("results", outputs, body.root.type.data if isinstance(body.root.type, TupleType) else (body.root.type,)),
+    ):
+        slices = [array_type(x.dtype, x.dims[:axis] + x.dims[axis + 1 :]) for x in arrays[: len(arrays) - carries]]
+        expected = tuple_type((*slices, *starts))
+        if problem := expect_type(f"{what} of {name}", expected, tuple_type(tuple(found))):
+            return problem
     return ""

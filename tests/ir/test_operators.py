@@ -139,6 +139,20 @@ GATHER_WINDOWS = entry(
 )
 REDUCE_DOUBLING = REDUCE_ADD.replace("add(a, b)", "add(b, b)")
 XOR = entry("p0 = u32[4] parameter(0)\n ROOT r = u32[4] xor(p0, p0)")
+LOOP_STATE = "(s32[], f32[4], s32[])"
+LOOP = entry(
+    f"p0 = f32[4] parameter(0)\n p1 = s32[] parameter(1)\n zero = s32[] constant(0)\n bound = s32[] constant(5)\n"
+    f" start = {LOOP_STATE} tuple(zero, p0, bound)\n ROOT w = {LOOP_STATE} while(start), condition=more, body=again",
+    f"more {{\n s = {LOOP_STATE} parameter(0)\n i = s32[] get-tuple-element(s), index=0\n"
+    " n = s32[] get-tuple-element(s), index=2\n ROOT c = pred[] compare(i, n), direction=LT\n}\n"
+    f"again {{\n s = {LOOP_STATE} parameter(0)\n i = s32[] get-tuple-element(s), index=0\n"
+    " x = f32[4] get-tuple-element(s), index=1\n n = s32[] get-tuple-element(s), index=2\n"
+    " one = s32[] constant(1)\n j = s32[] add(i, one)\n y = f32[4] add(x, x)\n"
+    f" ROOT t = {LOOP_STATE} tuple(j, y, n)\n}}\n",
+)
+LOOP_TO_A_VARIABLE = LOOP.replace("tuple(zero, p0, bound)", "tuple(zero, p0, p1)")
+LOOP_TO_A_CONSTANT = LOOP.replace("n = s32[] get-tuple-element(s), index=2\n ROOT", "n = s32[] constant(9)\n ROOT")
+LOOP_ON_VALUES = LOOP.replace("j = s32[] add(i, one)", "j = s32[] multiply(i, i)")
 ALL = {"2.1", "2.2", "2.3", "latest"}
 
 ACCEPTED: dict[str, tuple[str, set[str]]] = {
@@ -157,6 +171,10 @@ ACCEPTED: dict[str, tuple[str, set[str]]] = {
     "embedding lookup": (LOOKUP, ALL),
     "gather of windows": (GATHER_WINDOWS, {"latest"}),
     "xor, in no list": (XOR, {"latest"}),
+    "loop to a constant": (LOOP_TO_A_CONSTANT, ALL),
+    "loop to a constant in its state": (LOOP, ALL),
+    "loop to a variable": (LOOP_TO_A_VARIABLE, {"latest"}),
+    "loop that does not count": (LOOP_ON_VALUES, {"latest"}),
 }
 
 

@@ -37,6 +37,18 @@ def test_ragged_rows() -> None:
     check([x, w, SIZES], want, dims)
 
 
+def test_ragged_rows_with_a_negative_size() -> None:
+    """Such a group is empty, and the next one starts before it: rows of two groups have both products."""
+    x, w = random(9, 4), random(3, 4, 5)
+    sizes = np.array([3, -2, 5], np.int32)
+    want = np.zeros((9, 5), np.float32)
+    want[:3] = x[:3] @ w[0]
+    want[1:6] += x[1:6] @ w[2]
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}"
+    check([x, w, sizes], want, dims)
+    check([x, w, np.array([-4, 3, 20], np.int32)], np.concatenate([x[:0] @ w[0], x @ w[2]]), dims)
+
+
 def test_ragged_rows_of_a_batch() -> None:
     x, w = random(2, 9, 4), random(2, 4, 3, 5)
     want = np.zeros((2, 9, 5), np.float32)

@@ -39,4 +39,15 @@ def _while(opcode: str, dtype: str) -> Case:
     return Case(opcode, dtype, text, (np.array(3, np.int32), random_array(dtype, DIMS, opcode)))
 
 
-BUILDERS: dict[str, Callable[[str, str], Case]] = {"conditional": _conditional, "while": _while}
+def _scan(opcode: str, dtype: str) -> Case:
+    """Everything moves on by one slice."""
+    (rows, columns), x = DIMS, shaped(dtype, DIMS)
+    row = shaped(dtype, (rows,))
+    types = f"{row}, {row}"
+    step = f"step {{\n  a = {row} parameter(0)\n  c = {row} parameter(1)\n  ROOT t = ({types}) tuple(c, a)\n}}\n"
+    root = f"  ROOT r = ({x}, {row}) scan(p0, p1), dimensions={{1}}, num_carries=1, is_reverse=true, to_apply=step"
+    inputs = random_array(dtype, (rows, columns), opcode), random_array(dtype, (rows,), opcode)
+    return Case(opcode, dtype, module_text([(dtype, DIMS), (dtype, (rows,))], root, step), inputs)
+
+
+BUILDERS: dict[str, Callable[[str, str], Case]] = {"conditional": _conditional, "scan": _scan, "while": _while}

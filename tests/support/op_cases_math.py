@@ -134,7 +134,7 @@ def _scaled_dot(opcode: str, dtype: str) -> Case:
     return _case(opcode, dtype, inputs, root, 4 * ROUNDING[dtype])
 
 
-REFERENCE_ONLY = frozenset(["ragged-dot", "scaled-dot"])
+REFERENCE_ONLY = frozenset(["ragged-dot", "scaled-dot", "scan"])
 """Opcodes that XLA's CPU client does not run: the reference semantics are the oracle."""
 
 
