@@ -142,8 +142,8 @@ def resnet(key: Any, width: int = 16) -> tuple[Any, Callable[..., Any], Any]:
     return weights, loss, batches
 
 
-def train(model: str, steps: int, batch: int, devices: int) -> list[float]:
-    """The loss before each step of Adam."""
+def start(model: str) -> tuple[Any, Callable[..., Any], Any]:
+    """State, the Adam step (state, batch) -> (new state, loss before it), and the batches of a model."""
     weights, loss, batches = {"gpt": gpt, "resnet": resnet}[model](jax.random.key(0))
     zeros = jax.tree.map(jnp.zeros_like, weights)
     state = {
@@ -152,9 +152,6 @@ def train(model: str, steps: int, batch: int, devices: int) -> list[float]:
         "second": jax.tree.map(jnp.copy, zeros),
         "step": jnp.zeros((), jnp.int32),
     }
-    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
-    everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    state = jax.device_put(state, everywhere)
 
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
         value, gradients = jax.value_and_grad(loss)(state["weights"], batch)
@@ -165,6 +162,15 @@ def train(model: str, steps: int, batch: int, devices: int) -> list[float]:
         weights = jax.tree.map(lambda w, m, v: w - scale * m / (jnp.sqrt(v) + 1e-8), state["weights"], first, second)
         return {"weights": weights, "first": first, "second": second, "step": count}, value
 
+    return state, step, batches
+
+
+def train(model: str, steps: int, batch: int, devices: int) -> list[float]:
+    """The loss before each step."""
+    state, step, batches = start(model)
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    everywhere, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    state = jax.device_put(state, everywhere)
     compiled = jax.jit(step, donate_argnums=0, out_shardings=(everywhere, everywhere))
     losses = []
     for _, rows in zip(range(steps), batches(batch), strict=False):
