@@ -7,6 +7,7 @@ from neuronx_cc.driver.jax_backend.compiler import import_local
 from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.program import DeviceProgram
 from neuronx_cc.driver.jax_backend.service import SERVICE
+from neuronx_cc.driver.jax_backend.wire import message, number
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.runtime.report import RunReport
@@ -55,21 +56,5 @@ def with_config(proto: bytes, replicas: int, partitions: int) -> bytes:
 
     schema = {"HloModuleProto": {4: FieldSpec("layout", "bytes")}}
     layout = decode(schema, "HloModuleProto", proto, 0, len(proto))["layout"]
-    config = _field(1, layout) + _number(4, replicas) + _number(5, partitions)
-    return _field(1, proto) + _field(2, config)
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value >= 0x80:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*digits, value])
-
-
-def _field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(value)
+    config = message(1, layout) + number(4, replicas) + number(5, partitions)
+    return message(1, proto) + message(2, config)

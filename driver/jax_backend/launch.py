@@ -7,6 +7,7 @@ called on the host gets memories of its own.
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -16,6 +17,7 @@ import numpy as np
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.host_calls import inside
+from neuronx_cc.driver.jax_backend.profiler import recorders
 from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
 from neuronx_cc.driver.jax_backend.settings import DeviceSettings, device_settings
 from neuronx_cc.ir.errors import RunError
@@ -26,14 +28,15 @@ from neuronx_cc.runtime.devices import compute_devices
 from neuronx_cc.runtime.executable import Executable
 from neuronx_cc.runtime.memory import OnChip
 
-Record = tuple[Unit, tuple[int, ...], Course]
-"""A launch for the clock: program, devices, and what the regions of its first device did."""
+Record = tuple[Unit, tuple[int, ...], Course, int]
+"""A launch for the clock: program, devices, what the regions of its first device did, and when it began.
+
+The last is in nanoseconds since the epoch.
+"""
 
 _lock = threading.Lock()
 last: Record | None = None
 """The last launch of this process."""
-recorders: list[list[Record]] = []
-"""Lists that every launch is added to."""
 
 
 def _new_lock() -> None:
@@ -66,8 +69,9 @@ def execute(
         nested = getattr(inside, "call", False)
         executables = [each.on_another_device(OnChip()) for each in unit.executables] if nested else unit.executables
         with nullcontext() if nested else _lock:
+            begun = time.time_ns()
             course = _compute(unit, executables, rows, targets, settings.stochastic_rounding_seed)
-            last = record = (unit, device_ids, course)
+            last = record = (unit, device_ids, course, begun)
             for recorder in recorders:
                 recorder.append(record)
         if settings.fail_on_nan:

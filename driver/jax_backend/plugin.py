@@ -37,6 +37,9 @@ def initialize() -> None:
             "execute": _execute,
             "cost": _cost,
             "optimized": _optimized,
+            "start_profile": _start_profile,
+            "stop_profile": _stop_profile,
+            "collect_profile": _collect_profile,
         }
     )
     # exit functions run in reverse order: ours before JAX's own
@@ -124,3 +127,21 @@ def _optimized(program: Any) -> bytes:
     from neuronx_cc.driver.jax_backend.analysis import optimized
 
     return optimized(program)
+
+
+def _start_profile() -> int:
+    from neuronx_cc.driver.jax_backend.profiler import start
+
+    return start()
+
+
+def _stop_profile(session: int) -> None:
+    from neuronx_cc.driver.jax_backend.profiler import stop
+
+    stop(session)
+
+
+def _collect_profile(session: int) -> bytes:
+    from neuronx_cc.driver.jax_backend.profiler import collect
+
+    return collect(session)

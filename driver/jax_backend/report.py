@@ -16,6 +16,7 @@ from typing import overload
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.jax_backend import launch
+from neuronx_cc.driver.jax_backend.profiler import recorders
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.runtime.report import RunReport
 
@@ -24,7 +25,7 @@ class Run:
     """One call of one program on its devices."""
 
     def __init__(self, record: launch.Record) -> None:
-        self._unit, self.device_ids, self._course = record
+        self._unit, self.device_ids, self._course, _ = record
         self.name = self._unit.signature.name
         """Name of the module, such as ``jit_step``."""
 
@@ -75,11 +76,11 @@ class Runs(Sequence[Run]):
 def recording() -> Iterator[Runs]:
     """Notes every program that JAX runs on simulated devices inside the block, in any thread."""
     records: list[launch.Record] = []
-    launch.recorders.append(records)
+    recorders.append(records)
     try:
         yield Runs(records)
     finally:
-        launch.recorders.remove(records)
+        recorders.remove(records)
 
 
 def last_run() -> Run:

@@ -124,6 +124,7 @@ struct ExtensionBase {
   ExtensionBase* next;
 };
 
+constexpr int kProfilerExtension = 1;
 constexpr int kLayoutsExtension = 4;
 constexpr int kShardingsExtension = 19;
 

@@ -88,7 +88,7 @@ Layout* dense_layout(size_t rank) {
 }
 
 ExtensionBase* extensions() {
-  static LayoutsExtension layouts{{sizeof(LayoutsExtension), kLayoutsExtension, nullptr},
+  static LayoutsExtension layouts{{sizeof(LayoutsExtension), kLayoutsExtension, profiler_extension()},
                                   &layout_destroy,
                                   &layout_serialize,
                                   &default_layout<Client>,

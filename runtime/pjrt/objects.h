@@ -215,6 +215,9 @@ std::string serialize(Compiled& compiled);
 void execute(Compiled& compiled, const Launch& launch);
 std::unique_ptr<Attributes> cost_of(Compiled& compiled);
 std::string optimized_program(Compiled& compiled);
+int64_t start_profile();
+void stop_profile(int64_t session);
+std::string collect_profile(int64_t session);
 void drop_python(void* object);  // callable without the GIL
 bool holds_gil();
 
@@ -222,6 +225,7 @@ bool holds_gil();
 
 const Api* api();
 ExtensionBase* extensions();
+ExtensionBase* profiler_extension();
 void fill_basic(EntryPoint* slots);
 void fill_devices(EntryPoint* slots);
 void fill_buffers(EntryPoint* slots);

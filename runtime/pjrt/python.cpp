@@ -1,4 +1,4 @@
-// The only way into Python: compile, execute, serialize, and what else needs the compiler.
+// The only way into Python: compile, execute, serialize, profile, and what else needs the compiler.
 //
 // `configure` hands over the callables; after `shutdown` (registered with atexit) none of them is called again. Every
 // entry keeps the exception that may be pending in its thread. Objects released by threads that do not hold Python's
@@ -18,8 +18,20 @@ namespace neuron {
 
 namespace {
 
-enum Callable { kCompile, kDeserialize, kSerialize, kExecute, kCost, kOptimized, kCallables };
-const char* const kNames[kCallables] = {"compile", "deserialize", "serialize", "execute", "cost", "optimized"};
+enum Callable {
+  kCompile,
+  kDeserialize,
+  kSerialize,
+  kExecute,
+  kCost,
+  kOptimized,
+  kStartProfile,
+  kStopProfile,
+  kCollectProfile,
+  kCallables
+};
+const char* const kNames[kCallables] = {"compile",   "deserialize",   "serialize",    "execute",        "cost",
+                                        "optimized", "start_profile", "stop_profile", "collect_profile"};
 
 PyObject* callables[kCallables] = {};
 std::atomic<bool> running{false};
@@ -286,6 +298,21 @@ std::unique_ptr<Attributes> cost_of(Compiled& compiled) {
 std::string optimized_program(Compiled& compiled) {
   Python python;
   return read_text(call(kOptimized, {shared(compiled)}));
+}
+
+int64_t start_profile() {
+  Python python;
+  return read_integer(call(kStartProfile, {}));
+}
+
+void stop_profile(int64_t session) {
+  Python python;
+  call(kStopProfile, {PyLong_FromLongLong(session)});
+}
+
+std::string collect_profile(int64_t session) {
+  Python python;
+  return read_text(call(kCollectProfile, {PyLong_FromLongLong(session)}));
 }
 
 namespace {

@@ -7,9 +7,11 @@ import gc
 import importlib.util
 import json
 import sys
+import tempfile
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +155,28 @@ def case_simulated_time():
     assert [run.name for run in runs] == ["jit__lambda", "jit_sin", "jit__lambda"]
     assert runs.seconds > runs[0].seconds > 0
     assert neuronx_cc.last_run().seconds == runs[0].seconds
+
+
+def case_profiler_shows_devices():
+    f = jax.jit(lambda x: jnp.tanh(x @ x.T))
+    x = jax.device_put(X, jax.devices()[1])
+    f(x)
+    with tempfile.TemporaryDirectory() as place:
+        with jax.profiler.trace(place):
+            f(x)
+            f(x)
+        (file,) = Path(place).rglob("*.xplane.pb")
+        planes = {plane.name: plane for plane in jax.profiler.ProfileData.from_file(str(file)).planes}
+        lines = {line.name: list(line.events) for line in planes["/device:CUSTOM:NeuronCore:1"].lines}
+    assert "/device:CUSTOM:NeuronCore:0" not in planes
+    assert [event.name for event in lines["programs"]] == ["jit__lambda"] * 2
+    products = [event for event in lines["tensor"] if dict(event.stats)["opcode"] == "multiply_moving"]
+    assert products
+    assert "dot_general" in dict(products[0].stats)["op_name"]
+    begin, end = (lines["programs"][0].start_ns + extra for extra in (0, lines["programs"][0].duration_ns))
+    assert all(begin <= event.start_ns <= end for event in lines["tensor"][: len(lines["tensor"]) // 2])
+    seconds = f.lower(x).compile().cost_analysis()["simulated_seconds"]
+    assert abs(lines["programs"][0].duration_ns * 1e-9 / seconds - 1) < 1e-3
 
 
 def case_executables_serialize():
