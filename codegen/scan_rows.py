@@ -40,6 +40,10 @@ def instruction(op: hlo.HloOp) -> tuple[str, str] | None:
 
 def bytes_wanted(op: hlo.HloOp) -> int:
     """Bytes of scratch for each element of the space."""
+    scan = scans.scan_of(op)
+    assert scan is not None
+    if not scan.body:
+        return 2 * itemsize(op.shape.dtype)
     if instruction(op) is not None:
         return 0
     body = scans.body_of(op)
@@ -53,8 +57,11 @@ def emit(context: Context, pool: TilePool, op: hlo.HloOp, out: Block, ins: Seque
     scan = scans.scan_of(op)
     assert scan is not None
     work = _Work(context, pool, op, scan.reverse)
-    known = instruction(op)
     blocks = [work.block(operand, out) for operand in ins]
+    if not scan.body:
+        work.previous(out, blocks[0], walk)
+        return
+    known = instruction(op)
     if known is None:
         work.by_levels(out, blocks, walk, scan.result)
     else:
@@ -105,7 +112,6 @@ def results_of(body: hlo.ComputationOp) -> list[hlo.SSAValue]:
 class _Work:
     def __init__(self, context: Context, pool: TilePool, op: hlo.HloOp, reverse: bool) -> None:
         self.context, self.builder, self.pool, self.op, self.reverse = context, context.builder, pool, op, reverse
-        self.body = scans.body_of(op)
         self.taken: list[Block] = []
         self.emitter = Emitter(self.builder, self._scratch)
 
@@ -192,32 +198,63 @@ class _Work:
 
     # whole tiles, level by level
 
+    @staticmethod
+    def _shape(out: Block, walk: list[int]) -> tuple[int, int, int]:
+        """Rows a partition, elements of a row, partitions."""
+        size = prod(out.dims[dim].size for dim in walk)
+        return prod(atom.size for atom in out.dims[1:]) // size, size, out.dims[0].size
+
+    def _flat(self, like: Block, walk: list[int]) -> tuple[Block, Block, Block]:
+        """A tile with whole rows side by side; the same in the order of ``like``; and as [lanes, rows, n] as walked."""
+        rows, size, lanes = self._shape(like, walk)
+        order = [*(dim for dim in range(1, len(like.dims)) if dim not in walk), *walk]
+        tile = self.pool.tile([like.dims[dim].size for dim in order], like.dtype, lanes)
+        same_order = tile.select([0, *(1 + order.index(dim) for dim in range(1, len(like.dims)))])
+        width = itemsize(like.dtype)
+        flat = replace(tile, dims=(tile.dims[0], Atom(rows, size * width), Atom(size, width)))
+        return tile, same_order, turned(flat, [2]) if self.reverse else flat
+
+    def previous(self, out: Block, source: Block, walk: list[int]) -> None:
+        """Each element but the first from the one before it."""
+        engine, tiles = self._engine(out.dtype), []
+        if len(walk) == 1:
+            dim = walk[0]
+            after, before = (turned(block, walk) if self.reverse else block for block in (out, source))
+        else:
+            dim, tiles = 2, [self._flat(block, walk) for block in (out, source)]
+            after, before = (flat for _, _, flat in tiles)
+            self.emitter.over("tensor_copy", engine, [tiles[1][1]], [source])
+        size = after.dims[dim].size
+        for first, start, count in ((0, 0, 1), (1, 0, size - 1)):
+            pair = after.index(dim, Affine(first), count), before.index(dim, Affine(start), count)
+            self.emitter.over("tensor_copy", engine, [pair[0]], [pair[1]])
+        if tiles:
+            self.emitter.over("tensor_copy", engine, [out], [tiles[0][1]])
+        for tile, _, _ in tiles:
+            self.pool.give_back(tile)
+        self.release()
+
     def by_levels(self, out: Block, ins: list[Block], walk: list[int], result: int) -> None:
-        others = [dim for dim in range(1, len(out.dims)) if dim not in walk]
-        order = [*others, *walk]
-        rows, size = (prod(out.dims[dim].size for dim in dims) for dims in (others, walk))
-        lanes = out.dims[0].size
+        rows, size, lanes = self._shape(out, walk)
         arrays, tiles = [], []
         for block in ins:
-            tile = self.pool.tile([out.dims[dim].size for dim in order], block.dtype, lanes)
-            same_order = tile.select([0, *(1 + order.index(dim) for dim in range(1, len(out.dims)))])
+            tile, same_order, flat = self._flat(block, walk)
             self.emitter.over("tensor_copy", self._engine(block.dtype), [same_order], [block])
             tiles.append((tile, same_order))
-            width = itemsize(block.dtype)
-            flat = replace(tile, dims=(tile.dims[0], Atom(rows, size * width), Atom(size, width)))
-            arrays.append(turned(flat, [2]) if self.reverse else flat)
-        slots = _Slots.of(self.body)
+            arrays.append(flat)
+        body = scans.body_of(self.op)
+        slots = _Slots.of(body)
         scratch = [self.pool.tile([rows, max(1, size // 2)], dtype, lanes) for dtype in slots.dtypes]
         reach = 1
         while 2 * reach <= size:
             count = size // (2 * reach)
-            self._combine(arrays, reach - 1, 2 * reach - 1, count, 2 * reach, slots, scratch)
+            self._combine(arrays, reach - 1, 2 * reach - 1, count, 2 * reach, body, slots, scratch)
             reach *= 2
         while reach > 1:
             reach //= 2
             count = (size - reach) // (2 * reach)
             if count > 0:
-                self._combine(arrays, 2 * reach - 1, 3 * reach - 1, count, 2 * reach, slots, scratch)
+                self._combine(arrays, 2 * reach - 1, 3 * reach - 1, count, 2 * reach, body, slots, scratch)
         self.emitter.over("tensor_copy", self._engine(out.dtype), [out], [tiles[result][1]])
         for block in (*scratch, *(tile for tile, _ in tiles)):
             self.pool.give_back(block)
@@ -228,13 +265,21 @@ class _Work:
         return Stream.VECTOR if dtype in FLOATS else Stream.GPSIMD
 
     def _combine(
-        self, arrays: list[Block], before: int, after: int, count: int, step: int, slots: _Slots, scratch: list[Block]
+        self,
+        arrays: list[Block],
+        before: int,
+        after: int,
+        count: int,
+        step: int,
+        body: hlo.ComputationOp,
+        slots: _Slots,
+        scratch: list[Block],
     ) -> None:
         """``x[after + i step] = body(x[before + i step], x[after + i step])`` for i below ``count``."""
         lefts, rights = ([_strided(block, start, count, step) for block in arrays] for start in (before, after))
-        values: dict[hlo.SSAValue, Readable] = dict(zip(self.body.block.args, (*lefts, *rights), strict=True))
-        ops = [op for op in ops_of(self.body.block) if not isinstance(op, hlo.TupleOp)]
-        results = results_of(self.body)
+        values: dict[hlo.SSAValue, Readable] = dict(zip(body.block.args, (*lefts, *rights), strict=True))
+        ops = [op for op in ops_of(body.block) if not isinstance(op, hlo.TupleOp)]
+        results = results_of(body)
         kept: list[Block] = []
         for place, value in enumerate(results):
             if value in values and values[value] is not rights[place]:  # a parameter that another result may overwrite

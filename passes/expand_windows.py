@@ -19,11 +19,13 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import insert_constant, ops_of
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes import log_sum_exp, scans
 from neuronx_cc.passes.bodies import apply_body
 from neuronx_cc.passes.build import Build, Value, replace_results
+from neuronx_cc.passes.combiners import duplicate
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.strided import padded, strided_slice
-from neuronx_cc.passes.values import computation_kind, identity_of
+from neuronx_cc.passes.values import computation_kind, identity_of, splat_number
 from neuronx_cc.passes.windows import PLAIN, is_running, windowed
 
 FEW_TAPS = 6
@@ -179,7 +181,8 @@ class _Own:
 
     def first(self, starts: list[Value], arrays: list[Value], dims: tuple[int, ...]) -> list[Value]:
         if not self.flagged:
-            return apply_body(self.op, self.body, [*starts, *arrays], dims)
+            neutral = log_sum_exp.matches(self.body) and splat_number(self.starts[0], self.module) == -np.inf
+            return arrays if neutral else apply_body(self.op, self.body, [*starts, *arrays], dims)
         *values, here = arrays
         both = apply_body(self.op, self.body, [*starts, *values], dims)
         return [self.build.select(here, *pair) for pair in zip(both, starts, strict=True)]
@@ -213,9 +216,29 @@ class _Own:
                 result, place = self.combine(result, taps(folds, place)), place + (1 << level)
         return result
 
+    def exchanged(self) -> hlo.ComputationOp:
+        """The computation with left and right exchanged, made if the module lacks it."""
+        name = f"{self.body.computation_name}.exchanged"
+        for computation in self.module.computations():
+            if computation.computation_name == name:
+                return computation
+        copy = duplicate(self.module, self.body, name)
+        self.module.op.body.block.insert_op_after(copy, self.body)
+        count = len(copy.block.args) // 2
+        for left, right in zip(copy.block.args[:count], copy.block.args[count:], strict=True):
+            uses = list(left.uses)
+            right.replace_all_uses_with(left)
+            for use in uses:
+                use.operation.operands[use.index] = right
+        return copy
+
     def run(self, arrays: list[Value], axis: int, reverse: bool) -> list[Value]:
         """Folds of all elements up to each one, or from each one on."""
         size, reach = hlo.shape_of(arrays[0]).dims[axis], 1
+        if not self.flagged and scans.fits(self.body):
+            # a window that ends at the last element is folded from its first one on, too
+            body = self.exchanged() if reverse else self.body
+            return scans.running(self.build, arrays, body, axis, reverse)
         while reach < size:
             low, high = (self.shifted(arrays, axis, start, size - reach) for start in (0, reach))
             both = self.combine(low, high)

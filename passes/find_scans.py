@@ -220,8 +220,10 @@ def _fold(before: Spans, after: Spans, kind: str) -> Spans | None:
 
 def _carry(before: Spans, after: Spans, kind: str, dtype: str) -> Spans | None:
     """What a recurrence came to in ``before``, moved on by the factors ``after``."""
-    if dtype not in FLOATS or before.middle is not None or not after.is_fold or after.inner not in ("", kind):
+    if before.middle is not None or not after.is_fold or after.inner not in ("", kind):
         return None
+    if dtype not in FLOATS and (dtype not in scans.DTYPES or kind != "multiply"):
+        return None  # sums of integers wrap: larger ones may come out smaller
     if not any(inner == kind for _, inner in scans.RECURRENCES) or not (before.high + 1 == after.low).all():
         return None
     if before.is_fold and before.is_single and before.first is not after.first:
@@ -257,8 +259,8 @@ def _emit(build: Build, found: Spans, axis: int) -> Value | None:
     if found.second is None:
         result = running(build, arrays[0], found.inner, axis, reverse)
     else:
-        body = scans.recurrence_body(build, found.outer, found.inner, shape.dtype)
-        result = scans.insert(build, arrays, body, axis, reverse, 1)
+        name = scans.recurrence_body(build, found.outer, found.inner, shape.dtype)
+        result = scans.running(build, arrays, build.module.computation(name), axis, reverse)[1]
     return None if result is None else build.reverse(result, [axis]) if reverse else result
 
 
