@@ -17,6 +17,8 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from neuronx_cc.driver.jax_backend.partition_mesh import manual_axes, map_shardings
 
 CHANNEL = 1
+MASK = "neuron.mask"
+"""Marks the masks of manual computations, with the groups of devices of which only the first keeps its value."""
 DEVICE_TO_DEVICE = 1
 
 
@@ -41,8 +43,29 @@ class Sums:
         """Make the sums of arguments and the masks of results in the local function."""
         block = self._function.regions[0].blocks[0]
         self._sum_arguments(block, self.arguments)
+        self._drop_masks_of_sums()
         last = list(block.operations)[-1].operation
         self._change_operands(last, self.results, self._unsummed)
+
+    def _drop_masks_of_sums(self) -> None:
+        """Where a sum is masked over the same devices, what was summed is as good, and what other devices expect."""
+        found: list[Any] = []
+
+        def note(op: Any) -> Any:
+            if MASK in op.attributes:
+                found.append(op)
+            return ir.WalkResult.ADVANCE
+
+        self._function.operation.walk(note)
+        for op in found:
+            given = op.operands[1]
+            rows = ir.StringAttr(op.attributes[MASK]).value
+            del op.attributes[MASK]
+            if _sums_over(given) == rows:
+                op.results[0].replace_all_uses_with(given.owner.operation.operands[0])
+                op.erase()
+                if not list(given.uses):
+                    given.owner.operation.erase()
 
     def _bound(self, op: Any) -> None:
         manual = manual_axes(op)
@@ -57,7 +80,7 @@ class Sums:
         for value, axes in zip(block.arguments, inner("in_shardings"), strict=True):
             if axes and axes[1]:
                 with ir.InsertionPoint(first), op.location:
-                    self._replace(value, self._masked, axes)
+                    self._replace(value, self._marked_mask, axes)
         self._change_operands(list(block.operations)[-1].operation, inner("out_shardings"), self._summed)
 
     def _sum_arguments(self, block: Any, unreduced: Iterable[Any]) -> None:
@@ -96,15 +119,12 @@ class Sums:
     def _unsummed(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
         """What a device contributes: its part before a sum or a gathering over these axes, else the mask's."""
         op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-        rows = self._groups(*unreduced)
-        if op is None or op.name not in ("stablehlo.all_reduce", "stablehlo.all_gather"):
+        rows = _text(self._groups(*unreduced))
+        if _sums_over(value) == rows:
+            return op.operands[0]
+        if op is None or op.name != "stablehlo.all_gather" or _text(_replica_groups(op)) != rows:
             return self._masked(value, unreduced)
         given = _replica_groups(op)
-        if {frozenset(row) for row in given} != {frozenset(row) for row in rows}:
-            return self._masked(value, unreduced)
-        if op.name == "stablehlo.all_reduce":
-            inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
-            return op.operands[0] if inner[0] == "stablehlo.add" else self._masked(value, unreduced)
         part, dim = op.operands[0], ir.IntegerAttr(op.attributes["all_gather_dim"]).value
         step = ir.RankedTensorType(part.type).shape[dim]
         offsets = {device: at * step for row in given for at, device in enumerate(row)}
@@ -141,6 +161,24 @@ class Sums:
         word = _of_this_device([int(first[device]) for device in sorted(first)])
         bit = stablehlo.ConvertOp(ir.RankedTensorType.get([], ir.IntegerType.get_signless(1)), word).result
         return stablehlo.SelectOp(bit, value, _zeros(value.type)).result
+
+    def _marked_mask(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
+        masked = self._masked(value, unreduced)
+        masked.owner.operation.attributes[MASK] = ir.StringAttr.get(_text(self._groups(*unreduced)))
+        return masked
+
+
+def _text(rows: list[list[int]]) -> str:
+    return str(sorted(sorted(row) for row in rows))
+
+
+def _sums_over(value: Any) -> str:
+    """The groups of devices that the all-reduce which makes ``value`` adds over."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "stablehlo.all_reduce":
+        return ""
+    op = value.owner.operation
+    inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+    return _text(_replica_groups(op)) if inner[0] == "stablehlo.add" else ""
 
 
 def _of_this_device(table: list[int]) -> Any:

@@ -54,10 +54,10 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
     with context, ir.Location.unknown():
         module = _jax.mlir.deserialize_portable_artifact(code, context)
         inline_calls(module)
-        mark_given(module)
         drop_maximal(module)
         function = main_function(module)
         sums = Sums(module, function)
+        mark_given(module)
         hide_composites(module)
         _run(module, "sdy-propagation-pipeline")
         parts = split_meshes(module)

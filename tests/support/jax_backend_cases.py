@@ -262,6 +262,16 @@ def case_unreduced_axes():
         specs = {"in_specs": P("a", None, unreduced={"b"}), "out_specs": P("a", None)}
         summed = jax.shard_map(lambda y: jax.lax.psum(y, "b"), **specs)
         assert np.allclose(jax.jit(lambda x: summed(partial(x)))(x), X @ X.T, atol=1e-5)
+        # handed from one to the next, every device keeps what it has
+        split, partly = P("a", "b"), {"in_specs": P("a", "b"), "check_vma": False, "out_specs": P("a", unreduced={"b"})}
+        parts = jax.jit(jax.shard_map(lambda y: y + 1, **partly))(x)
+        assert np.allclose(parts.addressable_shards[1].data, X[:4, 2:] + 1)
+        taken = jax.shard_map(lambda y: y * 2, in_specs=partly["out_specs"], out_specs=split, check_vma=False)
+        assert np.allclose(jax.jit(taken)(parts), 2 * X + 2)
+        # a maximum that the program itself adds up
+        most = jax.shard_map(lambda y: y.max(1), **partly)
+        total = jax.jit(lambda x: jax.reshard(most(x), P("a")))(x)
+        assert np.allclose(total, X.reshape(8, 2, 2).max(2).sum(1), atol=1e-5)
         # of a value that is whole, or gathered
         for spec, left in ((P(), X), (P("b"), np.where(np.arange(8)[:, None] < 4, X, 0))):
             given = jax.device_put(X, spec)
