@@ -29,7 +29,7 @@ MAX_UNROLLED = 72
 WEIGHT_SHARE = 0.55
 """Part of the free SBUF that the kernel may fill."""
 NATURAL_BYTES = 16384
-"""Bytes a partition of a kernel that are loaded at once to be transposed."""
+"""Most bytes a partition of a kernel that are loaded at once to be transposed."""
 ROW_BYTES = 8192
 """Bytes a partition of a row of positions that are moved at once."""
 LARGE_IMAGE = 8192
@@ -243,21 +243,22 @@ class ConvPlan:
     def plan_sizes(self) -> None:
         """How many output features and positions are staged together, in how many buffers."""
         size, out_size = itemsize(self.pe_dtype), itemsize(self.op.shape.dtype)
-        room = int(self.builder.sbuf.largest_gap() * 0.92)
+        room = whole = int(self.builder.sbuf.largest_gap() * 0.92)
+        self.natural_bytes = max(self.inputs * size, min(NATURAL_BYTES, room // 16))
         pack_outputs = min(self.pack, self.groups) * self.outputs
         packs = -(-self.groups // self.pack)
         taps = prod(self.kernel)
         each = self.chunks * taps * size * (1 if self.copies is None else 2)
-        staging = self._kernel_staging() + self._input_staging()
-        room -= staging
+        # what does not fit gets fewer buffers
+        room -= min(self._kernel_staging() + self._input_staging(), room * 2 // 3)
         self.streams_kernel = False
         self.weight_buffers = 1
-        limit = int(room * WEIGHT_SHARE)
+        limit = max(0, int(room * WEIGHT_SHARE))
         self.block_outputs = pack_outputs
         if each * pack_outputs > limit:
             atom = self.out.partition_atom
             tile = TILE_ROWS if atom is None else atom.size
-            self.block_outputs = 0 if self.pack > 1 else min(pack_outputs, max(0, limit) // each // tile * tile)
+            self.block_outputs = 0 if self.pack > 1 else min(pack_outputs, limit // each // tile * tile)
             if not self.block_outputs:
                 self.streams_kernel = True
                 self.copies = None
@@ -275,6 +276,8 @@ class ConvPlan:
             room -= 3 * max(ROW_BYTES, self.block_outputs * out_size)
         else:
             per_output = self.result_buffers * -(-self.block_outputs // TILE_ROWS) * out_size
+        # rather fewer buffers than blocks of single positions
+        room = max(room, whole // 8)
         self.input_buffers = 2
         rows = self._first_rows()
         while True:
@@ -307,7 +310,7 @@ class ConvPlan:
         size = itemsize(self.pe_dtype)
         whole = self.inputs * prod(self.kernel) * size
         spread = 4 * self.pack * self.inputs * size if self.pack > 1 else 0
-        return 4 * max(self.inputs * size, min(NATURAL_BYTES, whole)) + spread
+        return 4 * max(self.inputs * size, min(self.natural_bytes, whole)) + spread
 
     @property
     def kernel_is_direct(self) -> bool:
@@ -324,7 +327,9 @@ class ConvPlan:
     def _input_staging(self) -> int:
         if self.turns_input:
             return 2 * max(ROW_BYTES, self.pack * self.inputs * itemsize(self.pe_dtype)) * 3
-        return 2 * RAW_BYTES
+        if self.x.in_sbuf:
+            return 0
+        return 2 * min(RAW_BYTES, self.chunks * prod(axis.size for axis in self.axes) * itemsize(self.pe_dtype))
 
     # ---- tiles ------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.builder import Affine, Block
-from neuronx_cc.codegen.conv_plan import NATURAL_BYTES, atom_of
+from neuronx_cc.codegen.conv_plan import atom_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, PackAt
 from neuronx_cc.codegen.dot_plan import TILE_ROWS
 from neuronx_cc.codegen.map_plan import is_given
@@ -187,7 +187,7 @@ class ConvWeights(ConvStaging):
     def _turn_kernel(self, pack: PackAt, start: int, source: Block, target: Block, done: int) -> None:
         """Loop over kernel dims (from ``1 + done`` on) until a part is small enough to be loaded at once."""
         spatial = len(source.dims) - 2
-        small = prod(atom.size for atom in source.dims[1:]) * itemsize(self.pe_dtype) <= NATURAL_BYTES
+        small = prod(atom.size for atom in source.dims[1:]) * itemsize(self.pe_dtype) <= self.natural_bytes
         if done < spatial and not small:
             for index in self.builder.each(source.dims[1 + done].size):
                 inner = source.index(1 + done, index, 1)
