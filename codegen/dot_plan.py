@@ -93,7 +93,7 @@ class Segment:
     """A part of k: ``lanes`` elements on the partitions, in ``outer`` steps, for each tuple of the other k dims."""
 
     start: int
-    """First index along the lane dim (only cut when k is one dim)."""
+    """First index along the lane dim."""
     lanes: int
     outer: int
     """Steps of the lane dim around the lanes."""
@@ -270,13 +270,12 @@ class DotPlan:
         elif marked:
             self.segments = [Segment(0, self.k_sizes[self.k_dim], 1)]
         elif self.k_sizes:
-            self.k_dim = max(range(len(self.k_sizes)), key=lambda dim: (lane_divisor(self.k_sizes[dim]), dim))
+            self.k_dim = min(range(len(self.k_sizes)), key=lambda dim: (self._chunks(dim), -dim))
             size = self.k_sizes[self.k_dim]
             lanes = lane_divisor(size)
-            if len(self.k_sizes) > 1 or (lanes >= 64 and (self.lhs.data is not None or self.rhs.data is not None)):
+            self.segments = segments_of(size)
+            if lanes >= 64 and (self.lhs.data is not None or self.rhs.data is not None):
                 self.segments = [Segment(0, lanes, size // lanes)]
-            else:
-                self.segments = segments_of(size)
         else:
             self.segments = [Segment(0, 1, 1)]
         out_lane = [dim for dim, atom in enumerate(self.out_m) if atom.partition]
@@ -297,11 +296,17 @@ class DotPlan:
         )
         return True
 
+    def _chunks(self, dim: int) -> int:
+        """Products for each tile of the result when k dim ``dim`` lies on the partitions."""
+        size = self.k_sizes[dim]
+        return prod(self.k_sizes) // size * sum(segment.outer for segment in segments_of(size))
+
     def _budget(self) -> None:
         """Block sizes: k whole if possible; then the loop order and blocks that move and transpose least."""
         size = itemsize(self.pe_dtype)
         others = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
-        depth = max(1, others * max(segment.outer for segment in self.segments))
+        outers = [segment.outer for segment in self.segments]
+        depth = max(1, max(outers) if len(self.k_sizes) <= 1 else others * sum(outers))
         lanes = max(segment.lanes for segment in self.segments)
         m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
         n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1

@@ -18,6 +18,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
+UNROLLED_CHUNKS = 64
+"""Chunks transposed by instructions of their own."""
+
 
 class DotStaging(DotPlan):
     """Stages blocks of both operands."""
@@ -235,11 +238,22 @@ class DotStaging(DotPlan):
                     offset=source.offset + at * row_stride,
                     dims=(replace(source.dims[0], size=rows), *source.dims[1:]),
                 )
-                natural = self._dense_tile(side.dtype, [*chunks, lanes], rows, f"{name} rows", 2)
+                order = self._order_of_rows(part)
+                natural = self._dense_tile(side.dtype, [part.dims[dim].size for dim in order], rows, f"{name} rows", 2)
                 stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
-                copy(self.builder, natural, part, stream)
+                copy(self.builder, natural, replace(part, dims=(part.dims[0], *(part.dims[d] for d in order))), stream)
+                back = (natural.dims[1 + order.index(dim)] for dim in range(1, len(part.dims)))
+                natural = replace(natural, dims=(natural.dims[0], *back))
                 self._turn(side, natural, out, chunks, at, rows)
         return out
+
+    def _order_of_rows(self, source: Block) -> list[int]:
+        """The dims [chunks..., lanes] of rows in the order in which the DMA reads long runs, unless TensorE would then
+        have many chunks whose strides differ; bit patterns are put in order when they are taken apart.
+        """
+        order = sorted(range(1, len(source.dims)), key=lambda dim: -abs(source.dims[dim].stride))
+        many = prod(atom.size for atom in source.dims[1:-1]) > UNROLLED_CHUNKS
+        return list(range(1, len(source.dims))) if self.fast(source.dtype) and many else order
 
     def _turn(self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
         """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, at : at + rows]``."""

@@ -11,6 +11,7 @@ from generated import check_function, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
 
@@ -57,17 +58,36 @@ def dimension_numbers(lhs: str, rhs: str) -> Any:
     return tuple(([lhs.index(x) for x in group], [rhs.index(x) for x in group]) for group in (folded, batch))
 
 
-# more than a million instructions, which the clock simulates one by one
-LONG = pytest.param("wide", "bmpkl,bnlk", marks=pytest.mark.slow)
-CASES = [(sizes, form) for sizes in SIZES for form in FORMS.split() if (sizes, form) != LONG.values]
-
-
-@pytest.mark.parametrize(("sizes", "form"), [*CASES, LONG])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("form", FORMS.split())
 def test_forms(form: str, sizes: str, random: np.random.Generator) -> None:
     lhs, rhs = form.split(",")
     numbers = dimension_numbers(lhs, rhs)
     x, y = (normal(random, *(SIZES[sizes][letter] for letter in side)) for side in (lhs, rhs))
     check_function(lambda x, y: lax.dot_general(x, y, numbers), x, y)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("k", [131, 257])
+@pytest.mark.parametrize("form", ["mkl,nlk", "mlk,nlk", "klm,nlk"])
+def test_two_contracted_dims(form: str, k: int, constant: bool, random: np.random.Generator) -> None:
+    """A prime number of terms on the partitions for each of the other dim's, in 16-bit types."""
+    lhs, rhs = form.split(",")
+    numbers = dimension_numbers(lhs, rhs)
+    sizes = {**SMALL, "k": k, "l": 3, "m": 37}
+    x, y = (normal(random, *(sizes[letter] for letter in side)).astype(ml_dtypes.bfloat16) for side in (lhs, rhs))
+    if constant:
+        check_function(lambda x: lax.dot_general(x, jnp.asarray(y), numbers), x)
+    else:
+        check_function(lambda x, y: lax.dot_general(x, y, numbers), x, y)
+
+
+def test_two_contracted_dims_take_few_products(random: np.random.Generator) -> None:
+    numbers = dimension_numbers("mkl", "nlk")
+    x, y = normal(random, 40, 257, 3), normal(random, 50, 3, 257)
+    compiled = compile_text(text_of(lambda x, y: lax.dot_general(x, y, numbers), x, y))
+    report = Executable.from_program(compiled.program, compiled.constants).run([x, y]).report
+    assert report.summary["matmul_instruction_count"] < 60
 
 
 @pytest.mark.parametrize("form", FORMS.split())
