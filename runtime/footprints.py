@@ -31,6 +31,9 @@ _SIZE = {
 MAX_RUNS = 1 << 22
 """Runs of all footprints together; beyond, the most scattered footprints are widened to their hulls."""
 
+_CELLS_AT_ONCE = 1 << 17
+"""Cells that are looked at together: few enough for a processor's cache."""
+
 Dims = tuple[tuple[int, int], ...]
 
 
@@ -171,11 +174,9 @@ class Footprints:
         np.add.at(change, low, marks[owners])
         np.subtract.at(change, high, marks[owners])
         _, class_of_cell = np.unique(np.cumsum(change, dtype=np.uint64), return_inverse=True)
+        class_of_cell = class_of_cell.reshape(-1)
         self.class_count = int(class_of_cell.max(initial=-1)) + 1
-        lengths = high - low
-        cells = np.arange(lengths.sum()) + np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
-        keys = _distinct(np.repeat(owners, lengths) * max(self.class_count, 1) + class_of_cell.reshape(-1)[cells])
-        owner_of, class_of = keys // max(self.class_count, 1), keys % max(self.class_count, 1)
+        owner_of, class_of = _held_classes(low, high, owners, class_of_cell, max(self.class_count, 1))
         first = np.searchsorted(owner_of, np.arange(known + 2)).tolist()
         for number in wanted:
             self.classes[number] = class_of[first[number] : first[number + 1]]
@@ -238,6 +239,26 @@ class Footprints:
             budget -= len(parts[-1][0])
         starts, ends, owners = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return starts, ends, owners
+
+
+def _held_classes(low: Array, high: Array, owners: Array, class_of_cell: Array, count: int) -> tuple[Array, Array]:
+    """Owners, ascending, and the classes of each: of the cells low..high-1 of its runs. ``count`` classes in all."""
+    order = np.argsort(class_of_cell, kind="stable")
+    same = class_of_cell[order[1:]] == class_of_cell[order[:-1]]
+    former = np.full(len(order), -1)
+    former[order[1:][same]] = order[:-1][same]  # the cell before each that is of its class
+    lengths = high - low
+    ends = np.cumsum(lengths)
+    cuts = np.searchsorted(ends, np.arange(0, max(1, int(lengths.sum())), _CELLS_AT_ONCE)).tolist()
+    keys = [np.zeros(0, np.int64)]
+    for first, last in zip(cuts, [*cuts[1:], len(ends)], strict=True):
+        part = slice(first, last)
+        size, begin = lengths[part], low[part]
+        cells = np.arange(size.sum()) + np.repeat(begin - (np.cumsum(size) - size), size)
+        fresh = former[cells] < np.repeat(begin, size)  # in a run, the first cell of a class stands for all of it
+        keys.append(np.repeat(owners[part], size)[fresh] * count + class_of_cell[cells[fresh]])
+    distinct = _distinct(np.concatenate(keys))
+    return distinct // count, distinct % count
 
 
 def _distinct(values: Array) -> Array:

@@ -21,14 +21,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from operator import gt
 from typing import NoReturn
 
 import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Program, Space, Stream
-from neuronx_cc.runtime.footprints import Footprints
+from neuronx_cc.runtime.footprints import Array, Footprints
 from neuronx_cc.runtime.race_sites import STREAMS, Area, Lowering, Nest, Site, describe, location
 
 _NOBODY = len(STREAMS)
@@ -36,7 +35,6 @@ _NOBODY = len(STREAMS)
 _ALWAYS = 1 << 62
 _NEVER = _ALWAYS + 1
 """Position of the last write to memory that nothing has written."""
-_UNREAD = array("i", [0]) * _NOBODY
 _SHORT = 12
 """Up to so many classes are walked one by one, more of them as arrays."""
 
@@ -94,11 +92,15 @@ class _Walk:
         # what is known of each class, and the same memory as NumPy sees it
         self._writer = array("q", [_NOBODY]) * count
         self._written = array("q", [_NEVER]) * count
-        self._readers = array("i", [0]) * (count * _NOBODY)
-        """Position of the last read of each class by each stream since the last write, or 0."""
+        self._readers = [array("i", [0]) * count for _ in STREAMS]
+        """For each stream: position of its last read of each class since the last write, or 0."""
         self._writers = np.frombuffer(self._writer, np.int64)
         self._writes = np.frombuffer(self._written, np.int64)
-        self._reads = np.frombuffer(self._readers, np.int32).reshape(count, _NOBODY)
+        self._reads = [np.frombuffer(readers, np.int32) for readers in self._readers]
+        self._reading: list[int] = []
+        """Streams that have read anything."""
+        self._rows: list[tuple[tuple[int, ...], Array]] = [((), np.zeros(0, np.int64))] * len(STREAMS)
+        """Of each stream, what it knew when it was last asked, as NumPy sees it."""
         self._writes[initialised] = 0
         self._accesses = self._waits = self._implied = 0
         self._done = dict.fromkeys(STREAMS, 0)
@@ -149,15 +151,19 @@ class _Walk:
         """All is complete: only what is defined matters from here on."""
         self._writes[self._writes != _NEVER] = 0
         self._writers[:] = _NOBODY
-        self._reads[:] = 0
+        for reads in self._reads:
+            reads[:] = 0
 
     def _block(self, body: list[Site | Nest | Area], iteration: int) -> None:
         for item in body:
             if isinstance(item, Site):
                 known = self._start(item, iteration)
-                position = len(self._history[item.slot])
-                for numbers in item.writes:
-                    self._check_write(item, iteration, numbers[iteration], known)
+                history = self._history
+                position = len(history[item.slot])
+                if item.writes:
+                    busy = [slot for slot in self._reading if known[slot] < len(history[slot])]
+                    for numbers in item.writes:
+                        self._check_write(item, iteration, numbers[iteration], known, busy)
                 for numbers in item.reads:
                     self._read(item, iteration, numbers[iteration], position, known)
                 for numbers in item.writes:
@@ -190,38 +196,55 @@ class _Walk:
         self._sites[slot].append((site, iteration))
         return known
 
+    def _row(self, slot: int, known: tuple[int, ...]) -> Array:
+        """``known``, what stream ``slot`` knows, as NumPy sees it."""
+        if self._rows[slot][0] is not known:
+            self._rows[slot] = (known, np.array(known))
+        return self._rows[slot][1]
+
     def _read(self, site: Site, iteration: int, footprint: int, position: int, known: tuple[int, ...]) -> None:
         slot, numbers = site.slot, self._short[footprint]
         self._accesses += 1
+        if slot not in self._reading:
+            self._reading.append(slot)
         if numbers is None:
             classes = self._classes[footprint]
-            late = self._writes[classes] > np.array(known)[self._writers[classes]]
-            for number in classes[late].tolist() if late.any() else ():
+            late = self._writes[classes] > self._row(slot, known)[self._writers[classes]]
+            for number in classes[late].tolist() if np.count_nonzero(late) else ():
                 self._conflict(site, iteration, footprint, number, self._writer[number], self._written[number], False)
-            self._reads[classes, slot] = position
+            self._reads[slot][classes] = position
             return
-        writer, written, readers = self._writer, self._written, self._readers
+        writer, written, readers = self._writer, self._written, self._readers[slot]
         for number in numbers:
             if written[number] > known[writer[number]]:
                 self._conflict(site, iteration, footprint, number, writer[number], written[number], False)
-            readers[number * _NOBODY + slot] = position
+            readers[number] = position
 
-    def _check_write(self, site: Site, iteration: int, footprint: int, known: tuple[int, ...]) -> None:
+    def _check_write(self, site: Site, iteration: int, footprint: int, known: tuple[int, ...], busy: list[int]) -> None:
+        """``busy``: streams that may be at work on something they read."""
         numbers = self._short[footprint]
         if numbers is None:
-            row, classes = np.array(known), self._classes[footprint]
-            unread = self._reads[classes] <= row[:_NOBODY]
-            unwritten = self._writes[classes] <= row[self._writers[classes]]
-            if unread.all() and unwritten.all():
-                return
-            numbers = classes[~(unread.all(axis=1) & unwritten)].tolist()
-        writer, written, readers = self._writer, self._written, self._readers
-        for number in numbers:
-            since = readers[number * _NOBODY : (number + 1) * _NOBODY]
-            if any(map(gt, since, known)):
-                for reader, read in enumerate(since):
-                    if read > known[reader]:
+            classes = self._classes[footprint]
+            for reader in busy:
+                reads = self._reads[reader][classes]
+                if reads.max() > known[reader]:
+                    late = reads > known[reader]
+                    for number, read in zip(classes[late].tolist(), reads[late].tolist(), strict=True):
                         self._conflict(site, iteration, footprint, number, reader, read, True)
+            written_at = self._writes[classes]
+            late = written_at > self._row(site.slot, known)[self._writers[classes]]
+            if not np.count_nonzero(late):
+                return
+            for number in classes[late & (written_at != _NEVER)].tolist():
+                self._conflict(site, iteration, footprint, number, self._writer[number], self._written[number], True)
+            return
+        for reader in busy:
+            readers, limit = self._readers[reader], known[reader]
+            for number in numbers:
+                if readers[number] > limit:
+                    self._conflict(site, iteration, footprint, number, reader, readers[number], True)
+        writer, written = self._writer, self._written
+        for number in numbers:
             if written[number] > known[writer[number]]:
                 self._conflict(site, iteration, footprint, number, writer[number], written[number], True)
 
@@ -230,13 +253,17 @@ class _Walk:
         self._accesses += 1
         if numbers is None:
             classes = self._classes[footprint]
-            self._reads[classes] = 0
+            for reader in self._reading:
+                self._reads[reader][classes] = 0
             self._writers[classes] = slot
             self._writes[classes] = position
             return
-        writer, written, readers = self._writer, self._written, self._readers
+        writer, written = self._writer, self._written
+        for reader in self._reading:
+            readers = self._readers[reader]
+            for number in numbers:
+                readers[number] = 0
         for number in numbers:
-            readers[number * _NOBODY : (number + 1) * _NOBODY] = _UNREAD
             writer[number] = slot
             written[number] = position
 
