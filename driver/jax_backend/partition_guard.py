@@ -5,6 +5,7 @@ sliced dims, say), and the remaining ones everything whole: every device compute
 """
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -85,6 +86,51 @@ def _mixed_dims(op: Any) -> set[int] | None:
     return None
 
 
+def make_even(module: Any) -> None:
+    """Drop the axes that do not divide their dims: devices could not hold parts of one size."""
+    sizes = {}
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes["mesh"]).axes)
+            sizes[ir.StringAttr(op.attributes["sym_name"]).value] = {axis.name: axis.size for axis in axes}
+
+    def even(sharding: Any, kind: Any) -> Any:
+        mesh = sizes[ir.FlatSymbolRefAttr(sharding.mesh_or_ref).value]
+        dims = []
+        for dim, size in zip(map(sdy.DimensionShardingAttr, sharding.dimension_shardings), _sizes(kind), strict=True):
+            axes = list(dim.axes)
+            while size % prod(mesh[axis.name] for axis in map(sdy.AxisRefAttr, axes)):
+                axes.pop()
+            dims.append(sdy.DimensionShardingAttr.get(axes, is_closed=dim.is_closed))
+        rest = list(sharding.replicated_axes), list(sharding.unreduced_axes)
+        return sdy.TensorShardingAttr.get(sharding.mesh_or_ref, dims, *rest)
+
+    def visit(op: Any) -> Any:
+        if op.name in ("sdy.sharding_constraint", "sdy.reshard"):
+            op.attributes["sharding"] = even(sdy.TensorShardingAttr(op.attributes["sharding"]), op.results[0].type)
+        elif "sdy.sharding" in op.attributes and len(op.results):
+            given = zip(_shardings(op), op.results, strict=True)
+            new = [even(sharding, result.type) for sharding, result in given]
+            op.attributes["sdy.sharding"] = sdy.TensorShardingPerValueAttr.get(new)
+        elif op.name == "func.func":
+            kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+            for key, kinds in (("arg_attrs", kind.inputs), ("res_attrs", kind.results)):
+                if key in op.attributes:
+                    each = zip(ir.ArrayAttr(op.attributes[key]), kinds, strict=True)
+                    op.attributes[key] = ir.ArrayAttr.get(
+                        [in_dictionary(ir.DictAttr(one), type_) for one, type_ in each]
+                    )
+        return ir.WalkResult.ADVANCE
+
+    def in_dictionary(named: Any, kind: Any) -> Any:
+        entries = {named[at].name: named[at].attr for at in range(len(named))}
+        if "sdy.sharding" in entries:
+            entries["sdy.sharding"] = even(sdy.TensorShardingAttr(entries["sdy.sharding"]), kind)
+        return ir.DictAttr.get(entries)
+
+    module.operation.walk(visit)
+
+
 def _make_whole(op: Any, dims: set[int] | None) -> None:
     """Let ``op`` read and write values whose ``dims`` (None: all) lie on every device completely."""
     mesh = _mesh_of(op)
@@ -157,7 +203,10 @@ def _sharding(mesh: str, axes: list[list[Any]]) -> Any:
 
 
 def _dims(value: Any) -> list[int]:
-    kind = value.type
+    return _sizes(value.type)
+
+
+def _sizes(kind: Any) -> list[int]:
     return list(ir.RankedTensorType(kind).shape) if isinstance(kind, ir.RankedTensorType) else []
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
@@ -24,12 +25,13 @@ SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings", "out_s
 def split_meshes(module: Any) -> dict[str, Parts]:
     """Split all axes of all meshes of ``module``; mesh -> what became of its axes.
 
-    Meshes of the same devices in the same order become one if they split alike, for the passes do not take values from
-    one mesh to another. Raises ValueError for parts of one axis that cross each other.
+    Meshes of the same devices become one if they split alike and their axes can be put into one order, for the passes
+    do not take values from one mesh to another. Raises ValueError for parts of one axis that cross each other.
     """
     meshes: dict[str, Parts] = {}
     names: dict[str, str] = {}
     known: dict[tuple[Any, ...], tuple[str, list[str]]] = {}
+    places: dict[tuple[str, str], int] = {}
     cuts = _cuts(module)
     for op in module.body.operations:
         if op.operation.name != "sdy.mesh":
@@ -38,7 +40,8 @@ def split_meshes(module: Any) -> dict[str, Parts]:
         mesh = sdy.MeshAttr(op.attributes["mesh"])
         parts = {axis.name: _split(axis.name, axis.size, cuts[name]) for axis in map(sdy.MeshAxisAttr, mesh.axes)}
         flat = [part for each in parts.values() for part in each if part[1] > 1]
-        key = (*(size for _, size in flat), tuple(mesh.device_ids))
+        flat, devices = _straightened(flat, list(mesh.device_ids))
+        key = (*(size for _, size in flat), tuple(devices))
         if flat and key in known:
             # it keeps its axes of size 1, which nothing needs
             names[name], same = known[key]
@@ -49,8 +52,9 @@ def split_meshes(module: Any) -> dict[str, Parts]:
             continue
         known[key] = name, [part for part, _ in flat]
         names[name], meshes[name] = name, parts
-        axes = [sdy.MeshAxisAttr.get(*part) for each in parts.values() for part in each]
-        op.attributes["mesh"] = sdy.MeshAttr.get(axes, list(mesh.device_ids))
+        single = [part for each in parts.values() for part in each if part[1] == 1]
+        places |= {(name, part): place for place, (part, _) in enumerate([*flat, *single])}
+        op.attributes["mesh"] = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(*part) for part in [*flat, *single]], devices)
         if "stablehlo.mesh" in op.attributes:
             del op.attributes["stablehlo.mesh"]
 
@@ -61,19 +65,36 @@ def split_meshes(module: Any) -> dict[str, Parts]:
             sdy.DimensionShardingAttr.get(_whole(dim.axes, mesh), is_closed=dim.is_closed)
             for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
         ]
-        rest = _whole(sharding.replicated_axes, mesh), _whole(sharding.unreduced_axes, mesh)
+        rest = [
+            sorted(_whole(axes, mesh), key=lambda axis: places[names[name], axis.name])
+            for axes in (sharding.replicated_axes, sharding.unreduced_axes)
+        ]
         return sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(names[name]), dims, *rest)
 
     def split_manual(op: Any) -> Any:
         if op.name == "sdy.manual_computation":
-            mesh = meshes[_mesh_of_manual(op)] if manual_axes(op) else {}
-            new = [ir.StringAttr.get(part) for name in manual_axes(op) for part, _ in mesh[name]]
-            op.attributes["manual_axes"] = sdy.ManualAxesAttr.get(new)
+            mesh = _mesh_of_manual(op) if manual_axes(op) else ""
+            new = [part for name in manual_axes(op) for part, _ in meshes[mesh][name]]
+            new.sort(key=lambda part: places[names[mesh], part])
+            op.attributes["manual_axes"] = sdy.ManualAxesAttr.get([ir.StringAttr.get(part) for part in new])
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(split_manual)
     map_shardings(module, split)
     return meshes
+
+
+def _straightened(axes: list[tuple[str, int]], devices: list[int]) -> tuple[list[tuple[str, int]], list[int]]:
+    """Axes and devices of a mesh; the axes in the order in which the devices count up, if there is one."""
+    sizes = [size for _, size in axes]
+    if not devices or prod(sizes) != len(devices):
+        return axes, devices
+    grid = np.array(devices).reshape(sizes)
+    steps = [int(np.take(grid, 1, axis).flat[0] - grid.flat[0]) for axis in range(len(sizes))]
+    order = sorted(range(len(sizes)), key=lambda axis: -steps[axis])
+    if not np.array_equal(grid.transpose(order).reshape(-1), np.arange(len(devices))):
+        return axes, devices
+    return [axes[axis] for axis in order], []
 
 
 def _mesh_name(sharding: Any) -> str:

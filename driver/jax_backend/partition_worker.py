@@ -18,7 +18,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.partition_forms import hide_composites, inline_calls, restore_composites
-from neuronx_cc.driver.jax_backend.partition_guard import drop_maximal, guard
+from neuronx_cc.driver.jax_backend.partition_guard import drop_maximal, guard, make_even
 from neuronx_cc.driver.jax_backend.partition_mesh import split_meshes
 from neuronx_cc.driver.jax_backend.partition_reductions import correct, mark_given
 from neuronx_cc.driver.jax_backend.partition_sums import Sums
@@ -61,6 +61,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
         hide_composites(module)
         _run(module, "sdy-propagation-pipeline")
         parts = split_meshes(module)
+        make_even(module)
         guard(function, careful)
         for name in TO_COLLECTIVES:
             _run(module, name)

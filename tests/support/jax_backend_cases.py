@@ -208,6 +208,23 @@ def case_sharded_jit():
     assert np.allclose(result, np.sin(X) * 2, atol=1e-5)
 
 
+def case_parts_of_unequal_size():
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    spread = jax.device_put(X, NamedSharding(mesh, P("d")))
+    rows = NamedSharding(mesh, P("d"))
+    result = jax.jit(lambda x: jnp.pad(jax.lax.with_sharding_constraint(x[:6], rows) * 2, ((0, 2), (0, 0))))(spread)
+    assert np.array_equal(result[:6], X[:6] * 2)
+
+
+def case_meshes_of_the_same_devices():
+    devices = np.array(jax.devices()).reshape(2, 2)
+    given = jax.device_put(X, NamedSharding(Mesh(devices, ("a", "b")), P("b")))
+    other = NamedSharding(Mesh(devices.swapaxes(0, 1), ("c", "d")), P("c", "d"))
+    result = jax.device_put(given, other)
+    assert result.sharding == other
+    assert all(np.array_equal(shard.data, X[shard.index]) for shard in result.addressable_shards)
+
+
 def case_reductions_over_split_dims():
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
     spread = jax.device_put(X, NamedSharding(mesh, P("a", "b")))
