@@ -11,17 +11,18 @@ needs several blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, RESULT_BUFFERS, RESULT_COLUMNS, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.dot_stage import DotStaging
-from neuronx_cc.codegen.graph import Kernel, takes_row
+from neuronx_cc.codegen.graph import Kernel, takes_row, takes_sum
+from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.views import Atom, align
+from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
@@ -32,11 +33,25 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     """Emit the contraction (and the bias that the kernel adds to it) and give the result a home."""
     op = kernel.ops[0]
     assert isinstance(op, hlo.DotOp)
-    bias = None
+    bias = addend = None
     if len(kernel.ops) > 1:
         bias = takes_row(Kernel(0, [op]), kernel.ops[1])
-        assert bias is not None, "kernel formation found the row"
-    _Dot(context, op, kernel.ops[-1].results[0], bias, step).emit()
+        addend = takes_sum(Kernel(0, [op]), kernel.ops[1]) if bias is None else None
+        assert bias is not None or addend is not None, "kernel formation found what is added"
+    _Dot(context, op, kernel.ops[-1].results[0], bias, step, addend).emit()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows and columns of the result."""
+
+    batch: list[Affine]
+    m_at: dict[int, Affine]
+    m_offset: Affine
+    rows: int
+    n_at: dict[int, Affine]
+    n_offset: Affine
+    columns: int
 
 
 class _Dot(DotStaging):
@@ -184,6 +199,7 @@ class _Dot(DotStaging):
                     for group in self.builder.each(groups):
                         offset = group * width + start
                         target = self._target(batch, m_at, m_offset, rows, n_at, offset, width)
+                        addend = self._addend(_Part(batch, m_at, m_offset, rows, n_at, offset, width))
                         result = target
                         if not near:
                             result = self._dense_tile(self.out.dtype, [width], rows, "result", RESULT_BUFFERS)
@@ -193,7 +209,8 @@ class _Dot(DotStaging):
                                 bank = self._bank(rows, columns)
                                 self._accumulate(bank, lhs, rhs, m_offset, rows, offset + n_offset, columns)
                                 self._add_bias(bank, n_at, offset + n_offset, rows, columns)
-                                self.emitter.copy(result.index(1, n_offset, columns), bank)
+                                more = None if addend is None else addend.index(1, n_offset, columns)
+                                self._finish(result.index(1, n_offset, columns), bank, more)
                         if not near:
                             copy(self.builder, target, result, Stream.DMA_STORE)
 
@@ -242,26 +259,54 @@ class _Dot(DotStaging):
         n_offset: Affine,
         columns: int,
     ) -> Block:
-        offset = self._start(batch) if self.rows is None else self.rows.offset
-        on_lanes = self.out.in_sbuf or self.rows is not None
-        lanes = Atom(rows, 1 if on_lanes else 0, on_lanes)
-        for dim, atom in enumerate(self.out_m):
-            if atom.partition or self.rows is not None:
+        """The part of the result that a tile makes."""
+        part = _Part(batch, m_at, m_offset, rows, n_at, n_offset, columns)
+        if self.rows is None:
+            return self._part(self.out, (self.out_batch, self.out_m, self.out_n), part)
+        kept = replace(self.out, alloc=self.rows.alloc, offset=self.rows.offset.const, terms=self.rows.offset.terms)
+        lanes = [Atom(atom.size, 1, True) for atom in self.out_m]
+        return self._part(kept, ([], lanes, self.out_n), replace(part, batch=[]))
+
+    def _addend(self, at: _Part) -> Block | None:
+        """What is added to a part of the result: where it lies on chip, or loaded."""
+        if self.addend is None:
+            return None
+        source = self._part(self.add, (self.add_batch, self.add_m, self.add_n), at)
+        if self.add.in_sbuf:
+            return source
+        tile = self._dense_tile(self.add.dtype, [at.columns], at.rows, "addend", RESULT_BUFFERS)
+        copy(self.builder, tile, source, Stream.DMA_WEIGHT if is_given(self.addend) else Stream.DMA_LOAD)
+        return tile
+
+    def _finish(self, result: Block, sums: Block, addend: Block | None) -> None:
+        """``result = sums``, with what the kernel adds."""
+        if addend is None:
+            self.emitter.copy(result, sums)
+        else:
+            self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, addend], alu=["add"])
+
+    def _part(self, view: View, atoms: tuple[Sequence[Atom], Sequence[Atom], Sequence[Atom]], at: _Part) -> Block:
+        """Rows and columns of an array with the dims of the result."""
+        offset = view.start
+        for atom, index in zip(atoms[0], at.batch, strict=True):
+            offset = offset + index * atom.stride
+        lanes = Atom(at.rows, 1 if view.in_sbuf else 0, view.in_sbuf)
+        for dim, atom in enumerate(atoms[1]):
+            if atom.partition:
                 continue
-            offset = offset + m_at[dim] * atom.stride
+            offset = offset + at.m_at[dim] * atom.stride
             if dim == self.m_dim:
-                offset = offset + m_offset * atom.stride
-                lanes = Atom(rows, atom.stride)
-        free = Atom(columns, 0)
-        for dim, atom in enumerate(self.out_n):
-            offset = offset + n_at[dim] * atom.stride
+                offset = offset + at.m_offset * atom.stride
+                lanes = Atom(at.rows, atom.stride)
+        free = Atom(at.columns, 0)
+        for dim, atom in enumerate(atoms[2]):
+            offset = offset + at.n_at[dim] * atom.stride
             if dim == self.n_dim:
-                offset = offset + n_offset * atom.stride
-                free = Atom(columns, atom.stride)
-        if self.out.in_sbuf and not lanes.partition:
+                offset = offset + at.n_offset * atom.stride
+                free = Atom(at.columns, atom.stride)
+        if view.in_sbuf and not lanes.partition:
             raise AssertionError("an on-chip result has its rows on the partitions")
-        alloc = self.out.alloc if self.rows is None else self.rows.alloc
-        return Block(alloc, self.out.dtype, offset, (lanes, free))
+        return Block(view.alloc, view.dtype, offset, (lanes, free))
 
     def _start(self, batch: list[Affine]) -> Affine:
         """Where the results of one batch index begin."""
@@ -299,9 +344,12 @@ class _Dot(DotStaging):
                     1, Affine((m_start + tile * rows) // TILE_ROWS)
                 )
                 target = self._target(batch, m_at, at, rows, n_at, Affine(0), n_size)
+                addend = self._addend(_Part(batch, m_at, at, rows, n_at, Affine(0), n_size))
                 if self.out.in_sbuf:
-                    self.emitter.copy(target, part)
+                    self._finish(target, part, addend)
                     continue
+                if addend is not None:
+                    self._finish(part, part, addend)
                 if self.out.dtype != "f32":
                     cast = self._dense_tile(self.out.dtype, [n_size], rows, "result", 2)
                     self.emitter.copy(cast, part)

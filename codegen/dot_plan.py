@@ -31,6 +31,10 @@ RESULT_COLUMNS = 2048
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
+MANY_LANES = 32
+"""Partitions from which a result stays on chip, though after a way through HBM all of them could be used."""
+FEW_LANES = 16
+"""The same in loops and branches, where nothing overlaps that way."""
 CHUNK_EXCESS = 1.25
 """How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 DETOUR_CYCLES = 14000
@@ -113,10 +117,19 @@ class DotPlan:
     """Views of ``out[b, m, n] = sum_k lhs[b, m, k] * rhs[b, n, k]`` and the sizes of its blocks."""
 
     def __init__(
-        self, context: Context, op: hlo.DotOp, result: hlo.SSAValue, bias: hlo.SSAValue | None, step: int
+        self,
+        context: Context,
+        op: hlo.DotOp,
+        result: hlo.SSAValue,
+        bias: hlo.SSAValue | None,
+        step: int,
+        addend: hlo.SSAValue | None = None,
     ) -> None:
         self.result = result
         self.bias = bias
+        """A row that the kernel adds on TensorE."""
+        self.addend = addend
+        """An array that it adds to the sums."""
         self.context = context
         self.builder: Builder = context.builder
         self.op = op
@@ -219,7 +232,8 @@ class DotPlan:
             axis = max(range(free), key=lambda axis: (lane_divisor(self.m_dims[axis]), axis))
             lanes = Lanes(axis, lane_divisor(self.m_dims[axis]), 1)
         only_result = self.result in context.outputs and context.last_use(self.result) <= self.step
-        if lanes is not None and lanes.size > 1 and not only_result and (lanes.size >= 32 or prod(dims) <= 8192):
+        enough = FEW_LANES if context.prefix else MANY_LANES
+        if lanes is not None and lanes.size > 1 and not only_result and (lanes.size >= enough or prod(dims) <= 8192):
             lanes = replace(lanes, axis=lanes.axis + batch)
             per_partition = prod(dims) // lanes.size * itemsize(op.shape.dtype)
             near = context.last_use(self.result) - self.step <= RESIDENT_STEPS
@@ -232,12 +246,14 @@ class DotPlan:
         batch, free = len(self.batch_dims), len(self.m_dims)
         lhs_b, lhs_m, lhs_k = self._classes(lhs, free)
         rhs_b, rhs_n, rhs_k = self._classes(rhs, len(self.n_dims))
+        add = self._addend_view(out)
         out_b = replace(out, dims=out.dims[:batch])
         out_m = replace(out, dims=out.dims[batch : batch + free])
         out_n = replace(out, dims=out.dims[batch + free :])
-        b = align([lhs_b, rhs_b, out_b], self.batch_dims)
-        m = align([lhs_m, out_m], self.m_dims)
-        n = align([rhs_n, out_n], self.n_dims)
+        add_b, add_m, add_n = self._classes(add, free)
+        b = align([lhs_b, rhs_b, out_b, add_b], self.batch_dims)
+        m = align([lhs_m, out_m, add_m], self.m_dims)
+        n = align([rhs_n, out_n, add_n], self.n_dims)
         k = align([lhs_k, rhs_k], self.k_dims)
         if b is None or m is None or n is None or k is None:
             return False
@@ -251,7 +267,21 @@ class DotPlan:
         self.rhs = Side(right, rhs, self.pe_dtype, b.atoms[1], n.atoms[0], k.atoms[1], literal(right), kept[1])
         self.out = out
         self.out_batch, self.out_m, self.out_n = b.atoms[2], m.atoms[1], n.atoms[1]
+        self.add, self.add_batch, self.add_m, self.add_n = add, b.atoms[3], m.atoms[2], n.atoms[2]
         return self._lane_dims()
+
+    def _addend_view(self, out: View) -> View:
+        """The home of what is added: on chip as the result lies, or in HBM; ``out`` itself where nothing is added."""
+        if self.addend is None:
+            return out
+        for view in self.context.in_place(self.addend):
+            if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
+                return view
+            simple = all(len(atoms) < 2 for atoms in view.dims)
+            near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
+            if not view.in_sbuf and simple and near == [itemsize(view.dtype)]:
+                return view
+        return self.context.dense(self.addend)
 
     def _lane_dims(self) -> bool:
         """Pick the dims that are tiled: k on partitions, m on the output's partitions, n along the free dim."""
@@ -315,6 +345,8 @@ class DotPlan:
         if self.keeps_rows:
             results = 2 * prod(self.n_sizes) * itemsize(self.out.dtype)
         room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
+        if self.addend is not None and not self.add.in_sbuf:
+            room -= RESULT_BUFFERS * min(n_size, RESULT_COLUMNS) * 4
         natural = lanes * sum(self._staged_bytes(side) for side in (self.lhs, self.rhs))
         least = [min(free, 128) for side, free in ((self.lhs, m_size), (self.rhs, n_size)) if side.resident is None]
         one = size * 2 * sum(least) + natural

@@ -336,7 +336,7 @@ def form(
                 new(op, True, squeeze(op.shape.dims))
             continue
         kernel = newest(op)
-        if kernel is not None and takes_row(kernel, op) is not None:
+        if kernel is not None and (takes_row(kernel, op) or takes_sum(kernel, op)) is not None:
             kernel.ops.append(op)
             member[op.results[0]] = kernel
             continue
@@ -428,6 +428,36 @@ def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectfu
     for number, kernel in enumerate(ordered):
         kernel.number = number
     return ordered
+
+
+def takes_sum(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
+    """What ``op`` adds to the contraction of ``kernel``, when that is best done as its sums leave PSUM.
+
+    That is: all FP32, the contraction has no other user, and no map kernel could take the addition in.
+    """
+    dot = kernel.ops[-1]
+    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32":
+        return None
+    if len(list(dot.result.uses)) != 1 or dot.result not in (op.lhs, op.rhs) or not _stands_alone(op.result):
+        return None
+    other = op.rhs if op.lhs is dot.result else op.lhs
+    source = base(other)
+    if isinstance(source.owner, hlo.IotaOp) or prod(hlo.shape_of(source).dims) == 1:
+        return None
+    repeats = isinstance(other.owner, hlo.BroadcastOp) and op.shape.rank - 1 not in other.owner.dimensions.data
+    return None if repeats else other
+
+
+def _stands_alone(value: hlo.SSAValue) -> bool:
+    """Whether no elementwise op or reduction reads ``value`` in its own shape."""
+    for use in value.uses:
+        user = use.operation
+        if user.name in ("hlo.reshape", "hlo.copy", "hlo.bitcast"):
+            if not _stands_alone(user.results[0]):
+                return False
+        elif isinstance(user, hlo.HloOp) and (user.opcode in ELEMENTWISE or isinstance(user, hlo.ReduceOp)):
+            return False
+    return True
 
 
 def takes_row(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:

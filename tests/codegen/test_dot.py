@@ -164,3 +164,29 @@ def test_bools(types: str) -> None:
     values = [np.arange(40 * 5).reshape(5, 40) % 7 == step for step in range(2)]
     operands = (values[0].astype(left), values[1].T.astype(right))
     check_function(lambda x, y: lax.dot(x, y, preferred_element_type=np.dtype(result)), *operands)
+
+
+SUMS = {
+    "array": (lambda x, w, a: x @ w + a, (300, 40), (40, 700), (300, 700)),
+    "first": (lambda x, w, a: a + x @ w, (30, 40), (40, 70), (30, 70)),
+    "long bias": (lambda x, w, a: x @ w + a, (300, 40), (40, 700), (700,)),
+    "bias of many rows": (lambda x, w, a: jnp.einsum("bmk,kn->bmn", x, w) + a, (5, 90, 40), (40, 70), (70,)),
+    "column": (lambda x, w, a: x @ w + a, (300, 40), (40, 70), (300, 1)),
+    "batch": (lambda x, w, a: jnp.einsum("bmk,bkn->bmn", x, w) + a, (3, 20, 40), (3, 40, 70), (3, 20, 70)),
+    "turned": (lambda x, w, a: x @ w + a.T, (30, 40), (40, 70), (70, 30)),
+    "window": (lambda x, w, a: x @ w + a[3:33, 5:75], (30, 40), (40, 70), (40, 90)),
+    "shaped": (lambda x, w, a: x @ w + a.reshape(30, 70), (30, 40), (40, 70), (5, 42, 10)),
+    "two blocks of terms": (lambda x, w, a: x @ w + a, (8, 40_000), (40_000, 24), (8, 24)),
+    "computed": (lambda x, w, a: x @ w + jnp.exp(a), (30, 40), (40, 70), (30, 70)),
+    "another product": (lambda x, w, a: x @ w + a @ w, (30, 40), (40, 70), (30, 40)),
+    "other columns": (lambda x, w, a: jnp.einsum("mk,kpq->mpq", x, w) + a, (6, 33), (33, 3, 40), (6, 3, 40)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums(name: str, random: np.random.Generator) -> None:
+    """What is added to a product, alone and before a product that reads it."""
+    function, *dims = SUMS[name]
+    inputs = [normal(random, *each) for each in dims]
+    check_function(function, *inputs, relative=2e-5)
+    check_function(lambda *inputs: function(*inputs) @ jnp.ones(function(*inputs).shape[-1]), *inputs, relative=5e-5)
