@@ -11,6 +11,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from neuronx_cc.driver.jax_backend.partition_mesh import manual_axes
 from neuronx_cc.driver.jax_backend.partition_reductions import combines
 
 ELEMENTWISE = (
@@ -50,9 +51,14 @@ def drop_maximal(module: Any) -> None:
 
 
 def guard(function: Any, careful: bool) -> None:
-    """Make every op of ``function`` one that converts; with ``careful`` all of them compute whole."""
+    """Make every op of ``function`` one that converts; with ``careful`` all of them compute whole.
+
+    So are those of manual computations that leave axes to the passes.
+    """
     for op in list(function.regions[0].blocks[0].operations):
         op = op.operation
+        if op.name == "sdy.manual_computation" and _leaves_axes(op):
+            guard(op, False)
         keeps = op.name in SAFE and not (careful and op.name.startswith("stablehlo.") and op.name != "stablehlo.return")
         if keeps or not (len(op.results) or op.name == "stablehlo.custom_call"):
             continue
@@ -60,6 +66,21 @@ def guard(function: Any, careful: bool) -> None:
         if whole is not None and not whole:
             continue
         _make_whole(op, whole)
+
+
+def _leaves_axes(op: Any) -> bool:
+    mesh = _mesh_of(op)
+    for each in _module_of(op).regions[0].blocks[0].operations:
+        if each.operation.name == "sdy.mesh" and ir.StringAttr(each.attributes["sym_name"]).value == mesh:
+            axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(each.attributes["mesh"]).axes)
+            return bool({axis.name for axis in axes if axis.size > 1} - set(manual_axes(op)))
+    return False
+
+
+def _module_of(op: Any) -> Any:
+    while op.name != "builtin.module":
+        op = op.parent
+    return op
 
 
 def _mixed_dims(op: Any) -> set[int] | None:
@@ -179,12 +200,9 @@ def _shardings(op: Any) -> list[Any]:
 
 def _mesh_of(op: Any) -> str | None:
     """The mesh of the op's module (jaxlib's programs have one of more than one device)."""
-    parent = op
-    while parent.name != "builtin.module":
-        parent = parent.parent
     names = [
         ir.StringAttr(each.attributes["sym_name"]).value
-        for each in parent.regions[0].blocks[0].operations
+        for each in _module_of(op).regions[0].blocks[0].operations
         if each.operation.name == "sdy.mesh" and len(sdy.MeshAttr(each.attributes["mesh"]).axes)
     ]
     mine = [sharding for sharding in _shardings(op) if sharding is not None]
