@@ -20,6 +20,7 @@ from neuronx_cc.ir.isa.program import Program
 
 _numbers = itertools.count()
 _functions: "weakref.WeakValueDictionary[int, HostFunction]" = weakref.WeakValueDictionary()
+NO_CPU = "JAX hands arrays on a CPU device to callbacks and prints, and there is none: set JAX_PLATFORMS=neuron,cpu"
 inside = threading.local()
 """``inside.call``: whether this thread is in a function that a program has called."""
 
@@ -129,10 +130,14 @@ def _emit(
     sharding: Any = None,
 ) -> tuple[list[Any], Any, None]:
     """The operation (results, token, None) for one callback; arguments are those of JAX's function of this purpose."""
-    from jax._src import core
+    from jax._src import core, xla_bridge
     from jax._src.interpreters import mlir
-    from jax._src.lib.mlir.dialects import hlo
+    from jaxlib.mlir.dialects import stablehlo
 
+    try:
+        xla_bridge.local_devices(backend="cpu")
+    except RuntimeError:
+        raise RuntimeError(NO_CPU) from None
     device = _only_device(sharding)
     if partitioned and getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
         raise NotImplementedError("callbacks on the parts of sharded arrays are not there: partitioned=True")
@@ -144,7 +149,7 @@ def _emit(
     types = [mlir.aval_to_ir_type(ctx.module_context, aval) for aval in result_avals]
     op = mlir.custom_call(
         HOST_CALL,
-        result_types=[hlo.TokenType.get(), *types] if token else types,
+        result_types=[stablehlo.TokenType.get(), *types] if token else types,
         operands=[token, *operands] if token else list(operands),
         backend_config=str(function.number) if device is None else f"{function.number} {device}",
         has_side_effect=has_side_effect,

@@ -60,6 +60,12 @@ def test_host_program(host_outcomes, case):
     assert host_outcomes[case] == ""
 
 
+def test_functions_of_the_host_need_a_cpu_device():
+    done = run("import jax\njax.jit(lambda x: jax.debug.print('{}', x))(1.0)")
+    assert done.returncode == 1
+    assert "set JAX_PLATFORMS=neuron,cpu" in done.stderr
+
+
 START = "import jax, jax.numpy as jnp, numpy as np\nf = jax.jit(lambda x: x @ x + 1)\nx = f(jnp.ones((8, 8)))\n"
 
 EXITS = {
