@@ -302,10 +302,10 @@ class ProtoReader:
             flat = numbers.view(np.int64).astype(storage) if dtype != "u64" else numbers
         elif bits(dtype) < 8:
             # one element a byte, whatever its high bits say
-            unused = np.int8(8 - bits(dtype))
-            parts = [np.frombuffer(self.data, np.int8, end - start, start) << unused for start, end in spans]
-            high = np.concatenate(parts) if parts else np.zeros(0, np.int8)
-            flat = ((high if dtype in SIGNED else high.view(np.uint8)) >> unused.astype(high.dtype)).astype(storage)
+            byte = np.dtype(np.int8 if dtype in SIGNED else np.uint8)
+            unused = byte.type(8 - bits(dtype))
+            stored = [np.frombuffer(self.data, byte, end - start, start) for start, end in spans]
+            flat = (np.concatenate([np.zeros(0, byte), *stored]) << unused >> unused).astype(storage)
         else:
             size = storage.itemsize
             if any((end - start) % size for start, end in spans):

@@ -96,10 +96,10 @@ def _is_fixed(op: Any, module: "hlo.HloModule", value: Any) -> bool:
 
 def trips_are_static(op: "hlo.HloOp", module: "hlo.HloModule") -> bool:
     """Whether a loop counts: from a constant, by a constant, as far as a constant."""
-    test = module.computation(cast(Any, op).condition.data[0]).root.owner
+    test = cast(Any, module.computation(cast(Any, op).condition.data[0]).root.owner)
     if getattr(test, "opcode", "") != "compare":
         return False
-    for counter, bound in (test.operands, test.operands[::-1]):  # type: ignore[union-attr]
+    for counter, bound in (test.operands, test.operands[::-1]):
         index = _element(counter)
         if index < 0 or _start(op, module, index) is None or not _is_fixed(op, module, bound):
             continue

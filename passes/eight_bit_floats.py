@@ -40,7 +40,7 @@ class Format:
     @property
     def lift(self) -> int:
         """Added to an exponent field by setting bits above it: what gives an FP32 exponent near 1."""
-        return 128 - 2**self.exponent
+        return 128 - (1 << self.exponent)
 
     @property
     def scale(self) -> float:

@@ -8,6 +8,7 @@ sums, those of 8-bit floats are rounded once.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -180,11 +181,13 @@ class _Widener:
             dtype = result.type.data.dtype if isinstance(result.type, hlo.ArrayType) else ""
             if isinstance(op, hlo.ConstantOp) and dtype in COMPUTED:
                 self._constant(op, COMPUTED[dtype])
-            elif dtype in COMPUTED and isinstance(op, (*OF_BITS, hlo.BitcastConvertOp)):
+            elif (dtype in COMPUTED and isinstance(op, (*OF_BITS, hlo.BitcastConvertOp))) or (
+                dtype in BITS and isinstance(op, hlo.ConvertOp) and hlo.shape_of(op.operand).dtype in FLOATS
+            ):
                 raise _refusal(op, dtype)
             retype(result, _in(COMPUTED, result.type))
             if wraps and dtype in BITS and not isinstance(op, (*IN_RANGE, *MOVES, hlo.ConstantOp)):
-                self._after(op, result, lambda b, value, dtype=dtype: wrapped(b, value, dtype))
+                self._after(op, result, partial(wrapped, dtype=dtype))
 
     def _after(self, op: hlo.HloOp, result: Value, make: Callable[[Build, Value], Value]) -> Value:
         """``make(result)`` below ``op`` in the place of ``result``."""
@@ -256,7 +259,7 @@ class _Widener:
         value = new.results[0]
         if isinstance(result.type, hlo.ArrayType):
             small = result.type.data.dtype
-            self._becomes(op, self._rounded(b, op, value, small), small)
+            self._becomes(op, self._rounded(b, value, op, small), small)
             return
         for use in list(result.uses):
             element = use.operation
@@ -267,7 +270,7 @@ class _Widener:
             element.operands[0] = value
             if small in COMPUTED:
                 retype(part, _in(COMPUTED, part.type))
-                made = self._after(element, part, lambda b, x, small=small: self._rounded(b, op, x, small))
+                made = self._after(element, part, partial(self._rounded, op=op, small=small))
                 self.small[made] = small
         erase(op)
 
@@ -284,7 +287,7 @@ class _Widener:
             return value
         return b.convert(value, self._operand_type(op))
 
-    def _rounded(self, b: Build, op: hlo.HloOp, value: Value, small: str) -> Value:
+    def _rounded(self, b: Build, value: Value, op: hlo.HloOp, small: str) -> Value:
         """A computed value as it is carried."""
         if small in FORMATS:
             return encode(b, value, small)

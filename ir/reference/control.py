@@ -135,7 +135,8 @@ def scan(evaluator: Evaluator, op: hlo.ScanOp, *operands: Array) -> Value:
     """``to_apply`` on slices of the inputs and on carries, which gives slices of the outputs and carries."""
     axis, carries = op.dimension.data, op.num_carries.data
     type_ = op.results[0].type
-    shapes = [part.data for part in (type_.data if isinstance(type_, hlo.TupleType) else (type_,))]
+    parts = type_.data if isinstance(type_, hlo.TupleType) else (type_,)
+    shapes = [part.data for part in parts if isinstance(part, hlo.ArrayType)]
     inputs, state = operands[: len(operands) - carries], operands[len(operands) - carries :]
     outputs = [np.zeros(shape.dims, NUMPY_DTYPE[shape.dtype]) for shape in shapes[: len(shapes) - carries]]
     steps = range([*inputs, *outputs][0].shape[axis])
