@@ -20,6 +20,7 @@ from neuronx_cc.codegen.conv_axis import axis_of, batch_axis
 from neuronx_cc.codegen.conv_gradient_plan import (
     SUM_BANKS,
     Piece,
+    Reach,
     Spread,
     Steps,
     Sum,
@@ -121,13 +122,14 @@ class _Gradient(ConvStaging):
     def _choose(self) -> None:
         """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
         room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * PSUM_BANK
+        self.loaded = self.left.loads_positions, self.right.loads_positions
         totals = [axis.rows for axis in self.axes]
         best: tuple[float, tuple[int, int], list[int]] | None = None
         for slabs in self._slabs():
             self.slabs = slabs
 
             def spread(rows: Sequence[int], slabs: tuple[int, int] = slabs) -> Spread:
-                return spread_of(self._steps(rows), *slabs)
+                return spread_of(self._steps(rows), *slabs, self.loaded)
 
             rows = rows_that_fit(totals, spread, room, self._bytes)
             if rows is None:
@@ -165,14 +167,15 @@ class _Gradient(ConvStaging):
         whole = all(count >= axis.rows for axis, count in zip(self.axes, rows, strict=True))
         each = (1 if whole else 2) * size + (0 if self.fast(self.pe_dtype) else 2 * size)
         extents = prod(axis.extent(count) for axis, count in zip(self.axes, rows, strict=True))
-        staged = -(-self.slabs[0] // TILE_ROWS) * extents + -(-self.slabs[1] // TILE_ROWS) * prod(rows)
-        raw = 2 * min(RAW_BYTES, -(-self.slabs[0] // TILE_ROWS) * prod(rows) * size)
+        chunks = [0 if loaded else -(-slab // TILE_ROWS) for loaded, slab in zip(self.loaded, self.slabs, strict=True)]
+        raw = 2 * min(RAW_BYTES, chunks[0] * prod(rows) * size)
+        staged = chunks[0] * extents + chunks[1] * prod(rows)
         return staged * each + raw + sum(self._turned_bytes(rows))
 
     def _turned_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
         """Bytes a partition of the transposed tiles of both operands, of the block that has most."""
         sizes = [{count, axis.rows % count or count} for axis, count in zip(self.axes, rows, strict=True)]
-        spreads = [spread_of(self._steps(block), *self.slabs) for block in product(*sizes)]
+        spreads = [spread_of(self._steps(block), *self.slabs, self.loaded) for block in product(*sizes)]
         size = itemsize(self.pe_dtype)
         left = max(spread.tiles for spread in spreads) * self.slabs[0] * size
         return left, max(prod(spread.inner) for spread in spreads) * self.slabs[1] * size
@@ -241,18 +244,25 @@ class _Gradient(ConvStaging):
 
     def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:
         """Both operands of a block, transposed: [lanes, tiles, kept dim]."""
-        spread = spread_of(self._steps([at.piece.rows for at in left_at]), *self.slabs)
+        spread = spread_of(self._steps([at.piece.rows for at in left_at]), *self.slabs, self.loaded)
         lanes, steps = prod(spread.lanes), [axis.step for axis in self.axes]
-        x = self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
-        w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
         size = [spread.tiles, self.left.inputs]
         left = self.tile("turned left", self.pe_dtype, size, lanes, self.turned_buffers)
         size = [prod(spread.inner), self.right.inputs]
         right = self.tile("turned right", self.pe_dtype, size, lanes, self.turned_buffers)
-        loops = [(axis, *loop) for axis, reach in enumerate(spread.reach) for loop in reach.loops]
-        self.left.turn_windows(x, spread, steps, loops, left)
-        plain = [(axis, count, 1) for axis, count in enumerate(spread.inner)]
-        self.right.turn_windows(w, spread, [1 for _ in steps], plain, right)
+        if self.loaded[0]:
+            self.left.load_windows(left_at, spread, steps, spread.reach, left)
+        else:
+            loops = [(axis, *loop) for axis, reach in enumerate(spread.reach) for loop in reach.loops]
+            x = self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
+            self.left.turn_windows(x, spread, steps, loops, left)
+        ones = [1 for _ in steps]
+        if self.loaded[1]:
+            plain = [Reach(((count, 1),), 1, 1) for count in spread.inner]
+            self.right.load_windows(right_at, spread, ones, plain, right)
+        else:
+            w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
+            self.right.turn_windows(w, spread, ones, [(axis, n, 1) for axis, n in enumerate(spread.inner)], right)
         return spread, left, right
 
     def _bank(self, rows: int, columns: int, sum_: Sum) -> Block:

@@ -18,6 +18,12 @@ from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
 
 SUM_BANKS = 5
 """Banks of PSUM that hold sums; the others take transposes."""
+MAX_LOADS = 16
+"""Loads of one tile that are written out."""
+RUN_COLUMNS = 6
+"""Columns of FP32 in the time that a short run of a DMA takes."""
+COLUMN_ELEMENTS = 97
+"""FP32 elements that DMA moves in the time of a column."""
 ENOUGH_LANES = 96
 """Partitions from which a spread is not worth cutting the block for."""
 
@@ -50,12 +56,12 @@ class Reach:
         return prod(count for count, _ in self.loops)
 
 
-def reach_of(inner: int, steps: Steps) -> Reach:
-    """Tiles shared between taps, or where that leaves gaps a tile for each pair of position and tap."""
+def reach_of(inner: int, steps: Steps, gaps: bool = False) -> Reach:
+    """Tiles shared between taps, or where that leaves ``gaps`` a tile for each pair of position and tap."""
     apart = [steps.step] * (inner > 1) + [steps.stride] * (steps.taps > 1)
     common = gcd(*apart) or 1
     shared = ((inner - 1) * steps.step + (steps.taps - 1) * steps.stride) // common + 1
-    if shared <= inner * steps.taps:
+    if gaps or shared <= inner * steps.taps:
         return Reach(((shared, common),), steps.step // common, steps.stride // common)
     return Reach(((inner, steps.step), (steps.taps, steps.stride)), steps.taps, 1)
 
@@ -83,18 +89,22 @@ class Spread:
 
 
 @cache
-def spread_of(axes: tuple[Steps, ...], left: int, right: int) -> Spread:
-    """The spread that takes least time, for ``left`` features of the operand with taps and ``right`` of the other."""
+def spread_of(axes: tuple[Steps, ...], left: int, right: int, loaded: tuple[bool, bool] = (False, False)) -> Spread:
+    """The spread that takes least time, for ``left`` features of the operand with taps and ``right`` of the other.
+
+    ``loaded``: of both operands, whether positions go onto the partitions as they are loaded.
+    """
     best: Spread | None = None
     taps = prod(steps.taps for steps in axes)
     sums = taps * -(-left // TILE_ROWS) * max(right, 64)
     for lanes in _lanes([steps.positions for steps in axes], TILE_ROWS):
-        if sum(count > 1 for count in lanes) > MAX_FREE_DIMS:
+        if sum(count > 1 for count in lanes) > MAX_FREE_DIMS or (any(loaded) and _outer(lanes) > MAX_LOADS):
             continue
         inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
-        reach = tuple(reach_of(count, steps) for count, steps in zip(inner, axes, strict=True))
-        tiles = prod(each.count for each in reach)
-        turns = prod(inner) * _turn_columns(right) + tiles * _turn_columns(left)
+        reach = tuple(reach_of(count, steps, loaded[0]) for count, steps in zip(inner, axes, strict=True))
+        turns = _load_columns(lanes, reach, left) if loaded[0] else prod(r.count for r in reach) * _turn_columns(left)
+        plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
+        turns += _load_columns(lanes, plain, right) if loaded[1] else prod(inner) * _turn_columns(right)
         found = Spread(lanes, inner, reach, prod(inner) * sums, turns)
         if best is None or found.cost < best.cost:
             best = found
@@ -105,6 +115,20 @@ def spread_of(axes: tuple[Steps, ...], left: int, right: int) -> Spread:
 def _turn_columns(features: int) -> int:
     """Columns that both halves of a transposed tile take, with the time of loading it."""
     return 2 * max(64, features) + 64 * -(-features // TILE_ROWS)
+
+
+def _outer(lanes: Sequence[int]) -> int:
+    """Loads of one tile: the partitions of the last axis that has several are loaded together."""
+    several = [count for count in lanes if count > 1]
+    return prod(several[:-1])
+
+
+def _load_columns(lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
+    """The time of loading positions onto the partitions, in the columns that TensorE takes meanwhile."""
+    runs, elements = prod(lanes) * prod(each.count for each in reach[:-1]), features
+    (count, distance), *_ = reach[-1].loops
+    runs, elements = (runs, elements * count) if distance == 1 else (runs * count, elements)
+    return int(runs * max(RUN_COLUMNS, elements / COLUMN_ELEMENTS))
 
 
 def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:

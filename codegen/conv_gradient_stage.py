@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby, product
+from math import prod
 from typing import TypeAlias
 
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Axis
-from neuronx_cc.codegen.conv_gradient_plan import Spread
-from neuronx_cc.codegen.conv_stage import ConvStaging
+from neuronx_cc.codegen.conv_gradient_plan import Reach, Spread
+from neuronx_cc.codegen.conv_plan import atom_of, stride_of
+from neuronx_cc.codegen.conv_stage import ConvStaging, RowsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS
 from neuronx_cc.codegen.tiles import dense
+from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -47,6 +51,82 @@ class Side(ConvStaging):
         assert part is not None, "an HBM view of one progression slices"
         self.x, self.inputs = part, size
         self._segment()
+
+    @property
+    def loads_positions(self) -> bool:
+        """Whether features are neighbours in HBM, so that positions are loaded onto the partitions."""
+        view = self.whole or self.dense_view()
+        return stride_of(view, 1) == itemsize(view.dtype)
+
+    def load_windows(
+        self, at: Sequence[RowsAt], spread: Spread, steps: Sequence[int], reach: Sequence[Reach], target: Block
+    ) -> None:
+        """Load tiles of positions into ``target`` [lanes, tiles, kept dim], zeros where they lie in the padding.
+
+        ``steps``: input positions between neighbouring positions of each axis.
+        """
+        pieces = [rows.piece for rows in at]
+        if any(piece.before or piece.after for piece in pieces):
+            self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
+        if any(not piece.valid for piece in pieces):
+            return
+        ends = [(piece.before, piece.before + piece.valid) for piece in pieces]
+        apart = [count * step for count, step in zip(spread.inner, steps, strict=True)]
+        several = [axis for axis, count in enumerate(spread.lanes) if count > 1]
+        last = several[-1] if several else 0
+        first = [range(count) if axis != last else range(1) for axis, count in enumerate(spread.lanes)]
+        for number, lane in enumerate(product(*first)):
+            # of each axis the tiles whose positions exist
+            ranges = [
+                _existing(begin * gap, loop, end)
+                for begin, gap, loop, end in zip(lane, apart, (each.loops[0] for each in reach), ends, strict=True)
+            ]
+            if any(start >= stop for axis, (start, stop) in enumerate(ranges) if axis != last):
+                continue
+            # partitions that lack the same tiles are loaded together: all but those at the borders
+            loop, gap = reach[last].loops[0], apart[last]
+            met = [_existing(index * gap, loop, ends[last]) for index in range(spread.lanes[last])]
+            for (start, stop), same in groupby(range(len(met)), met.__getitem__):
+                together = list(same)
+                if start < stop:
+                    ranges[last] = start, stop
+                    firsts = [*lane[:last], together[0], *lane[last + 1 :]]
+                    lanes = number * len(met) + together[0], len(together), gap, last
+                    self._load_tiles(at, firsts, apart, reach, ranges, lanes, target)
+
+    def _load_tiles(
+        self,
+        at: Sequence[RowsAt],
+        lane: Sequence[int],
+        apart: Sequence[int],
+        reach: Sequence[Reach],
+        ranges: Sequence[tuple[int, int]],
+        lanes: tuple[int, int, int, int],
+        target: Block,
+    ) -> None:
+        """The tiles ``ranges`` of (first partition, partitions, input positions between them, along which axis)."""
+        partition, count, gap, last = lanes
+        offset, free, kept = self.x.start, [], []
+        tiles = 0
+        for axis, rows in enumerate(at):
+            stride = atom_of(self.x, axis if axis == 0 else axis + 1).stride
+            (start, stop), (total, distance) = ranges[axis], reach[axis].loops[0]
+            position = lane[axis] * apart[axis] + start * distance - rows.piece.before
+            offset = offset + (rows.input + position) * stride
+            free.append(Atom(stop - start, distance * stride))
+            tiles = tiles * total + start
+            behind = prod(each.loops[0][0] for each in reach[axis + 1 :])
+            kept.append(Atom(stop - start, behind * target.dims[1].stride))
+        stride = atom_of(self.x, last if last == 0 else last + 1).stride
+        source = Block(
+            self.x.alloc,
+            self.x.dtype,
+            offset,
+            (Atom(count, gap * stride), *free, Atom(self.inputs, itemsize(self.x.dtype))),
+        )
+        place = target.offset + tiles * target.dims[1].stride
+        goal = replace(target, offset=place, partition=partition, dims=(Atom(count, 1, True), *kept, target.dims[2]))
+        copy(self.builder, goal, source, self._stream)
 
     def planes(self, tile: Block, name: str) -> Planes:
         """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
@@ -151,6 +231,13 @@ class Side(ConvStaging):
     def free(self) -> None:
         for ring in self.rings:
             self.builder.sbuf.free(ring.alloc)
+
+
+def _existing(first: int, loop: tuple[int, int], ends: tuple[int, int]) -> tuple[int, int]:
+    """The range of ``loop``'s tiles, from position ``first`` on, that lie between ``ends``."""
+    count, distance = loop
+    start = max(0, -(-(ends[0] - first) // distance))
+    return start, min(count, (ends[1] - 1 - first) // distance + 1)
 
 
 def merged(dims: tuple[Atom, ...]) -> tuple[Atom, ...]:
