@@ -6,6 +6,7 @@ Prints one JSON object: case -> empty text, or what went wrong.
 import gc
 import importlib.util
 import json
+import mmap
 import sys
 import tempfile
 import threading
@@ -345,17 +346,40 @@ def case_exceptions_unwind_over_arrays():
             gc.collect()
 
 
-def case_nothing_leaks():
-    step = jax.jit(lambda x: x + 1)
-    x = step(jnp.zeros(1000))
-    gc.collect()
+def resident_bytes():
+    """What this process holds of the host's memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def case_nothing_leaks_in_ten_thousand_calls():
+    step = jax.jit(lambda x, y: (x + 1, {"sum": x.sum() + y}))
+    x, y = jnp.zeros(1000), np.float32(0)
     device = jax.devices()[0]
-    before = device.memory_stats()["bytes_in_use"]
-    for _ in range(300):
-        x = step(x)
-    gc.collect()
-    assert device.memory_stats()["bytes_in_use"] == before
-    assert float(x[0]) == 301.0
+    seen = []
+    for _ in range(3):
+        for _ in range(5000):
+            x, _ = step(x, y)
+        gc.collect()
+        seen.append((device.memory_stats()["bytes_in_use"], resident_bytes()))
+    assert float(x[0]) == 15000.0
+    assert seen[0][0] == seen[1][0] == seen[2][0]
+    # one leaked result a call would be 40 MB
+    assert seen[2][1] - seen[0][1] < 4 << 20, seen
+
+
+def case_dropped_programs_are_freed():
+    mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
+    rows = NamedSharding(mesh, P("d"))
+    before = None
+    for number in range(6):
+        program = jax.jit(lambda x, number=number: jnp.tile(x, (4096, 64)).at[0, 0].set(number) * 2, out_shardings=rows)
+        assert program(X[:1]).shape == (4096, 256)
+        del program
+        jax.clear_caches()
+        gc.collect()
+        before = resident_bytes() if number == 1 else before
+    # each holds 4 MiB in each device's memory
+    assert resident_bytes() - before < 24 << 20
 
 
 def case_equal_programs_compile_once():
