@@ -76,7 +76,7 @@ def _element(value: Any) -> int:
 
 def _following(op: Any, module: "hlo.HloModule", index: int) -> Any:
     """Element ``index`` of the state behind one trip of the loop ``op``."""
-    root = module.computation(op.body.data[0]).root
+    root: Any = module.computation(op.body.data[0]).root
     return root.owner.operands[index] if getattr(root.owner, "opcode", "") == "tuple" else root
 
 

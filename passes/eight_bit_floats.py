@@ -1,5 +1,6 @@
 """8-bit floats that the core has not, as bytes: decoded to FP32 and encoded from it, exactly, by operators on bits.
 
+``f8e3m4``, which the core can convert but does not contract here, is treated alike, by conversions.
 A format has a sign, ``exponent`` bits with a ``bias``, ``mantissa`` bits, subnormals, and no infinity. NaN is all ones
 behind either sign, or (``unsigned_zero``) the pattern of minus zero, which then does not exist. Source: the numbers of
 these formats as XLA's CPU client and ml_dtypes have them; rounding is to nearest even, what is too large becomes NaN.
@@ -56,6 +57,10 @@ FORMATS = {
 }
 
 
+CONVERTED = "f8e3m4"
+DTYPES = (*FORMATS, CONVERTED)
+
+
 class _Words:
     """u32 arrays of the dims of ``like``, with immediate operands."""
 
@@ -72,7 +77,10 @@ class _Words:
 
 def decode(b: Build, code: Value, dtype: str) -> Value:
     """The f32 numbers behind the u8 codes of ``dtype``."""
-    f, w = FORMATS[dtype], _Words(b, code)
+    w = _Words(b, code)
+    if dtype == CONVERTED:
+        return b.convert(w.bits(code, dtype), "f32")
+    f = FORMATS[dtype]
     word = b.convert(code, "u32")
     magnitude = w.immediate(hlo.AndOp, word, SIGN - 1)
     shifted = w.immediate(hlo.ShiftLeftOp, magnitude, F32_MANTISSA - f.mantissa)
@@ -90,7 +98,10 @@ def decode(b: Build, code: Value, dtype: str) -> Value:
 
 def encode(b: Build, number: Value, dtype: str) -> Value:
     """The u8 codes of ``dtype`` nearest to f32 numbers."""
-    f, w = FORMATS[dtype], _Words(b, number)
+    w = _Words(b, number)
+    if dtype == CONVERTED:
+        return w.bits(b.convert(number, dtype), "u8")
+    f = FORMATS[dtype]
     word = w.bits(number, "u32")
     size = w.bits(w.immediate(hlo.AndOp, word, 0x7FFFFFFF), "f32")
     rounding = {"exponent_bits": hlo.IntAttr(8), "mantissa_bits": hlo.IntAttr(f.mantissa)}

@@ -20,12 +20,12 @@ from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, bits, itemsize
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.calls import called_names
-from neuronx_cc.passes.eight_bit_floats import FORMATS, decode, encode
+from neuronx_cc.passes.eight_bit_floats import DTYPES, decode, encode
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.sub_byte_integers import BITS, BYTE, clamped, low_bits, packed, unpacked, wrapped
 from neuronx_cc.passes.values import computation_kind
 
-CARRIED = {**BYTE, **dict.fromkeys(FORMATS, "u8")}
+CARRIED = {**BYTE, **dict.fromkeys(DTYPES, "u8")}
 
 REGIONS = (hlo.WhileOp, hlo.ConditionalOp)
 MOVES = (
@@ -230,7 +230,7 @@ class _Widener:
     def _constant(self, op: hlo.ConstantOp, dtype: str) -> None:
         array = self.module.constants[op.value.data]
         small = op.shape.dtype
-        as_codes = small in FORMATS and dtype == "u8"
+        as_codes = small in DTYPES and dtype == "u8"
         held = array.view(np.uint8) if as_codes else array.astype(NUMPY_DTYPE[dtype])
         op.properties["value"] = hlo.ConstantAttr(self.module.constants.add(held, dtype))
 
@@ -282,20 +282,20 @@ class _Widener:
 
     def _like_the_others(self, b: Build, op: hlo.HloOp, value: Value, old: Value) -> Value:
         """Both operands of a contraction of small floats have one type."""
-        decoded = any(self.small.get(operand, "") in FORMATS for operand in op.operands)
+        decoded = any(self.small.get(operand, "") in DTYPES for operand in op.operands)
         if not decoded or old in self.small or hlo.shape_of(value).dtype not in FLOATS:
             return value
         return b.convert(value, self._operand_type(op))
 
     def _rounded(self, b: Build, value: Value, op: hlo.HloOp, small: str) -> Value:
         """A computed value as it is carried."""
-        if small in FORMATS:
+        if small in DTYPES:
             return encode(b, value, small)
         if small not in BITS or isinstance(op, IN_RANGE) or (isinstance(op, hlo.NotOp) and small.startswith("s")):
             return value
         if isinstance(op, hlo.ConvertOp) and hlo.shape_of(op.operand).dtype in FLOATS:
             return clamped(b, value, small)
-        if isinstance(op, hlo.ConvertOp) and self.small.get(op.operand, "") in FORMATS:
+        if isinstance(op, hlo.ConvertOp) and self.small.get(op.operand, "") in DTYPES:
             return clamped(b, value, small)
         return wrapped(b, value, small)
 
@@ -323,7 +323,7 @@ class _Widener:
         old, new = bits(source), bits(target)
         if source in BITS:
             value = b.convert(value, "u8")
-        elif source not in FORMATS and source != "u8":
+        elif source not in DTYPES and source != "u8":
             dims = hlo.shape_of(value).dims
             value = b.op(hlo.BitcastConvertOp, (value,), "u8", dims if old == 8 else (*dims, old // 8))
         have, want = min(old, 8), min(new, 8)
@@ -335,7 +335,7 @@ class _Widener:
         value = b.reshape(value, dims)
         if target in BITS:
             value = wrapped(b, b.convert(value, BYTE[target]), target)
-        elif target not in FORMATS and target != "u8":
+        elif target not in DTYPES and target != "u8":
             value = b.typed(hlo.BitcastConvertOp, [value], op.results[0].type)
         self._becomes(op, value, target)
 

@@ -31,7 +31,7 @@ from neuronx_cc.ir.types import FLOATS
 HBM, SBUF, PSUM = Space.HBM, Space.SBUF, Space.PSUM
 TENSOR, VECTOR, SCALAR, GPSIMD = Stream.TENSOR, Stream.VECTOR, Stream.SCALAR, Stream.GPSIMD
 
-FLOAT = frozenset(FLOATS - {"f64", "tf32"} - COMPUTED.keys())
+FLOAT = frozenset(FLOATS - {"f64", "tf32"} - COMPUTED.keys() | {"f8e3m4"})
 INTEGER = frozenset(["s8", "s16", "s32", "u8", "u16", "u32"])
 BITS = INTEGER | {"pred"}
 NUMBER = FLOAT | BITS

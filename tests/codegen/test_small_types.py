@@ -16,7 +16,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 
 Array = np.ndarray[Any, Any]
 
-FLOATS = ["f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2fnuz"]
+FLOATS = ["f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e3m4"]
 INTEGERS = ["s2", "u2", "s4", "u4"]
 
 
@@ -81,7 +81,7 @@ def test_conversions_between_floats() -> None:
 
 
 @pytest.mark.parametrize("op", ["add(p0, p1)", "multiply(p0, p1)", "divide(p0, p1)", "minimum(p0, p1)", "negate(p0)"])
-@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2fnuz"])
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "f8e5m2fnuz", "f8e3m4"])
 def test_float_arithmetic(dtype: str, op: str) -> None:
     x = np.repeat(codes(dtype), 8)
     check_op(f"{dtype}[2048]", op, x, np.resize(codes(dtype)[::-1], x.shape))
