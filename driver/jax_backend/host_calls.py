@@ -7,13 +7,13 @@ lives as long as JAX keeps what it has lowered or compiled, and as long as a com
 
 import dataclasses
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from neuronx_cc.driver.jax_backend.turns import TURNS
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.isa.host import HOST_CALL
 from neuronx_cc.ir.isa.program import Program
@@ -21,8 +21,6 @@ from neuronx_cc.ir.isa.program import Program
 _numbers = itertools.count()
 _functions: "weakref.WeakValueDictionary[int, HostFunction]" = weakref.WeakValueDictionary()
 NO_CPU = "JAX hands arrays on a CPU device to callbacks and prints, and there is none: set JAX_PLATFORMS=neuron,cpu"
-inside = threading.local()
-"""``inside.call``: whether this thread is in a function that a program has called."""
 
 
 class HostFunction:
@@ -40,12 +38,8 @@ class HostFunction:
         """Complex arrays are two, ``bool[0]`` is none (``passes.resolve_host_calls``); 64-bit integers have 32 bits."""
         given = iter(stored)
         operands = [_given(shape, dtype, given) for shape, dtype in self._operands]
-        before = getattr(inside, "call", False)
-        inside.call = True
-        try:
+        with TURNS.call():
             return [part for array in self._checked(self._callback(*operands)) for part in _parts(array)]
-        finally:
-            inside.call = before
 
     def _checked(self, results: Sequence[Any]) -> list[Array]:
         from jax._src import dtypes

@@ -1,25 +1,21 @@
 """Runs compiled programs on the simulated devices, for the C++ side.
 
-A launch is one program with the arguments of all its devices. It runs on the calling thread; launches of different
-threads take turns, since programs share the memories on chip. One from inside a function that a running program has
-called on the host gets memories of its own.
+A launch is one program with the arguments of all its devices. It runs on the calling thread; launches take turns, since
+programs share the memories on chip, but for those that come while one waits for a function of the host (``turns``).
 """
 
-import os
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
 
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.failure import plugin_error
-from neuronx_cc.driver.jax_backend.host_calls import inside
 from neuronx_cc.driver.jax_backend.profiler import recorders
 from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
 from neuronx_cc.driver.jax_backend.settings import DeviceSettings, device_settings
+from neuronx_cc.driver.jax_backend.turns import TURNS
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.types import FLOATS
@@ -34,18 +30,8 @@ Record = tuple[Unit, tuple[int, ...], Course, int]
 The last is in nanoseconds since the epoch.
 """
 
-_lock = threading.Lock()
 last: Record | None = None
 """The last launch of this process."""
-
-
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-# a thread of the parent process may hold the lock at the fork
-os.register_at_fork(after_in_child=_new_lock)
 
 
 def execute(
@@ -66,9 +52,8 @@ def execute(
     targets = [[np.ndarray(dims, kind, m) for m, (dims, kind) in zip(row, results, strict=True)] for row in outputs]
     try:
         settings = _settings()
-        nested = getattr(inside, "call", False)
-        executables = [each.on_another_device(OnChip()) for each in unit.executables] if nested else unit.executables
-        with nullcontext() if nested else _lock:
+        with TURNS.turn() as mine:
+            executables = unit.executables if mine else [each.on_another_device(OnChip()) for each in unit.executables]
             begun = time.time_ns()
             course = _compute(unit, executables, rows, targets, settings.stochastic_rounding_seed)
             last = record = (unit, device_ids, course, begun)

@@ -133,6 +133,18 @@ def case_functions_run_programs_themselves():
     assert np.allclose(f(outer), np.tanh(X @ X.T) * 2 @ X, atol=1e-5)
 
 
+def case_functions_wait_for_other_threads():
+    double = jax.jit(lambda x: x * 2)
+    with ThreadPoolExecutor(2) as pool:
+
+        def function(x):
+            inputs = [jax.device_put(x + i, jax.devices("neuron")[0]) for i in range(3)]
+            return sum(pool.map(lambda each: np.asarray(double(each)), inputs))
+
+        f = jax.jit(lambda x: jax.pure_callback(function, like(X), x) + 1)
+        assert np.allclose(f(X), 6 * X + 7, atol=1e-5)
+
+
 def case_errors_reach_the_caller():
     def fail(x):
         raise KeyError("not here")
