@@ -363,8 +363,8 @@ def case_nothing_leaks_in_ten_thousand_calls():
         seen.append((device.memory_stats()["bytes_in_use"], resident_bytes()))
     assert float(x[0]) == 15000.0
     assert seen[0][0] == seen[1][0] == seen[2][0]
-    # one leaked result a call would be 40 MB
-    assert seen[2][1] - seen[0][1] < 4 << 20, seen
+    # one leaked result a call would be 40 MB, one object of Python's a megabyte; huge pages are two each
+    assert seen[2][1] - seen[0][1] < 12 << 20, seen
 
 
 def case_dropped_programs_are_freed():
