@@ -31,6 +31,8 @@ RESULT_COLUMNS = 2048
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
+DETOUR_CYCLES_PER_ELEMENT = 0.1
+"""The same for each element besides."""
 MANY_LANES = 32
 """Partitions from which a result stays on chip, though after a way through HBM all of them could be used."""
 FEW_LANES = 16
@@ -191,9 +193,9 @@ class DotPlan:
                 chosen.append(literal[0].transpose([*order[0], *order[1], *order[2]]))
                 continue
             for view in self._views(value, order):
-                batch, _, contracted = self._classes(view, free)
+                batch, rows, contracted = self._classes(view, free)
                 on_lanes = batch.partition_atom is None and view.partition_atom is not None
-                if not view.in_sbuf or (on_lanes and not self._wastes_rows(contracted)):
+                if not view.in_sbuf or (on_lanes and not self._wastes(contracted, rows if index == 0 else None)):
                     chosen.append(view)
                     break
             else:
@@ -205,14 +207,22 @@ class DotPlan:
             lhs = self.context.hbm(lhs_value).transpose([*self.lhs_order[0], *self.lhs_order[1], *self.lhs_order[2]])
         return lhs, rhs
 
-    def _wastes_rows(self, contracted: View) -> bool:
-        """Whether so few of the terms lie side by side on the partitions that a detour through HBM is faster."""
-        lanes = lanes_of(contracted)
-        if lanes is None:
+    def _wastes(self, contracted: View, rows: View | None) -> bool:
+        """Whether a detour through HBM is faster than what lies on chip: few terms on the partitions, or few rows.
+
+        ``rows``: of the stationary operand, whose tiles they fill.
+        """
+        m, k = prod(self.m_dims), prod(self.k_dims)
+        tiles, chunks = -(-m // TILE_ROWS), -(-k // TILE_ROWS)
+        terms, filled = lanes_of(contracted), lanes_of(rows) if rows is not None else None
+        if terms is not None:
+            excess = tiles * (k // terms.size - chunks)
+        elif filled is not None:
+            excess = chunks * (m // filled.size - tiles)
+        else:
             return False
-        terms = prod(self.k_dims)
-        chunks = -(-prod(self.m_dims) // TILE_ROWS) * (terms // lanes.size - -(-terms // TILE_ROWS))
-        return prod([*self.batch_dims, *self.n_dims]) * chunks * (4 if self.pe_dtype == "f32" else 1) > DETOUR_CYCLES
+        cycles = prod([*self.batch_dims, *self.n_dims]) * excess * (4 if self.pe_dtype == "f32" else 1)
+        return cycles > DETOUR_CYCLES + DETOUR_CYCLES_PER_ELEMENT * prod([*self.batch_dims, *self.m_dims, *self.k_dims])
 
     def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
         source = self._source(value)[0]
@@ -381,8 +391,9 @@ class DotPlan:
         # rhs outside: the other way round
         m_inner = small_m
         n_outer, n_buffers = _outer_block(n_size, room - 3 * m_inner * column, column, TILE_COLUMNS)
-        inside = self._traffic(self.lhs, m_size) + self._traffic(self.rhs, n_inner) * -(-m_size // m_outer)
-        outside = self._traffic(self.rhs, n_outer) + self._traffic(self.lhs, m_size) * -(-n_size // n_outer)
+        m_others, n_others = prod(self.m_sizes) // m_size, prod(self.n_sizes) // n_size
+        inside = self._traffic(self.lhs, m_size) + self._traffic(self.rhs, n_inner) * m_others * -(-m_size // m_outer)
+        outside = self._traffic(self.rhs, n_outer) + self._traffic(self.lhs, m_size) * n_others * -(-n_size // n_outer)
         self.rhs_outside = outside < inside
         if self.rhs_outside:
             self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_inner, n_outer, 3, n_buffers

@@ -36,11 +36,17 @@ def heads(probabilities: Any, values: Any, weights: Any) -> Any:
     return mixed.reshape(1, -1) @ weights
 
 
+def few_rows(x: Any, weights: Any) -> Any:
+    """Rows of two dims, of which few lie on the partitions after the elementwise op."""
+    return jnp.matmul((x * 2).astype(jnp.bfloat16), weights.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+
 CASES = [
     (halves, [(64, 1536, 16)], [(12, 256, 3)], 0.2e-3),
     (windows_and_rows, [(128, 1536), (4, 1, 1536), (1536,)], [(40, 256), (4, 1, 256), (256,)], 0.4e-3),
     (scores, [(4, 4, 64), (4, 1024, 64)], [(4, 4, 64), (4, 256, 64)], 0.1e-3),
     (heads, [(4, 4, 1024), (4, 1024, 64), (1024, 1024)], [(4, 4, 256), (4, 256, 64), (1024, 512)], 0.15e-3),
+    (few_rows, [(35, 20, 650), (650, 4000)], [(35, 20, 65), (65, 400)], 0.5e-3),
 ]
 """Function, large and small dims of its arguments, seconds on the device."""
 
