@@ -20,6 +20,7 @@ from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_plan import (
+    LONG_RUN,
     Lanes,
     MapPlan,
     choose_input,
@@ -199,10 +200,11 @@ class _Box:
             if not view.in_sbuf and prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS:
                 size = itemsize(view.dtype)
                 minor.add(next((dim for dim in order if abs(atoms[dim].stride) == size), -1))
-        last = minor.pop() if len(minor) == 1 else -1
-        if not minor and last < 0 and self.kernel.scanned >= 0:
+        if self.kernel.scanned >= 0:
             scanned = {dim for dim in order if space.axes[dim] == self.kernel.scanned}
-            return [*(dim for dim in order if dim not in scanned), *sorted(scanned)]
+            inner = minor - {-1} if len(minor - {-1}) == 1 else scanned
+            return [*(dim for dim in order if dim not in inner), *sorted(inner)]
+        last = minor.pop() if len(minor) == 1 else -1
         if last < 0 or self.kernel.reduced:
             return order
         return [*(dim for dim in order if dim != last), last]
@@ -286,6 +288,10 @@ class _Box:
         live = len(self.kernel.ops) + len(self.inputs) + 2
         whole = prod(self.sizes)
         room = min(98304, int(self.builder.sbuf.largest_gap() * 0.7))
+        if streamed and self.walk and self.walk[-1] < len(self.sizes):
+            # rows that lie apart are loaded in runs that a DMA moves well
+            rows = prod(self.sizes[dim - 1] for dim in self.walk)
+            return max(1, min(most, rows * LONG_RUN // 4))
         if streamed and whole * 4 > STREAM_TILE_BYTES * 2:
             return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4, most))
         fits = max(1, min(room // (4 * min(live, 12)), most))

@@ -112,6 +112,10 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
         return None
     if streams and kernel.scanned < 0:
         return _streaming_lanes(kernel.shape, rows)
+    if kernel.scanned >= 0 and max(lane_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
+        (lane_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
+    ):
+        axes = axes[:-1]  # neighbours in memory go to one partition
     lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
     run = prod(kernel.shape[lanes.axis + 1 :]) * 4
     if 4 < run < SHORT_RUN and kernel.scanned < 0:
@@ -258,8 +262,11 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         if alloc is not None:
             return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
     home = context.new_hbm(value)
-    if target is not None or lanes is None or not _lies_across(squeezed(home), lanes):
+    if lanes is None or not _lies_across(squeezed(home), lanes):
         return home
+    if target is not None:
+        # scans do not choose their lanes freely: what they store is turned afterwards
+        return _lanes_first(context.own_hbm(value, shape), shape, lanes.axis) if plan.kernel.scanned >= 0 else home
     return _lanes_first(home, shape, lanes.axis)
 
 

@@ -25,6 +25,9 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes import scans
 from neuronx_cc.passes.values import computation_kind
 
+OVERHEAD = 60
+"""Cycles of an instruction on Vector besides its elements (hardware sheet 1.7)."""
+
 
 def instruction(op: hlo.HloOp) -> tuple[str, str] | None:
     """(outer, inner) operators of the scan instruction that does ``op``, inner empty for a fold; None without one."""
@@ -45,7 +48,7 @@ def bytes_wanted(op: hlo.HloOp) -> int:
     if not scan.body:
         return 2 * itemsize(op.shape.dtype)
     if instruction(op) is not None:
-        return 0
+        return 0 if op.shape.dtype == "f32" else 4
     body = scans.body_of(op)
     slots = _Slots.of(body)
     arrays = sum(itemsize(hlo.shape_of(operand).dtype) for operand in op.operands)
@@ -62,7 +65,9 @@ def emit(context: Context, pool: TilePool, op: hlo.HloOp, out: Block, ins: Seque
         work.previous(out, blocks[0], walk)
         return
     known = instruction(op)
-    if known is None:
+    if known is not None and len(walk) == 1 and work.is_short(out, walk[0], known):
+        work.by_steps(out, blocks, walk[0], *known)
+    elif known is None:
         work.by_levels(out, blocks, walk, scan.result)
     else:
         work.by_rows(out, blocks, walk, *known)
@@ -132,6 +137,34 @@ class _Work:
         one = self._scratch(like.index(len(like.dims) - 1, Affine(), 1).select([0, len(like.dims) - 1]), operand.dtype)
         self.emitter.copy(one, operand)
         return replace(one, dims=(one.dims[0], *(Atom(atom.size, 0) for atom in like.dims[1:])))
+
+    # row after row
+
+    def is_short(self, out: Block, dim: int, known: tuple[str, str]) -> bool:
+        """Whether combining whole columns takes less time than scanning row after row."""
+        size = out.dims[dim].size
+        rows = prod(atom.size for atom in out.dims[1:]) // size
+        each = (2 if known[1] else 1) * (OVERHEAD + max(64, 2 * rows))
+        return size * each < rows * (OVERHEAD + max(64, 2 * size))
+
+    def by_steps(self, out: Block, ins: list[Block], dim: int, outer: str, inner: str) -> None:
+        """``h = outer(inner(a, h), b)``, or without ``inner`` ``h = outer(b, h)``, for all rows at once."""
+        out, *ins = (turned(block, [dim]) if self.reverse else block for block in (out, *ins))
+        wide = out
+        if out.dtype in FLOATS and out.dtype != "f32":
+            wide = self._scratch(out, "f32")
+        terms = ins[-1]
+        first = wide.index(dim, Affine())
+        self.emitter.over("tensor_copy", self._engine(out.dtype), [first], [terms.index(dim, Affine())])
+        with self.builder.loop(out.dims[dim].size - 1) as index:
+            state, place = wide.index(dim, index), wide.index(dim, index + 1)
+            if inner:
+                elementwise.emit_binary(self.emitter, inner, wide.dtype, place, ins[0].index(dim, index + 1), state)
+                state = place
+            elementwise.emit_binary(self.emitter, outer, wide.dtype, place, state, terms.index(dim, index + 1))
+        if wide is not out:
+            self.emitter.copy(out, wide)
+        self.release()
 
     # one instruction a row
 

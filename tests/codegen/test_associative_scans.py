@@ -40,6 +40,17 @@ def test_recurrence(dims: tuple[int, ...], axis: int, reverse: bool, random: np.
     assert compiled.program.kernels == ["0.map"]
 
 
+@pytest.mark.parametrize("dims", [(6, 512, 7), (3, 2000), (300, 512), (6, 7, 130)], ids=str)
+def test_leading_dim(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    """Few rows of many elements are combined row by row, others are turned; no element is moved on its own."""
+    a, b = steps(random, dims)
+    compiled = check_function(lambda a, b: lax.associative_scan(compose, (a, b), reverse=len(dims) == 3)[1], a, b)
+    assert compiled.program.kernels == ["0.map"]
+    moved = [record for record in compiled.program.records if getattr(record, "op", "") == "dma_copy"]
+    shortest = min(abs(ref.dims[-1][1]) for record in moved for ref in (*record.outs, *record.ins))
+    assert shortest == 4
+
+
 def test_both_results_and_their_readers(random: np.random.Generator) -> None:
     def function(a: Any, b: Any) -> Any:
         products, h = lax.associative_scan(compose, (a, b))
