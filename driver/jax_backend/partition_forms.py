@@ -24,6 +24,9 @@ def inline_calls(module: Any) -> None:
             _inline(call, functions[ir.FlatSymbolRefAttr(call.attributes["callee"]).value])
     composites = _find(functions["main"], lambda op: "decomposition" in op.attributes)
     named = {ir.FlatSymbolRefAttr(op.attributes["decomposition"]).value for op in composites}
+    # jaxlib's conversion to HLO crashes where a custom call names a function that is gone
+    for op in _find(functions["main"], lambda op: "called_computations" in op.attributes):
+        named |= {ir.FlatSymbolRefAttr(name).value for name in ir.ArrayAttr(op.attributes["called_computations"])}
     for name, function in functions.items():
         if name != "main" and name not in named:
             function.erase()

@@ -251,6 +251,8 @@ def case_shard_map_and_pmap():
     mesh = Mesh(np.array(jax.devices()), ("d",))
     mapped = jax.shard_map(lambda x: x * jax.lax.axis_index("d"), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
     assert np.array_equal(jax.jit(mapped)(X), X * np.repeat(np.arange(4, dtype=np.float32), 2)[:, None])
+    most = jax.shard_map(lambda x: jax.lax.approx_max_k(x, 2)[0], mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    assert np.array_equal(jax.jit(most)(X), np.sort(X)[:, :1:-1])
     sums = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(np.arange(4.0, dtype=np.float32))
     assert np.array_equal(sums, [6, 6, 6, 6])
     given = (X + 1j * X[::-1]).reshape(4, 4, 2)
