@@ -6,29 +6,18 @@ The module is the forward and backward pass of a plain transformer stack in JAX;
 """
 
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxlib import _hlo
+from stopwatch import best
 
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.hlo_import.parser import TextParser, parse_text
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.ir.verify import verify_module
-
-
-def best(call: Callable[[], Any], repeats: int = 3) -> float:
-    """Seconds of the fastest of a few calls."""
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def transformer(layers: int) -> Any:

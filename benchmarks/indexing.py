@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from stopwatch import best
 
 import neuronx_cc
 from neuronx_cc.ir.errors import CompileError
@@ -87,17 +88,6 @@ def cases() -> dict[str, Case]:
     return found
 
 
-def best(run: Callable[[], Any], times: int = 3) -> float:
-    """Shortest wall time in ms, after one run to warm up."""
-    run()
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        spent.append(time.perf_counter() - start)
-    return min(spent) * 1e3
-
-
 def table(found: dict[str, Case], names: list[str]) -> None:
     """Run the cases whose names contain one of ``names`` (all without names) and print a line for each."""
     print(
@@ -124,9 +114,9 @@ def table(found: dict[str, Case], names: list[str]) -> None:
             assert np.max(np.abs(got.astype(np.float64) - np.asarray(want)), initial=0) <= 1e-4 * scale, name
         simulated = result.report.kernel_ns / 1e3
         roofline = case.nbytes / BANDWIDTH / 1e3
-        wall = best(lambda: executable.run(case.inputs))  # noqa: B023
+        wall = 1e3 * best(lambda: executable.run(case.inputs))  # noqa: B023
         device = [jax.device_put(x) for x in case.inputs]
-        reference = best(lambda: jax.block_until_ready(jitted(*device)))  # noqa: B023
+        reference = 1e3 * best(lambda: jax.block_until_ready(jitted(*device)))  # noqa: B023
         print(
             f"{name:28} {simulated:8.1f}us {roofline:7.1f}us {simulated / roofline:6.1f} {compiled:7.2f}s "
             f"{wall:8.1f}ms {reference:6.1f}ms {wall / reference:6.1f}"

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ import jax.numpy as jnp
 import mlp_train
 import numpy as np
 from lowering import lower
+from stopwatch import best, once
 
 import neuronx_cc
 
@@ -39,23 +39,6 @@ class Row(NamedTuple):
     jaxlib: str
     budget: str
     met: bool
-
-
-def best(call: Callable[[], Any], repeats: int = 3) -> float:
-    """Seconds of the fastest of a few calls."""
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of one call, and what it returned."""
-    started = time.perf_counter()
-    value = call()
-    return time.perf_counter() - started, value
 
 
 def command(*arguments: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from indexing import best
+from stopwatch import best
 
 import neuronx_cc
 
@@ -95,9 +95,9 @@ def main(names: list[str]) -> None:
             np.testing.assert_allclose(got, np.asarray(want), 1e-4, 1e-6, err_msg=name)
         simulated = result.report.kernel_ns / 1e3
         roofline = max(case.nbytes / BANDWIDTH, case.operations / OPERATIONS) / 1e3
-        wall = best(lambda: executable.run([case.operand]))  # noqa: B023
+        wall = 1e3 * best(lambda: executable.run([case.operand]))  # noqa: B023
         device = jax.device_put(case.operand)
-        reference = best(lambda: jax.block_until_ready(jitted(device)))  # noqa: B023
+        reference = 1e3 * best(lambda: jax.block_until_ready(jitted(device)))  # noqa: B023
         print(
             f"{name:22} {simulated:8.1f}us {roofline:7.1f}us {simulated / roofline:6.1f} {compiled:7.2f}s "
             f"{wall:8.1f}ms {reference:7.1f}ms {wall / reference:6.1f}"

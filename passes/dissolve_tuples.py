@@ -114,7 +114,7 @@ def _flatten_parameters(module: HloModule) -> None:
         for path, type_ in flat:
             numbers[number, path] = len(numbers)
             new[path] = entry.block.insert_arg(type_, len(entry.block.args))
-        arg.replace_all_uses_with(_pack(first, arg.type, (), new, locs[number]))
+        arg.replace_all_uses_with(pack(first, arg.type, (), new, locs[number]))
     for arg in old:
         entry.block.erase_arg(arg)
     for (number, path), position in numbers.items():
@@ -132,12 +132,13 @@ def _drop_layout(module: HloModule) -> None:
     module.header = tuple(item for item in module.header if item[0] != "entry_computation_layout")
 
 
-def _pack(
+def pack(
     anchor: hlo.Operation, type_: hlo.Attribute, path: Path, values: dict[Path, hlo.SSAValue], loc: hlo.Loc
 ) -> hlo.SSAValue:
+    """The value of ``type_`` made above ``anchor`` of ``values``, one for each path to an array."""
     if not isinstance(type_, hlo.TupleType):
         return values[path]
-    elements = [_pack(anchor, element, (*path, i), values, loc) for i, element in enumerate(type_.data)]
+    elements = [pack(anchor, element, (*path, i), values, loc) for i, element in enumerate(type_.data)]
     return insert_before(anchor, hlo.TupleOp, elements, type_, loc)
 
 

@@ -14,7 +14,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_constant, ops_of, retype
 from neuronx_cc.passes.calls import called_names
 from neuronx_cc.passes.combiners import duplicate
-from neuronx_cc.passes.dissolve_tuples import Path, leaves
+from neuronx_cc.passes.dissolve_tuples import Path, leaves, pack
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.values import splat_number
 
@@ -172,14 +172,5 @@ def _spread(value: hlo.SSAValue, anchor: hlo.Operation) -> None:
             erase(user)
             continue
         if whole is None:
-            whole = _together(anchor, type_, (), elements, loc)
+            whole = pack(anchor, type_, (), elements, loc)
         user.operands[index] = whole
-
-
-def _together(
-    anchor: hlo.Operation, type_: hlo.Attribute, path: Path, elements: dict[Path, hlo.SSAValue], loc: hlo.Loc
-) -> hlo.SSAValue:
-    if not isinstance(type_, hlo.TupleType):
-        return elements[path]
-    parts = [_together(anchor, part, (*path, index), elements, loc) for index, part in enumerate(type_.data)]
-    return insert_before(anchor, hlo.TupleOp, parts, type_, loc)

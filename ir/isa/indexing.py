@@ -11,21 +11,13 @@ import numpy as np
 
 from neuronx_cc.ir.isa.elements import Array, State, raw
 from neuronx_cc.ir.isa.program import Instr
+from neuronx_cc.ir.isa.scans import INTEGER_SCANS
 from neuronx_cc.ir.isa.semantics import Kernel
 
 LANES = 16
 """Partitions of a group."""
 
-COMBINE: dict[str, np.ufunc | None] = {
-    "assign": None,
-    "add": np.add,
-    "multiply": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
+COMBINE: dict[str, np.ufunc | None] = {"assign": None, **INTEGER_SCANS}
 """How an update joins the row that it meets; results are rounded to the row's type each time."""
 
 _OF_PREDICATES = {"add": np.bitwise_or, "maximum": np.bitwise_or, "multiply": np.bitwise_and, "minimum": np.bitwise_and}

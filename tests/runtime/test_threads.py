@@ -13,7 +13,7 @@ Array = jax.Array
 
 
 def mixed(x: Array, w: Array, image: Array, kernel: Array, i: Array, bits: Array) -> tuple[Array, ...]:
-    """Contractions in two types, functions, reductions, a convolution, sorts, scans, gathers, scatters, integers, a loop."""
+    """Contractions in two types, functions, reductions, a convolution, sorts, scans, indexing, integers, a loop."""
     hidden = jax.nn.gelu(x @ w)
     attention = jax.nn.softmax((hidden @ hidden.T) / 8) @ hidden
     narrow = lax.dot(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16), preferred_element_type=jnp.float32)

@@ -64,7 +64,7 @@ def run(row: Row, dtype: str, variants: Sequence[Variant]) -> None:
     inputs = [array for variant in variants for array in variant.inputs]
     cases = [Case(row.opcode, dtype, text, variant.inputs, variant.tolerance) for variant in variants]
     given = [variant.wanted for variant in variants]
-    if row.opcode in op_cases._IN_NUMPY:
+    if row.opcode in op_cases.IN_NUMPY:
         given = [op_cases.expected(case)[0] for case in cases]
     try:
         outputs = neuronx_cc.compile(text.encode(), auto_cast="none").run(inputs).outputs

@@ -42,7 +42,7 @@ class Case:
         return f"{self.opcode}-{self.dtype}"
 
 
-_IN_NUMPY: dict[str, Callable[..., Any]] = {
+NUMPY_UNARY: dict[str, Callable[..., Any]] = {
     "acos": np.arccos,
     "acosh": np.arccosh,
     "asin": np.arcsin,
@@ -51,6 +51,9 @@ _IN_NUMPY: dict[str, Callable[..., Any]] = {
     "atanh": np.arctanh,
     "cosh": np.cosh,
     "sinh": np.sinh,
+}
+IN_NUMPY: dict[str, Callable[..., Any]] = {
+    **NUMPY_UNARY,
     "mulhi": lambda x, y: x.astype(object) * y.astype(object) >> x.dtype.itemsize * 8,
 }
 """Opcodes that XLA's CPU back end has not got; NumPy in f64 (Python integers) is the oracle."""
@@ -64,9 +67,9 @@ def expected(case: Case) -> list[Array]:
     """What jaxlib's CPU client computes."""
     import op_cases_math
 
-    if case.opcode in _IN_NUMPY:
+    if case.opcode in IN_NUMPY:
         wide = [x.astype(np.float64) if case.dtype in FLOATS else x for x in case.inputs]
-        return [np.asarray(_IN_NUMPY[case.opcode](*wide)).astype(case.inputs[0].dtype)]
+        return [np.asarray(IN_NUMPY[case.opcode](*wide)).astype(case.inputs[0].dtype)]
     if case.opcode == "rng" or case.opcode in op_cases_math.REFERENCE_ONLY:
         return evaluate(parse_text(case.text), list(case.inputs))  # HLO leaves the numbers of rng open
     if case.opcode in collective_cases.BODIES or case.opcode in op_cases_math.IDENTITIES:
@@ -293,32 +296,25 @@ def _rarely_true(dims: tuple[int, ...], seed: str) -> Array:
     return random_array("s8", dims, seed) > 60
 
 
-def _convolution(opcode: str, dtype: str) -> Case:
-    inputs = (random_array(dtype, (2, 6, 7, 5), "l", -1, 1), random_array(dtype, (3, 3, 5, 4), "r", -1, 1))
+def _contraction(opcode: str, dtype: str, lhs: tuple[int, ...], rhs: tuple[int, ...], root: str) -> Case:
+    inputs = (random_array(dtype, lhs, "l", -1, 1), random_array(dtype, rhs, "r", -1, 1))
     if dtype in INTEGERS:
         inputs = (inputs[0] % 11, inputs[1] % 11)
     if dtype == "pred":
-        inputs = (_rarely_true(inputs[0].shape, "l"), _rarely_true(inputs[1].shape, "r"))
-    root = (
-        f"  ROOT r = {dtype}[2,4,4,7] convolution(p0, p1), "
-        "window={size=3x3 stride=2x2 pad=2_1x3_2 rhs_dilate=1x2 lhs_dilate=1x2}, dim_labels=b01f_01io->bf01"
-    )
-    tolerance = 4 * ROUNDING.get(dtype, 0)
-    return Case(opcode, dtype, module_text([(dtype, x.shape) for x in inputs], root), inputs, tolerance)
+        inputs = (_rarely_true(lhs, "l"), _rarely_true(rhs, "r"))
+    text = module_text([(dtype, lhs), (dtype, rhs)], f"  ROOT r = {dtype}{root}")
+    return Case(opcode, dtype, text, inputs, 4 * ROUNDING.get(dtype, 0))
+
+
+def _convolution(opcode: str, dtype: str) -> Case:
+    window = "window={size=3x3 stride=2x2 pad=2_1x3_2 rhs_dilate=1x2 lhs_dilate=1x2}"
+    root = f"[2,4,4,7] convolution(p0, p1), {window}, dim_labels=b01f_01io->bf01"
+    return _contraction(opcode, dtype, (2, 6, 7, 5), (3, 3, 5, 4), root)
 
 
 def _dot(opcode: str, dtype: str) -> Case:
-    inputs = (random_array(dtype, (2, 9, 33), "l", -1, 1), random_array(dtype, (2, 33, 7), "r", -1, 1))
-    if dtype in INTEGERS:
-        inputs = (inputs[0] % 11, inputs[1] % 11)
-    if dtype == "pred":
-        inputs = (_rarely_true(inputs[0].shape, "l"), _rarely_true(inputs[1].shape, "r"))
-    root = (
-        f"  ROOT r = {dtype}[2,9,7] dot(p0, p1), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, "
-        "lhs_contracting_dims={2}, rhs_contracting_dims={1}"
-    )
-    tolerance = 4 * ROUNDING.get(dtype, 0)
-    return Case(opcode, dtype, module_text([(dtype, x.shape) for x in inputs], root), inputs, tolerance)
+    dims = "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}"
+    return _contraction(opcode, dtype, (2, 9, 33), (2, 33, 7), f"[2,9,7] dot(p0, p1), {dims}")
 
 
 def _dynamic_slice(opcode: str, dtype: str) -> Case:
