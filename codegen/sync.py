@@ -107,6 +107,21 @@ class Access:
 
 
 @dataclass(slots=True)
+class Walk:
+    """How an access moves with the loop that is being closed."""
+
+    step: int
+    """Bytes an iteration."""
+    lo: int
+    hi: int
+    """Hull over the values of all other registers."""
+    rotated: frozenset[tuple[int, int]]
+    """Its rotations in loops that are closed."""
+    phases: tuple[tuple[int, int], ...]
+    """(register, stride) of the loop's own phase registers."""
+
+
+@dataclass(slots=True)
 class PendingWait:
     """A wait whose per-iteration counts are known only when the loops are closed."""
 
@@ -260,10 +275,6 @@ class Synchroniser:
         owners = {register: frame for frame in self.frames for register in frame.phases.values()}
         return frozenset((id(owners[register]), stride) for register, stride in coefs if register in owners)
 
-    @staticmethod
-    def _ordered_by_engine(earlier: Stream, later: Stream) -> bool:
-        return earlier is later and later not in DMA_STREAMS
-
     def _expanded(self, access: Access, without: tuple[tuple[int, int], ...] = ()) -> tuple[int, int]:
         return self._reach(access.lo, access.hi, [coef for coef in access.coefs if coef not in without])
 
@@ -322,58 +333,62 @@ class Synchroniser:
 
     def _carried(self, loop: Frame, accesses: list[Access]) -> None:
         strongest: dict[tuple[int, Stream, int], PendingWait] = {}
-        instrs: dict[int, Instr] = {}
-        for later in accesses:
-            for earlier in accesses:
-                if not (later.write or earlier.write) or self._ordered_by_engine(earlier.stream, later.stream):
+        walks = [self._walk(loop, access) for access in accesses]
+        for later, later_walk in zip(accesses, walks, strict=True):
+            engine = later.stream not in DMA_STREAMS
+            for earlier, earlier_walk in zip(accesses, walks, strict=True):
+                if not (later.write or earlier.write) or (engine and earlier.stream is later.stream):
                     continue
-                distance = self._distance(loop, earlier, later)
+                distance = self._distance(loop, earlier, later, earlier_walk, later_walk)
                 if distance == 0 or (distance >= loop.count and distance not in loop.phases):
                     continue
-                shared = tuple(frame for frame in earlier.loops if frame in later.loops)
                 key = (id(later.instr), earlier.stream, distance)
                 if key not in strongest or strongest[key].count < earlier.count:
+                    shared = tuple(frame for frame in earlier.loops if frame in later.loops)
                     strongest[key] = PendingWait(earlier.stream, earlier.count, shared, ((loop, distance),))
-                    instrs[id(later.instr)] = later.instr
         for (instr_id, _, _), wait in strongest.items():
             self._waits_of[instr_id].append(wait)
 
-    def _distance(self, loop: Frame, earlier: Access, later: Access) -> int:
+    def _walk(self, loop: Frame, access: Access) -> Walk:
+        own = tuple([coef for coef in access.coefs if coef[0] == loop.register])
+        open_loops = {id(frame) for frame in self.frames}
+        return Walk(
+            own[0][1] if own else 0,
+            *self._expanded(access, own),
+            frozenset([rotation for rotation in access.rotations if rotation[0] not in open_loops]),
+            tuple([coef for coef in access.coefs if coef[0] in loop.phases.values()]),
+        )
+
+    def _distance(self, loop: Frame, earlier: Access, later: Access, before: Walk, behind: Walk) -> int:
         """Iterations of ``loop`` after which ``later`` may touch what ``earlier`` touched; 0 for never."""
         if earlier.partitions[0] >= later.partitions[1] or later.partitions[0] >= earlier.partitions[1]:
             return 0
-        still_open = {id(frame) for frame in self.frames}
-        if any(owner not in still_open for owner, _ in earlier.rotations & later.rotations):
+        if not before.rotated.isdisjoint(behind.rotated):
             return 0  # rotates in a closed inner loop: its distance, in iterations, reaches across this loop too
-        own = {register: modulus for modulus, register in loop.phases.items()}
-        for register, stride in earlier.coefs:
-            if register in own and (register, stride) in later.coefs:
-                return own[register]
-        step_e = dict(earlier.coefs).get(loop.register, 0)
-        step_l = dict(later.coefs).get(loop.register, 0)
-        without_e = tuple(coef for coef in earlier.coefs if coef[0] == loop.register)
-        without_l = tuple(coef for coef in later.coefs if coef[0] == loop.register)
-        e_lo, e_hi = self._expanded(earlier, without_e)
-        l_lo, l_hi = self._expanded(later, without_l)
-        if step_e != step_l:
+        for register, stride in before.phases:
+            if (register, stride) in behind.phases:
+                return next(modulus for modulus, own in loop.phases.items() if own == register)
+        e_lo, e_hi, l_lo, l_hi = before.lo, before.hi, behind.lo, behind.hi
+        step = before.step
+        if step != behind.step:
             e_lo, e_hi = self._expanded(earlier)
             l_lo, l_hi = self._expanded(later)
             return 1 if e_lo < l_hi and l_lo < e_hi else 0
         moving = [stride for coefs in (earlier.coefs, later.coefs) for reg, stride in coefs if reg != loop.register]
-        if step_e == 0:
+        if step == 0:
             return 1 if e_lo < l_hi and l_lo < e_hi and not _interleaved(earlier, later, 0, moving) else 0
         # earlier at iteration i - d lies d * step lower; find the first d with an overlap
         for distance in range(1, min(loop.count, 65)):
-            shift = -distance * step_e
+            shift = -distance * step
             near = e_lo + shift < l_hi and l_lo < e_hi + shift
             if near and not _interleaved(earlier, later, shift, moving):
                 return distance
         extent = max(e_hi, l_hi) - min(e_lo, l_lo)
-        within = earlier.pitch and earlier.pitch == later.pitch and loop.count * abs(step_e) <= earlier.pitch
+        within = earlier.pitch and earlier.pitch == later.pitch and loop.count * abs(step) <= earlier.pitch
         disjoint_rows = (
-            within and max(earlier.run, later.run) <= abs(step_e) and not any(s % earlier.pitch for s in moving)
+            within and max(earlier.run, later.run) <= abs(step) and not any(s % earlier.pitch for s in moving)
         )
-        return 0 if extent <= 64 * abs(step_e) or loop.count <= 65 or disjoint_rows else 1
+        return 0 if extent <= 64 * abs(step) or loop.count <= 65 or disjoint_rows else 1
 
     def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
         """Replace the loop's accesses by their hull over all iterations, at the last one's position."""

@@ -58,7 +58,7 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
     precision_file = parsed.text_or_none("dump_precision")
     if precision_file is not None:
         files.check_writable(precision_file, "--dump-precision", parsed.files)
-    context = PassContext(pass_options(parsed))
+    context = PassContext(pass_options(parsed), timed=parsed.flag("time_passes"))
     dump = _Dump(parsed, session)
     dump.module("import", module)
     for stage, names in stages:

@@ -56,6 +56,9 @@ def _after_comments(head: bytes) -> bytes:
     return head
 
 
+_LAYOUT = dict.fromkeys(map(ord, "\t\r\n\f"), " ")
+
+
 def _is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
@@ -63,7 +66,7 @@ def _is_text(head: bytes) -> bool:
         if problem.start < len(head) - 4:
             return False
         text = head[: problem.start].decode("utf-8")
-    return all(character.isprintable() or character in "\t\r\n\f" for character in text)
+    return text.translate(_LAYOUT).isprintable()
 
 
 def _unknown(what: str, remedy: str = "") -> UsageError:

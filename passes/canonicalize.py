@@ -8,6 +8,7 @@ docstring names the error.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -29,7 +30,8 @@ LIMIT = 64
 """Rewrites of one op in a row before the sweep goes on; reached only by rules that undo each other."""
 
 
-def run(module: HloModule, context: PassContext) -> None:
+@cache
+def _all_rules() -> dict[type, tuple[Rule, ...]]:
     from neuronx_cc.passes.canonical_arithmetic import RULES as ARITHMETIC
     from neuronx_cc.passes.canonical_contraction import RULES as CONTRACTION
     from neuronx_cc.passes.canonical_contraction import TRANSPOSE_RULES
@@ -42,6 +44,11 @@ def run(module: HloModule, context: PassContext) -> None:
     for kind in hlo.OPCODES.values():
         if issubclass(kind, hlo.ElementwiseUnaryOp | hlo.ElementwiseBinaryOp | hlo.SelectOp):
             rules[kind] = (*rules.get(kind, ()), sink_reshape, sink_broadcast)
+    return rules
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    rules = _all_rules()
     scope = Scope(module)
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -112,6 +112,8 @@ class PassContext:
     warnings: list[PassWarning] = field(default_factory=list)
     precision: list[PrecisionRecord] = field(default_factory=list)
     timings: list[PassTiming] = field(default_factory=list)
+    timed: bool = True
+    """Whether to fill ``timings``, which takes counting all ops behind each pass."""
     failed_pass: str = ""
     """Name of the pass that raised, for the reproducer of an internal error."""
 
@@ -158,7 +160,7 @@ def run_passes(
     collecting = gc.isenabled()
     gc.disable()  # the IR is cyclic: the collector would walk all of it again and again, and free nothing
     try:
-        count = count_ops(module)
+        count = count_ops(module) if context.timed else 0
         for name in names:
             if dump and (name in print_before or "all" in print_before):
                 dump(module, f"before {name}")
@@ -186,6 +188,8 @@ def _run_one(module: HloModule, name: str, context: PassContext, count: int, ver
     except Exception:
         context.failed_pass = name
         raise
+    if not context.timed:
+        return 0
     after = count_ops(module)
     context.timings.append(PassTiming(name, seconds, count, after))
     return after

@@ -9,6 +9,7 @@ and are accepted, since programs for several platforms pass them. The one defaul
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from neuronx_cc.driver import options
@@ -19,6 +20,11 @@ from neuronx_cc.ir.errors import UsageError
 PLUGIN_DEFAULTS: dict[str, str | int] = {"auto_cast": "none", "verbose": options.LEVELS["error"]}
 UNUSED = ("output", "explain_options")
 """Options of the command that name files of its own."""
+
+
+@cache
+def _known_keywords() -> frozenset[str]:
+    return frozenset(name for option in options.COMPILE.options for name in (option.key, *map(_keyword, option.flags)))
 
 
 def effective_options(overrides: Iterable[tuple[str, Any]], environment: Mapping[str, str] | None = None) -> Parsed:
@@ -39,7 +45,7 @@ def effective_options(overrides: Iterable[tuple[str, Any]], environment: Mapping
         keywords["target"] = target
     if values.get("NEURON_LOGICAL_NC_CONFIG", "").strip() and "logical_nc_config" not in parsed.given:
         keywords["logical_nc_config"] = values["NEURON_LOGICAL_NC_CONFIG"].strip()
-    known = {name for option in options.COMPILE.options for name in (option.key, *map(_keyword, option.flags))}
+    known = _known_keywords()
     for name, value in overrides:
         key = _keyword(name)
         if name.startswith("xla_"):

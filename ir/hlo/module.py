@@ -38,9 +38,12 @@ class HloModule:
         return cls(name, ModuleOp([]))
 
     def computations(self) -> Iterator[ComputationOp]:
-        for op in self.op.body.block.ops:
+        op = self.op.body.block.first_op
+        while op is not None:
+            following = op.next_op  # the current one may be erased meanwhile
             assert isinstance(op, ComputationOp)
             yield op
+            op = following
 
     @property
     def entry(self) -> ComputationOp:
