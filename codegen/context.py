@@ -26,6 +26,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
+from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.passes.effects import effectful_computations
 
 if TYPE_CHECKING:
@@ -282,9 +283,14 @@ class Context:
 
     def store(self, value: hlo.SSAValue, target: View) -> None:
         """Copy ``value`` to an HBM view of its shape."""
-        if hlo.shape_of(value).size == 0:
+        shape = hlo.shape_of(value)
+        if shape.size == 0:
             return
-        if not any(transfer(self.builder, target, view, Stream.DMA_STORE) for view in self.views(value)):
+        one = next((view for view in self.views(value) if repeats_one(view) and not view.in_sbuf), None)
+        dense = target == linear(target.alloc, target.offset, target.dtype, shape.dims)
+        if one is not None and dense and shape.size > SPREAD_ELEMENTS and target.dtype in NUMBER:
+            fill(self.builder, target, self.splat(value), one)
+        elif not any(transfer(self.builder, target, view, Stream.DMA_STORE) for view in self.views(value)):
             transfer(self.builder, target, self.hbm(value), Stream.DMA_STORE)
 
     def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:

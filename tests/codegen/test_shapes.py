@@ -8,6 +8,9 @@ import pytest
 from generated import check_function, check_text
 from jax import lax
 
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.runtime.executable import Executable
+
 Array = np.ndarray[Any, Any]
 
 MATRICES = [(0, 5), (1, 1), (1, 1009), (1009, 1), (127, 129), (129, 127), (257, 513), (1009, 257), (3, 2000), (131, 2)]
@@ -279,3 +282,21 @@ def test_rows_that_no_view_cuts_are_copied() -> None:
         return jnp.sort(jnp.sort(x, 0), 2)
 
     check_function(function, np.random.default_rng(0).standard_normal((4, 33, 7)).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "s32", "u8", "pred", "c64", "s64"])
+def test_results_that_repeat_one_element(dtype: str) -> None:
+    number = {"pred": "true", "c64": "(2, 3)"}.get(dtype, "7")
+    text = f"""HloModule m
+ENTRY main {{
+  x = {dtype}[] parameter(0)
+  c = {dtype}[] constant({number})
+  a = {dtype}[300,300] broadcast(c), dimensions={{}}
+  b = {dtype}[7,1001] broadcast(x), dimensions={{}}
+  s = {dtype}[3] broadcast(x), dimensions={{}}
+  ROOT r = ({dtype}[300,300], {dtype}[7,1001], {dtype}[3]) tuple(a, b, s)
+}}"""
+    compiled = check_text(text, np.asarray(1, NUMPY_DTYPE[dtype]))
+    report = Executable.from_program(compiled.program, compiled.constants).run([], timing_only=True).report
+    if dtype not in ("c64", "s64"):
+        assert report.kernel_ns < 100e3
