@@ -19,13 +19,15 @@ from neuronx_cc.passes.bodies import apply_body
 from neuronx_cc.passes.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.sort_keys import Key, keys_of
-from neuronx_cc.passes.sort_words import HIGHEST, Words
+from neuronx_cc.passes.sort_words import HIGHEST, INFINITY, LOWEST, QUIET_NAN, Words
 
 PARTITIONS = 128
 PARTITION_WORDS = 23552
 """Words that a sort may hold in a partition: what resident values leave."""
 LEAST_BLOCK = 32
 """Elements of a row that are worth a partition of their own."""
+LEAST_CHECKED = 1 << 15
+"""Elements of a sort that are worth a look at all of them first."""
 SORTED_SHARE = 4
 """A top-k of more than one element in so many is a sort."""
 
@@ -60,7 +62,10 @@ def _expand_sort(module: HloModule, op: hlo.SortOp) -> None:
         keys = [replace_fields(key, total_order=True) for key in keys]
     if keys and _expand_partial(b, op, operands, body, keys):
         return
-    results = _by_keys(b, op, operands, body, keys) if keys else sort_network.by_comparator(b, operands, body)
+    if keys and _may_restore(keys, operands):
+        results = [_restoring_if_plain(b, op, operands[0], body, keys[0])]
+    else:
+        results = _by_keys(b, op, operands, body, keys) if keys else sort_network.by_comparator(b, operands, body)
     back = [last.index(dim) for dim in range(first.rank)]
     _finish(op, [b.transpose(b.reshape(value, moved), back) for value in results])
 
@@ -77,7 +82,7 @@ def _by_keys(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.Computat
     words = Words(b)
     doubled = [operand for operand in operands for _ in range(2)]
     dims = hlo.shape_of(operands[0]).dims
-    values = apply_body(op, body, doubled, dims, [key.value for key in keys])
+    values = apply_body(b.anchor, body, doubled, dims, [key.value for key in keys])
     columns = [
         words.key(value, key.upwards, key.total_order, key.canonical) for value, key in zip(values, keys, strict=True)
     ]
@@ -110,6 +115,39 @@ def _by_keys(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.Computat
         else:
             results.append(operand)
     return results
+
+
+def _may_restore(keys: list[Key], operands: list[Value]) -> bool:
+    """Whether one large array of floats is sorted by its own values, of which equal ones may have other bits."""
+    shape, key = hlo.shape_of(operands[0]), keys[0]
+    alone = len(operands) == 1 and len(keys) == 1 and isinstance(key.value, hlo.BlockArgument)
+    return alone and shape.dtype in FLOATS and not _determines(key, shape) and shape.size >= LEAST_CHECKED
+
+
+def _restoring_if_plain(b: Build, op: hlo.SortOp, operand: Value, body: hlo.ComputationOp, key: Key) -> Value:
+    """Without a minus zero or a NaN of its own kind, the bits follow from the keys: one word an element is sorted, not
+    two. That shows at run time.
+    """
+    words = Words(b)
+    bits = words.cast(b.convert(operand, "f32"), "s32")
+    special = b.compare(bits, b.number_like(LOWEST, bits), "EQ")
+    if key.canonical:
+        size = b.each(hlo.AndOp, bits, b.number_like(HIGHEST, bits))
+        nan = b.compare(size, b.number_like(INFINITY, bits), "GT")
+        other = b.compare(bits, b.number_like(QUIET_NAN, bits), "NE")
+        special = b.each(hlo.OrOp, special, b.each(hlo.AndOp, nan, other))
+    found = b.reduce(hlo.OrOp, special, (0, 1), 0)
+    state = hlo.tuple_type((operand.type,))
+    branches = []
+    for name, known in (("sort_pairs", key), ("sort_keys", replace_fields(key, total_order=True, canonical=False))):
+        computation, inner = b.computation(b.fresh_name(name), [state])
+        (done,) = _by_keys(inner, op, [inner.element(computation.block.args[0], 0)], body, [known])
+        assert computation.block.last_op is not None
+        computation.block.last_op.operands = [inner.typed(hlo.TupleOp, [done], state)]
+        branches.append(computation.computation_name)
+    packed = [b.typed(hlo.TupleOp, [operand], state) for _ in branches]
+    chosen = b.typed(hlo.ConditionalOp, [found, *packed], state, branches=hlo.StrsAttr(tuple(branches)))
+    return b.element(chosen, 0)
 
 
 def _expand_partial(b: Build, op: hlo.SortOp, operands: list[Value], body: hlo.ComputationOp, keys: list[Key]) -> bool:

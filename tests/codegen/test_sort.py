@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
-from generated import Compiled, check_function, check_text
+from generated import Compiled, check_function, check_text, compile_text, text_of
+from xla_oracle import run_text
 
 from neuronx_cc.ir.isa import sorting
 from neuronx_cc.ir.isa.program import Instr, Ref, Space, Stream
@@ -172,3 +174,27 @@ def test_cost_is_that_of_a_bitonic_network() -> None:
     instr = Instr("sort", Stream.GPSIMD, (tile,), (tile,), (), (1,))
     each = machine["pool.cost.sort_compare"] + machine["pool.cost.sort_move"]
     assert sorting.sort_cost(instr, machine) == machine["pool.start_cycles"] + 512 * 55 * each
+
+
+@pytest.mark.parametrize("kind", ["plain", "zeros", "nans"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_sorts_of_floats_keep_the_order_of_equal_bits(dtype: str, kind: str) -> None:
+    """Without a minus zero and with one kind of NaN, keys alone are sorted."""
+    random = np.random.default_rng(0)
+    x = random.integers(-50, 51, (33, 1009)).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    x[random.random(x.shape) < 0.05] = np.nan
+    if kind == "zeros":
+        x[(x == 0) & (random.random(x.shape) < 0.5)] *= -1
+    if kind == "nans":
+        x[np.isnan(x) & (random.random(x.shape) < 0.5)] *= -1
+    text = text_of(lambda x: (jnp.sort(x, 1), jnp.sort(x, 0, descending=True)), x)
+    for found, want in zip(compile_text(text).run([x]), run_text(text, [x], optimize=False), strict=True):
+        assert found.tobytes() == want.tobytes()
+
+
+def test_a_large_sort_inside_a_loop() -> None:
+    def step(_: Any, x: Any) -> Any:
+        return jnp.sort(x * -1.0)
+
+    x = np.random.default_rng(1).standard_normal(40_000, np.float32)
+    check_function(lambda x: jax.lax.fori_loop(0, 3, step, x), x)
