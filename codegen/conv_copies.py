@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder
@@ -55,43 +54,65 @@ class Copies:
             each[-2] = self.outer
         return each
 
-    def _steps(self) -> list[tuple[int, list[int]]]:
-        """(copy, taps that it is shifted by along each axis), in the order of partitions."""
-        pairs = product(range(self.outer), range(self.inner))
-        steps = []
-        for number, (outer, inner) in enumerate(pairs):
-            shift = [0 for _ in self.taps]
-            shift[-1] = inner
-            if len(shift) > 2:
-                shift[-2] = outer
-            steps.append((number, shift))
-        return steps
+    @property
+    def in_steps(self) -> bool:
+        """Whether copies along both axes are made: along the last one first, then of all these together."""
+        return self.outer > 1 and self.inner > 1
 
     def spread_input(self, builder: Builder, tile: Block, stored: Block) -> None:
         """Fill the copies of ``tile`` [lanes, chunk, axes...], whose memory is that of the dense ``stored``."""
+        reach = self._shift_input(builder, tile, stored, -1, self.inner, self.lanes, 0)
+        if len(self.taps) > 2:
+            self._shift_input(builder, tile, stored, -2, self.outer, self.lanes * self.inner, reach)
+
+    def _shift_input(
+        self, builder: Builder, tile: Block, stored: Block, axis: int, copies: int, lanes: int, missing: int
+    ) -> int:
+        """Copies of the first ``lanes`` partitions, which lack the last ``missing`` elements; what the copies lack."""
         total = prod(atom.size for atom in stored.dims[1:])
         size = stored.dims[-1].stride
-        for number, steps in self._steps()[1:]:
-            pairs = zip(steps, self.taps, tile.dims[2:], strict=True)
-            shift = sum(step * tap.stride * atom.stride for step, tap, atom in pairs) // size
-            source = replace(stored, dims=(Atom(self.lanes, 1, True), Atom(total - shift, size)))
-            target = replace(source, partition=number * self.lanes)
+        each = self.taps[axis].stride * tile.dims[axis].stride // size
+        for number in range(1, copies):
+            shift = number * each
+            source = replace(stored, dims=(Atom(lanes, 1, True), Atom(total - shift - missing, size)))
+            target = replace(source, partition=number * lanes)
             copy(builder, target, replace(source, offset=source.offset + shift * size), Stream.DMA_LOAD)
+        return missing + (copies - 1) * each
 
-    def spread_kernel(self, builder: Builder, target: Block, kernel: Block) -> None:
-        """``target`` [all lanes, chunk, groups..., outputs] from ``kernel`` [lanes, chunk, spatial..., outputs]."""
+    def inner_sizes(self, kernel: Sequence[int]) -> list[int]:
+        """Of ``kernel`` positions, those that one partition holds after copies along the last axis."""
+        return [*kernel[:-1], self.grouped()[-1].count]
+
+    def spread_kernel(self, builder: Builder, target: Block, kernel: Block, between: Block | None) -> None:
+        """``target`` [all lanes, chunk, groups..., outputs] from ``kernel`` [lanes, chunk, spatial..., outputs].
+
+        ``between`` [lanes of inner copies, chunk, inner sizes..., outputs]: room for the first of two steps.
+        """
+        axes = list(range(1, len(self.taps)))
+        if between is None:
+            axis = axes[-2] if self.outer > 1 else axes[-1]
+            self._spread(builder, target, kernel, axes, axis, self.lanes)
+            return
+        self._spread(builder, between, kernel, axes[-1:], axes[-1], self.lanes)
+        self._spread(builder, target, between, axes[:-1], axes[-2], self.lanes * self.inner)
+
+    def _spread(
+        self, builder: Builder, target: Block, kernel: Block, axes: Sequence[int], axis: int, lanes: int
+    ) -> None:
+        """Copies along ``axis`` of ``lanes`` partitions; of each of ``axes``, the taps that take part."""
         each = self._each()
-        for number, steps in self._steps():
-            source, goal = kernel, replace(target, partition=number * self.lanes)
-            for axis, (step, tap, copies) in enumerate(zip(steps[1:], self.taps[1:], each[1:], strict=True)):
-                groups = -(-(tap.count - step) // copies)
-                atom = source.dims[2 + axis]
+        for number in range(each[axis]):
+            source, goal = kernel, replace(target, partition=number * lanes)
+            for other in axes:
+                tap, step = self.taps[other], number if other == axis else 0
+                groups = -(-(tap.count - step) // each[other])
+                atom = source.dims[1 + other]
                 offset = source.offset + (tap.first + step * tap.step) * atom.stride
-                dims = (*source.dims[: 2 + axis], Atom(groups, atom.stride * tap.step * copies))
-                source = replace(source, offset=offset, dims=(*dims, *source.dims[3 + axis :]))
-                goal = goal.index(2 + axis, Affine(), groups)
-            lanes = Atom(self.lanes, 1, True)
-            source, goal = (replace(block, dims=(lanes, *block.dims[1:])) for block in (source, goal))
+                dims = (*source.dims[: 1 + other], Atom(groups, atom.stride * tap.step * each[other]))
+                source = replace(source, offset=offset, dims=(*dims, *source.dims[2 + other :]))
+                goal = goal.index(1 + other, Affine(), groups)
+            rows = Atom(lanes, 1, True)
+            source, goal = (replace(block, dims=(rows, *block.dims[1:])) for block in (source, goal))
             copy(builder, goal, source, Stream.DMA_LOAD)
 
 

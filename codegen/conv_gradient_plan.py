@@ -18,7 +18,7 @@ from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
 
 SUM_BANKS = 5
 """Banks of PSUM that hold sums; the others take transposes."""
-MAX_LOADS = 16
+MAX_LOADS = 4
 """Loads of one tile that are written out."""
 RUN_COLUMNS = 6
 """Columns of FP32 in the time that a short run of a DMA takes."""

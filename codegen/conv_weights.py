@@ -57,7 +57,12 @@ class ConvWeights(ConvStaging):
         groups = [tap.count for tap in self.copies.grouped()[1:]]
         lanes = self.inputs * self.copies.count
         spread = self.tile("copies of kernel", self.pe_dtype, [1, *groups, outs.size], lanes, self.weight_buffers)
-        self.copies.spread_kernel(self.builder, spread, kernel)
+        between = None
+        if self.copies.in_steps:
+            sizes = [1, *self.copies.inner_sizes(self.kernel), outs.size]
+            lanes = self.inputs * self.copies.inner
+            between = self.tile("inner copies of kernel", self.pe_dtype, sizes, lanes, self.weight_buffers)
+        self.copies.spread_kernel(self.builder, spread, kernel, between)
         return spread
 
     @property
