@@ -38,8 +38,8 @@ class Frame:
     finished: dict[Stream, int] = field(default_factory=dict)
     """Instructions of each stream in one iteration, so far."""
     touched: dict[int, tuple[Alloc, list[Access]]] = field(default_factory=dict)
-    known: dict[Stream, dict[Place, int]] = field(default_factory=dict)
-    """Waiting stream -> awaited stream and open loops of the threshold -> count already waited for here."""
+    learned: list[tuple[dict[Place, int], Place, int]] = field(default_factory=list)
+    """What was waited for in here: the counts of the waiting stream, the place, and its count before."""
 
 
 Place = tuple[Stream, tuple[Frame, ...]]
@@ -195,13 +195,6 @@ def _add(alloc: Alloc, new: Access) -> None:
     accesses.append(new)
 
 
-def _held(held: dict[Place, int], known: list[dict[Place, int]], place: Place) -> int:
-    """The count of ``place`` that is waited for, noted in ``held``."""
-    if place not in held:
-        held[place] = max([counts.get(place, 0) for counts in known], default=0)
-    return held[place]
-
-
 class Synchroniser:
     """Computes the waits; the builder calls ``access``, ``open_loop``, ``close_loop`` and ``resolve``."""
 
@@ -212,7 +205,9 @@ class Synchroniser:
         self.loaded: set[int] = set()
         """Registers of which only the range is known: run-time values, and counts of open regions."""
         self.pending: list[tuple[Instr, list[PendingWait]]] = []
-        self._outside: list[list[Frame]] = []
+        self._known: dict[Stream, dict[Place, int]] = {stream: {} for stream in Stream}
+        """Waiting stream -> place -> count already waited for, in any open loop."""
+        self._outside: list[tuple[list[Frame], dict[Stream, dict[Place, int]]]] = []
         self._waits_of: dict[int, list[PendingWait]] = {}
 
     def position(self, stream: Stream) -> int:
@@ -250,25 +245,23 @@ class Synchroniser:
 
     def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> list[PendingWait]:
         """The strongest wait for each place, without those waited for before on ``stream``."""
-        known = [frame.known[stream] for frame in self.frames if stream in frame.known]
-        held: dict[Place, int] = {}
-        """What is waited for, before or now."""
+        known, learned = self._known[stream], self.frames[-1].learned
         found: dict[Place, int] = {}
         engine = stream not in DMA_STREAMS
         for alloc, access in accesses:
             for place, count in alloc.inherited.items():
-                if not (engine and place[0] is stream) and count > _held(held, known, place):
-                    held[place] = found[place] = count
+                if count > known.get(place, 0) and not (engine and place[0] is stream):
+                    learned.append((known, place, known.get(place, 0)))
+                    known[place] = found[place] = count
             write = access.write
             for earlier in reversed(alloc.accesses):  # the latest first: others of its place need no look then
                 if not (write or earlier.write) or (engine and earlier.stream is stream):
                     continue
                 place = earlier.place
-                least = held[place] if place in held else _held(held, known, place)
-                if earlier.count > least and self._overlap(earlier, access):
-                    held[place] = found[place] = earlier.count
-        if found:
-            self.frames[-1].known.setdefault(stream, {}).update(found)
+                former = known.get(place, 0)
+                if earlier.count > former and self._overlap(earlier, access):
+                    learned.append((known, place, former))
+                    known[place] = found[place] = earlier.count
         return [PendingWait(awaited, count, loops) for (awaited, loops), count in found.items()]
 
     def _rotations(self, coefs: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, int]]:
@@ -302,12 +295,12 @@ class Synchroniser:
 
     def open_region(self) -> None:
         """Begin a region, iteration or case: counts start from 0. The caller has the memories forget accesses."""
-        self._outside.append(self.frames)
-        self.frames = [Frame()]
+        self._outside.append((self.frames, self._known))
+        self.frames, self._known = [Frame()], {stream: {} for stream in Stream}
 
     def close_region(self) -> None:
         """End what ``open_region`` began: counts go on from where they stood."""
-        self.frames = self._outside.pop()
+        self.frames, self._known = self._outside.pop()
 
     def open_loop(self, count: int, register: int) -> Frame:
         frame = Frame(count=count, register=register)
@@ -324,6 +317,8 @@ class Synchroniser:
                 self._carried(loop, accesses)
             self._fold(loop, alloc, accesses)
         self.frames.pop()
+        for known, place, former in reversed(loop.learned):
+            known[place] = former
         parent = self.frames[-1]
         for stream, per_iteration in loop.finished.items():
             parent.finished[stream] = parent.finished.get(stream, 0) + per_iteration * loop.count

@@ -6,7 +6,7 @@ rules; everything else is RunError ENEF901.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -101,11 +101,12 @@ def definition_json(program: Program, encoded: Encoded) -> bytes:
                 stream.name.lower(): {name: len(table) for name, table in tables_of(tables).items()}
                 for stream, tables in encoded.streams.items()
             },
-            "var": [asdict(variable) for variable in program.variables],
+            "var": [{key: getattr(variable, key) for key in _VARIABLE_COLUMNS} for variable in program.variables],
         }
     )
 
 
+_VARIABLE_COLUMNS = tuple(column.name for column in fields(Variable))
 _DEBUG_COLUMNS = ("kernel", "hlo", "op_name", "source_file", "source_line")
 
 
