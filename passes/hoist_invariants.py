@@ -6,10 +6,13 @@ result becomes an element of the state that the loop hands on. No op faults, so 
 run. Inner loops come first: what leaves them may leave the outer ones too.
 """
 
+from collections.abc import Set
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
 from neuronx_cc.passes.dce import sweep
+from neuronx_cc.passes.effects import effectful_computations
 from neuronx_cc.passes.loop_state import FREE, Invariants
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.trip_count import trip_count
@@ -37,13 +40,14 @@ MOST_GROWTH = 4
 
 
 def run(module: HloModule, context: PassContext) -> None:
+    effectful = effectful_computations(module)
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.WhileOp) and trip_count(op, module) not in (0, 1):
-                _hoist(module, op)
+                _hoist(module, op, effectful)
 
 
-def _hoist(module: HloModule, loop: hlo.WhileOp) -> None:
+def _hoist(module: HloModule, loop: hlo.WhileOp, effectful: Set[str]) -> None:
     known = Invariants(module, loop)
     moved: dict[hlo.SSAValue, None] = {}
     for op in ops_of(known.body.block):
@@ -55,7 +59,7 @@ def _hoist(module: HloModule, loop: hlo.WhileOp) -> None:
         return
     for value, element in zip(wanted, known.hand_in([known.outside[value] for value in wanted]), strict=True):
         value.replace_all_uses_with(element)
-    sweep(known.body, frozenset())
+    sweep(known.body, effectful)
 
 
 def _is_moved(user: hlo.Operation, moved: dict[hlo.SSAValue, None]) -> bool:

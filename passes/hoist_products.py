@@ -9,6 +9,7 @@ of TensorE idle and read the weights again and again.
 Only where a contraction has few rows, and the loop uses most rows of the array.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,6 +19,7 @@ from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
 from neuronx_cc.ir.hlo.editing import replace as replace_op
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.dce import sweep
+from neuronx_cc.passes.effects import effectful_computations
 from neuronx_cc.passes.loop_state import Invariants
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.trip_count import trip_count
@@ -39,14 +41,15 @@ class Row:
 
 
 def run(module: HloModule, context: PassContext) -> None:
+    effectful = effectful_computations(module)
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             trips = trip_count(op, module) if isinstance(op, hlo.WhileOp) else None
             if isinstance(op, hlo.WhileOp) and trips is not None and trips > 1:
-                _hoist(module, op, trips)
+                _hoist(module, op, trips, effectful)
 
 
-def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int) -> None:
+def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int, effectful: Set[str]) -> None:
     known = Invariants(module, loop)
     found: list[tuple[hlo.HloOp, Row]] = []
     for op in list(ops_of(known.body.block)):
@@ -62,7 +65,7 @@ def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int) -> None:
         dims = op.shape.dims
         part = b.dynamic_slice(array, row.starts, (*dims[: row.axis], 1, *dims[row.axis :]))
         replace_op(op, b.reshape(part, dims))
-    sweep(known.body, frozenset())
+    sweep(known.body, effectful)
 
 
 def _product(known: Invariants, op: hlo.DotOp, trips: int) -> Row | None:

@@ -82,21 +82,21 @@ def test_effects_keep_their_order_whatever_they_need() -> None:
     assert seen == ["0", "1", "2", "3"]
 
 
-LOOP = f"""body {{
+LOOP = """body {
   s = (s32[], f32[2,3]) parameter(0)
   i = s32[] get-tuple-element(s), index=0
   x = f32[2,3] get-tuple-element(s), index=1
-  c = s32[] {EFFECT.format("i", 0)}
+BODY
   one = s32[] constant(1)
   j = s32[] add(i, one)
   ROOT t = (s32[], f32[2,3]) tuple(j, x)
-}}
-condition {{
+}
+condition {
   s = (s32[], f32[2,3]) parameter(0)
   i = s32[] get-tuple-element(s), index=0
   n = s32[] constant(LIMIT)
   ROOT less = pred[] compare(i, n), direction=LT
-}}"""
+}"""
 LOOP_ENTRY = """  zero = s32[] constant(0)
   start = (s32[], f32[2,3]) tuple(zero, x)
   loop = (s32[], f32[2,3]) while(start), condition=condition, body=body
@@ -106,9 +106,34 @@ LOOP_ENTRY = """  zero = s32[] constant(0)
 @pytest.mark.parametrize("trips", [0, 1, 5])
 def test_loops_without_results_run_for_their_effects(trips: int) -> None:
     seen: list[int] = []
-    program = executable(LOOP_ENTRY, LOOP.replace("LIMIT", str(trips)))
+    body = f"  c = s32[] {EFFECT.format('i', 0)}"
+    program = executable(LOOP_ENTRY, LOOP.replace("LIMIT", str(trips)).replace("BODY", body))
     program.run([X], functions={0: lambda given: seen.append(given[0].item()) or [np.int32(0)]})
     assert seen == list(range(trips))
+
+
+BRANCHES = f"""yes {{
+  p = (f32[2,3]) parameter(0)
+  x = f32[2,3] get-tuple-element(p), index=0
+  c = () {EFFECT.format("x", 0)}
+  ROOT t = (f32[2,3]) tuple(x)
+}}
+no {{
+  ROOT p = (f32[2,3]) parameter(0)
+}}
+"""
+IN_A_BRANCH = """  d = f32[2,3] sine(x)
+  p = (f32[2,3]) tuple(d)
+  two = s32[] constant(2)
+  low = pred[] compare(i, two), direction=LT
+  k = (f32[2,3]) conditional(low, p, p), true_computation=yes, false_computation=no"""
+
+
+def test_branches_with_effects_stay_in_a_loop_that_loses_other_ops() -> None:
+    seen: list[int] = []
+    program = executable(LOOP_ENTRY, BRANCHES + LOOP.replace("LIMIT", "4").replace("BODY", IN_A_BRANCH))
+    program.run([X], functions={0: lambda given: seen.append(1) or []})
+    assert seen == [1, 1]
 
 
 def test_calls_without_effects_go_with_their_results_and_merge() -> None:
