@@ -11,6 +11,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from neuronx_cc.driver.jax_backend.partition_indexing import spread
 from neuronx_cc.driver.jax_backend.partition_mesh import manual_axes
 from neuronx_cc.driver.jax_backend.partition_reductions import combines
 
@@ -62,6 +63,8 @@ def guard(function: Any, careful: bool) -> None:
         keeps = op.name in SAFE and not (careful and op.name.startswith("stablehlo.") and op.name != "stablehlo.return")
         if keeps or not (len(op.results) or op.name == "stablehlo.custom_call"):
             continue
+        if not careful and op.parent.name == "func.func" and spread(op, _meshes(op)):
+            continue
         whole = None if careful else _mixed_dims(op)
         if whole is not None and not whole:
             continue
@@ -69,12 +72,17 @@ def guard(function: Any, careful: bool) -> None:
 
 
 def _leaves_axes(op: Any) -> bool:
-    mesh = _mesh_of(op)
-    for each in _module_of(op).regions[0].blocks[0].operations:
-        if each.operation.name == "sdy.mesh" and ir.StringAttr(each.attributes["sym_name"]).value == mesh:
-            axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(each.attributes["mesh"]).axes)
-            return bool({axis.name for axis in axes if axis.size > 1} - set(manual_axes(op)))
-    return False
+    mesh = _meshes(op).get(_mesh_of(op) or "")
+    axes = [] if mesh is None else map(sdy.MeshAxisAttr, mesh.axes)
+    return bool({axis.name for axis in axes if axis.size > 1} - set(manual_axes(op)))
+
+
+def _meshes(op: Any) -> dict[str, Any]:
+    return {
+        ir.StringAttr(each.attributes["sym_name"]).value: sdy.MeshAttr(each.attributes["mesh"])
+        for each in _module_of(op).regions[0].blocks[0].operations
+        if each.operation.name == "sdy.mesh"
+    }
 
 
 def _module_of(op: Any) -> Any:

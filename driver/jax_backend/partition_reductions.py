@@ -27,14 +27,14 @@ _NEUTRAL = {"stablehlo.add": (stablehlo.AddOp, 0), "stablehlo.multiply": (stable
 
 def combines(op: Any) -> bool:
     """Whether what ``op``, a ``stablehlo.reduce``, makes of parts of its operand can be combined by an all-reduce."""
-    kind = _kind(op)
-    return kind in _IDEMPOTENT or (kind in _NEUTRAL and _is_splat(op.operands[1], _NEUTRAL[kind][1]))
-
-
-def _kind(op: Any) -> str:
-    """The binary op that a reduction of one operand applies, or nothing."""
     if len(op.operands) != 2:
-        return ""
+        return False
+    kind = kind_of(op)
+    return kind in _IDEMPOTENT or (kind in _NEUTRAL and is_splat(op.operands[1], _NEUTRAL[kind][1]))
+
+
+def kind_of(op: Any) -> str:
+    """The binary op that the computation of a reduction or scatter of one operand is, or nothing."""
     block = op.regions[0].blocks[0]
     inner = [each.operation for each in block.operations]
     if len(inner) != 2 or set(inner[0].operands) != set(block.arguments):
@@ -42,8 +42,11 @@ def _kind(op: Any) -> str:
     return str(inner[0].name)
 
 
-def _is_splat(value: Any, wanted: int) -> bool:
+def is_splat(value: Any, wanted: int) -> bool:
+    """Whether ``value`` is a constant of one number, or an array made of it."""
     owner = value.owner
+    while not isinstance(owner, ir.Block) and owner.operation.name in ("stablehlo.broadcast_in_dim", "sdy.reshard"):
+        owner = owner.operation.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name not in ("stablehlo.constant", "sdy.constant"):
         return False
     elements = ir.DenseElementsAttr(owner.operation.attributes["value"])
@@ -81,7 +84,7 @@ def correct(module: Any) -> None:
         part = op.operands[0].owner
         if isinstance(part, ir.Block) or part.operation.name != "stablehlo.reduce":
             continue
-        kind = _kind(part.operation)
+        kind = kind_of(part.operation) if len(part.operation.operands) == 2 else ""
         if kind in _IDEMPOTENT:
             _apply(op, _IDEMPOTENT[kind])
         elif kind in _NEUTRAL:

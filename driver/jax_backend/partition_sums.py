@@ -6,7 +6,7 @@ results of the program and of manual computations) whole values are made by an a
 on all devices but the first of an axis, or by leaving out the all-reduce that has just made the value.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import product
 from math import prod
 from typing import Any
@@ -107,15 +107,6 @@ class Sums:
                 if not isinstance(old.owner, ir.Block) and not list(old.uses):
                     old.owner.erase()
 
-    def _places(self, name: str) -> Iterable[tuple[int, dict[str, int]]]:
-        """Every device of a mesh with its coordinates, in row-major order."""
-        mesh = self._meshes[name]
-        axes = [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)]
-        devices = list(mesh.device_ids) or range(prod(size for _, size in axes))
-        places = product(*(range(size) for _, size in axes))
-        for device, place in zip(devices, places, strict=True):
-            yield device, {axis: at for (axis, _), at in zip(axes, place, strict=True)}
-
     def _unsummed(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
         """What a device contributes: its part before a sum or a gathering over these axes, else the mask's."""
         op = None if isinstance(value.owner, ir.Block) else value.owner.operation
@@ -131,41 +122,58 @@ class Sums:
         zero = stablehlo.ConstantOp(ir.Attribute.parse("dense<0> : tensor<i32>")).result
         starts = [zero] * len(ir.RankedTensorType(part.type).shape)
         starts[dim] = _of_this_device([offsets[device] for device in sorted(offsets)])
-        return stablehlo.DynamicUpdateSliceOp(_zeros(value.type), part, starts).result
+        return stablehlo.DynamicUpdateSliceOp(zeros_of(value.type), part, starts).result
 
     def _groups(self, name: str, axes: list[str]) -> list[list[int]]:
-        """Devices that differ in ``axes`` alone."""
-        groups: dict[Any, list[int]] = {}
-        for device, at in self._places(name):
-            groups.setdefault(tuple(at[axis] for axis in at if axis not in axes), []).append(device)
-        return list(groups.values())
+        return groups_along(self._meshes[name], axes)
 
     def _summed(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
-        rows = self._groups(*unreduced)
-        op = stablehlo.AllReduceOp(
-            [value.type],
-            [value],
-            replica_groups=ir.Attribute.parse(f"dense<{rows}> : tensor<{len(rows)}x{len(rows[0])}xi64>"),
-            channel_handle=stablehlo.ChannelHandle.get(CHANNEL, DEVICE_TO_DEVICE),
-            use_global_device_ids=True,
-        )
-        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
-        body = op.regions[0].blocks.append(scalar, scalar)
-        with ir.InsertionPoint(body):
-            stablehlo.ReturnOp([stablehlo.AddOp(*body.arguments).result])
-        return op.results[0]
+        return summed(value, self._groups(*unreduced))
 
     def _masked(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
         name, axes = unreduced
-        first = {device: not any(at[axis] for axis in axes) for device, at in self._places(name)}
+        first = {device: not any(at[axis] for axis in axes) for device, at in _places(self._meshes[name])}
         word = _of_this_device([int(first[device]) for device in sorted(first)])
         bit = stablehlo.ConvertOp(ir.RankedTensorType.get([], ir.IntegerType.get_signless(1)), word).result
-        return stablehlo.SelectOp(bit, value, _zeros(value.type)).result
+        return stablehlo.SelectOp(bit, value, zeros_of(value.type)).result
 
     def _marked_mask(self, value: Any, unreduced: tuple[str, list[str]]) -> Any:
         masked = self._masked(value, unreduced)
         masked.owner.operation.attributes[MASK] = ir.StringAttr.get(_text(self._groups(*unreduced)))
         return masked
+
+
+def _places(mesh: Any) -> Iterable[tuple[int, dict[str, int]]]:
+    """Every device of a mesh with its coordinates, in row-major order."""
+    axes = [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)]
+    devices = list(mesh.device_ids) or range(prod(size for _, size in axes))
+    places = product(*(range(size) for _, size in axes))
+    for device, place in zip(devices, places, strict=True):
+        yield device, {axis: at for (axis, _), at in zip(axes, place, strict=True)}
+
+
+def groups_along(mesh: Any, axes: Collection[str]) -> list[list[int]]:
+    """Devices of ``mesh`` that differ in ``axes`` alone."""
+    groups: dict[Any, list[int]] = {}
+    for device, at in _places(mesh):
+        groups.setdefault(tuple(at[axis] for axis in at if axis not in axes), []).append(device)
+    return list(groups.values())
+
+
+def summed(value: Any, rows: list[list[int]]) -> Any:
+    """The sum of what each group of devices holds."""
+    op = stablehlo.AllReduceOp(
+        [value.type],
+        [value],
+        replica_groups=ir.Attribute.parse(f"dense<{rows}> : tensor<{len(rows)}x{len(rows[0])}xi64>"),
+        channel_handle=stablehlo.ChannelHandle.get(CHANNEL, DEVICE_TO_DEVICE),
+        use_global_device_ids=True,
+    )
+    scalar = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
+    body = op.regions[0].blocks.append(scalar, scalar)
+    with ir.InsertionPoint(body):
+        stablehlo.ReturnOp([stablehlo.AddOp(*body.arguments).result])
+    return op.results[0]
 
 
 def _text(rows: list[list[int]]) -> str:
@@ -197,7 +205,8 @@ def _replica_groups(op: Any) -> list[list[int]]:
     return [flat[row * size : (row + 1) * size] for row in range(rows)]
 
 
-def _zeros(kind: Any) -> Any:
+def zeros_of(kind: Any) -> Any:
+    """A constant of the tensor type ``kind``."""
     text = _zero(ir.RankedTensorType(kind).element_type)
     return stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{text}> : {kind}")).result
 

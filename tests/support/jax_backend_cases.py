@@ -247,6 +247,32 @@ def case_reductions_over_split_dims():
         assert ("all-gather(" in compiled.as_text()) == gathers
 
 
+def case_rows_by_split_indices():
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
+    table = np.random.default_rng(1).standard_normal((6, 12)).astype(np.float32)
+    numbers = np.random.default_rng(2).integers(0, 6, (8, 2)).astype(np.int32)
+    columns = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))
+    for indices, place, function, found in (
+        (numbers, P(), lambda t, i: t[i], ()),
+        (numbers, P(), lambda t, i: jax.grad(lambda t: (jnp.sin(t[i]) ** 2).sum())(t), ("all-reduce",)),
+        (numbers, P(), lambda t, i: t.at[i].add(1.5), ("all-reduce",)),
+        (numbers, P(), lambda t, i: jnp.bincount(i.reshape(-1), length=6), ("all-reduce",)),
+        (numbers, P(), lambda t, i: t.at[i].max(0.5), ("all-gather",)),
+        (numbers, P(None, "b"), lambda t, i: jax.grad(lambda t: (t[i] ** 2).sum())(t), ("all-gather", "all-reduce")),
+        (numbers[:, :1], P(), lambda t, i: jax.lax.gather(t, i, columns, (1, 12)), ()),
+        (numbers, P("a"), lambda t, i: jax.ops.segment_sum(t, i[:6, 0], 6), ("all-gather", "all-reduce")),
+        (numbers[:6], P("a"), lambda t, i: jax.ops.segment_sum(t, i[:, 0], 6), ("all-reduce",)),
+    ):
+        given = [
+            jax.device_put(table, NamedSharding(mesh, place)),
+            jax.device_put(indices, NamedSharding(mesh, P("a"))),
+        ]
+        compiled = jax.jit(function).lower(*given).compile()
+        assert np.allclose(compiled(*given), jax.jit(function)(table, indices), atol=1e-5)
+        text = compiled.as_text()
+        assert tuple(name for name in ("all-gather", "all-reduce") if f"{name}(" in text) == found, found
+
+
 def case_shard_map_and_pmap():
     mesh = Mesh(np.array(jax.devices()), ("d",))
     mapped = jax.shard_map(lambda x: x * jax.lax.axis_index("d"), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
