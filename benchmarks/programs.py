@@ -24,36 +24,14 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
-import bert
-import diffusion
-import gpt2
 import jax
-import llama
-import mamba
 import mlp_train
-import moe
-import recurrent
-import resnet
-import unet
+from full_size import PROGRAMS
 from lowering import Model, differences
 
 import neuronx_cc
 from neuronx_cc.runtime.targets import find_machine
 
-PROGRAMS: dict[str, Callable[[], Model]] = {
-    "mlp_train": mlp_train.build,
-    "gpt2": gpt2.build,
-    "bert": bert.build,
-    "resnet": resnet.build,
-    "resnet_train": lambda: resnet.build(resnet.Config(batch=4), mode="train"),
-    "unet": unet.build,
-    "diffusion": diffusion.build,
-    "lstm": recurrent.build,
-    "gru": lambda: recurrent.build(cell="gru"),
-    "mamba": mamba.build,
-    "llama": llama.build,
-    "moe": moe.build,
-}
 COMPILE_BUDGET = 300e-6
 """Seconds an instruction, besides one second."""
 SIMULATOR_BUDGET = 5

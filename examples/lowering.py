@@ -74,6 +74,17 @@ class Model:
         """The outputs that jaxlib computes, flat."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.jitted())]
 
+    @cached_property
+    def exact(self) -> list[Array]:
+        """The outputs that jaxlib computes when every FP32 array and operation is FP64 instead, flat."""
+
+        def wide(leaf: Array) -> Array:
+            return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
+
+        with jax.enable_x64(True):
+            outputs = jax.jit(self.function)(*jax.tree.map(wide, (self.weights, *self.inputs)))
+            return [np.asarray(leaf) for leaf in jax.tree.leaves(outputs)]
+
 
 def lower(function: Callable[..., Any], arguments: Sequence[Any], **jit_options: Any) -> bytes:
     """Lower ``function(*arguments)`` to a serialized ``HloModuleProto``, one parameter per array in ``arguments``."""

@@ -16,7 +16,8 @@ import pytest
 import recurrent
 import resnet
 import unet
-from lowering import Model, differences
+from full_size import PROGRAMS
+from lowering import Model, difference, differences
 
 import neuronx_cc
 from neuronx_cc.hlo_import import load_module
@@ -40,16 +41,8 @@ QUICK: dict[str, Callable[[], Model]] = {
     "llama": lambda: llama.build(llama.Config(2, 64, 4, 2, 96, 50, 32)),
     "moe": lambda: moe.build(moe.Config(24, 32, 48, 4, 2, 12)),
 }
-FULL: dict[str, Callable[[], Model]] = {
-    "resnet": resnet.build,
-    "unet": unet.build,
-    "diffusion": diffusion.build,
-    "lstm": recurrent.build,
-    "gru": lambda: recurrent.build(cell="gru"),
-    "mamba": mamba.build,
-    "llama": llama.build,
-    "moe": moe.build,
-}
+FULL = [name for name in PROGRAMS if name not in ("mlp_train", "gpt2", "bert", "resnet_train")]
+"""Those of ``test_models`` aside, and the one that is compared with FP64."""
 
 
 @cache
@@ -88,14 +81,27 @@ def test_quick_model_in_bf16(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FULL)
 def test_full_size_model(name: str) -> None:
-    model = FULL[name]()
+    model = PROGRAMS[name]()
     error = differences(run(model, "none"), model.expected)
     assert error.largest <= FP32_TOLERANCE, error
 
 
 @pytest.mark.slow
+def test_full_size_training_step_is_as_near_to_fp64_as_jaxlib() -> None:
+    """A step through 50 normalised layers amplifies the rounding of FP32 so much that two sound orders of summation
+    differ by percents in some weights: each output's error is measured against that of jaxlib's FP32."""
+    model = PROGRAMS["resnet_train"]()
+    outputs = run(model, "none")
+    for index, (ours, peer, exact) in enumerate(zip(outputs, model.expected, model.exact, strict=True)):
+        error, allowed = (difference(array.astype(exact.dtype), exact) for array in (ours, peer))
+        assert error.norm <= 2 * allowed.norm + FP32_TOLERANCE, (index, error, allowed)
+        # of the largest errors of two roundings, either may be the larger by chance
+        assert error.largest <= 4 * allowed.largest + FP32_TOLERANCE, (index, error, allowed)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "llama"])
 def test_full_size_model_in_bf16(name: str) -> None:
-    model = FULL[name]()
+    model = PROGRAMS[name]()
     error = differences(run(model, "matmult"), model.expected)
     assert 0 < error.norm <= 20 * BF16_ROUNDING, error
