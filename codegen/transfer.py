@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronx_cc.codegen import interleave_kernel, transpose_kernel
+from neuronx_cc.codegen import interleave_kernel, repeat_kernel, transpose_kernel
 from neuronx_cc.codegen.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -53,6 +53,9 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
         return True
     if not target.in_sbuf and source.in_sbuf and interleave_kernel.reorders(*blocks):
         interleave_kernel.store(builder, blocks[0], blocks[1])
+        return True
+    if not target.in_sbuf and not source.in_sbuf and repeat_kernel.applies(*blocks):
+        repeat_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
         return True
     if not target.in_sbuf and not source.in_sbuf and transpose_kernel.applies(*blocks):
         transpose_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)

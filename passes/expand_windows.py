@@ -17,7 +17,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
-from neuronx_cc.ir.hlo.editing import insert_constant, ops_of
+from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes import log_sum_exp, scans
 from neuronx_cc.passes.bodies import apply_body
@@ -57,6 +57,8 @@ class _Known:
         window = op.window.data
         if 0 in hlo.shape_of(value).dims or op.shape.size == 0:
             return build.broadcast(start, op.shape.dims)
+        if (enlarged := self.enlarged()) is not None:
+            return enlarged
         if any(dim.lhs_dilation != 1 for dim in window):
             gaps = [PadDim(0, 0, dim.lhs_dilation - 1) for dim in window]
             value = padded(build, value, self.neutral(), gaps)
@@ -81,6 +83,29 @@ class _Known:
         if special:
             return value
         return build.each(hlo.OPCODES[self.kind], build.broadcast(start, op.shape.dims), value)
+
+    def enlarged(self) -> Value | None:
+        """The sum of a padded array of which each window holds one element: that one, for each of its windows."""
+        pad, window = defining_op(self.op.operands[0]), self.op.window.data
+        if self.kind != "add" or splat_number(self.op.operands[1], self.module) != 0:
+            return None
+        value, padding = self.op.operands[0], [PadDim(0, 0)] * len(window)
+        if isinstance(pad, hlo.PadOp) and splat_number(pad.rhs, self.module) == 0:
+            value, padding = pad.lhs, list(pad.padding.data)
+        if padding != [PadDim(0, 0)] * len(window) and any(dim.lhs_dilation != 1 for dim in window):
+            return None
+        pairs = list(zip(window, padding, strict=True))
+        apart = [place.interior + dim.lhs_dilation for dim, place in pairs]
+        for (dim, place), step in zip(pairs, apart, strict=True):
+            edges = place.low + dim.pad_low, place.high + dim.pad_high
+            if dim.stride != 1 or dim.rhs_dilation != 1 or dim.size != step or edges != (step - 1, step - 1):
+                return None
+        if max(apart, default=1) == 1:
+            return None
+        value = self.build.add(value, self.build.number_like(0, value))  # as the sum does with -0
+        parts = [part for size, step in zip(hlo.shape_of(value).dims, apart, strict=True) for part in (size, step)]
+        spread = self.build.broadcast(value, parts, range(0, len(parts), 2))
+        return self.build.reshape(spread, self.op.shape.dims)
 
     def neutral(self) -> Value:
         number = identity_of(self.kind, self.dtype)
