@@ -139,7 +139,7 @@ def _emit(
         [core.physical_aval(aval) for aval in avals] for avals in (operand_avals, result_avals)
     )
     function = HostFunction(callback, operand_avals, result_avals)
-    ctx.module_context.add_keepalive(function)
+    ctx.module_context.add_host_callback(function)
     types = [mlir.aval_to_ir_type(ctx.module_context, aval) for aval in result_avals]
     op = mlir.custom_call(
         HOST_CALL,

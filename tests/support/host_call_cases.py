@@ -5,17 +5,23 @@ Prints one JSON object: case -> empty text, or what went wrong.
 
 import gc
 import json
+import os
 import sys
+import tempfile
 import traceback
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import export
 from jax.experimental import checkify, io_callback, serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -217,11 +223,35 @@ def case_threads():
         assert np.allclose(result, (X + i + 1) * 2)
 
 
+@contextmanager
+def cached_in(place):
+    """JAX keeps all programs in this folder."""
+    names = ["jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"]
+    names += ["jax_persistent_cache_min_entry_size_bytes"]
+    before = [getattr(jax.config, name) for name in names]
+    for name, value in zip(names, (place, 0, -1), strict=True):
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
 def case_stays_in_its_process():
     compiled = jax.jit(lambda x: jax.pure_callback(np.sin, like(X), x)).lower(X).compile()
     with pytest.raises(Exception, match="EHCA901"):
         serialize_executable.serialize(compiled)
     assert "neuron_host_call" in compiled.as_text()
+    with pytest.raises(NotImplementedError):
+        export.export(jax.jit(lambda x: jax.pure_callback(np.sin, like(X), x)))(X)
+    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(), cached_in(place):
+        warnings.simplefilter("error")
+        jax.jit(lambda x: jax.pure_callback(np.sin, like(X), x) + 5)(X)
+        assert os.listdir(place) == []
+        jax.jit(lambda x: x + 5)(X)
+        assert os.listdir(place)
     with neuronx_cc.recording() as runs:
         compiled(X)
     assert "1 calls of its functions" in str(runs[-1].report)
