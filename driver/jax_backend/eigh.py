@@ -5,6 +5,7 @@ and columns once a sweep, until what is off the diagonal is rounding noise. The 
 the pairs stand opposite each other and the next pairing is a rotation of the rows.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,11 +18,29 @@ MAX_SWEEPS = 15
 
 
 def register(platform: str) -> None:
-    """Give JAX this lowering of its primitive ``eigh``."""
+    """Give JAX this lowering of its primitive ``eigh``, and one of ``lu`` that goes with sharded types too."""
     from jax._src.interpreters import mlir
     from jax._src.lax import linalg
 
-    mlir.register_lowering(linalg.eigh_p, mlir.lower_fun(_eigh, multiple_results=True), platform=platform)
+    mlir.register_lowering(linalg.eigh_p, _lowering(_eigh), platform=platform)
+    mlir.register_lowering(linalg.lu_p, _lowering(linalg._lu_python), platform=platform)
+
+
+def _lowering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as a lowering rule that sees local arrays alone: its loops do not know of meshes and their axes."""
+    from jax._src import config, core
+    from jax._src.interpreters import mlir
+    from jax._src.mesh import empty_abstract_mesh, use_abstract_mesh
+
+    unchecked = config._check_vma
+    rule = mlir.lower_fun(function, multiple_results=True)
+
+    def lowered(context: Any, *arguments: Any, **parameters: Any) -> Any:
+        plain = [core.ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+        with unchecked(False), use_abstract_mesh(empty_abstract_mesh):
+            return rule(context.replace(avals_in=plain), *arguments, **parameters)
+
+    return lowered
 
 
 def _eigh(

@@ -56,6 +56,17 @@ def case_eigh():
     assert np.allclose(matrix @ vectors, vectors * values, atol=1e-5)
 
 
+def case_linear_algebra_of_sharded_types():
+    matrices = np.stack([X[:4] @ X[:4].T + number * np.eye(4, dtype=np.float32) for number in range(1, 5)])
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        given = jax.device_put(matrices, P("d"))
+        inverse = jax.jit(jax.shard_map(lambda m: jnp.linalg.inv(m[0])[None], in_specs=P("d"), out_specs=P("d")))(given)
+        assert np.allclose(inverse, np.linalg.inv(matrices), atol=1e-4)
+        assert np.allclose(jax.jit(jnp.linalg.slogdet)(given)[1], np.linalg.slogdet(matrices)[1], atol=1e-4)
+        assert np.allclose(jax.jit(jnp.linalg.eigvalsh)(given), np.linalg.eigvalsh(matrices), atol=1e-4)
+
+
 def case_eigh_of_a_program_that_promotes_nothing():
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         values = jnp.linalg.eigvalsh(X[:3] @ X[:3].T)
