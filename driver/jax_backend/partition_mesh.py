@@ -65,11 +65,11 @@ def split_meshes(module: Any) -> dict[str, Parts]:
             sdy.DimensionShardingAttr.get(_whole(dim.axes, mesh), is_closed=dim.is_closed)
             for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
         ]
-        rest = [
+        replicated, unreduced = (
             sorted(_whole(axes, mesh), key=lambda axis: places[names[name], axis.name])
             for axes in (sharding.replicated_axes, sharding.unreduced_axes)
-        ]
-        return sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(names[name]), dims, *rest)
+        )
+        return sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(names[name]), dims, replicated, unreduced)
 
     def split_manual(op: Any) -> Any:
         if op.name == "sdy.manual_computation":

@@ -6,7 +6,6 @@ parts may be combined; ``correct`` puts their own operation in the place of the 
 
 from typing import Any
 
-import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -50,7 +49,8 @@ def is_splat(value: Any, wanted: int) -> bool:
     if isinstance(owner, ir.Block) or owner.operation.name not in ("stablehlo.constant", "sdy.constant"):
         return False
     elements = ir.DenseElementsAttr(owner.operation.attributes["value"])
-    return elements.is_splat and bool(np.asarray(elements.get_splat_value().value) == wanted)
+    number: Any = elements.get_splat_value() if elements.is_splat else None
+    return number is not None and bool(number.value == wanted)
 
 
 def mark_given(module: Any) -> None:

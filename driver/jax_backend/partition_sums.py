@@ -111,7 +111,7 @@ class Sums:
         """What a device contributes: its part before a sum or a gathering over these axes, else the mask's."""
         op = None if isinstance(value.owner, ir.Block) else value.owner.operation
         rows = _text(self._groups(*unreduced))
-        if _sums_over(value) == rows:
+        if op is not None and _sums_over(value) == rows:
             return op.operands[0]
         if op is None or op.name != "stablehlo.all_gather" or _text(_replica_groups(op)) != rows:
             return self._masked(value, unreduced)
