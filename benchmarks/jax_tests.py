@@ -28,7 +28,8 @@ FILES = (
     *("lax_test", "lax_numpy_test", "lax_numpy_operators_test", "lax_numpy_reducers_test", "lax_numpy_indexing_test"),
     *("lax_numpy_einsum_test", "lax_autodiff_test", "lax_vmap_test", "lax_control_flow_test", "random_test", "nn_test"),
     *("fft_test", "api_test", "jax_jit_test", "array_test", "memories_test", "multi_device_test", "pmap_test"),
-    *("pjit_test", "shard_map_test", "aot_test", "export_test"),
+    *("pjit_test", "shard_map_test", "aot_test", "export_test", "debugging_primitives_test", "checkify_test"),
+    *("custom_api_test", "jaxpr_effects_test"),
 )
 ENVIRONMENT = {
     "JAX_PLATFORMS": "neuron,cpu",

@@ -399,7 +399,7 @@ _REFUSED_CALLS = {
     "AwsNeuronCustomNativeKernel": "it carries a kernel compiled for the vendor's tool chain",
     "AwsNeuronCustomOp": "it names a C++ library for the device's processors, which the module does not hold",
     "AwsNeuronDevicePrint": "the device has no host channel inside a program; return the value instead",
-    "InspectSharding": "jax.debug.inspect_array_sharding asks XLA's partitioner; ask an array for its sharding instead",
+    "InspectSharding": "it asks XLA's partitioner how a value is sharded; leave jax.debug.inspect_array_sharding out",
     "QuantizeMX": "microscaling formats belong to a later device (trn3)",
     "__op$block_scaled_dot": "microscaling formats belong to a later device (trn3)",
 }

@@ -17,6 +17,7 @@ from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend import partition
 from neuronx_cc.driver.jax_backend.cache import find_cache
 from neuronx_cc.driver.jax_backend.failure import INVALID_ARGUMENT, PluginError, plugin_error
+from neuronx_cc.driver.jax_backend.host_calls import inspect
 from neuronx_cc.driver.jax_backend.identity import content_of, relocated
 from neuronx_cc.driver.jax_backend.options import effective_options
 from neuronx_cc.driver.jax_backend.placement import place
@@ -109,6 +110,7 @@ def compile_unit(
     session.module = ("module.mlir", code)
     session.enter("partitioning the module")
     local = partition.localize(code, partitions)
+    inspect(local.inspections)
     session.enter("importing the module")
     module = import_local(local.code, replicas, partitions)
     signature = signature_of(module, local.result_kinds)

@@ -19,6 +19,7 @@ from neuronx_cc.ir.isa.host import HOST_CALL
 from neuronx_cc.ir.isa.program import Program
 
 _numbers = itertools.count()
+_inspections: "weakref.WeakValueDictionary[int, Inspection]" = weakref.WeakValueDictionary()
 _functions: "weakref.WeakValueDictionary[int, HostFunction]" = weakref.WeakValueDictionary()
 NO_CPU = "JAX hands arrays on a CPU device to callbacks and prints, and there is none: set JAX_PLATFORMS=neuron,cpu"
 
@@ -61,6 +62,30 @@ class HostFunction:
         return arrays
 
 
+class Inspection:
+    """A function of jaxlib's HloSharding, to call when the program that it stands in is partitioned."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self._function = function
+        self.number = next(_numbers)
+        _inspections[self.number] = self
+
+    def __call__(self, sharding: bytes) -> None:
+        from jaxlib import _hlo  # type: ignore[attr-defined,unused-ignore]
+
+        given = _hlo.OpSharding()
+        given.ParseFromString(sharding)
+        self._function(_hlo.HloSharding.from_proto(given))
+
+
+def inspect(found: Iterable[tuple[int, bytes]]) -> None:
+    """Tell the functions of these numbers the shardings (serialized OpShardings) that they ask for."""
+    for number, sharding in found:
+        inspection = _inspections.get(number)
+        if inspection is not None:
+            inspection(sharding)
+
+
 def _is_nothing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return shape == (0,) and dtype == np.bool_
 
@@ -94,6 +119,7 @@ def register(platform: str) -> None:
     """Let JAX lower callbacks for this platform."""
     from jax._src import callback, checkify, debugging
     from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
 
     emit = callback.emit_python_callback
 
@@ -108,6 +134,19 @@ def register(platform: str) -> None:
         (checkify.check_p, checkify.check_lowering_rule),
     ):
         mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+
+    def inspect(ctx: Any, value: Any, *, callback: Callable[[Any], None]) -> Any:
+        """JAX's rule, with the number of a function in the place of its address."""
+        kept = len(ctx.module_context.keepalives)
+        results = debugging._inspect_sharding_lowering_rule(ctx, value, callback=callback)
+        if len(ctx.module_context.keepalives) > kept:
+            inspection = Inspection(ctx.module_context.keepalives[-1])
+            ctx.module_context.add_keepalive(inspection)
+            *_, op = ir.InsertionPoint.current.block.operations
+            op.attributes["backend_config"] = ir.StringAttr.get(str(inspection.number))
+        return results
+
+    mlir.register_lowering(debugging.inspect_sharding_p, inspect, platform=platform, cacheable=False)
 
 
 def _emit(

@@ -37,6 +37,8 @@ class Local:
     parameter_shardings: tuple[bytes, ...] | None = None
     """Serialized OpShardings; None for a module without annotations, whose values every device has whole."""
     result_shardings: tuple[bytes, ...] | None = None
+    inspections: tuple[tuple[int, bytes], ...] = ()
+    """Number of a function, and the OpSharding of the value that it asks about."""
 
 
 def localize(code: bytes, partitions: int) -> Local:
@@ -61,7 +63,11 @@ def localize(code: bytes, partitions: int) -> Local:
         if careful:
             LOGGER.info("a sharded program is computed whole on every device: %s", failures[0])
         kinds = tuple(kind or DEVICE_MEMORY for kind in facts["kinds"])
-        return Local(local, kinds, _shardings(facts, "arguments"), _shardings(facts, "results"))
+        inspections = tuple(
+            (number, manual() if own else _op_sharding(facts["meshes"], sharding))
+            for number, sharding, own in facts["inspections"]
+        )
+        return Local(local, kinds, _shardings(facts, "arguments"), _shardings(facts, "results"), inspections)
     raise CompileError(
         "EJAX901", f"jaxlib's passes cannot partition the program: {failures[-1]}", "use jax.shard_map for this part"
     )
@@ -157,6 +163,16 @@ def _serialized(tiles: tuple[int, ...], devices: tuple[int, ...], subgroups: tup
             sharding.last_tile_dims = [getattr(_hlo.OpSharding_Type, name) for name in subgroups]
     else:
         sharding.type = _hlo.OpSharding_Type.REPLICATED
+    serialized: bytes = sharding.SerializeToString()
+    return serialized
+
+
+def manual() -> bytes:
+    """The OpSharding of a value that each device has its own of."""
+    from jaxlib import _hlo  # type: ignore[attr-defined,unused-ignore]
+
+    sharding = _hlo.OpSharding()
+    sharding.type = _hlo.OpSharding_Type.MANUAL
     serialized: bytes = sharding.SerializeToString()
     return serialized
 

@@ -19,6 +19,7 @@ from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
 from neuronx_cc.driver.jax_backend.partition_forms import hide_composites, inline_calls, restore_composites
 from neuronx_cc.driver.jax_backend.partition_guard import drop_maximal, guard, make_even
+from neuronx_cc.driver.jax_backend.partition_inspect import take_inspections
 from neuronx_cc.driver.jax_backend.partition_mesh import split_meshes
 from neuronx_cc.driver.jax_backend.partition_reductions import correct, mark_given
 from neuronx_cc.driver.jax_backend.partition_sums import Sums
@@ -61,6 +62,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
         hide_composites(module)
         _run(module, "sdy-propagation-pipeline")
         parts = split_meshes(module)
+        inspections = take_inspections(module)
         make_even(module)
         guard(function, careful)
         for name in TO_COLLECTIVES:
@@ -68,6 +70,7 @@ def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
         correct(module)
         sums.finish()
         facts = describe(module)
+        facts["inspections"] = [(number, _sharding(given), manual) for number, given, manual in inspections]
         for key, unreduced in (("arguments", sums.arguments), ("results", sums.results)):
             for sharding, axes in zip(facts[key], unreduced, strict=bool(unreduced)):
                 if axes:

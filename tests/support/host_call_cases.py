@@ -201,6 +201,27 @@ def case_sharded_programs_call_once_with_the_whole():
     assert int(number) in (0, 1)
 
 
+def case_inspected_shardings():
+    mesh = Mesh(np.array(jax.devices("neuron")).reshape(2, 2), ("a", "b"))
+    seen = []
+
+    def f(x):
+        y = jnp.sin(x)
+        jax.debug.inspect_array_sharding(y, callback=seen.append)
+        return y.sum()
+
+    jax.jit(f)(jax.device_put(X, NamedSharding(mesh, P("b", "a"))))
+    assert [each.is_equivalent_to(NamedSharding(mesh, P("b", "a")), 2) for each in seen] == [True], seen
+    h = lambda x: (jax.debug.inspect_array_sharding(x, callback=seen.append), x + 1)[1]  # noqa: E731
+    jax.jit(h)(jax.device_put(X, NamedSharding(mesh, P("a"))))
+    assert seen.pop().is_equivalent_to(NamedSharding(mesh, P("a")), 2)
+    jax.jit(f)(X)
+    assert seen[1].device_set == {jax.devices("neuron")[0]}
+    g = jax.shard_map(lambda x: f(x)[None, None], mesh=mesh, in_specs=P("a", "b"), out_specs=P("a", "b"))
+    assert np.allclose(jax.jit(g)(X[:, :4]).sum(), np.sin(X[:, :4]).sum(), atol=1e-5)
+    assert len(seen) == 3
+
+
 def case_manual_programs_call_on_each_device():
     mesh = Mesh(np.array(jax.devices("neuron")), ("d",))
     seen, note = noting()
