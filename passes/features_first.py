@@ -45,6 +45,8 @@ class _Mover:
             self._transpose(op)
         elif isinstance(op, hlo.BroadcastOp):
             self._broadcast(op)
+        elif isinstance(op, hlo.ReshapeOp):
+            self._reshape(op)
         elif isinstance(op, hlo.ReduceOp):
             self._reduce(op)
         elif isinstance(op, ELEMENTWISE):
@@ -123,6 +125,19 @@ class _Mover:
         dimensions = tuple(op.dimensions.data[axis] for axis in place)
         properties = {"dimensions": hlo.IntsAttr(dimensions)}
         replace(op, insert_before(op, hlo.BroadcastOp, (source[0],), op.results[0].type, op.loc, properties))
+
+    def _reshape(self, op: hlo.ReshapeOp) -> None:
+        """Dims of size 1 are left out where they are."""
+        source, dims = self._source(op.operand), hlo.shape_of(op.operand).dims
+        kept = [axis for axis, size in enumerate(dims) if size != 1]
+        if source is None or tuple(dims[axis] for axis in kept) != op.shape.dims or len(kept) < 2:
+            return
+        value, order = source
+        wanted = [order[axis] for axis in kept]
+        left = sorted(wanted)
+        type_ = hlo.array_type(op.shape.dtype, tuple(hlo.shape_of(value).dims[axis] for axis in left))
+        result = insert_before(op, hlo.ReshapeOp, (value,), type_, op.loc)
+        self._restore(op, result, tuple(left.index(axis) for axis in wanted))
 
     def _reduce(self, op: hlo.ReduceOp) -> None:
         source = self._source(op.operands[0])

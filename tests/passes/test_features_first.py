@@ -57,9 +57,19 @@ def meets_an_operand_in_the_old_order(x: Any, k1: Any, k2: Any, gain: Any) -> An
     return conv(y + jnp.concatenate([x, x[..., :2]], axis=-1), k2) + y
 
 
+def leaves_the_batch_out(x: Any, k1: Any, k2: Any, gain: Any) -> Any:
+    return jnp.einsum("hwc,cd->hwd", jnp.tanh(conv(x[:1], k1)[0] * gain), k2[0, 0])
+
+
 @pytest.mark.parametrize(
     ("function", "left"),
-    [(chain, 1), (gradient, 1), (features_last_of_features_first, 1), (meets_an_operand_in_the_old_order, 3)],
+    [
+        (leaves_the_batch_out, 1),
+        (chain, 1),
+        (gradient, 1),
+        (features_last_of_features_first, 1),
+        (meets_an_operand_in_the_old_order, 3),
+    ],
 )
 def test_values_stay_and_transposes_go(function: Callable[..., Any], left: int) -> None:
     """``left``: transposes of images that remain; those of the program's own images and results are among them."""
