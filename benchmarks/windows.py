@@ -50,6 +50,9 @@ def cases() -> dict[str, Case]:
         "associative scan 512x1024": Case(
             lambda a, b: lax.associative_scan(compose, (a, b), axis=1), steps, 4 * steps[0].nbytes
         ),
+        "associative scan, axis 0": Case(
+            lambda a, b: lax.associative_scan(compose, (a, b), axis=0)[1], steps, 3 * steps[0].nbytes
+        ),
         "max pool 3x3/2": Case(max_pool, [image], image.nbytes + pooled),
         "max pool gradient 3x3/2": Case(
             lambda x, g: jax.vjp(max_pool, x)[1](g)[0], [image, floats(8, 56, 56, 64)], 2 * image.nbytes + pooled
