@@ -31,8 +31,8 @@ _SIZE = {
 MAX_RUNS = 1 << 22
 """Runs of all footprints together; beyond, the most scattered footprints are widened to their hulls."""
 
-_CELLS_AT_ONCE = 1 << 17
-"""Cells that are looked at together: few enough for a processor's cache."""
+Classes = Array | slice
+"""Numbers of memory classes, distinct and ascending; a slice where they follow each other."""
 
 Dims = tuple[tuple[int, int], ...]
 
@@ -109,7 +109,7 @@ class Footprints:
     bases: list[int] = field(default_factory=list)
     written: set[int] = field(default_factory=set)
     """Footprints that some instruction writes."""
-    classes: list[Array] = field(default_factory=list)
+    classes: list[Classes] = field(default_factory=list)
     """Of each footprint, distinct; filled by ``classify``."""
     class_count: int = 0
     coarse: set[int] = field(default_factory=set)
@@ -117,6 +117,7 @@ class Footprints:
     patterns: list[Pattern] = field(default_factory=list)
     _number: dict[tuple[int, int], int] = field(default_factory=dict)
     _pattern_number: dict[Pattern, int] = field(default_factory=dict)
+    _overlaps: dict[tuple[int, int], bool] = field(default_factory=dict)
     _known_refs: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
 
     def pattern(self, ref: Ref, spread: Dims) -> tuple[int, int]:
@@ -156,9 +157,13 @@ class Footprints:
         """Pattern and base of a footprint."""
         return self.patterns[self.pattern_numbers[footprint]], self.bases[footprint]
 
-    def classify(self, initialised: list[tuple[int, int]]) -> list[int]:
-        """Number the classes. Returns those that hold defined data from the start: HBM ranges [start, end)."""
-        self.classes = [np.zeros(0, np.int64)] * len(self.bases)
+    def classify(self, initialised: list[tuple[int, int]]) -> Classes:
+        """Number the classes. Returns those that hold defined data from the start: HBM ranges [start, end).
+
+        Numbers go by the address at which a class begins. Since a class lies in a footprint as a whole or not at all,
+        the classes of a footprint are those that begin inside its runs.
+        """
+        self.classes = [slice(0, 0)] * len(self.bases)
         wanted = self._worth_tracking(initialised)
         starts, ends, owners = self._runs(wanted)
         known = len(self.bases)  # number of the pseudo-footprint that covers initialised memory
@@ -173,18 +178,34 @@ class Footprints:
         change = np.zeros(len(bounds), np.uint64)
         np.add.at(change, low, marks[owners])
         np.subtract.at(change, high, marks[owners])
-        _, class_of_cell = np.unique(np.cumsum(change, dtype=np.uint64), return_inverse=True)
-        class_of_cell = class_of_cell.reshape(-1)
-        self.class_count = int(class_of_cell.max(initial=-1)) + 1
-        owner_of, class_of = _held_classes(low, high, owners, class_of_cell, max(self.class_count, 1))
-        first = np.searchsorted(owner_of, np.arange(known + 2)).tolist()
+        _, first = np.unique(np.cumsum(change, dtype=np.uint64), return_index=True)
+        self.class_count = len(first)
+        begins = np.zeros(len(bounds) + 1, np.int64)
+        begins[first + 1] = 1
+        begun = np.cumsum(begins)  # classes that begin before each cell
+        found = _ranges(owners, begun[low], begun[high])
         for number in wanted:
-            self.classes[number] = class_of[first[number] : first[number + 1]]
-        defined: list[int] = class_of[first[known] : first[known + 1]].tolist()
-        return defined
+            self.classes[number] = found[number]
+        return found.get(known, slice(0, 0))
+
+    def size(self, footprint: int) -> int:
+        """How many classes a footprint has."""
+        classes = self.classes[footprint]
+        size: int = classes.stop - classes.start if isinstance(classes, slice) else len(classes)
+        return size
+
+    def members(self, footprint: int) -> Array:
+        """The numbers of the classes of a footprint."""
+        classes = self.classes[footprint]
+        return np.arange(classes.start, classes.stop) if isinstance(classes, slice) else classes
 
     def overlap(self, one: int, other: int) -> bool:
         """Whether two footprints share a byte, exactly."""
+        if (one, other) not in self._overlaps:
+            self._overlaps[one, other] = self._overlap(one, other)
+        return self._overlaps[one, other]
+
+    def _overlap(self, one: int, other: int) -> bool:
         (a, a_base), (b, b_base) = self.at(one), self.at(other)
         if a.space is not b.space or a.first >= b.last or b.first >= a.last:
             return False
@@ -241,24 +262,25 @@ class Footprints:
         return starts, ends, owners
 
 
-def _held_classes(low: Array, high: Array, owners: Array, class_of_cell: Array, count: int) -> tuple[Array, Array]:
-    """Owners, ascending, and the classes of each: of the cells low..high-1 of its runs. ``count`` classes in all."""
-    order = np.argsort(class_of_cell, kind="stable")
-    same = class_of_cell[order[1:]] == class_of_cell[order[:-1]]
-    former = np.full(len(order), -1)
-    former[order[1:][same]] = order[:-1][same]  # the cell before each that is of its class
-    lengths = high - low
-    ends = np.cumsum(lengths)
-    cuts = np.searchsorted(ends, np.arange(0, max(1, int(lengths.sum())), _CELLS_AT_ONCE)).tolist()
-    keys = [np.zeros(0, np.int64)]
-    for first, last in zip(cuts, [*cuts[1:], len(ends)], strict=True):
-        part = slice(first, last)
-        size, begin = lengths[part], low[part]
-        cells = np.arange(size.sum()) + np.repeat(begin - (np.cumsum(size) - size), size)
-        fresh = former[cells] < np.repeat(begin, size)  # in a run, the first cell of a class stands for all of it
-        keys.append(np.repeat(owners[part], size)[fresh] * count + class_of_cell[cells[fresh]])
-    distinct = _distinct(np.concatenate(keys))
-    return distinct // count, distinct % count
+def _ranges(owners: Array, low: Array, high: Array) -> dict[int, Classes]:
+    """Of each owner, the numbers low..high-1 of all its rows, which are disjoint."""
+    some = np.flatnonzero(high > low)
+    some = some[np.lexsort((low[some], owners[some]))]
+    owners, low, high = owners[some], low[some], high[some]
+    fresh = np.ones(len(some), bool)
+    fresh[1:] = (owners[1:] != owners[:-1]) | (low[1:] != high[:-1])
+    rows = np.flatnonzero(fresh)
+    owners, low, high = owners[rows], low[rows], high[np.append(rows[1:], len(some))[: len(rows)] - 1]
+    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])[: len(owners)]).tolist()
+    found: dict[int, Classes] = {}
+    for first, last in zip(firsts, [*firsts[1:], len(owners)], strict=True):
+        starts, sizes = low[first:last], high[first:last] - low[first:last]
+        if last - first == 1:
+            found[int(owners[first])] = slice(int(starts[0]), int(high[first]))
+        else:
+            shift = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+            found[int(owners[first])] = np.arange(len(shift)) + shift
+    return found
 
 
 def _distinct(values: Array) -> Array:

@@ -27,7 +27,7 @@ import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Program, Space, Stream
-from neuronx_cc.runtime.footprints import Array, Footprints
+from neuronx_cc.runtime.footprints import Array, Classes, Footprints
 from neuronx_cc.runtime.race_sites import STREAMS, Area, Lowering, Nest, Site, describe, location
 
 _NOBODY = len(STREAMS)
@@ -79,7 +79,7 @@ def check(program: Program) -> RaceSummary:
 class _Walk:
     """The dynamic walk: clocks per stream, last accesses per memory class."""
 
-    def __init__(self, program: Program, footprints: Footprints, initialised: list[int]) -> None:
+    def __init__(self, program: Program, footprints: Footprints, initialised: Classes) -> None:
         self._program = program
         self._footprints = footprints
         self._classes = footprints.classes
@@ -87,7 +87,10 @@ class _Walk:
         self._history: list[list[tuple[int, ...]]] = [[] for _ in STREAMS]
         """What each instruction of each stream knew at its start."""
         self._sites: list[list[tuple[Site, int]]] = [[] for _ in STREAMS]
-        self._short = [classes.tolist() if len(classes) <= _SHORT else None for classes in self._classes]
+        self._short = [
+            footprints.members(footprint).tolist() if footprints.size(footprint) <= _SHORT else None
+            for footprint in range(len(self._classes))
+        ]
         count = max(footprints.class_count, 1)
         # what is known of each class, and the same memory as NumPy sees it
         self._writer = array("q", [_NOBODY]) * count
@@ -210,7 +213,7 @@ class _Walk:
         if numbers is None:
             classes = self._classes[footprint]
             late = self._writes[classes] > self._row(slot, known)[self._writers[classes]]
-            for number in classes[late].tolist() if np.count_nonzero(late) else ():
+            for number in self._footprints.members(footprint)[late].tolist() if np.count_nonzero(late) else ():
                 self._conflict(site, iteration, footprint, number, self._writer[number], self._written[number], False)
             self._reads[slot][classes] = position
             return
@@ -229,13 +232,14 @@ class _Walk:
                 reads = self._reads[reader][classes]
                 if reads.max() > known[reader]:
                     late = reads > known[reader]
-                    for number, read in zip(classes[late].tolist(), reads[late].tolist(), strict=True):
+                    numbers = self._footprints.members(footprint)[late].tolist()
+                    for number, read in zip(numbers, reads[late].tolist(), strict=True):
                         self._conflict(site, iteration, footprint, number, reader, read, True)
             written_at = self._writes[classes]
             late = written_at > self._row(site.slot, known)[self._writers[classes]]
             if not np.count_nonzero(late):
                 return
-            for number in classes[late & (written_at != _NEVER)].tolist():
+            for number in self._footprints.members(footprint)[late & (written_at != _NEVER)].tolist():
                 self._conflict(site, iteration, footprint, number, self._writer[number], self._written[number], True)
             return
         for reader in busy:
@@ -287,7 +291,7 @@ class _Walk:
             (candidates[other_iteration], kind)
             for group, kind in ((other.writes, "writes"), (other.reads, "reads"))
             for candidates in group
-            if number in self._classes[candidates[other_iteration]] and (write or kind == "writes")
+            if number in self._footprints.members(candidates[other_iteration]) and (write or kind == "writes")
         ]
         exact = [(each, kind) for each, kind in touching if self._footprints.overlap(footprint, each)]
         if not exact:

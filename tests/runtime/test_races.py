@@ -541,9 +541,9 @@ def test_classes_are_exact(refs):
     touched = [bytes_of(ref) for ref in refs]
     for i, one in zip(numbers, touched, strict=True):
         for j, other in zip(numbers, touched, strict=True):
-            assert bool(set(collected.classes[i]) & set(collected.classes[j])) == bool(one & other)
+            assert bool(set(collected.members(i).tolist()) & set(collected.members(j).tolist())) == bool(one & other)
             assert collected.overlap(i, j) == bool(one & other)
-            assert set(collected.classes[i]) <= set(collected.classes[j]) or not one <= other
+            assert set(collected.members(i).tolist()) <= set(collected.members(j).tolist()) or not one <= other
 
 
 def test_reads_of_weights_cost_nothing():
