@@ -20,7 +20,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
 from neuronx_cc.codegen.conv_plan import MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
-from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, rows_suit_lanes
+from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, columns_saved, rows_suit_lanes
 from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.tiles import dense
@@ -218,6 +218,9 @@ class _Convolution(ConvWeights):
         self, counts: Sequence[int], limit: int, at: list[Affine]
     ) -> Iterator[tuple[list[Affine], list[int]]]:
         """Tiles of at most ``limit`` positions: inner axes whole as far as they fit."""
+        yield from self._tile_loops(counts, self._tile_shape(counts, limit), [], [])
+
+    def _tile_shape(self, counts: Sequence[int], limit: int) -> list[int]:
         shape: list[int] = []
         left = limit
         for count in reversed(counts):
@@ -225,7 +228,7 @@ class _Convolution(ConvWeights):
             size = -(-count // -(-count // size))
             shape.insert(0, size)
             left = left // size if size == count else 0
-        yield from self._tile_loops(counts, shape, [], [])
+        return shape
 
     def _tile_loops(
         self, counts: Sequence[int], shape: list[int], at: list[Affine], sizes: list[int]
@@ -247,7 +250,8 @@ class _Convolution(ConvWeights):
         for phases, goal, counts in self._phases(at, everything, 0):
             taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
             nbytes = outs.size * itemsize(self.out.dtype)
-            if len(counts) > 1 and rows_suit_lanes(counts[-2], counts[-1], nbytes):
+            several = len(counts) > 1 and rows_suit_lanes(counts[-2], counts[-1], nbytes)
+            if several and self._rows_pay(counts, outs.size, taps):
                 self._row_tiles(pack, outs, x, kernel, taps, goal, counts)
                 continue
             for row_at, sizes in self._position_tiles(counts, TILE_ROWS, []):
@@ -265,6 +269,15 @@ class _Convolution(ConvWeights):
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(axis, row, size)
                 self._store_positions(piece, result, 0)
+
+    def _rows_pay(self, counts: Sequence[int], outputs: int, taps: Sequence[Taps]) -> bool:
+        """Whether storing rows of positions as one run saves more time than products of fewer positions take."""
+        terms = self.chunks * prod(tap.count for tap in (self.copies.grouped() if self.copies else taps))
+        each = terms * max(64, outputs) * (4 if self.pe_dtype == "f32" else 1)
+        by_row = prod(counts[:-2]) * counts[-1] * -(-counts[-2] // TILE_ROWS)
+        shape = self._tile_shape(counts, TILE_ROWS)
+        by_tile = prod(-(-count // size) for count, size in zip(counts, shape, strict=True))
+        return (by_row - by_tile) * each <= columns_saved(prod(counts), outputs * itemsize(self.out.dtype))
 
     def _row_tiles(
         self,
