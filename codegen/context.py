@@ -71,6 +71,7 @@ class Context:
         self.staged: dict[tuple[hlo.DotOp, int], Resident] = {}
         """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
         self._staged_bytes = 0
+        self._kept_limit = KEPT_BYTES
         self._ones: Block | None = None
         self._device_numbers: View | None = None
         self._identities: dict[str, Block] = {}
@@ -309,7 +310,14 @@ class Context:
     @property
     def resident_limit(self) -> int:
         """Bytes a partition that resident values may fill together, beside what is staged for loops."""
-        return min(RESIDENT_BYTES, KEPT_BYTES - self._staged_bytes)
+        return min(RESIDENT_BYTES, self._kept_limit - self._staged_bytes)
+
+    @contextmanager
+    def keeping(self, limit: int) -> Iterator[None]:
+        """Let resident values and what is staged fill at most ``limit`` bytes a partition together."""
+        outside, self._kept_limit = self._kept_limit, limit
+        yield
+        self._kept_limit = outside
 
     def new_staged(self, bytes_per_partition: int, name: str, most: int) -> Alloc | None:
         """SBUF for an operand that loops read again and again, or None where it and resident values pass ``most``."""

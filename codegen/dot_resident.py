@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block
-from neuronx_cc.codegen.context import RESIDENT_BYTES, Context
+from neuronx_cc.codegen.context import KEPT_BYTES, RESIDENT_BYTES, Context
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_ROWS, Resident, Side, pe_dtype, segments_of
 from neuronx_cc.codegen.dot_stage import DotStaging
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
@@ -28,10 +28,12 @@ from neuronx_cc.passes.trip_count import trip_count
 
 MOST_BYTES = 114688
 """Bytes a partition that resident values and staged operands may fill together."""
+LEAST_BYTES = 49152
+"""The same where some kernel of the loop may need much room."""
+SHORT_ROW = 512
+"""Elements of a reduced row that takes little room."""
 WINDOWS = ("dynamic-slice", "dynamic-update-slice")
-MODEST = frozenset(
-    ["constant", "iota", "tuple", "get-tuple-element", "convert", "dot", "reduce", "concatenate", *WINDOWS]
-)
+MODEST = frozenset(["constant", "iota", "tuple", "get-tuple-element", "convert", "dot", "concatenate", *WINDOWS])
 """Ops whose kernels do with little room, besides elementwise ones and views."""
 UNKNOWN_TRIPS = 8
 """Iterations that a loop of run-time trip count is taken to have."""
@@ -87,7 +89,8 @@ def kept(
     bound: dict[hlo.SSAValue, list[View]] = {}
     found = list(_candidates(context, body, given, UNKNOWN_TRIPS if trips is None else trips, bound))
     found.sort(key=lambda each: (-each.saved / each.nbytes, -each.saved))
-    most = MOST_BYTES if _is_modest(context.module, body) else RESIDENT_BYTES
+    modest = _is_modest(context.module, body)
+    most = MOST_BYTES if modest else LEAST_BYTES
     known = {value: context.homes[value] for value in bound if value in context.homes}
     context.homes.update(bound)
     shared: dict[tuple[hlo.SSAValue, str, str], tuple[Alloc, Resident]] = {}
@@ -105,7 +108,8 @@ def kept(
     for value in bound:
         del context.homes[value]
     context.homes.update(known)
-    yield
+    with context.keeping(KEPT_BYTES if modest else RESIDENT_BYTES):
+        yield
     for candidate in staged:
         del context.staged[candidate.op, candidate.index]
     for alloc, _ in shared.values():
@@ -118,12 +122,19 @@ def _is_modest(module: hlo.HloModule, body: hlo.ComputationOp) -> bool:
         op.opcode in MODEST
         or op.opcode in ELEMENTWISE
         or is_view(op)
+        or (isinstance(op, hlo.ReduceOp) and _folded(op) <= SHORT_ROW)
         or (
             isinstance(op, hlo.WhileOp | hlo.ConditionalOp)
             and all(_is_modest(module, module.computation(name)) for name in called_names(op))
         )
         for op in ops_of(body.block)
     )
+
+
+def _folded(op: hlo.ReduceOp) -> int:
+    """Elements that make one of the result."""
+    dims = hlo.shape_of(op.operands[0]).dims
+    return prod(dims[axis] for axis in op.dimensions.data)
 
 
 def _candidates(

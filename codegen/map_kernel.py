@@ -8,13 +8,15 @@ outputs are written where they will stay resident, or stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 
 from neuronx_cc.codegen import bits, elementwise, scan_rows
 from neuronx_cc.codegen.builder import Block
-from neuronx_cc.codegen.context import RESIDENT_BYTES, Context, squeezed
+from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, load, spread_row
@@ -70,7 +72,7 @@ def _fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
     if row < SPLIT_ROW or len(kernel.ops) == 1:
         return [kernel]
-    room = context.builder.sbuf.largest_gap() - max(0, RESIDENT_BYTES - context.resident_bytes)
+    room = context.builder.sbuf.largest_gap() - max(0, context.resident_limit - context.resident_bytes)
     operands = [*external_operands(context, plan := MapPlan(kernel), member), *plan.iotas]
     if bytes_alive(kernel, operands, last_uses(kernel, member)) * row <= room * 0.95:
         return [kernel]
@@ -157,6 +159,8 @@ class _Box:
             member,
         )
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
+        self.interleaved = False
+        """Whether tiles are emitted together, op by op."""
         self.inputs = list(inputs)
         self.deferred = self._deferred_ops(outputs)
         rows = len(self.kernel.rows) if self.kernel.reduced else len(shape)
@@ -266,6 +270,8 @@ class _Box:
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         if loops and 3 * alive * tile <= room * 0.6:
             self.pool.buffers = 3  # hides the latency of stores
+        if len(loops) == 1 and self._interleaves(loops[0], alive * tile, room):
+            self.interleaved = True
         self._nest(loops, {}, self.blocks)
         self.pool.free()
 
@@ -326,13 +332,26 @@ class _Box:
             weight = self.counting.weight(dim)
             if counted:
                 self.counting.start(dim, start * weight)
+            bodies: list[Iterator[None]] = []
             for index in self.builder.each(tiles, UNROLL):
                 position = index * size + start
                 cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
+                if self.interleaved:
+                    bodies.append(self._steps({**starts, dim: (position, size)}, cut))
+                    if len(bodies) == tiles:
+                        deque(chain.from_iterable(zip(*bodies, strict=True)), 0)
+                    continue
                 self._nest(inner, {**starts, dim: (position, size)}, cut)
                 if counted:
                     self.counting.step(dim, size * weight)
             self.counting.counters.pop(dim, None)
+
+    def _interleaves(self, loop: tuple[int, int], tile_bytes: int, room: int) -> bool:
+        """Whether the tiles are emitted op by op, all of them together: no engine then waits for one tile alone."""
+        dim, step = loop
+        tiles, rest = divmod(self.sizes[dim], step)
+        taken = tiles * self.pool.buffers * tile_bytes
+        return not rest and 1 < tiles <= UNROLL and taken <= room // 2 and self.kernel.scanned < 0
 
     def _counted_axes(self) -> set[int]:
         own = {_iota_axis(op) for op in self.kernel.ops if isinstance(op, hlo.IotaOp)}
@@ -341,6 +360,10 @@ class _Box:
     # the body ----------------------------------------------------------------------------------------------------
 
     def _body(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
+        deque(self._steps(starts, blocks), 0)
+
+    def _steps(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> Iterator[None]:
+        """Emit a tile, op by op."""
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.sizes)]
         row_dims = [0, *(dim + 1 for dim in range(len(sizes)) if not self.reduced[dim])]
         scratch: list[Block] = []
@@ -386,6 +409,7 @@ class _Box:
             for block in (*scratch, *(here[value] for value in dying.get(index, ()) if value in here)):
                 self.pool.give_back(block)
             scratch.clear()
+            yield
         self.builder.mark(self.kernel.ops[-1].loc)
 
     def _shows_zero_sign(self, value: hlo.SSAValue) -> bool:

@@ -196,3 +196,26 @@ def test_products_of_inputs(reverse: bool) -> None:
 def test_gradient_of_a_recurrent_layer() -> None:
     inputs = normal(6, 5, 30), normal(30, 50), normal(50, 50), normal(50)
     check_function(jax.grad(lambda *inputs: jnp.sum(recurrent(*inputs)[1] ** 2), argnums=(0, 1, 2, 3)), *inputs)
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["elementwise", "long rows"])
+def test_room_for_other_kernels(rows: bool) -> None:
+    """Weights fill what they may beside kernels with many values alive, and beside long rows that are reduced."""
+
+    def function(x: Any, *weights: Any) -> Any:
+        def body(_: Any, y: Any) -> Any:
+            for each in weights:
+                wide = y @ each
+                kept = [wide * (i + 1) + jnp.abs(wide) for i in range(12)]
+                total = kept[0]
+                for value in kept[1:]:
+                    total = jnp.maximum(total, -value) - value * 0.1
+                for value in kept:
+                    total = total + value
+                wide = jax.nn.softmax(wide) + total * 1e-4 if rows else jnp.tanh(total * 4e-3)
+                y = wide[:, 1000:1060]
+            return y
+
+        return lax.fori_loop(0, 2, body, x)
+
+    check_function(function, normal(9, 60), *(normal(60, 9000) for _ in range(4)), relative=1e-4)
