@@ -17,7 +17,7 @@ from neuronx_cc.codegen.emitter import Deferred, Emitter, Operand, Readable, Spl
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
-from neuronx_cc.ir.types import FLOATS, INTEGERS, itemsize
+from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
 
 
 def lane_scalar(operand: Operand) -> bool:
@@ -244,7 +244,8 @@ def compare(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -
     if op.comparison_type.data == "TOTALORDER" and dtype in FLOATS:  # type: ignore[attr-defined]
         gpsimd(e, "program_binary", f"compare-totalorder-{direction.lower()}", out, lhs, rhs)
         return
-    if dtype in INTEGERS:
+    exact = itemsize(dtype) <= 2 and (isinstance(lhs, Splat) or isinstance(rhs, Splat))  # in FP32, as one stream
+    if dtype in INTEGERS and not exact:
         gpsimd(e, "int_tensor_tensor", f"compare-{direction.lower()}", out, lhs, rhs)
         return
     if isinstance(lhs, Splat) and isinstance(rhs, Block):
@@ -252,12 +253,19 @@ def compare(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -
     arithmetic(e, COMPARE[direction], out, lhs, rhs)
 
 
+def _widens(source: str, target: str) -> bool:
+    """Whether FP32, through which Vector casts, and ``target`` hold every integer of type ``source``."""
+    if source not in INTEGERS or target not in INTEGERS or itemsize(source) > 2 or itemsize(target) <= itemsize(source):
+        return False
+    return source in UNSIGNED or target in SIGNED
+
+
 def convert(e: Emitter, out: Block, source: Operand) -> None:
     if isinstance(source, Block) and "f64" in (source.dtype, out.dtype):
         e.over("convert", Stream.GPSIMD, [out], [source])
     elif isinstance(source, Splat) or source.dtype == out.dtype or out.dtype in FLOATS:
         e.copy(out, source)
-    elif source.dtype == "pred":
+    elif source.dtype == "pred" or _widens(source.dtype, out.dtype):
         e.over("tensor_copy", Stream.VECTOR, [out], [source])
     elif out.dtype == "pred" and source.dtype in FLOATS:
         e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["not_equal"], imm=[0.0])

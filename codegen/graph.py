@@ -204,7 +204,7 @@ def same_order(value: hlo.SSAValue, source: hlo.SSAValue) -> bool:
 
 
 def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> hlo.SSAValue | None:
-    """The value computed in map kernel ``kernel`` that ``value`` is, up to size-1 dims and repetition along a row.
+    """The value of map kernel ``kernel`` whose bits ``value`` has, up to size-1 dims and repetition along a row.
 
     None when ``value`` is not computed in the kernel, or only reachable through a view that moves elements.
     """
@@ -222,7 +222,7 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
             along_row = kernel.reduced and outer == kernel.shape and inner == kernel.rows
             if mapped != list(range(len(mapped))) or not (inner == outer or along_row):
                 return None
-        elif op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast") or inner != outer:
+        elif op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast", "bitcast-convert") or inner != outer:
             return None
     return source
 

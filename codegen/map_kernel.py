@@ -439,7 +439,7 @@ class _Box:
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred
         if source is not None:
-            return here[source]
+            return replace(here[source], dtype=hlo.shape_of(operand).dtype)  # a bit cast may lie between
         constant = self.context.splat(operand)
         if constant is not None:
             return Splat(constant, hlo.shape_of(operand).dtype)

@@ -8,11 +8,13 @@ these formats as XLA's CPU client and ml_dtypes have them; rounding is to neares
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.build import Build, Value
 
 F32_BIAS, F32_MANTISSA = 127, 23
-SIGN, NAN = 0x80, 0x7FC00000
+SIGN = 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,12 @@ def decode(b: Build, code: Value, dtype: str) -> Value:
     normal = b.mul(lifted, b.number_like(f.scale, lifted))
     # exponent 0 counts like 1 and has no leading one: twice the number minus that one, which is more for all others
     subnormal = b.sub(b.mul(lifted, b.number_like(2 * f.scale, lifted)), b.number_like(f.least_normal, lifted))
-    bits = w.bits(b.each(hlo.MinimumOp, normal, subnormal), "u32")
-    nan = b.number(SIGN if f.unsigned_zero else SIGN - 1, "u32", w.dims)
-    is_nan = b.compare(word if f.unsigned_zero else magnitude, nan, "EQ")
-    bits = b.select(is_nan, b.number(NAN, "u32", w.dims), bits)
+    size = b.each(hlo.MinimumOp, normal, subnormal)
+    if f.unsigned_zero:
+        is_nan = b.compare(code, b.number_like(SIGN, code), "EQ")
+    else:
+        is_nan = b.compare(size, b.number_like(f.largest, size), "GT")
+    bits = w.bits(b.select(is_nan, b.number_like(np.nan, size), size), "u32")
     sign = w.immediate(hlo.ShiftLeftOp, w.immediate(hlo.AndOp, word, SIGN), 24)
     return w.bits(b.each(hlo.OrOp, bits, sign), "f32")
 
