@@ -18,6 +18,7 @@ from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import axis_of, batch_axis
 from neuronx_cc.codegen.conv_gradient_plan import (
+    ENOUGH_LANES,
     SUM_BANKS,
     Piece,
     Reach,
@@ -140,6 +141,8 @@ class _Gradient(ConvStaging):
             cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
             if best is None or cost < best[0] * 0.8:
                 best = cost, slabs, rows
+            if prod(spread(rows).lanes) >= ENOUGH_LANES:
+                break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
         _, self.slabs, self.rows = best

@@ -174,7 +174,7 @@ def _trimmed(rows: list[int], lanes: tuple[int, ...]) -> Iterator[list[int]]:
     if prod(lanes) >= min(ENOUGH_LANES, prod(rows)):
         return
     for axis, size in enumerate(rows):
-        for multiple in (TILE_ROWS, 16, 8, 4):
+        for multiple in (TILE_ROWS, 16, 4):
             if multiple < size and size % multiple:
                 yield [*rows[:axis], size - size % multiple, *rows[axis + 1 :]]
 
