@@ -203,7 +203,8 @@ class _Gradient(ConvStaging):
 
     def _stackable(self, left: int) -> list[bool]:
         """Of each axis, whether several taps with all features are one progression of rows of the result."""
-        found, stride = [], atom_of(self.out, 0).stride * self.kept[0]
+        found: list[bool] = []
+        stride = atom_of(self.out, 0).stride * self.kept[0]
         for axis in reversed(range(len(self.out_sizes))):
             apart = atom_of(self.out, 2 + axis).stride
             if self.out_sizes[axis] > 1:
