@@ -15,9 +15,9 @@ from math import prod
 from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import bits
 from neuronx_cc.passes.effects import has_effects
-from neuronx_cc.passes.scans import scan_of
 
 ELEMENTWISE = frozenset(
     [

@@ -42,8 +42,8 @@ from neuronx_cc.codegen.views import Atom, IterSpace, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.scans import scan_of
 from neuronx_cc.passes.values import identity_of
 
 Views = dict[hlo.SSAValue, View]

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence, Set
 from neuronx_cc.codegen import scan_rows
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import INTEGERS, itemsize
-from neuronx_cc.passes.scans import scan_of
 
 Member = dict[hlo.SSAValue, Kernel]
 

@@ -1,4 +1,4 @@
-"""Scans (``passes.scans``) inside a map kernel: along dims of a tile that holds all of them.
+"""Scans (``ir.scans``) inside a map kernel: along dims of a tile that holds all of them.
 
 Vector has an instruction for recurrences of floats, GpSimd one for folds of integers; both walk one row a partition.
 Other computations are applied to whole tiles: log2(n) times to pairs of neighbouring spans, which leaves every second,
@@ -21,6 +21,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.scans import INTEGER_SCANS
+from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes import scans
 from neuronx_cc.passes.values import computation_kind
@@ -33,7 +34,7 @@ def instruction(op: hlo.HloOp) -> tuple[str, str] | None:
     """(outer, inner) operators of the scan instruction that does ``op``, inner empty for a fold; None without one."""
     body = scans.body_of(op)
     recurrence = scans.recurrence(body)
-    scan = scans.scan_of(op)
+    scan = scan_of(op)
     if recurrence is not None and scan is not None and scan.result == 1:
         return recurrence
     kind = computation_kind(body)
@@ -43,7 +44,7 @@ def instruction(op: hlo.HloOp) -> tuple[str, str] | None:
 
 def bytes_wanted(op: hlo.HloOp) -> int:
     """Bytes of scratch for each element of the space."""
-    scan = scans.scan_of(op)
+    scan = scan_of(op)
     assert scan is not None
     if not scan.body:
         return 2 * itemsize(op.shape.dtype)
@@ -57,7 +58,7 @@ def bytes_wanted(op: hlo.HloOp) -> int:
 
 def emit(context: Context, pool: TilePool, op: hlo.HloOp, out: Block, ins: Sequence[Readable], walk: list[int]) -> None:
     """Scan ``ins`` into ``out``, tiles of equal sizes, along the dims ``walk``, outermost first."""
-    scan = scans.scan_of(op)
+    scan = scan_of(op)
     assert scan is not None
     work = _Work(context, pool, op, scan.reverse)
     blocks = [work.block(operand, out) for operand in ins]

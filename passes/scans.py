@@ -6,20 +6,16 @@ of what follows, associatively. Result: array ``result`` of the k folds of all e
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.scans import PREVIOUS, TARGET, scan_of
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes import log_sum_exp
 from neuronx_cc.passes.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.values import COMBINERS
-
-TARGET = "neuronx_cc.scan"
-PREVIOUS = "neuronx_cc.previous"
-"""Target of the shift by one element: element 0 stays, every other is the one before it."""
 
 DTYPES = frozenset(["f32", "bf16", "f16", "s32", "u32", "s16", "u16", "s8", "u8", "pred"])
 LONGEST = 4096
@@ -30,26 +26,6 @@ MOST_ARRAYS = 6
 """Arrays that are scanned together."""
 RECURRENCES = frozenset([("add", "multiply"), ("maximum", "add"), ("minimum", "add")])
 """(outer, inner) of ``h = outer(inner(a, h), b)`` where the inner op distributes over the outer one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What a scan op says about itself."""
-
-    axis: int
-    reverse: bool
-    result: int
-    body: str
-    """Empty for the shift by one element."""
-
-
-def scan_of(op: hlo.Operation) -> Scan | None:
-    """None for other ops."""
-    if not isinstance(op, hlo.CustomCallOp) or op.target.data not in (TARGET, PREVIOUS):
-        return None
-    assert op.backend_config is not None
-    axis, reverse, result = (int(word) for word in op.backend_config.data.split())
-    return Scan(axis, bool(reverse), result, "" if op.called is None else op.called.data[0])
 
 
 def body_of(op: hlo.HloOp) -> hlo.ComputationOp:

@@ -19,6 +19,7 @@ from neuronx_cc.ir.reference.indexing import INDEXING, INDEXING_CALLING
 from neuronx_cc.ir.reference.linalg import LINALG
 from neuronx_cc.ir.reference.movement import MOVEMENT
 from neuronx_cc.ir.reference.random import RANDOM
+from neuronx_cc.ir.reference.scans import SCANS_CALLING
 from neuronx_cc.ir.reference.values import Array, Value
 
 __all__ = ["CALLING", "REFERENCE", "Array", "Evaluator", "Value", "evaluate", "evaluator"]
@@ -26,7 +27,7 @@ __all__ = ["CALLING", "REFERENCE", "Array", "Evaluator", "Value", "evaluate", "e
 REFERENCE: dict[str, Callable[..., Value]] = ELEMENTWISE | MOVEMENT | COMPUTE | INDEXING | LINALG | RANDOM | CONTROL
 """Opcode -> ``fn(op, *values)``."""
 
-CALLING: dict[str, Callable[..., Value]] = COMPUTE_CALLING | INDEXING_CALLING | CONTROL_CALLING
+CALLING: dict[str, Callable[..., Value]] = COMPUTE_CALLING | INDEXING_CALLING | CONTROL_CALLING | SCANS_CALLING
 """Opcode -> ``fn(evaluator, op, *values)``."""
 
 

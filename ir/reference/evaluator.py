@@ -44,10 +44,10 @@ class Evaluator:
         """The value of ``op`` on the given operand values. CompileError EVRF001 when it has no semantics here."""
         opcode = op.opcode
         with np.errstate(all="ignore"):
-            if opcode in self._pure:
-                return self._pure[opcode](op, *operands)
             if opcode in self._calling:
                 return self._calling[opcode](self, op, *operands)
+            if opcode in self._pure:
+                return self._pure[opcode](op, *operands)
         raise CompileError(
             "EVRF001",
             f"{opcode} has no reference semantics",
