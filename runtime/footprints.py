@@ -265,6 +265,8 @@ class Footprints:
 def _ranges(owners: Array, low: Array, high: Array) -> dict[int, Classes]:
     """Of each owner, the numbers low..high-1 of all its rows, which are disjoint."""
     some = np.flatnonzero(high > low)
+    if not len(some):
+        return {}
     some = some[np.lexsort((low[some], owners[some]))]
     owners, low, high = owners[some], low[some], high[some]
     fresh = np.ones(len(some), bool)
