@@ -104,6 +104,23 @@ def test_exit(name):
     assert done.returncode == status, done.stderr[-2000:]
 
 
+@pytest.mark.slow
+def test_workers_of_a_parallel_test_run(tmp_path):
+    (tmp_path / "test_backend.py").write_text(
+        "import jax, jax.numpy as jnp, numpy as np, pytest\n"
+        "@pytest.mark.parametrize('size', range(1, 9))\n"
+        "def test_sum(size):\n    assert float(jax.jit(jnp.sum)(np.ones(size, np.float32))) == size\n"
+        "    assert jax.default_backend() == 'neuron'\n"
+    )
+    done = run(
+        "import pytest, sys\nsys.exit(pytest.main(sys.argv[1:]))",
+        *("-n", "2", "-q", "-p", "no:cacheprovider", str(tmp_path)),
+        NEURON_COMPILE_CACHE_URL=str(tmp_path / "cache"),
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "8 passed" in done.stdout
+
+
 RESHARDING = """
 import itertools, jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
