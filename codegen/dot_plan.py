@@ -320,8 +320,8 @@ class DotPlan:
             self.segments = [Segment(0, 1, 1)]
         out_lane = [dim for dim, atom in enumerate(self.out_m) if atom.partition]
         lhs_lane = [dim for dim, atom in enumerate(self.lhs.free) if atom.partition]
-        if out_lane and lhs_lane and out_lane != lhs_lane:
-            return False
+        if len(out_lane) > 1 or len(lhs_lane) > 1 or (out_lane and lhs_lane and out_lane != lhs_lane):
+            return False  # a tile's rows are neighbours on the partitions
         wanted = out_lane or lhs_lane
         self.m_dim = (
             wanted[0]
@@ -329,6 +329,8 @@ class DotPlan:
             else (max(range(len(self.m_sizes)), key=lambda d: self.m_sizes[d]) if self.m_sizes else -1)
         )
         rhs_lane = [dim for dim, atom in enumerate(self.rhs.free) if atom.partition]
+        if len(rhs_lane) > 1:
+            return False
         self.n_dim = (
             rhs_lane[0]
             if rhs_lane
