@@ -147,6 +147,16 @@ def test_attention(random: np.random.Generator) -> None:
     check_function(function, *(normal(random, 129, 5, 64) for _ in range(3)))
 
 
+def test_rows_in_another_order(random: np.random.Generator) -> None:
+    """Rows of the result that are neighbours on the partitions come from different places of the operand."""
+
+    def function(y: Any, x: Any) -> Any:
+        turned = y.reshape(2, 2, 2, 2, 4).transpose(2, 0, 3, 1, 4).reshape(2, 4, 8)
+        return jnp.einsum("kmp,cnk->mpcn", turned, x).transpose(2, 0, 3, 1)
+
+    check_function(function, normal(random, 4, 2, 2, 4), normal(random, 4, 2, 2))
+
+
 SPECIAL = np.array([[1, np.inf, 0], [np.nan, 1, 2], [0, 0, 0]], np.float32)
 
 
