@@ -532,6 +532,12 @@ def test_unbalanced_loops_are_refused():
     refused([Loop(2, 0), writer(Stream.VECTOR)], "EBIR902")
 
 
+def test_classes_of_nothing():
+    collected = footprints.Footprints()
+    assert collected.classify([]) == slice(0, 0)
+    assert collected.class_count == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(small_refs(), min_size=1, max_size=6))
 def test_classes_are_exact(refs):
