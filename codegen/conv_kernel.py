@@ -30,6 +30,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
+MAX_LOOPS = 8
+"""Loops over tiles of positions for which the sequencer's registers suffice."""
+
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Emit the convolution and give its result a home."""
@@ -276,7 +279,13 @@ class _Convolution(ConvWeights):
         each = terms * max(64, outputs) * (4 if self.pe_dtype == "f32" else 1)
         by_row = prod(counts[:-2]) * counts[-1] * -(-counts[-2] // TILE_ROWS)
         shape = self._tile_shape(counts, TILE_ROWS)
-        by_tile = prod(-(-count // size) for count, size in zip(counts, shape, strict=True))
+        tiles = [-(-count // size) for count, size in zip(counts, shape, strict=True)]
+        # loops, which keep their registers until the outermost one is closed
+        blocks = prod(len(axis.pieces(rows)) for axis, rows in zip(self.axes, self.rows, strict=True))
+        loops = blocks * prod(axis.phases for axis in self.axes) * sum(count > 4 for count in tiles)
+        if loops > MAX_LOOPS:
+            return True
+        by_tile = prod(tiles)
         return (by_row - by_tile) * each <= columns_saved(prod(counts), outputs * itemsize(self.out.dtype))
 
     def _row_tiles(

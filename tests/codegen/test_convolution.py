@@ -264,3 +264,17 @@ def test_no_room_for_a_block_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> N
     check_function(
         lambda x, kernel: lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers), x, kernel
     )
+
+
+def test_many_loops_over_tiles_of_positions() -> None:
+    """Phases of a dilated input in bands of images, all in one loop: their registers suffice."""
+    x = jax.ShapeDtypeStruct((8, 112, 112, 64), np.float32)
+    w = jax.ShapeDtypeStruct((7, 7, 3, 64), np.float32)
+
+    def image_gradient(y: Any, w: Any) -> Any:
+        def forward(x: Any) -> Any:
+            return lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+        return jax.vjp(forward, jnp.zeros((8, 224, 224, 3), np.float32))[1](y)[0]
+
+    assert compile_text(text_of(image_gradient, x, w)).program.records
