@@ -69,6 +69,8 @@ class _Dot(DotStaging):
             # made here because staging asks for them inside loops
             self.context.identity(dtype if self.fast(dtype) else HALVES[itemsize(dtype)][1])
         out = self._choose_output(lhs)
+        if self._scatters(rhs, out):
+            rhs = self._dense(self.op.rhs, self.rhs_order)
         self.context.homes[self.result] = [out]
         for attempt in range(3):
             if self._refine(lhs, rhs, out):

@@ -224,6 +224,14 @@ class DotPlan:
         cycles = prod([*self.batch_dims, *self.n_dims]) * excess * (4 if self.pe_dtype == "f32" else 1)
         return cycles > DETOUR_CYCLES + DETOUR_CYCLES_PER_ELEMENT * prod([*self.batch_dims, *self.m_dims, *self.k_dims])
 
+    def _scatters(self, rhs: View, out: View) -> bool:
+        """Whether columns that are computed together would be stored one by one: ``rhs`` has its rows on the partitions,
+        several neighbours on each, and more rows of the result in HBM follow than ``_keeps_rows`` collects."""
+        if not rhs.in_sbuf or out.in_sbuf or prod(self.m_dims) <= TILE_ROWS:
+            return False
+        rows = [atom for atoms in self._classes(rhs, len(self.n_dims))[1].dims for atom in atoms if atom.size > 1]
+        return any(atom.partition for atom in rows[:-1])
+
     def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
         source = self._source(value)[0]
         if (self.op, int(order is self.rhs_order)) in self.context.staged:
