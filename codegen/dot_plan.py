@@ -225,8 +225,11 @@ class DotPlan:
         return cycles > DETOUR_CYCLES + DETOUR_CYCLES_PER_ELEMENT * prod([*self.batch_dims, *self.m_dims, *self.k_dims])
 
     def _scatters(self, rhs: View, out: View) -> bool:
-        """Whether columns that are computed together would be stored one by one: ``rhs`` has its rows on the partitions,
-        several neighbours on each, and more rows of the result in HBM follow than ``_keeps_rows`` collects."""
+        """Whether columns that are computed together would be stored one by one.
+
+        So it is where ``rhs`` has neighbouring rows on each partition, and the result more rows than ``_keeps_rows``
+        collects.
+        """
         if not rhs.in_sbuf or out.in_sbuf or prod(self.m_dims) <= TILE_ROWS:
             return False
         rows = [atom for atoms in self._classes(rhs, len(self.n_dims))[1].dims for atom in atoms if atom.size > 1]

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neuronx_cc.codegen import counters
-from neuronx_cc.codegen.builder import Affine
+from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import base, is_given
 from neuronx_cc.codegen.movement_kernel import fill
-from neuronx_cc.codegen.transfer import blocks_of, copy
+from neuronx_cc.codegen.transfer import blocks_of, copy, is_scattered
 from neuronx_cc.codegen.views import View, coalesce
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -71,13 +71,23 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
     counted = counters.is_counted(context, op)
     offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
     window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
-    for views in (context.in_place, lambda value: [context.hbm(value)]):
-        blocks = next(filter(None, (blocks_of([window, view], part.dims) for view in views(update))), None)
-        if blocks is not None:
-            copy(context.builder, blocks[0], blocks[1], Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
-            break
+    source = _source(context, window, update)
+    copy(context.builder, *source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
     if not counted:
         _release_registers(context, offset)
+
+
+def _source(context: Context, window: View, update: hlo.SSAValue) -> list[Block]:
+    """Blocks of the window and of a home of ``update`` that is copied there in long runs."""
+    dims = hlo.shape_of(update).dims
+    for views in (context.in_place, lambda value: [context.hbm(value)]):
+        for view in views(update):
+            blocks = blocks_of([window, view], dims)
+            if blocks is not None and not is_scattered(*blocks):
+                return blocks
+    blocks = blocks_of([window, context.dense(update)], dims)
+    assert blocks is not None, "dense arrays align"
+    return blocks
 
 
 def update_in_place(context: Context, op: hlo.DynamicUpdateSliceOp | hlo.ScatterOp, step: int) -> View:

@@ -9,6 +9,7 @@ from neuronx_cc.codegen import interleave_kernel, repeat_kernel, transpose_kerne
 from neuronx_cc.codegen.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import itemsize
 
 MAX_COUNT = 65535
 """Largest count of an access pattern's dim (16 bits; hardware sheet 1.6)."""
@@ -32,6 +33,14 @@ def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None
             return None
         blocks.append(Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in order))))
     return blocks
+
+
+def is_scattered(target: Block, source: Block) -> bool:
+    """Whether a DMA would move a large array element by element, because neighbours in ``target`` lie apart."""
+    along = transpose_kernel.contiguous_dim(target)
+    if along < 0 or prod(atom.size for atom in target.dims) < transpose_kernel.LEAST_ELEMENTS:
+        return False
+    return source.dims[along].partition or abs(source.dims[along].stride) != itemsize(source.dtype)
 
 
 def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
