@@ -71,13 +71,13 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
     counted = counters.is_counted(context, op)
     offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
     window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
-    source = _source(context, window, update)
-    copy(context.builder, *source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
+    written, source = _blocks(context, window, update)
+    copy(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
     if not counted:
         _release_registers(context, offset)
 
 
-def _source(context: Context, window: View, update: hlo.SSAValue) -> list[Block]:
+def _blocks(context: Context, window: View, update: hlo.SSAValue) -> list[Block]:
     """Blocks of the window and of a home of ``update`` that is copied there in long runs."""
     dims = hlo.shape_of(update).dims
     for views in (context.in_place, lambda value: [context.hbm(value)]):
