@@ -1,10 +1,12 @@
-"""Instructions that walk along rows (scans, sorts, windows) or between devices, against plain NumPy loops."""
+"""Instructions that walk along rows (scans, sorts, windows) between devices, or to the host, against plain NumPy loops."""
 
 import numpy as np
 import pytest
 from one_instruction import Bench, run_one, sample
 
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.collectives import KINDS, REDUCING, REDUCTIONS
+from neuronx_cc.ir.isa.host import HostCall, slots
 from neuronx_cc.ir.isa.program import Instr, Stream
 from neuronx_cc.ir.isa.scans import INTEGER_SCANS
 from neuronx_cc.ir.types import NUMPY_DTYPE
@@ -117,6 +119,26 @@ def test_select_scatter(rng, dtype, keep, combine):
             one = wanted[lane, chosen]
             wanted[lane, chosen] = one + source[lane, window] if combine == "add" else max(one, source[lane, window])
     np.testing.assert_array_equal(got, wanted)
+
+
+def test_host_call(rng):
+    """Arrays lie one behind the other in the pieces of HBM that a call reads and writes."""
+    bench = Bench()
+    x, y = sample(rng, "f32", (3, 4)), sample(rng, "u8", (5,))
+    given, given_bytes = slots([("f32", (3, 4)), ("u8", (5,))])
+    made, made_bytes = slots([("u8", (5,)), ("f32", (4, 3))])
+    source = bench.variable("input", "u8", (given_bytes,), 0)
+    target = bench.variable("output", "u8", (made_bytes,), 0)
+    bench.program.host_calls = [HostCall(6, -1, given, made)]
+    bench.emit(Instr("host_call", Stream.SYNC, (target,), (source,), (), (0,)))
+    bench.program.hbm_bytes = bench.hbm
+    executable = Executable.from_program(bench.program, [])
+    piece = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (x, y)])
+    result = executable.run([piece], functions={6: lambda arrays: [arrays[1], arrays[0].T]}).outputs[0]
+    np.testing.assert_array_equal(made[0].of(result), y)
+    np.testing.assert_array_equal(made[1].of(result), x.T)
+    with pytest.raises(RunError, match="host function 6 is not there"):
+        executable.run([piece], functions={1: lambda arrays: list(arrays)})
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
