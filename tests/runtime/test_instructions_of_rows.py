@@ -1,4 +1,4 @@
-"""Instructions that walk along rows (scans, sorts, windows) between devices, or to the host, against plain NumPy loops."""
+"""Instructions that walk along rows (scans, sorts, windows) or leave the core (devices, host), against NumPy loops."""
 
 import numpy as np
 import pytest
