@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +14,7 @@ from neuronx_cc.codegen.control import write_back
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.views import View, linear
-from neuronx_cc.ir import hlo
+from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.passes.resolve_collectives import device_counts
 
@@ -28,13 +27,8 @@ def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Pro
 
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # the program is one large live graph: collecting it finds nothing and costs most of the time
-    try:
+    with collector.paused():
         return _lower(module, fast_relayout)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np.ndarray]]:

@@ -243,7 +243,7 @@ class _Gradient(ConvStaging):
         axis, rows, plain = self.axes[len(left)], self.rows[len(left)], self.right.axes[len(left)]
         for piece in axis.pieces(rows):
             same = replace(piece, axis=plain, before=0, after=0)
-            for index in self.builder.each(piece.count):
+            for index in self.builder.each(piece.count, 1):
                 yield from self._blocks([*left, RowsAt(piece, index)], [*right, RowsAt(same, index)])
 
     def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:

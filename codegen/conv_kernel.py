@@ -59,7 +59,7 @@ class _Convolution(ConvWeights):
         self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         for start, count, groups in self.builder.tiles(self.groups, self.pack):
-            for index in self.builder.each(count):
+            for index in self.builder.each(count, 1):
                 self._pack_blocks(PackAt(start, count, groups, index))
         self.release()
 
@@ -72,11 +72,11 @@ class _Convolution(ConvWeights):
             for at in self._blocks([]):
                 x = self.stage_input(pack, at)
                 for start, count, size in parts:
-                    for index in self.builder.each(count):
+                    for index in self.builder.each(count, 1):
                         self._block(pack, OutputsAt(start, count, size, index), at, x, None)
             return
         for start, count, size in parts:
-            for index in self.builder.each(count):
+            for index in self.builder.each(count, 1):
                 outs = OutputsAt(start, count, size, index)
                 kernel = None if self.streams_kernel else self.stage_kernel(pack, outs)
                 for at in self._blocks([]):
@@ -88,7 +88,7 @@ class _Convolution(ConvWeights):
             return
         axis, rows = self.axes[len(at)], self.rows[len(at)]
         for piece in axis.pieces(rows):
-            for index in self.builder.each(piece.count):
+            for index in self.builder.each(piece.count, 1):
                 yield from self._blocks([*at, RowsAt(piece, index)])
 
     def _block(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], x: Block, kernel: Block | None) -> None:
@@ -101,7 +101,7 @@ class _Convolution(ConvWeights):
         tiles = self._output_tiles(outs.size)
         target = self._feature_target(pack, outs, at, tiles)
         for part in tiles:
-            for index in self.builder.each(part.tiles):
+            for index in self.builder.each(part.tiles, 1):
                 to = target.index(1, index + part.first)
                 to = replace(to, dims=(Atom(part.lanes, 1, True), *to.dims[1:]))
                 self._feature_tile(pack, outs, part, index, at, x, kernel, to)

@@ -146,8 +146,8 @@ class _Dot(DotStaging):
             lanes = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
             self.rows = self._dense_tile(self.out.dtype, [prod(self.n_sizes)], lanes, "rows", 2)
         if self.accumulate_in_sbuf:
-            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
-                for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
+            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block, unroll=1):
+                for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block, unroll=1):
                     self._k_blocks(batch, m_at, m_size, n_at, n_size)
         elif self.rhs_outside:
             for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
@@ -167,17 +167,17 @@ class _Dot(DotStaging):
             copy(self.builder, target, self.rows, Stream.DMA_STORE)
 
     def _positions(
-        self, sizes: Sequence[int], tile_dim: int, block: int, at: dict[int, Affine] | None = None
+        self, sizes: Sequence[int], tile_dim: int, block: int, at: dict[int, Affine] | None = None, unroll: int = 4
     ) -> Iterator[tuple[dict[int, Affine], int]]:
         """Loop over all dims of one side: the index of each, and the size of the block along ``tile_dim``."""
         at = at or {}
         left = [dim for dim in range(len(sizes)) if dim != tile_dim and dim not in at]
         if left:
-            for index in self.builder.each(sizes[left[0]]):
-                yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index})
+            for index in self.builder.each(sizes[left[0]], unroll):
+                yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index}, unroll)
             return
         for start, tiles, size in self.builder.tiles(sizes[tile_dim] if tile_dim >= 0 else 1, block):
-            for index in self.builder.each(tiles):
+            for index in self.builder.each(tiles, unroll):
                 yield {**at, tile_dim: index * size + start}, size
 
     # the array -------------------------------------------------------------------------------------------------

@@ -277,7 +277,7 @@ class DotStaging(DotPlan):
                 self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
             return
         for start, tiles, count in self.builder.tiles(total, per_bank):
-            for loop_index in self.builder.each(tiles, 8):
+            for loop_index in self.builder.each(tiles, 1 if self.accumulate_in_sbuf else 8):
                 first = loop_index * count + start
                 self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
 

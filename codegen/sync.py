@@ -372,11 +372,13 @@ class Synchroniser:
         moving = [stride for coefs in (earlier.coefs, later.coefs) for reg, stride in coefs if reg != loop.register]
         if step == 0:
             return 1 if e_lo < l_hi and l_lo < e_hi and not _interleaved(earlier, later, 0, moving) else 0
-        # earlier at iteration i - d lies d * step lower; find the first d with an overlap
-        for distance in range(1, min(loop.count, 65)):
-            shift = -distance * step
-            near = e_lo + shift < l_hi and l_lo < e_hi + shift
-            if near and not _interleaved(earlier, later, shift, moving):
+        # earlier at iteration i - d lies d * step lower: find the first d with above < d * step < below and an overlap
+        above, below = e_lo - l_hi, e_hi - l_lo
+        if step < 0:
+            above, below = -below, -above
+        first, last = above // abs(step) + 1, (below - 1) // abs(step)
+        for distance in range(max(1, first), min(loop.count, 65, last + 1)):
+            if not _interleaved(earlier, later, -distance * step, moving):
                 return distance
         extent = max(e_hi, l_hi) - min(e_lo, l_lo)
         within = earlier.pitch and earlier.pitch == later.pitch and loop.count * abs(step) <= earlier.pitch

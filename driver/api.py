@@ -14,6 +14,7 @@ from neuronx_cc.driver.compile import compile_data, compile_loaded, write_neff
 from neuronx_cc.driver.failure import Session, as_neuron_error
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.parse import from_keywords
+from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import RunError, UsageError
 
 if TYPE_CHECKING:
@@ -45,10 +46,11 @@ def compile(module: Any, **keywords: Any) -> "Executable":
         if "output" in parsed.given:
             files.check_writable(parsed.text("output"), "output")
         try:
-            neff = _compile(module, session)
-            if "output" in parsed.given:
-                write_neff(neff, parsed.text("output"), session)
-            return runtime.load(neff)
+            with collector.paused():
+                neff = _compile(module, session)
+                if "output" in parsed.given:
+                    write_neff(neff, parsed.text("output"), session)
+                return runtime.load(neff)
         except Exception as error:
             failure = as_neuron_error(error, session)
             if failure is error:

@@ -11,6 +11,7 @@ from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.driver.version import COMPILER_VERSION
+from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import CompileError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def compile_command(session: Session) -> int:
     return 0
 
 
+@collector.paused()
 def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -> "Neff":
     """Compile the module ``data`` (HLO text, HloModuleProto or StableHLO); ``source`` names it in messages."""
     from neuronx_cc.hlo_import import load_module
@@ -54,6 +56,7 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -
     return neff
 
 
+@collector.paused()
 def compile_loaded(module: "HloModule", parsed: "Parsed", session: Session) -> "Neff":
     """Compile an imported module, which the passes change in place."""
     context = run_pipeline(module, parsed, session)

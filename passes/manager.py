@@ -4,11 +4,11 @@ Passes mutate the module in place. This file imports neither the printer nor the
 callback that the driver passes in.
 """
 
-import gc
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.passes import PASSES
@@ -157,9 +157,7 @@ def run_passes(
     for name in {*names, *print_before, *print_after} - {"all"}:
         if name not in PASSES:
             raise UsageError("EARG001", f"there is no pass {name!r}", f"the passes are {', '.join(sorted(PASSES))}")
-    collecting = gc.isenabled()
-    gc.disable()  # the IR is cyclic: the collector would walk all of it again and again, and free nothing
-    try:
+    with collector.paused():
         count = count_ops(module) if context.timed else 0
         for name in names:
             if dump and (name in print_before or "all" in print_before):
@@ -167,9 +165,6 @@ def run_passes(
             count = _run_one(module, name, context, count, verify_each)
             if dump and (name in print_after or "all" in print_after):
                 dump(module, f"after {name}")
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _run_one(module: HloModule, name: str, context: PassContext, count: int, verify_each: bool) -> int:
