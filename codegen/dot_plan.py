@@ -118,6 +118,9 @@ def segments_of(size: int) -> list[Segment]:
 class DotPlan:
     """Views of ``out[b, m, n] = sum_k lhs[b, m, k] * rhs[b, n, k]`` and the sizes of its blocks."""
 
+    accumulate_in_sbuf = False
+    """Whether k is cut into blocks, whose products add up in SBUF."""
+
     def __init__(
         self,
         context: Context,
