@@ -17,7 +17,7 @@ from math import prod
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, RESULT_BUFFERS, RESULT_COLUMNS, TILE_COLUMNS, TILE_ROWS
-from neuronx_cc.codegen.dot_stage import DotStaging
+from neuronx_cc.codegen.dot_stage import DotStaging, batch_start
 from neuronx_cc.codegen.graph import Kernel, takes_row, takes_sum
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
@@ -163,7 +163,9 @@ class _Dot(DotStaging):
                     self._tiles(batch, m_at, m_size, n_at, n_size, lhs, rhs)
         if self.rows is not None:
             head = self.out_m[self.m_dim] if self.m_dim >= 0 else Atom(1, 0)
-            target = Block(self.out.alloc, self.out.dtype, self._start(batch), (head, self.rows.dims[1]))
+            target = Block(
+                self.out.alloc, self.out.dtype, batch_start(self.out, self.out_batch, batch), (head, self.rows.dims[1])
+            )
             copy(self.builder, target, self.rows, Stream.DMA_STORE)
 
     def _positions(
@@ -289,9 +291,7 @@ class _Dot(DotStaging):
 
     def _part(self, view: View, atoms: tuple[Sequence[Atom], Sequence[Atom], Sequence[Atom]], at: _Part) -> Block:
         """Rows and columns of an array with the dims of the result."""
-        offset = view.start
-        for atom, index in zip(atoms[0], at.batch, strict=True):
-            offset = offset + index * atom.stride
+        offset = batch_start(view, atoms[0], at.batch)
         lanes = Atom(at.rows, 1 if view.in_sbuf else 0, view.in_sbuf)
         for dim, atom in enumerate(atoms[1]):
             if atom.partition:
@@ -309,13 +309,6 @@ class _Dot(DotStaging):
         if view.in_sbuf and not lanes.partition:
             raise AssertionError("an on-chip result has its rows on the partitions")
         return Block(view.alloc, view.dtype, offset, (lanes, free))
-
-    def _start(self, batch: list[Affine]) -> Affine:
-        """Where the results of one batch index begin."""
-        offset = Affine(self.out.offset)
-        for atom, index in zip(self.out_batch, batch, strict=True):
-            offset = offset + index * atom.stride
-        return offset
 
     # k in several blocks ---------------------------------------------------------------------------------------
 

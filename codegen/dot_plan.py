@@ -31,8 +31,6 @@ RESULT_COLUMNS = 2048
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
-DETOUR_CYCLES_PER_ELEMENT = 0.1
-"""The same for each element besides."""
 MANY_LANES = 32
 """Partitions from which a result stays on chip, though after a way through HBM all of them could be used."""
 FEW_LANES = 16
@@ -41,6 +39,8 @@ CHUNK_EXCESS = 1.25
 """How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 DETOUR_CYCLES = 14000
 """Cycles of TensorE in which an operand that lies unfavourably on chip goes to HBM and comes back (about 5 us)."""
+DETOUR_CYCLES_PER_ELEMENT = 0.1
+"""The same for each element besides."""
 TRANSPOSE_BYTES = 0.15
 """Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
 

@@ -318,11 +318,17 @@ class DotStaging(DotPlan):
         self.emitter.copy(target, bank)
 
 
+def batch_start(view: View, atoms: Sequence[Atom], batch: Sequence[Affine]) -> Affine:
+    """Where the part of one batch index begins; ``atoms``: of the view's batch dims."""
+    offset = view.start
+    for atom, index in zip(atoms, batch, strict=True):
+        offset = offset + index * atom.stride
+    return offset
+
+
 def _rows_at(side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int) -> tuple[Affine, Atom]:
     """Where the rows of a block begin, and how they follow each other."""
-    offset = Affine(side.view.offset)
-    for atom, index in zip(side.batch, batch, strict=True):
-        offset = offset + index * atom.stride
+    offset = batch_start(side.view, side.batch, batch)
     rows = Atom(1, 0)
     for dim, atom in enumerate(side.free):
         if dim == tile_dim:
