@@ -11,13 +11,14 @@ needs several blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, RESULT_BUFFERS, RESULT_COLUMNS, TILE_COLUMNS, TILE_ROWS
-from neuronx_cc.codegen.dot_stage import DotStaging, batch_start
+from neuronx_cc.codegen.dot_budget import RESULT_BUFFERS, RESULT_COLUMNS
+from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.dot_stage import DotStaging, Span, batch_start
 from neuronx_cc.codegen.graph import Kernel, takes_row, takes_sum
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
@@ -47,11 +48,21 @@ class _Part:
 
     batch: list[Affine]
     m_at: dict[int, Affine]
-    m_offset: Affine
-    rows: int
+    """Where the block of rows begins, along each dim of the rows."""
     n_at: dict[int, Affine]
-    n_offset: Affine
+    rows: int
     columns: int
+    m_offset: Affine = field(default_factory=Affine)
+    """From the beginning of the block to the first row."""
+    n_offset: Affine = field(default_factory=Affine)
+
+    def cut_rows(self, offset: Affine, rows: int) -> _Part:
+        """``rows`` of these, from ``offset`` on."""
+        return replace(self, m_offset=self.m_offset + offset, rows=rows)
+
+    def cut_columns(self, offset: Affine, columns: int) -> _Part:
+        """``columns`` of these, from ``offset`` on."""
+        return replace(self, n_offset=self.n_offset + offset, columns=columns)
 
 
 class _Dot(DotStaging):
@@ -117,23 +128,23 @@ class _Dot(DotStaging):
         target = replace(self.bias_row, dims=(Atom(1, 1, True), *dense(space.sizes, "f32")))
         copy(self.builder, target, source, Stream.DMA_WEIGHT)
 
-    def _add_bias(self, bank: Block, n_at: dict[int, Affine], n_offset: Affine, rows: int, columns: int) -> None:
+    def _add_bias(self, bank: Block, part: _Part) -> None:
         """Accumulate ones[rows] x bias[columns] into a PSUM tile."""
         if self.bias_row is None:
             return
         position, stride = Affine(), 1
         for dim in reversed(range(len(self.n_sizes))):
-            position = position + n_at[dim] * stride
+            position = position + part.n_at[dim] * stride
             if dim == self.n_dim:
-                position = position + n_offset * stride
+                position = position + part.n_offset * stride
                 step = stride
             stride *= self.n_sizes[dim]
         row = replace(
             self.bias_row,
             offset=self.bias_row.offset + position * 4,
-            dims=(Atom(1, 1, True), Atom(columns, 4 * step if self.n_sizes else 4)),
+            dims=(Atom(1, 1, True), Atom(part.columns, 4 * step if self.n_sizes else 4)),
         )
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.context.ones(rows)])
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.context.ones(part.rows)])
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [row], flags=["accumulate"])
 
     def _batches(self, batch: list[Affine]) -> None:
@@ -141,26 +152,25 @@ class _Dot(DotStaging):
             for index in self.builder.each(self.b_sizes[len(batch)], 16):
                 self._batches([*batch, index])
             return
-        whole: tuple[Affine | int, int | None] = (0, None)
         if self.keeps_rows:
             lanes = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
             self.rows = self._dense_tile(self.out.dtype, [prod(self.n_sizes)], lanes, "rows", 2)
         if self.accumulate_in_sbuf:
             for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block, unroll=1):
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block, unroll=1):
-                    self._k_blocks(batch, m_at, m_size, n_at, n_size)
+                    self._k_blocks(_Part(batch, m_at, n_at, m_size, n_size))
         elif self.rhs_outside:
             for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
-                rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, whole, "rhs")
+                rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
                 for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
-                    lhs = self._stage(self.lhs, batch, m_at, self.m_dim, m_size, whole, "lhs")
-                    self._tiles(batch, m_at, m_size, n_at, n_size, lhs, rhs)
+                    lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
+                    self._tiles(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
         else:
             for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
-                lhs = self._stage(self.lhs, batch, m_at, self.m_dim, m_size, whole, "lhs")
+                lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
-                    rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, whole, "rhs")
-                    self._tiles(batch, m_at, m_size, n_at, n_size, lhs, rhs)
+                    rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
+                    self._tiles(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
         if self.rows is not None:
             head = self.out_m[self.m_dim] if self.m_dim >= 0 else Atom(1, 0)
             target = Block(
@@ -184,35 +194,27 @@ class _Dot(DotStaging):
 
     # the array -------------------------------------------------------------------------------------------------
 
-    def _tiles(
-        self,
-        batch: list[Affine],
-        m_at: dict[int, Affine],
-        m_size: int,
-        n_at: dict[int, Affine],
-        n_size: int,
-        lhs: list[Block],
-        rhs: list[Block],
-    ) -> None:
+    def _tiles(self, block: _Part, lhs: list[Block], rhs: list[Block]) -> None:
         """All PSUM tiles of a block pair; results for HBM are collected into long rows before they are stored."""
         near = self.out.in_sbuf or self.rows is not None
-        for m_start, m_tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
+        for m_start, m_tiles, rows in self.builder.tiles(block.rows, TILE_ROWS):
             for m_index in self.builder.each(m_tiles):
-                m_offset = m_index * rows + m_start
-                for start, groups, width in self.builder.tiles(n_size, RESULT_COLUMNS):
+                row = block.cut_rows(m_index * rows + m_start, rows)
+                for start, groups, width in self.builder.tiles(block.columns, RESULT_COLUMNS):
                     for group in self.builder.each(groups):
-                        offset = group * width + start
-                        target = self._target(batch, m_at, m_offset, rows, n_at, offset, width)
-                        addend = self._addend(_Part(batch, m_at, m_offset, rows, n_at, offset, width))
+                        part = row.cut_columns(group * width + start, width)
+                        target = self._target(part)
+                        addend = self._addend(part)
                         result = target
                         if not near:
                             result = self._dense_tile(self.out.dtype, [width], rows, "result", RESULT_BUFFERS)
                         for n_start, n_tiles, columns in self.builder.tiles(width, TILE_COLUMNS):
                             for n_index in self.builder.each(n_tiles):
                                 n_offset = n_index * columns + n_start
+                                tile = part.cut_columns(n_offset, columns)
                                 bank = self._bank(rows, columns)
-                                self._accumulate(bank, lhs, rhs, m_offset, rows, offset + n_offset, columns)
-                                self._add_bias(bank, n_at, offset + n_offset, rows, columns)
+                                self._accumulate(bank, lhs, rhs, tile)
+                                self._add_bias(bank, tile)
                                 more = None if addend is None else addend.index(1, n_offset, columns)
                                 self._finish(result.index(1, n_offset, columns), bank, more)
                         if not near:
@@ -221,22 +223,13 @@ class _Dot(DotStaging):
     def _bank(self, rows: int, columns: int) -> Block:
         return Block(self.acc.alloc, "f32", self.builder.slot(self.acc), (Atom(rows, 1, True), Atom(columns, 4)))
 
-    def _accumulate(
-        self,
-        bank: Block,
-        lhs: list[Block],
-        rhs: list[Block],
-        m_offset: Affine,
-        rows: int,
-        n_offset: Affine,
-        columns: int,
-    ) -> None:
+    def _accumulate(self, bank: Block, lhs: list[Block], rhs: list[Block], part: _Part) -> None:
         """One PSUM tile over all chunks of all segments."""
         first = True
         for left, right in zip(lhs, rhs, strict=True):
             chunks = left.dims[1].size
-            left = left.index(2, m_offset, rows)
-            right = right.index(2, n_offset, columns)
+            left = left.index(2, part.m_offset, part.rows)
+            right = right.index(2, part.n_offset, part.columns)
             if chunks > 8:
                 self._multiply(bank, left.index(1, Affine(0)), right.index(1, Affine(0)), not first)
                 first = False
@@ -253,18 +246,8 @@ class _Dot(DotStaging):
         # an accumulating multiply also reads its bank
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
 
-    def _target(
-        self,
-        batch: list[Affine],
-        m_at: dict[int, Affine],
-        m_offset: Affine,
-        rows: int,
-        n_at: dict[int, Affine],
-        n_offset: Affine,
-        columns: int,
-    ) -> Block:
-        """The part of the result that a tile makes."""
-        part = _Part(batch, m_at, m_offset, rows, n_at, n_offset, columns)
+    def _target(self, part: _Part) -> Block:
+        """Where a part of the result is written."""
         if self.rows is None:
             return self._part(self.out, (self.out_batch, self.out_m, self.out_n), part)
         kept = replace(self.out, alloc=self.rows.alloc, offset=self.rows.offset.const, terms=self.rows.offset.terms)
@@ -312,70 +295,53 @@ class _Dot(DotStaging):
 
     # k in several blocks ---------------------------------------------------------------------------------------
 
-    def _k_blocks(
-        self, batch: list[Affine], m_at: dict[int, Affine], m_size: int, n_at: dict[int, Affine], n_size: int
-    ) -> None:
+    def _k_blocks(self, block: _Part) -> None:
         """Partial products of k blocks, added up in SBUF in FP32."""
-        m_tiles = -(-m_size // TILE_ROWS)
-        sums = self._dense_tile("f32", [m_tiles, n_size], min(m_size, TILE_ROWS), "sums", 2)
+        m_tiles = -(-block.rows // TILE_ROWS)
+        sums = self._dense_tile("f32", [m_tiles, block.columns], min(block.rows, TILE_ROWS), "sums", 2)
         whole = self.segments
         first = True
         for segment in whole:
             for start, tiles, size in self.builder.tiles(segment.outer, self.k_block):
                 self.segments = [segment]
                 if first:
-                    self._k_block(batch, m_at, m_size, n_at, n_size, Affine(start), size, sums, False)
+                    self._k_block(block, Affine(start), size, sums, False)
                     first = False
                     start, tiles = start + size, tiles - 1
                 if tiles:
                     with self.builder.loop(tiles) as index:
-                        at = index * size + start
-                        self._k_block(batch, m_at, m_size, n_at, n_size, at, size, sums, True)
+                        self._k_block(block, index * size + start, size, sums, True)
         self.segments = whole
-        for m_start, tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
-            for tile in range(tiles):
-                at = Affine(m_start + tile * rows)
-                part = replace(sums, dims=(Atom(rows, 1, True), *sums.dims[1:])).index(
-                    1, Affine((m_start + tile * rows) // TILE_ROWS)
-                )
-                target = self._target(batch, m_at, at, rows, n_at, Affine(0), n_size)
-                addend = self._addend(_Part(batch, m_at, at, rows, n_at, Affine(0), n_size))
-                if self.out.in_sbuf:
-                    self._finish(target, part, addend)
-                    continue
-                if addend is not None:
-                    self._finish(part, part, addend)
-                if self.out.dtype != "f32":
-                    cast = self._dense_tile(self.out.dtype, [n_size], rows, "result", 2)
-                    self.emitter.copy(cast, part)
-                    part = cast
-                copy(self.builder, target, part, Stream.DMA_STORE)
+        for part, total in self._sums(block, sums):
+            target = self._target(part)
+            addend = self._addend(part)
+            if self.out.in_sbuf:
+                self._finish(target, total, addend)
+                continue
+            if addend is not None:
+                self._finish(total, total, addend)
+            if self.out.dtype != "f32":
+                cast = self._dense_tile(self.out.dtype, [part.columns], part.rows, "result", 2)
+                self.emitter.copy(cast, total)
+                total = cast
+            copy(self.builder, target, total, Stream.DMA_STORE)
 
-    def _k_block(
-        self,
-        batch: list[Affine],
-        m_at: dict[int, Affine],
-        m_size: int,
-        n_at: dict[int, Affine],
-        n_size: int,
-        start: Affine,
-        size: int,
-        sums: Block,
-        add: bool,
-    ) -> None:
-        lhs = self._stage(self.lhs, batch, m_at, self.m_dim, m_size, (start, size), "lhs")
-        rhs = self._stage(self.rhs, batch, n_at, self.n_dim, n_size, (start, size), "rhs")
-        for m_start, tiles, rows in self.builder.tiles(m_size, TILE_ROWS):
+    def _sums(self, block: _Part, sums: Block) -> Iterator[tuple[_Part, Block]]:
+        """The tiles of a block, each with its sums."""
+        for start, tiles, rows in self.builder.tiles(block.rows, TILE_ROWS):
             for tile in range(tiles):
-                m_offset = Affine(m_start + tile * rows)
-                part = replace(sums, dims=(Atom(rows, 1, True), *sums.dims[1:])).index(
-                    1, Affine((m_start + tile * rows) // TILE_ROWS)
-                )
-                bank = self._bank(rows, n_size)
-                self._accumulate(bank, lhs, rhs, m_offset, rows, Affine(0), n_size)
-                if not add:
-                    self._add_bias(bank, n_at, Affine(0), rows, n_size)
-                if add:
-                    self.emitter.over("tensor_tensor", Stream.VECTOR, [part], [part, bank], alu=["add"])
-                else:
-                    self.emitter.copy(part, bank)
+                at = start + tile * rows
+                lanes = replace(sums, dims=(Atom(rows, 1, True), *sums.dims[1:]))
+                yield block.cut_rows(Affine(at), rows), lanes.index(1, Affine(at // TILE_ROWS))
+
+    def _k_block(self, block: _Part, first: Affine, steps: int, sums: Block, add: bool) -> None:
+        lhs = self._stage(self.lhs, Span(block.batch, block.m_at, self.m_dim, block.rows, first, steps))
+        rhs = self._stage(self.rhs, Span(block.batch, block.n_at, self.n_dim, block.columns, first, steps))
+        for part, total in self._sums(block, sums):
+            bank = self._bank(part.rows, part.columns)
+            self._accumulate(bank, lhs, rhs, part)
+            if add:
+                self.emitter.over("tensor_tensor", Stream.VECTOR, [total], [total, bank], alu=["add"])
+            else:
+                self._add_bias(bank, part)
+                self.emitter.copy(total, bank)

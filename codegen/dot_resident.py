@@ -15,7 +15,7 @@ from math import prod
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import KEPT_BYTES, RESIDENT_BYTES, Context
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_ROWS, Resident, Side, pe_dtype, segments_of
-from neuronx_cc.codegen.dot_stage import DotStaging
+from neuronx_cc.codegen.dot_stage import DotStaging, Span
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
 from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.codegen.sync import Alloc
@@ -229,7 +229,7 @@ class _Stager(DotStaging):
         terms = source.dims[-1][0]
         self.k_sizes, self.k_dim = [terms.size], 0
         # the side's dims are those of the source: a block is all terms of some rows
-        side = Side(value, source, self.pe_dtype, [], space.atoms[0], [terms])
+        side = Side("lhs", value, source, self.pe_dtype, [], space.atoms[0], [terms])
         into = Block(alloc, self.pe_dtype, Affine(alloc.lo), tuple(space.atoms[1]))
         if side.rows_on_lanes:
             self.turn = self._psum_ring(4)
@@ -266,12 +266,12 @@ class _Stager(DotStaging):
         rows = into.dims[tiled] if tiled >= 0 else Atom(1, 0)
         here = at if tiled < 0 else {**at, tiled: Affine()}
         for segment in self.segments:
-            source = self._source_block(side, [], here, tiled, size, segment, (0, None))
+            source = self._source_block(side, Span([], here, tiled, size), segment)
             chunk = segment.start // TILE_ROWS * chunk_bytes
             dims = (Atom(segment.lanes, 1, True), Atom(segment.outer, chunk_bytes), rows)
             tile = Block(into.alloc, self.pe_dtype, offset + chunk, dims)
             stage = self._transposed if side.rows_on_lanes else self._loaded
-            stage(side, source, size, "lhs", segment, tile)
+            stage(side, source, size, segment, tile)
 
 
 def _scaled(atoms: tuple[Atom, ...], factor: int) -> tuple[Atom, ...]:

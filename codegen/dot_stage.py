@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Resident, Segment, Side
+from neuronx_cc.codegen.dot_budget import DotBudget
+from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Resident, Segment, Side
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -22,7 +23,24 @@ UNROLLED_CHUNKS = 64
 """Chunks transposed by instructions of their own."""
 
 
-class DotStaging(DotPlan):
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of an operand, and terms of k, that are staged together."""
+
+    batch: list[Affine]
+    at: dict[int, Affine]
+    """Index along each free dim; along ``tile_dim`` that of the first row."""
+    tile_dim: int
+    """The free dim that is cut into blocks, -1 without any."""
+    size: int
+    """Rows along it."""
+    first: Affine = field(default_factory=Affine)
+    """First step of the lane dim of k."""
+    steps: int | None = None
+    """How many steps, None for all."""
+
+
+class DotStaging(DotBudget):
     """Stages blocks of both operands."""
 
     turn: Ring | None = None
@@ -38,41 +56,29 @@ class DotStaging(DotPlan):
         self.rings.append(ring)
         return ring
 
-    def _stage(
-        self,
-        side: Side,
-        batch: list[Affine],
-        at: dict[int, Affine],
-        tile_dim: int,
-        size: int,
-        k_range: tuple[Affine | int, int | None],
-        name: str,
-    ) -> list[Block]:
+    def _stage(self, side: Side, span: Span) -> list[Block]:
         """For each segment a block [lanes, chunks, size] of ``side``: in place, loaded, or transposed."""
         if side.data is not None:
-            source = self._literal_block(side, batch, at, tile_dim, size)
-            return [self._loaded(side, source, size, name, self.segments[0])]
+            return [self._loaded(side, self._literal_block(side, span), span.size, self.segments[0])]
         if side.resident is not None:
-            return [
-                self._resident_block(side, side.resident, batch, at, tile_dim, size, segment, k_range)
-                for segment in self.segments
-            ]
+            return [self._resident_block(side, side.resident, span, segment) for segment in self.segments]
         blocks = []
         for segment in self.segments:
-            source = self._source_block(side, batch, at, tile_dim, size, segment, k_range)
+            source = self._source_block(side, span, segment)
             in_place = (
                 side.on_chip and not side.rows_on_lanes and side.view.dtype == side.dtype and len(source.dims) <= 3
             )
             if in_place:
                 blocks.append(source if len(source.dims) == 3 else _insert_chunk(source))
             elif side.rows_on_lanes:
-                blocks.append(self._transposed(side, source, size, name, segment))
+                blocks.append(self._transposed(side, source, span.size, segment))
             else:
-                blocks.append(self._loaded(side, source, size, name, segment))
+                blocks.append(self._loaded(side, source, span.size, segment))
         return blocks
 
-    def _literal_block(self, side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int) -> Block:
+    def _literal_block(self, side: Side, span: Span) -> Block:
         """A block of a constant, stored so that each partition reads one contiguous run."""
+        at, tile_dim, size = span.at, span.tile_dim, span.size
         total = side.free[tile_dim].size if tile_dim >= 0 else 1
         block = self.n_block if side is self.rhs else self.m_block
         start = 0 if size == min(block, total) else total // block * block
@@ -83,7 +89,7 @@ class DotStaging(DotPlan):
         if (start, size) not in side.laid_out:
             side.laid_out[start, size] = self._lay_out(side, tile_dim, start, size, segment)
         view = side.laid_out[start, size]
-        outer = [(atom, index) for atom, index in zip(side.batch, batch, strict=True)]
+        outer = [(atom, index) for atom, index in zip(side.batch, span.batch, strict=True)]
         outer += [(atom, at[dim]) for dim, atom in enumerate(side.free) if dim != tile_dim]
         count = (total - start) // size * size
         stride = count * segment.lanes * chunks * width
@@ -136,61 +142,36 @@ class DotStaging(DotPlan):
         name = f"{hlo.loc_of(side.value).name}.{start}"
         return self.context.constant(laid_out, side.dtype, name)
 
-    def _source_block(
-        self,
-        side: Side,
-        batch: list[Affine],
-        at: dict[int, Affine],
-        tile_dim: int,
-        size: int,
-        segment: Segment,
-        k_range: tuple[Affine | int, int | None],
-    ) -> Block:
+    def _source_block(self, side: Side, span: Span, segment: Segment) -> Block:
         """The operand's part: [k lanes, other k dims..., rows] or, rows on lanes, [rows, k dims..., lanes dim]."""
-        offset, rows = _rows_at(side, batch, at, tile_dim, size)
+        offset, rows = _rows_at(side, span)
         others = [(dim, atom) for dim, atom in enumerate(side.contracted) if dim != self.k_dim]
         lane_atom = side.contracted[self.k_dim] if self.k_dim >= 0 else Atom(1, 0)
         offset = offset + (0 if lane_atom.partition else segment.start * lane_atom.stride)
         chunks = [atom for _, atom in others]
-        if segment.outer > 1 or k_range[1] is not None:
+        if segment.outer > 1 or span.steps is not None:
             outer = Atom(segment.outer, lane_atom.stride * segment.lanes)
-            if k_range[1] is not None:
-                begin = k_range[0] if isinstance(k_range[0], Affine) else Affine(k_range[0])
-                offset = offset + begin * outer.stride
-                outer = replace(outer, size=k_range[1])
+            if span.steps is not None:
+                offset = offset + span.first * outer.stride
+                outer = replace(outer, size=span.steps)
             chunks.append(outer)
         lanes = replace(lane_atom, size=segment.lanes)
         dims = (rows, *chunks, lanes) if side.rows_on_lanes else (lanes, *chunks, rows)
         return Block(side.view.alloc, side.view.dtype, offset, dims)
 
-    def _resident_block(
-        self,
-        side: Side,
-        resident: Resident,
-        batch: list[Affine],
-        at: dict[int, Affine],
-        tile_dim: int,
-        size: int,
-        segment: Segment,
-        k_range: tuple[Affine | int, int | None],
-    ) -> Block:
+    def _resident_block(self, side: Side, resident: Resident, span: Span, segment: Segment) -> Block:
         """The part [k lanes, chunks, rows] of what was staged ahead of the loops."""
-        offset, rows = _rows_at(side, batch, at, tile_dim, size)
-        first, count = k_range if k_range[1] is not None else (0, segment.outer)
-        assert count is not None, "one of both is given"
-        first = (first if isinstance(first, Affine) else Affine(first)) + segment.start // TILE_ROWS
-        dims = (Atom(segment.lanes, 1, True), Atom(count, resident.chunk_bytes), rows)
+        offset, rows = _rows_at(side, span)
+        first = span.first + segment.start // TILE_ROWS
+        steps = segment.outer if span.steps is None else span.steps
+        dims = (Atom(segment.lanes, 1, True), Atom(steps, resident.chunk_bytes), rows)
         return Block(side.view.alloc, side.dtype, offset + first * resident.chunk_bytes, dims)
 
-    def _loaded(
-        self, side: Side, source: Block, size: int, name: str, segment: Segment, tile: Block | None = None
-    ) -> Block:
+    def _loaded(self, side: Side, source: Block, size: int, segment: Segment, tile: Block | None = None) -> Block:
         """DMA a block with k on the partitions (to ``tile``, if given), casting on the way."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[0].size
-        tile = tile or self._dense_tile(
-            side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
-        )
+        tile = tile or self._block_tile(side, [prod(chunks), size], lanes, segment)
         target = _spread_chunks(tile, chunks)
         if side.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
@@ -199,8 +180,10 @@ class DotStaging(DotPlan):
             copy(self.builder, target, source, stream)
         return tile
 
-    def _buffers(self, name: str) -> int:
-        return self.lhs_buffers if name == "lhs" else self.rhs_buffers
+    def _block_tile(self, side: Side, sizes: Sequence[int], lanes: int, segment: Segment) -> Block:
+        """Room for a staged block."""
+        buffers = self.lhs_buffers if side.name == "lhs" else self.rhs_buffers
+        return self._dense_tile(side.dtype, sizes, lanes, f"{side.name} block {segment.start}", buffers)
 
     def _dense_tile(self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int) -> Block:
         nbytes = prod(sizes) * itemsize(dtype)
@@ -210,19 +193,15 @@ class DotStaging(DotPlan):
         ring = self._tile_rings[key]
         return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
-    def _transposed(
-        self, side: Side, source: Block, size: int, name: str, segment: Segment, out: Block | None = None
-    ) -> Block:
+    def _transposed(self, side: Side, source: Block, size: int, segment: Segment, out: Block | None = None) -> Block:
         """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
         chunks = [atom.size for atom in source.dims[1:-1]]
         lanes = source.dims[-1].size
-        out = out or self._dense_tile(
-            side.dtype, [prod(chunks), size], lanes, f"{name} block {segment.start}", self._buffers(name)
-        )
+        out = out or self._block_tile(side, [prod(chunks), size], lanes, segment)
         exact_cast = not self.fast(source.dtype) and source.dtype != side.dtype
         if source.dims[0].partition and (source.dtype not in PE_DTYPES or exact_cast):
             cast = self._dense_tile(
-                side.dtype, [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{name} cast", 1
+                side.dtype, [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{side.name} cast", 1
             )
             self.emitter.over("tensor_copy", Stream.VECTOR, [cast], [source])
             source = cast
@@ -239,7 +218,9 @@ class DotStaging(DotPlan):
                     dims=(replace(source.dims[0], size=rows), *source.dims[1:]),
                 )
                 order = self._order_of_rows(part)
-                natural = self._dense_tile(side.dtype, [part.dims[dim].size for dim in order], rows, f"{name} rows", 2)
+                natural = self._dense_tile(
+                    side.dtype, [part.dims[dim].size for dim in order], rows, f"{side.name} rows", 2
+                )
                 stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
                 copy(self.builder, natural, replace(part, dims=(part.dims[0], *(part.dims[d] for d in order))), stream)
                 back = (natural.dims[1 + order.index(dim)] for dim in range(1, len(part.dims)))
@@ -326,16 +307,16 @@ def batch_start(view: View, atoms: Sequence[Atom], batch: Sequence[Affine]) -> A
     return offset
 
 
-def _rows_at(side: Side, batch: list[Affine], at: dict[int, Affine], tile_dim: int, size: int) -> tuple[Affine, Atom]:
+def _rows_at(side: Side, span: Span) -> tuple[Affine, Atom]:
     """Where the rows of a block begin, and how they follow each other."""
-    offset = batch_start(side.view, side.batch, batch)
+    offset = batch_start(side.view, side.batch, span.batch)
     rows = Atom(1, 0)
     for dim, atom in enumerate(side.free):
-        if dim == tile_dim:
-            rows = replace(atom, size=size)
+        if dim == span.tile_dim:
+            rows = replace(atom, size=span.size)
             if atom.partition:
                 continue
-        offset = offset + at[dim] * atom.stride
+        offset = offset + span.at[dim] * atom.stride
     return offset, rows
 
 
