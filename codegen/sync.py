@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 from neuronx_cc.ir.types import itemsize
@@ -38,8 +39,8 @@ class Frame:
     finished: dict[Stream, int] = field(default_factory=dict)
     """Instructions of each stream in one iteration, so far."""
     touched: dict[int, tuple[Alloc, list[Access]]] = field(default_factory=dict)
-    learned: list[tuple[dict[Place, int], Place, int]] = field(default_factory=list)
-    """What was waited for in here: the counts of the waiting stream, the place, and its count before."""
+    learned: list[tuple[dict[Place, int], Place, int, int]] = field(default_factory=list)
+    """What was waited for in here: the counts of the waiting stream, the place, its count before, and the order."""
 
 
 Place = tuple[Stream, tuple[Frame, ...]]
@@ -90,7 +91,8 @@ class Access:
     count: int
     """Position: instructions of the stream finished when this one is, in the current iterations."""
     place: Place
-    instr: Instr
+    order: int
+    """Place of its instruction among all in order of emission."""
     pitch: int = 0
     """Of an HBM access made of equal rows at equal distance: that distance; 0 for other forms."""
     run: int = 0
@@ -119,17 +121,6 @@ class Walk:
     """Its rotations in loops that are closed."""
     phases: tuple[tuple[int, int], ...]
     """(register, stride) of the loop's own phase registers."""
-
-
-@dataclass(slots=True)
-class PendingWait:
-    """A wait whose per-iteration counts are known only when the loops are closed."""
-
-    stream: Stream
-    count: int
-    loops: tuple[Frame, ...]
-    shifts: tuple[tuple[Frame, int], ...] = ()
-    """(loop, d): the threshold of d iterations earlier."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -204,11 +195,11 @@ class Synchroniser:
         """Open loop or phase register -> number of values."""
         self.loaded: set[int] = set()
         """Registers of which only the range is known: run-time values, and counts of open regions."""
-        self.pending: list[tuple[Instr, list[PendingWait]]] = []
+        self.pending: list[tuple[Instr, dict[Place, int]]] = []
+        """Every instruction and what it waits for: the counts are final when the loops of the place are closed."""
         self._known: dict[Stream, dict[Place, int]] = {stream: {} for stream in Stream}
         """Waiting stream -> place -> count already waited for, in any open loop."""
         self._outside: list[tuple[list[Frame], dict[Stream, dict[Place, int]]]] = []
-        self._waits_of: dict[int, list[PendingWait]] = {}
 
     def position(self, stream: Stream) -> int:
         return sum(frame.finished.get(stream, 0) for frame in self.frames)
@@ -217,10 +208,8 @@ class Synchroniser:
         """Count ``instr`` as emitted now and wait for what its operands conflict with."""
         stream = instr.stream
         place = (stream, tuple(self.frames[1:]))
-        accesses = [(alloc, self._access(alloc, ref, write, instr, place)) for alloc, ref, write in operands]
-        waits = self._waits_for(stream, accesses)
-        self._waits_of[id(instr)] = waits
-        self.pending.append((instr, waits))
+        accesses = [(alloc, self._access(alloc, ref, write, place)) for alloc, ref, write in operands]
+        self.pending.append((instr, self._waits_for(stream, accesses)))
         frame = self.frames[-1]
         frame.finished[stream] = frame.finished.get(stream, 0) + 1
         count = self.position(stream)
@@ -230,7 +219,7 @@ class Synchroniser:
             if frame is not self.frames[0]:
                 frame.touched.setdefault(id(alloc), (alloc, []))[1].append(access)
 
-    def _access(self, alloc: Alloc, ref: Ref, write: bool, instr: Instr, place: Place) -> Access:
+    def _access(self, alloc: Alloc, ref: Ref, write: bool, place: Place) -> Access:
         touched = hull(ref.space, ref.dtype, ref.dims)
         base = ref.offset - alloc.lo
         lo, hi, pitch = base + touched.low, base + touched.high, touched.pitch
@@ -241,17 +230,18 @@ class Synchroniser:
             coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
             pitch, covers = 0, False
         rotations = self._rotations(coefs) if coefs else _NO_ROTATIONS
-        return Access(instr.stream, write, lo, hi, parts, coefs, 0, place, instr, pitch, touched.run, rotations, covers)
+        order = len(self.pending)
+        return Access(place[0], write, lo, hi, parts, coefs, 0, place, order, pitch, touched.run, rotations, covers)
 
-    def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> list[PendingWait]:
+    def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> dict[Place, int]:
         """The strongest wait for each place, without those waited for before on ``stream``."""
-        known, learned = self._known[stream], self.frames[-1].learned
+        known, learned, order = self._known[stream], self.frames[-1].learned, len(self.pending)
         found: dict[Place, int] = {}
         engine = stream not in DMA_STREAMS
         for alloc, access in accesses:
             for place, count in alloc.inherited.items():
                 if count > known.get(place, 0) and not (engine and place[0] is stream):
-                    learned.append((known, place, known.get(place, 0)))
+                    learned.append((known, place, known.get(place, 0), order))
                     known[place] = found[place] = count
             write = access.write
             for earlier in reversed(alloc.accesses):  # the latest first: others of its place need no look then
@@ -260,9 +250,9 @@ class Synchroniser:
                 place = earlier.place
                 former = known.get(place, 0)
                 if earlier.count > former and self._overlap(earlier, access):
-                    learned.append((known, place, former))
+                    learned.append((known, place, former, order))
                     known[place] = found[place] = earlier.count
-        return [PendingWait(awaited, count, loops) for (awaited, loops), count in found.items()]
+        return found
 
     def _rotations(self, coefs: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, int]]:
         owners = {register: frame for frame in self.frames for register in frame.phases.values()}
@@ -312,13 +302,16 @@ class Synchroniser:
     def close_loop(self) -> Frame:
         """Add the waits between iterations of the innermost loop and fold its accesses into the enclosing scope."""
         loop = self.frames[-1]
+        carried: dict[tuple[int, Stream], int] = {}
         for alloc, accesses in loop.touched.values():
-            if any(access.write for access in accesses):
-                self._carried(loop, accesses)
+            self._carried(loop, accesses, carried)
             self._fold(loop, alloc, accesses)
+        self._wait(carried)
+        loop.touched.clear()
         self.frames.pop()
-        for known, place, former in reversed(loop.learned):
+        for known, place, former, _ in reversed(loop.learned):
             known[place] = former
+        loop.learned.clear()
         parent = self.frames[-1]
         for stream, per_iteration in loop.finished.items():
             parent.finished[stream] = parent.finished.get(stream, 0) + per_iteration * loop.count
@@ -326,23 +319,53 @@ class Synchroniser:
             self.register_range.pop(register, None)
         return loop
 
-    def _carried(self, loop: Frame, accesses: list[Access]) -> None:
-        strongest: dict[tuple[int, Stream, int], PendingWait] = {}
-        walks = [self._walk(loop, access) for access in accesses]
-        for later, later_walk in zip(accesses, walks, strict=True):
-            engine = later.stream not in DMA_STREAMS
-            for earlier, earlier_walk in zip(accesses, walks, strict=True):
-                if not (later.write or earlier.write) or (engine and earlier.stream is later.stream):
+    def _carried(self, loop: Frame, accesses: list[Access], found: dict[tuple[int, Stream], int]) -> None:
+        """Add (instruction's order, awaited stream) -> count for the conflicts between iterations of ``loop``.
+
+        Of like accesses, the first one waits, for the last one: the stream's others come behind it.
+        """
+        alike: dict[tuple[object, ...], tuple[Access, Access]] = {}
+        for access in accesses:
+            key = (
+                access.stream, access.write, access.lo, access.hi,
+                access.partitions, access.coefs, access.rotations, access.pitch, access.run,
+            )  # fmt: skip
+            first, last = alike.get(key, (access, access))
+            alike[key] = (first, max(last, access, key=attrgetter("count")))
+        if not any(first.write for first, _ in alike.values()):
+            return
+        groups = [(first, last, self._walk(loop, first)) for first, last in alike.values()]
+        for later, _, later_walk in groups:
+            stream, write = later.stream, later.write
+            unordered = stream in DMA_STREAMS
+            for earlier, last, earlier_walk in groups:
+                if not (write or earlier.write) or (earlier.stream is stream and not unordered):
                     continue
                 distance = self._distance(loop, earlier, later, earlier_walk, later_walk)
                 if distance == 0 or (distance >= loop.count and distance not in loop.phases):
                     continue
-                key = (id(later.instr), earlier.stream, distance)
-                if key not in strongest or strongest[key].count < earlier.count:
-                    shared = tuple(frame for frame in earlier.loops if frame in later.loops)
-                    strongest[key] = PendingWait(earlier.stream, earlier.count, shared, ((loop, distance),))
-        for (instr_id, _, _), wait in strongest.items():
-            self._waits_of[instr_id].append(wait)
+                key = (later.order, earlier.stream)
+                count = last.count - distance * loop.finished[earlier.stream]
+                if key not in found or found[key] < count:
+                    found[key] = count
+
+    def _wait(self, carried: dict[tuple[int, Stream], int]) -> None:
+        """Have instructions wait for earlier iterations of the innermost loop, unless one before them does.
+
+        So does one that waits for the same stream in its own iteration.
+        """
+        loops = tuple(self.frames[1:])
+        for _, place, _, order in self.frames[-1].learned:
+            if place[1] == loops:
+                carried[order, place[0]] = self.pending[order][1][place]
+        strongest: dict[tuple[Stream, Stream], int] = {}
+        for (order, awaited), count in sorted(carried.items()):
+            instr, waits = self.pending[order]
+            key = (instr.stream, awaited)
+            if key not in strongest or strongest[key] < count:
+                strongest[key] = count
+                place = (awaited, loops)
+                waits[place] = max(count, waits.get(place, count))
 
     def _walk(self, loop: Frame, access: Access) -> Walk:
         own = tuple([coef for coef in access.coefs if coef[0] == loop.register])
@@ -414,8 +437,8 @@ class Synchroniser:
                     access.partitions,
                     coefs,
                     count,
-                    (access.stream, tuple(frame for frame in access.loops if frame is not loop)),
-                    access.instr,
+                    (access.stream, tuple([frame for frame in access.loops if frame is not loop])),
+                    access.order,
                     pitch,
                     access.run,
                     access.rotations,
@@ -429,20 +452,22 @@ class Synchroniser:
             self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())
 
     def resolve(self) -> None:
-        """Write the final waits into the instructions."""
+        """Write the final waits into the instructions, and forget them."""
+        made: dict[tuple[Place, int], Wait | None] = {}
         for instr, waits in self.pending:
-            final: dict[tuple[Stream, tuple[tuple[int, int], ...]], int] = {}
-            for wait in waits:
-                count = wait.count
-                for frame, distance in wait.shifts:
-                    count -= distance * frame.finished.get(wait.stream, 0)
-                coefs = tuple(
-                    (frame.register, frame.finished[wait.stream])
-                    for frame in wait.loops
-                    if frame.finished.get(wait.stream, 0)
-                )
-                if count <= 0 and not coefs:
-                    continue
-                key = (wait.stream, coefs)
-                final[key] = max(final.get(key, count), count)
-            instr.waits = tuple(Wait(stream, count, coefs) for (stream, coefs), count in final.items())
+            final = []
+            for wanted in waits.items():
+                if wanted not in made:
+                    made[wanted] = _final(*wanted)
+                wait = made[wanted]
+                if wait is not None:
+                    final.append(wait)
+            instr.waits = tuple(final)
+        self.pending.clear()
+
+
+def _final(place: Place, count: int) -> Wait | None:
+    """The wait for ``count`` instructions at ``place``, whose loops are complete; None for one that is always over."""
+    stream, loops = place
+    coefs = tuple([(frame.register, frame.finished[stream]) for frame in loops if frame.finished.get(stream)])
+    return Wait(stream, count, coefs) if count > 0 or coefs else None
