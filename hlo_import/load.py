@@ -1,10 +1,6 @@
 """Tells the accepted module formats apart by content and hands the bytes to the reader of that format."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from neuronx_cc.ir import hlo
+from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
 
 ACCEPTED = "HLO text, a serialized HloModuleProto or HloProto, or StableHLO (MLIR text, bytecode or portable artifact)"
@@ -77,24 +73,12 @@ def _unknown(what: str, remedy: str = "") -> UsageError:
     )
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """IR is full of cycles that all live on; walking them over and over takes a third of an import's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def load_module(data: bytes, source: str = "") -> hlo.HloModule:
     """The module in ``data``, whatever its format; ``source`` is its file name for messages.
 
     Raises ``CompileError`` when the module is malformed or breaks HLO's rules, ``UsageError`` when it is no module.
     """
-    with _collector_paused():
+    with collector.paused():
         return _load(data, source)
 
 

@@ -1,12 +1,18 @@
 """Python's cycle collector, held off while modules and programs are built.
 
 They are large graphs, alive as a whole: collecting walks all of them again and again, finds nothing, and would take a
-quarter of the time of a compilation.
+quarter of the time of a compilation. Afterwards they count as old, so that the next young collection does not walk them
+either. What is garbage among them waits for a collection of everything, at the latest after ``PATIENCE`` objects.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+PATIENCE = 1_000_000
+"""Objects, some 100 bytes each, that may be made in pauses between two collections of everything."""
+
+_made = 0
 
 
 @contextmanager
@@ -18,4 +24,17 @@ def paused() -> Iterator[None]:
         yield
     finally:
         if collecting:
+            _retire()
             gc.enable()
+
+
+def _retire() -> None:
+    """Let all objects of this moment be old ones."""
+    global _made
+    _made += gc.get_count()[0]
+    if _made > PATIENCE:
+        _made = 0
+        gc.collect()
+    elif not gc.get_freeze_count():  # objects that the user froze would thaw
+        gc.freeze()
+        gc.unfreeze()
