@@ -6,6 +6,7 @@ Input: the forms that ``passes.indexing_gather`` makes. Operand [R, W], indices 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -22,6 +23,9 @@ from neuronx_cc.passes.indexing_costs import rows as rows_ns
 
 ROW_BYTES = 16384
 """Bytes a partition of one tile of rows."""
+DEPTH = 8
+"""Most rows that a partition of one tile takes in turn, each by an instruction of its own, so that they overlap."""
+LANES = 128
 COPY_NS_PER_BYTE = 3 / 272
 """Of an operand whose rows are brought together: read, turned, written."""
 
@@ -87,32 +91,51 @@ def move_rows(
     sizes = [atom.size for atom in table.dims[1:]]
     cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) * size <= ROW_BYTES), 0)
     step = max(1, ROW_BYTES // (prod(sizes[cut + 1 :]) * size))
+    depth = min(DEPTH, ROW_BYTES // (prod(sizes) * size))
     rings: list[Ring] = []
-    for start, tiles, lanes in builder.tiles(listed.dims[0].size, 128):
-        ring = builder.ring(builder.sbuf, 64, 2, "indices")
+    for start, tiles, lanes, deep in _tiles(listed.dims[0].size, depth):
+        ring = builder.ring(builder.sbuf, max(64, 4 * deep), 2, "indices")
         rings.append(ring)
         with builder.loop(tiles) as tile:
-            first_row = tile * lanes + start
-            rows = _row_numbers(context, indices, first_row, lanes, ring)
-            here = listed.index(0, first_row, lanes)
+            first_row = tile * (lanes * deep) + start
+            rows = _row_numbers(context, indices, first_row, lanes, deep, ring)
+            pitch = listed.dims[0].stride
+            here = listed.index(0, first_row, lanes * deep)
+            here = here.of((Atom(lanes, pitch * deep), Atom(deep, pitch), *here.dims[1:]))
             pieces = builder.tiles(sizes[cut], step) if sizes else [(0, 1, 1)]
             for first, count, width in pieces:
                 with builder.loop(count) as index:
                     ends = (table, here)
                     if sizes:
                         at = index * width + first
-                        ends = (table.index(cut + 1, at, width), here.index(cut + 1, at, width))
+                        ends = (table.index(cut + 1, at, width), here.index(cut + 2, at, width))
                     _move(context, *ends, rows, rings, write, splat)
     for ring in rings:
         builder.sbuf.free(ring.alloc)
 
 
-def _row_numbers(context: Context, indices: View, at: Affine, lanes: int, ring: Ring) -> Block:
+def _tiles(count: int, depth: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut ``count`` into (start, count of tiles, partitions, rows of one): up to ``depth`` neighbours a partition.
+
+    Several rows of a partition share the load of their indices and the store. Four tiles or more, where there are as
+    many, let both run under the gathers.
+    """
+    start = 0
+    while start < count:
+        left = count - start
+        lanes = min(LANES, left)
+        deep = max(1, min(depth, left // (4 * lanes)))
+        tiles = left // (lanes * deep)
+        yield start, tiles, lanes, deep
+        start += tiles * lanes * deep
+
+
+def _row_numbers(context: Context, indices: View, at: Affine, lanes: int, deep: int, ring: Ring) -> Block:
     builder = context.builder
     stride = indices.dims[0][0].stride if indices.dims[0] else 0
-    tile = Block(ring.alloc, indices.dtype, builder.slot(ring), (Atom(lanes, 1, True), Atom(1, 4)))
+    tile = Block(ring.alloc, indices.dtype, builder.slot(ring), (Atom(lanes, 1, True), Atom(deep, 4)))
     offset = Affine(indices.offset) + at * stride
-    source = Block(indices.alloc, indices.dtype, offset, (Atom(lanes, stride), Atom(1, 0)))
+    source = Block(indices.alloc, indices.dtype, offset, (Atom(lanes, deep * stride), Atom(deep, stride)))
     builder.emit("dma_copy", Stream.DMA_LOAD, [tile], [source])
     return tile
 
@@ -126,23 +149,26 @@ def _move(
     write: bool,
     splat: float | None,
 ) -> None:
+    """Rows of ``table`` to or from ``listed`` [partitions, rows of one, row]."""
     builder = context.builder
     if len(table.dims) == 1:
-        table, listed = (replace(block, dims=(*block.dims, Atom(1, 0))) for block in (table, listed))
-    free = dense([atom.size for atom in table.dims[1:]], table.dtype)
-    ring = builder.ring(builder.sbuf, free[0].size * free[0].stride, 2, "rows")
+        table, listed = (block.of((*block.dims, Atom(1, 0))) for block in (table, listed))
+    sizes = [atom.size for atom in listed.dims[1:]]
+    free = dense(sizes, table.dtype)
+    nbytes = free[0].size * free[0].stride
+    ring = builder.ring(builder.sbuf, nbytes, 2, "rows")
     rings.append(ring)
-    tile = Block(ring.alloc, table.dtype, builder.slot(ring), (listed.dims[0], *free))
-    tile = replace(tile, dims=(Atom(listed.dims[0].size, 1, True), *free))
-    if write:
-        if splat is None:
-            copy(builder, tile, listed, Stream.DMA_LOAD)
+    tile = Block(ring.alloc, table.dtype, builder.slot(ring), (Atom(listed.dims[0].size, 1, True), *free))
+    if write and splat is not None:
+        flat = tile.of((tile.dims[0], Atom(nbytes // itemsize(tile.dtype), free[-1].stride)))
+        builder.emit("memset", Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD, [flat], [], imm=[splat])
+    elif write:
+        copy(builder, tile, listed, Stream.DMA_LOAD)
+    for index in builder.each(sizes[0], DEPTH):
+        part, here = tile.index(1, index), rows.index(1, index, 1)
+        if write:
+            builder.emit("dma_scatter", Stream.DMA_DYNAMIC, [table], [part, here], flags=["skip"])
         else:
-            flat = replace(
-                tile, dims=(tile.dims[0], Atom(free[0].size * free[0].stride // itemsize(tile.dtype), free[-1].stride))
-            )
-            builder.emit("memset", Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD, [flat], [], imm=[splat])
-        builder.emit("dma_scatter", Stream.DMA_DYNAMIC, [table], [tile, rows], flags=["skip"])
-        return
-    builder.emit("dma_gather", Stream.DMA_DYNAMIC, [tile], [table, rows], flags=["clamp"])
-    copy(builder, listed, tile, Stream.DMA_STORE)
+            builder.emit("dma_gather", Stream.DMA_DYNAMIC, [part], [table, here], flags=["clamp"])
+    if not write:
+        copy(builder, listed, tile, Stream.DMA_STORE)
