@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from neuronx_cc.codegen import interleave_kernel, repeat_kernel, transpose_kernel
+from neuronx_cc.codegen import relayout_kernel, relayout_plan, transpose_kernel
 from neuronx_cc.codegen.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -40,7 +40,7 @@ def is_scattered(target: Block, source: Block) -> bool:
     along = transpose_kernel.contiguous_dim(target)
     if along < 0 or prod(atom.size for atom in target.dims) < transpose_kernel.LEAST_ELEMENTS:
         return False
-    return source.dims[along].partition or abs(source.dims[along].stride) != itemsize(source.dtype)
+    return source.dims[along].partition or source.dims[along].stride != target.dims[along].stride
 
 
 def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
@@ -53,24 +53,37 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
     blocks = blocks_of([target, source], source.shape)
     if blocks is None:
         return False
-    lanes_adjacent = transpose_kernel.contiguous_dim(blocks[0]) == 0 and blocks[1].dims[0].partition
     large = prod(source.shape) >= transpose_kernel.LEAST_ELEMENTS and len(blocks[0].dims) > 1
-    if lanes_adjacent and large and not force:
+    if large and not force and transpose_kernel.contiguous_dim(blocks[0]) == 0 and blocks[1].dims[0].partition:
         return False
-    if not target.in_sbuf and not source.in_sbuf and interleave_kernel.applies(*blocks):
-        interleave_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
-        return True
-    if not target.in_sbuf and source.in_sbuf and interleave_kernel.reorders(*blocks):
-        interleave_kernel.store(builder, blocks[0], blocks[1])
-        return True
-    if not target.in_sbuf and not source.in_sbuf and repeat_kernel.applies(*blocks):
-        repeat_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
-        return True
-    if not target.in_sbuf and not source.in_sbuf and transpose_kernel.applies(*blocks):
-        transpose_kernel.copy(builder, blocks[0], blocks[1], Stream.DMA_LOAD)
-        return True
-    copy(builder, blocks[0], blocks[1], stream)
+    reordered(builder, blocks[0], blocks[1], stream)
     return True
+
+
+def reordered(builder: Builder, target: Block, source: Block, stream: Stream, load: Stream = Stream.DMA_LOAD) -> None:
+    """Copy by DMA on ``stream``, or through SBUF, where elements are put in order, when that is quicker."""
+    if target.alloc.space is not Space.HBM or _in_runs(target, source):
+        copy(builder, target, source, stream)
+        return
+    ordered = relayout_plan.ordered(target, source)
+    relayout = relayout_plan.plan(*ordered, builder.sbuf.largest_gap() // 5)
+    if source.alloc.space is Space.HBM and transpose_kernel.applies(target, source):
+        if relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source):
+            transpose_kernel.copy(builder, target, source, load)
+            return
+    if relayout is None:
+        copy(builder, target, source, stream)
+        return
+    relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
+
+
+def _in_runs(target: Block, source: Block) -> bool:
+    """Whether the last dim is contiguous on both sides, and long."""
+    size = itemsize(target.dtype)
+    if not target.dims or target.dims[-1].partition or source.dims[-1].partition:
+        return False
+    long = target.dims[-1].size * size >= relayout_plan.LONG_RUN // 4
+    return long and target.dims[-1].stride == source.dims[-1].stride == size
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
