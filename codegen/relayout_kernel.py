@@ -77,7 +77,6 @@ class _Relayout:
     def tile(self, target: Block, source: Block) -> None:
         """Load, put into order, store."""
         builder, dtype, group = self.builder, target.dtype, self.relayout.group + 1
-        size = itemsize(dtype)
         free = [dim for dim in range(1, len(target.dims)) if dim != group or not group]
         parts = target.dims[group].size if group else 1
         heads = [target.dims[0].size] * parts

@@ -67,14 +67,13 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
         return
     ordered = relayout_plan.ordered(target, source)
     relayout = relayout_plan.plan(*ordered, builder.sbuf.largest_gap() // 5)
-    if source.alloc.space is Space.HBM and transpose_kernel.applies(target, source):
-        if relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source):
-            transpose_kernel.copy(builder, target, source, load)
-            return
-    if relayout is None:
+    squares = source.alloc.space is Space.HBM and transpose_kernel.applies(target, source)
+    if squares and (relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source)):
+        transpose_kernel.copy(builder, target, source, load)
+    elif relayout is not None:
+        relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
+    else:
         copy(builder, target, source, stream)
-        return
-    relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
 
 
 def _in_runs(target: Block, source: Block) -> bool:

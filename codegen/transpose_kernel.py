@@ -42,7 +42,7 @@ def applies(target: Block, source: Block) -> bool:
 
 
 def estimated_ns(target: Block, source: Block) -> float:
-    """Time of ``copy``: Vector's, 83 cycles a square, or that of the latency of its DMAs (hardware sheet 1.8.2, 3.2)."""
+    """Time of ``copy``: Vector's, 83 cycles a square, or the latencies of its DMAs (hardware sheet 1.8.2, 3.2)."""
     sides = [source.dims[dim].size for dim in (contiguous_dim(source), contiguous_dim(target))]
     others = prod(atom.size for atom in source.dims) / prod(sides)
     squares = prod(ceil(side / SQUARE) for side in sides)
