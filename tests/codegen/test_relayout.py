@@ -1,4 +1,4 @@
-"""Copies that reverse, pick out, interleave or repeat elements: every bit, and no element moved for itself by the DMA."""
+"""Copies that reverse, pick out, interleave or repeat elements: every bit, in runs that a DMA moves well."""
 
 from typing import Any
 
