@@ -13,6 +13,8 @@ RESULT_COLUMNS = 2048
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
+GROUPED_ROWS = 512
+"""Rows of lhs that are staged together where they are neighbours in memory: runs that a DMA moves well."""
 TRANSPOSE_BYTES = 0.15
 """Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
 
@@ -20,6 +22,8 @@ TRANSPOSE_BYTES = 0.15
 class DotBudget(DotPlan):
     """Sizes of the blocks of both operands."""
 
+    m_group = 1
+    """Tiles of rows that are staged together, neighbours along the dim of the rows outside the tiled one."""
     accumulate_in_sbuf = False
     """Whether k is cut into blocks, whose products add up in SBUF."""
 
@@ -86,8 +90,27 @@ class DotBudget(DotPlan):
         n_blocks = batches * prod(self.n_sizes) // n_size * -(-n_size // self.n_block)
         self.lhs_buffers = min(self.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
         self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
-        staged = (self.lhs_buffers * self.m_block + self.rhs_buffers * self.n_block) * column
+        self.m_group = self._group(room - self.rhs_buffers * self.n_block * column, column)
+        staged = (self.lhs_buffers * self.m_block * self.m_group + self.rhs_buffers * self.n_block) * column
         self.builder.sbuf.make_room(staged + natural * self.k_block + results)
+
+    def _group(self, room: int, column: int) -> int:
+        """Tiles of rows that are staged together: those of a resident result, if lhs comes from HBM with k apart."""
+        lanes, group = self.m_dim, self.m_dim - 1
+        if (
+            group < 0
+            or self.m_block < self.m_sizes[lanes]
+            or not self.out_m[lanes].partition
+            or self.addend is not None
+        ):
+            return 1
+        side = self.lhs
+        if side.on_chip or side.rows_on_lanes or side.data is not None or side.resident is not None:
+            return 1
+        if side.free[group].stride != side.free[lanes].stride * side.free[lanes].size:
+            return 1
+        most = min(GROUPED_ROWS, room // (self.lhs_buffers * column)) // self.m_block
+        return max((size for size in range(1, most + 1) if self.m_sizes[group] % size == 0), default=1)
 
     def _budget_beside(self, room: int, column: int, m_size: int, n_size: int) -> None:
         """As ``_budget`` where one operand is resident: blocks of the other one stream past all of it."""

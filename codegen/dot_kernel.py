@@ -162,11 +162,11 @@ class _Dot(DotStaging):
         elif self.rhs_outside:
             for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
                 rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
-                for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
+                for m_at, m_size in self._row_blocks():
                     lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
                     self._tiles(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
         else:
-            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
+            for m_at, m_size in self._row_blocks():
                 lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
                     rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
@@ -177,6 +177,16 @@ class _Dot(DotStaging):
                 self.out.alloc, self.out.dtype, batch_start(self.out, self.out_batch, batch), (head, self.rows.dims[1])
             )
             copy(self.builder, target, self.rows, Stream.DMA_STORE)
+
+    def _row_blocks(self) -> Iterator[tuple[dict[int, Affine], int]]:
+        """As ``_positions`` for the rows, several tiles of them where these are staged together."""
+        outside, sizes = self.m_dim - 1, list(self.m_sizes)
+        if self.m_group == 1:
+            yield from self._positions(sizes, self.m_dim, self.m_block)
+            return
+        sizes[outside] //= self.m_group
+        for m_at, m_size in self._positions(sizes, self.m_dim, self.m_block):
+            yield {**m_at, outside: m_at[outside] * self.m_group}, m_size * self.m_group
 
     def _positions(
         self, sizes: Sequence[int], tile_dim: int, block: int, at: dict[int, Affine] | None = None, unroll: int = 4
@@ -197,9 +207,13 @@ class _Dot(DotStaging):
     def _tiles(self, block: _Part, lhs: list[Block], rhs: list[Block]) -> None:
         """All PSUM tiles of a block pair; results for HBM are collected into long rows before they are stored."""
         near = self.out.in_sbuf or self.rows is not None
-        for m_start, m_tiles, rows in self.builder.tiles(block.rows, TILE_ROWS):
+        for m_start, m_tiles, rows in self.builder.tiles(
+            block.rows, block.rows // self.m_group if self.m_group > 1 else TILE_ROWS
+        ):
             for m_index in self.builder.each(m_tiles):
                 row = block.cut_rows(m_index * rows + m_start, rows)
+                if self.m_group > 1:
+                    row = replace(row, m_at={**row.m_at, self.m_dim - 1: row.m_at[self.m_dim - 1] + m_index})
                 for start, groups, width in self.builder.tiles(block.columns, RESULT_COLUMNS):
                     for group in self.builder.each(groups):
                         part = row.cut_columns(group * width + start, width)

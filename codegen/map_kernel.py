@@ -201,7 +201,9 @@ class _Box:
         order = [dim for dim in range(len(space.sizes)) if dim != self.lane_dim]
         minor = set()
         for view, atoms in zip(views, space.atoms[1:], strict=True):
-            if not view.in_sbuf and prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS:
+            spread = self.kernel.scanned >= 0 and self.lane_dim >= 0 and not atoms[self.lane_dim].stride
+            large = prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS
+            if large and not view.in_sbuf and not spread:
                 size = itemsize(view.dtype)
                 minor.add(next((dim for dim in order if abs(atoms[dim].stride) == size), -1))
         if self.kernel.scanned >= 0:

@@ -65,6 +65,7 @@ PASSES = {
         "simplify_control",
         "split_complex",
         "thin_dots",
+        "turn_products",
         "widen_small_types",
     )
 }

@@ -82,17 +82,27 @@ def _transpose_of_dot(op: hlo.TransposeOp, scope: Scope) -> Value | None:
     inner = result_op(op.operand)
     if not isinstance(inner, hlo.DotOp) or not inner.results[0].has_one_use():
         return None
-    dims = inner.dims.data
+    return swapped(inner, op) if op.dimensions.data == swapped_order(inner) else None
+
+
+def swapped_order(dot: hlo.DotOp) -> tuple[int, ...]:
+    """``dimensions`` of the transpose that makes the result of ``dot(a, b)`` that of ``dot(b, a)``."""
+    dims, rank = dot.dims.data, dot.shape.rank
     batch = len(dims.lhs_batch)
-    left = hlo.shape_of(inner.lhs).rank - batch - len(dims.lhs_contracting)
-    rank = inner.shape.rank
-    if op.dimensions.data != (*range(batch), *range(batch + left, rank), *range(batch, batch + left)):
-        return None
+    left = hlo.shape_of(dot.lhs).rank - len(dims.lhs_contracting)
+    return (*range(batch), *range(left, rank), *range(batch, left))
+
+
+def swapped(dot: hlo.DotOp, anchor: hlo.HloOp) -> Value:
+    """``dot(b, a)`` for ``dot(a, b)``, above ``anchor``."""
+    dims = dot.dims.data
     numbers = DotDims(dims.rhs_contracting, dims.lhs_contracting, dims.rhs_batch, dims.lhs_batch)
-    properties: dict[str, hlo.Attribute] = {**inner.properties, "dims": hlo.DotDimsAttr(numbers)}
-    if inner.operand_precision is not None and len(inner.operand_precision.data) == 2:
-        properties["operand_precision"] = hlo.StrsAttr(inner.operand_precision.data[::-1])
-    return insert_before(op, hlo.DotOp, (inner.rhs, inner.lhs), op.results[0].type, inner.loc, properties)
+    properties: dict[str, hlo.Attribute] = {**dot.properties, "dims": hlo.DotDimsAttr(numbers)}
+    if dot.operand_precision is not None and len(dot.operand_precision.data) == 2:
+        properties["operand_precision"] = hlo.StrsAttr(dot.operand_precision.data[::-1])
+    shape = dot.shape
+    type_ = hlo.array_type(shape.dtype, tuple(shape.dims[axis] for axis in swapped_order(dot)))
+    return insert_before(anchor, hlo.DotOp, (dot.rhs, dot.lhs), type_, dot.loc, properties)
 
 
 RULES: dict[type, tuple[Rule, ...]] = {

@@ -8,12 +8,13 @@ op is turned only if most of its operands' elements come in the new order alread
 in another order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
+from neuronx_cc.passes.canonical_contraction import swapped, swapped_order
 from neuronx_cc.passes.manager import PassContext
 
 Value = hlo.SSAValue
@@ -27,20 +28,25 @@ ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hl
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         if any(isinstance(op, hlo.ConvolutionOp) for op in ops_of(computation.block)):
-            mover = _Mover()
+            mover = Mover()
             for op in ops_of(computation.block):
                 mover.visit(op)
 
 
-class _Mover:
+class Mover:
     """The transposes made so far. ``transpose(x, order)``: dim i of the result is dim ``order[i]`` of x."""
 
-    def __init__(self) -> None:
+    def __init__(self, dots: Set[hlo.Operation] = frozenset()) -> None:
+        """``dots``: contractions that are to be computed with their operands swapped."""
         self.made: set[hlo.Operation] = set()
+        self.dots = dots
 
     def visit(self, op: hlo.HloOp) -> None:
         if isinstance(op, hlo.ConvolutionOp):
             self._convolution(op)
+        elif isinstance(op, hlo.DotOp):
+            if op in self.dots:
+                self._restore(op, swapped(op, op), _inverse(swapped_order(op)))
         elif isinstance(op, hlo.TransposeOp):
             self._transpose(op)
         elif isinstance(op, hlo.BroadcastOp):
@@ -127,17 +133,37 @@ class _Mover:
         replace(op, insert_before(op, hlo.BroadcastOp, (source[0],), op.results[0].type, op.loc, properties))
 
     def _reshape(self, op: hlo.ReshapeOp) -> None:
-        """Dims of size 1 are left out where they are."""
+        """Dims of size 1 are left out where they are, or come first."""
         source, dims = self._source(op.operand), hlo.shape_of(op.operand).dims
         kept = [axis for axis, size in enumerate(dims) if size != 1]
-        if source is None or tuple(dims[axis] for axis in kept) != op.shape.dims or len(kept) < 2:
+        if source is None or len(kept) < 2:
             return
         value, order = source
+        if len(kept) == len(dims):
+            self._add_dims(op, value, order)
+            return
+        if tuple(dims[axis] for axis in kept) != op.shape.dims:
+            return
         wanted = [order[axis] for axis in kept]
         left = sorted(wanted)
         type_ = hlo.array_type(op.shape.dtype, tuple(hlo.shape_of(value).dims[axis] for axis in left))
         result = insert_before(op, hlo.ReshapeOp, (value,), type_, op.loc)
         self._restore(op, result, tuple(left.index(axis) for axis in wanted))
+
+    def _add_dims(self, op: hlo.ReshapeOp, value: Value, order: Order) -> None:
+        """``op`` adds dims of size 1 to ``transpose(value, order)``, which has none: they come first instead."""
+        wide = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
+        if tuple(op.shape.dims[axis] for axis in wide) != hlo.shape_of(op.operand).dims:
+            return
+        ones = op.shape.rank - len(wide)
+        type_ = hlo.array_type(op.shape.dtype, (1,) * ones + hlo.shape_of(value).dims)
+        result = insert_before(op, hlo.ReshapeOp, (value,), type_, op.loc)
+        places = iter(range(ones))
+        self._restore(
+            op,
+            result,
+            tuple(ones + order[wide.index(axis)] if axis in wide else next(places) for axis in range(op.shape.rank)),
+        )
 
     def _reduce(self, op: hlo.ReduceOp) -> None:
         source = self._source(op.operands[0])

@@ -62,7 +62,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "dce",
         ),
     ),
-    ("layout", ("thin_dots", "features_first", "dce")),
+    ("layout", ("thin_dots", "features_first", "turn_products", "dce")),
     ("precision", ("accumulate_f32", "auto_cast", "clean_casts")),
     (
         "cleanup",

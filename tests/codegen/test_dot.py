@@ -11,6 +11,7 @@ from generated import check_function, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
@@ -200,3 +201,12 @@ def test_sums(name: str, random: np.random.Generator) -> None:
     inputs = [normal(random, *each) for each in dims]
     check_function(function, *inputs, relative=2e-5)
     check_function(lambda *inputs: function(*inputs) @ jnp.ones(function(*inputs).shape[-1]), *inputs, relative=5e-5)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1536, 200, 60), (768, 128, 128), (384, 60, 7)])
+def test_rows_of_a_resident_result_are_staged_together(m: int, k: int, n: int, random: np.random.Generator) -> None:
+    """Rows of lhs that are neighbours in memory come in long runs, several tiles of the result at once."""
+    inputs = [normal(random, k, m), normal(random, k, n)]
+    compiled = check_function(lambda w, x: jnp.tanh(jnp.tanh(w.T @ x)), *inputs, relative=5e-5)
+    moves = [record for record in compiled.program.records if isinstance(record, Instr) and record.op == "dma_copy"]
+    assert max(move.outs[0].counts[-1] for move in moves) >= 384
