@@ -14,6 +14,8 @@ from math import prod
 from typing import TypeAlias
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.values import splat_number
 
@@ -167,9 +169,23 @@ def gather_rows(b: Build, table: Value, numbers: Value, height: int = 1) -> Valu
 
 def gather_tables(b: Build, tables: Value, numbers: Value) -> Value:
     """Rows ``numbers`` [G, N], clamped, of ``tables`` [G, R, W]: [G, N, W]."""
-    width = hlo.shape_of(tables).dims[2]
+    count, height, width = hlo.shape_of(tables).dims
+    entries = hlo.shape_of(numbers).dims[1]
+    side = costs.stacked(count, height, width * itemsize(hlo.shape_of(tables).dtype), entries)
+    if side > 1:
+        tables = b.reshape(tables, (count // side, side * height, width))
+        numbers = stacked_numbers(b, clamped(b, numbers, height - 1), side, height)
     dims = hlo.GatherDims((2,), (1,), (1,), 2, (0,), (0,))
-    return _gather(b, tables, numbers, (*hlo.shape_of(numbers).dims, width), dims, (1, 1, width))
+    found = _gather(b, tables, numbers, (*hlo.shape_of(numbers).dims, width), dims, (1, 1, width))
+    return b.reshape(found, (count, entries, width))
+
+
+def stacked_numbers(b: Build, numbers: Value, side: int, height: int) -> Value:
+    """Row numbers [G, N] of tables of ``height`` rows in stacks of ``side`` tables: [G / side, side N]."""
+    count, entries = hlo.shape_of(numbers).dims
+    shape = (count // side, side, entries)
+    first = b.broadcast(b.mul(b.iota((side,), 0), b.number(height, "s32", (side,))), shape, (1,))
+    return b.reshape(b.add(b.reshape(numbers, shape), first), (shape[0], side * entries))
 
 
 def _gather(

@@ -39,14 +39,34 @@ def chunks(table_rows: int, row_bytes: int) -> int:
 
 
 def groups(count: int, table_rows: int, row_bytes: int, entries: int, scatter: bool = False, shared: int = 1) -> float:
-    """``count`` tables with ``entries`` indices each; ``shared`` processors work on each list."""
+    """``count`` tables with ``entries`` indices each; ``shared`` processors work on each list.
+
+    Tables of a pass are moved while those of another one are worked on.
+    """
     words = ceil(row_bytes / 4)
     each = (14 + 2 * words if scatter else 7 + words) / _CLOCK
     passes = ceil(count * shared / GROUPS)
     traffic = count * shared * table_rows * row_bytes * (2 if scatter else 1)
     visits = passes * chunks(table_rows, row_bytes)
     lists = count * entries * row_bytes
-    return _GROUPS_START + visits * (_VISIT + entries / shared * each) + (traffic + lists) / _BYTES
+    work, moved = visits * (_VISIT + entries / shared * each), (traffic + lists) / _BYTES
+    return _GROUPS_START + max(work, moved) + min(work, moved) / passes
+
+
+def stacked(count: int, table_rows: int, row_bytes: int, entries: int, scatter: bool = False) -> int:
+    """How many of ``count`` tables lie one upon the other as a table of their own, so that there are fewer visits."""
+    most = min(count // GROUPS, TABLE_BYTES // max(1, table_rows * row_bytes))
+    heights = [height for height in range(1, most + 1) if count % height == 0]
+    return min(
+        heights or [1],
+        key=lambda height: groups(count // height, height * table_rows, row_bytes, height * entries, scatter),
+    )
+
+
+def stacks(count: int, table_rows: int, row_bytes: int, entries: int, scatter: bool = False) -> float:
+    """``groups`` with tables ``stacked``."""
+    height = stacked(count, table_rows, row_bytes, entries, scatter)
+    return groups(count // height, height * table_rows, row_bytes, height * entries, scatter)
 
 
 def turned(nbytes: int) -> float:

@@ -112,7 +112,9 @@ def _tables(windows: Windows, width: int) -> list[int] | None:
         count = prod(windows.dims[dim] for dim in tables)
         steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
         height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
-        return costs.groups(count, height, row, steps // count, shared=costs.GROUPS if count == 1 else 1)
+        if count == 1:
+            return costs.groups(count, height, row, steps, shared=costs.GROUPS)
+        return costs.stacks(count, height, row, steps // count)
 
     best = min(windows.tables, key=estimate)
     return best if estimate(best) < by_rows else None

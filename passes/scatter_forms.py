@@ -10,6 +10,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.indexing import stacked_numbers
 from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
 
 Value = hlo.SSAValue
@@ -33,7 +34,16 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
         key=lambda number: costs.groups(count, height, row, entries, True, number),
     )
     if shared == 1:
-        return form(b, kind, tables, numbers, updates)
+        side = costs.stacked(count, height, row, entries, True)
+        if side == 1:
+            return form(b, kind, tables, numbers, updates)
+        stack = (count // side, side * height, width)
+        placed = stacked_numbers(b, numbers, side, height)
+        placed = b.select(
+            b.reshape(inside(b, numbers, height), (count // side, side * entries)), placed, b.number_like(-1, placed)
+        )
+        rows = _reshaped(b, updates, (count // side, side * entries, width))
+        return b.reshape(form(b, kind, _reshaped(b, tables, stack), placed, rows), (count, height, width))
     share = -(-entries // shared)
     missing = shared * share - entries
     neutral = identity_of(kind, dtype)
@@ -52,6 +62,17 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
         pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
+
+
+def inside(b: Build, numbers: Value, height: int) -> Value:
+    """Which of ``numbers`` are rows of a table of ``height``."""
+    above = b.compare(numbers, b.number_like(0, numbers), "GE")
+    return b.each(hlo.AndOp, above, b.compare(numbers, b.number_like(height, numbers), "LT"))
+
+
+def _reshaped(b: Build, value: Value, dims: tuple[int, ...]) -> Value:
+    splat = splat_number(value, b.module)
+    return b.reshape(value, dims) if splat is None else b.number(splat, hlo.shape_of(value).dtype, dims)
 
 
 def _longer(b: Build, updates: Value, missing: int) -> Value:

@@ -32,7 +32,7 @@ from neuronx_cc.passes.indexing import (
     table_labels,
     weights,
 )
-from neuronx_cc.passes.scatter_forms import OPS, form, scatter_tables, sharing
+from neuronx_cc.passes.scatter_forms import OPS, form, inside, scatter_tables, sharing
 from neuronx_cc.passes.values import splat_number
 
 Value = hlo.SSAValue
@@ -191,8 +191,10 @@ def _tables(s: Scatter, kind: str, row: int) -> tuple[float, list[int]]:
     def estimate(tables: list[int]) -> float:
         count, entries = _entries(w, tables)
         height = prod(w.dims[dim] for dim in w.reached if dim not in tables)
-        ways = {1, sharing(kind, dtype, count)}
-        return min(costs.groups(count, height, row, entries, True, shared) for shared in ways)
+        shared = sharing(kind, dtype, count)
+        if shared > 1:
+            return min(costs.groups(count, height, row, entries, True, ways) for ways in (1, shared))
+        return costs.stacks(count, height, row, entries, True)
 
     best = min(w.tables, key=estimate)
     return estimate(best), best
@@ -296,11 +298,6 @@ def _extreme_place(b: Build, numbers: Value, height: int, last: bool) -> Value:
     return b.reshape(gather_tables(b, found, listed), (count,))
 
 
-def _inside(b: Build, numbers: Value, height: int) -> Value:
-    above = b.compare(numbers, b.number_like(0, numbers), "GE")
-    return b.each(hlo.AndOp, above, b.compare(numbers, b.number_like(height, numbers), "LT"))
-
-
 def _only_last(b: Build, numbers: Value, height: int) -> Value:
     """``numbers`` with -1 where the same number follows."""
     last = _extreme_place(b, numbers, height, last=True)
@@ -311,7 +308,7 @@ def _only_last(b: Build, numbers: Value, height: int) -> Value:
 def _leaders(b: Build, numbers: Value, height: int) -> Value:
     """First place of the same number; -1 for numbers outside the table."""
     first = _extreme_place(b, numbers, height, last=False)
-    return b.select(_inside(b, numbers, height), first, b.number_like(-1, numbers))
+    return b.select(inside(b, numbers, height), first, b.number_like(-1, numbers))
 
 
 def _combine_into(b: Build, kind: str, rows: Value, leader: Value, updates: Value) -> Value:
