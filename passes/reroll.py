@@ -2,9 +2,10 @@
 
 * ``1 / (1 + exp(-x))`` -> ``logistic(x)``.
 * The complementary error function, which JAX lowers to 65 ops (two polynomials, an exponential and selects), inside
-  exact GELU: every use multiplies it. Then ``erfc(t)`` -> ``1 - erf(t)``, and ``erfc(-x * c)`` -> ``1 + erf(x * c)``.
-  The error is at most 1.2e-7 absolute; relative accuracy of the far tail, where erfc is below that, is lost, so an erfc
-  used in any other way stays as it is.
+  exact GELU and its gradient: every use multiplies it, one of them by ``x`` when it is erfc of a negative multiple of
+  ``x``. Then ``erfc(t)`` -> ``1 - erf(t)``, and ``erfc(-x * c)`` -> ``1 + erf(x * c)``. The error is at most 1.2e-7
+  absolute; relative accuracy of the far tail, where erfc is below that, is lost, so an erfc used in any other way (in
+  ``exp(x**2) * erfc(x)``, for one) stays as it is.
 
 The match is structural: the ops below the root are numbered by opcode, operands and constants, and compared with the
 numbers of the same expression built here.
@@ -108,7 +109,9 @@ def _erfc(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     numbering = Numbering()
     expected = erfc_number(numbering)
     argument = magnitude.operand
-    if numbering.value(op.results[0], argument, module, {}) != expected or not _only_scales(op.results[0]):
+    if numbering.value(op.results[0], argument, module, {}) != expected:
+        return None
+    if not _only_scales(op.results[0]) or not _in_gelu(op.results[0], *_multiple_of(argument, module), module):
         return None
     one = _splat(op, module, 1.0)
     positive = _negated_scale(op, argument, module)
@@ -127,6 +130,61 @@ def _only_scales(value: hlo.SSAValue) -> bool:
         elif not isinstance(user, hlo.MultiplyOp):
             return False
     return True
+
+
+def _multiple_of(value: hlo.SSAValue, module: HloModule) -> tuple[hlo.SSAValue, bool]:
+    """What ``value`` is a constant multiple of, rounded or not, and whether the multiple is negative."""
+    negative = False
+    while True:
+        op = defining_op(value)
+        if isinstance(op, hlo.ConvertOp):
+            value = op.operand
+        elif isinstance(op, hlo.NegateOp):
+            value, negative = op.operand, not negative
+        elif isinstance(op, (hlo.MultiplyOp, hlo.DivideOp)):
+            scale, other = splat_number(op.rhs, module), op.lhs
+            if scale is None and isinstance(op, hlo.MultiplyOp):
+                scale, other = splat_number(op.lhs, module), op.rhs
+            if scale is None:
+                return value, negative
+            value, negative = other, negative != (scale < 0)
+        else:
+            return value, negative
+
+
+FACTORS = 6
+"""More factors than a product has in GELU or in its gradient: the walk stops."""
+
+
+def _in_gelu(
+    value: hlo.SSAValue, base: hlo.SSAValue, negative: bool, module: HloModule, alone: bool = True, left: int = FACTORS
+) -> bool:
+    """Whether ``value``, the erfc of a multiple of ``base``, is multiplied by a multiple of the other sign (GELU), or
+    its product with something is added to such a multiple's (the gradient): what is lost is small beside ``base`` then.
+    ``alone``: it has been multiplied by constants only.
+    """
+    for use in value.uses if left else ():
+        user = use.operation
+        if isinstance(user, hlo.ConvertOp):
+            found = _in_gelu(user.results[0], base, negative, module, alone, left - 1)
+        elif isinstance(user, hlo.MultiplyOp):
+            other = user.operands[1 - use.index]
+            found = alone and _multiple_of(other, module) == (base, not negative)
+            constant = splat_number(other, module) is not None
+            found = found or _in_gelu(user.results[0], base, negative, module, alone and constant, left - 1)
+        else:
+            found = isinstance(user, hlo.AddOp) and _has_factor(user.operands[1 - use.index], base, module)
+        if found:
+            return True
+    return False
+
+
+def _has_factor(value: hlo.SSAValue, base: hlo.SSAValue, module: HloModule, left: int = FACTORS) -> bool:
+    value, _ = _multiple_of(value, module)
+    op = defining_op(value)
+    if value is base or not left or not isinstance(op, hlo.MultiplyOp):
+        return value is base
+    return any(_has_factor(operand, base, module, left - 1) for operand in op.operands)
 
 
 def _negated_scale(op: hlo.HloOp, argument: hlo.SSAValue, module: HloModule) -> hlo.SSAValue | None:

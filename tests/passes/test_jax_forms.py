@@ -70,6 +70,22 @@ def test_erfc_that_is_not_scaled_keeps_its_tail():
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        jax.scipy.special.erfcx,
+        lambda x: 1e12 * jax.lax.erfc(x),
+        lambda x: 1e12 * x * jax.lax.erfc(x),
+        lambda x: 1e12 * jax.lax.erfc(x) * x,
+    ],
+)
+def test_erfc_that_is_scaled_up_keeps_its_tail(function):
+    """A factor may be as large as erfc is small; only GELU's is not."""
+    _, counts, error = compiled(function, np.linspace(4, 5.5, 16, dtype=np.float32))
+    assert counts["erf"] == 0
+    assert error < 0.5
+
+
+@pytest.mark.parametrize(
     ("function", "opcode"), [(jax.nn.silu, "logistic"), (jax.nn.sigmoid, "logistic"), (jax.nn.gelu, "tanh")]
 )
 def test_activation_is_one_function(function, opcode):
