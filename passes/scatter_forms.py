@@ -10,7 +10,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
-from neuronx_cc.passes.indexing import stacked_numbers
+from neuronx_cc.passes.indexing import gather_tables, stacked_numbers
 from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
 
 Value = hlo.SSAValue
@@ -24,11 +24,28 @@ def sharing(kind: str, dtype: str, tables: int) -> int:
     return costs.copies(tables) if free else 1
 
 
+def tables_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
+    """Estimate of what ``scatter_tables`` takes, in ns."""
+    shared = sharing(kind, dtype, count)
+    if shared > 1:
+        return min(costs.groups(count, height, row, entries, True, ways) for ways in (1, shared))
+    in_order = costs.stacks(count, height, row, entries, True)
+    return min(in_order, _by_places_ns(count, height, row, entries)) if kind == "assign" else in_order
+
+
+def _by_places_ns(count: int, height: int, row: int, entries: int) -> float:
+    places = costs.groups(count, height, 4, entries, True, costs.copies(count))
+    return places + costs.groups(count, entries, row, height, shared=costs.GROUPS if count == 1 else 1)
+
+
 def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
     """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays."""
     count, height, width = hlo.shape_of(tables).dims
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
     row = width * itemsize(dtype)
+    in_order = costs.stacks(count, height, row, entries, True)
+    if kind == "assign" and _by_places_ns(count, height, row, entries) < in_order:
+        return _assigned_by_place(b, tables, numbers, updates)
     shared = min(
         {1, sharing(kind, dtype, count)},
         key=lambda number: costs.groups(count, height, row, entries, True, number),
@@ -62,6 +79,19 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
         pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
+
+
+def _assigned_by_place(b: Build, tables: Value, numbers: Value, updates: Value) -> Value:
+    """The last update of each row: the greatest place in the list, which processors can look for in parts of it."""
+    count, height, width = hlo.shape_of(tables).dims
+    entries = hlo.shape_of(numbers).dims[1]
+    never = b.number(-1, "s32", (count, height, 1))
+    last = scatter_tables(b, "maximum", never, numbers, b.iota((count, entries, 1), 1))
+    last = b.reshape(last, (count, height))
+    splat = splat_number(updates, b.module)
+    found = b.number_like(splat, tables) if splat is not None else gather_tables(b, updates, last)
+    written = b.compare(last, b.number_like(0, last), "GE")
+    return b.select(b.broadcast(written, (count, height, width), (0, 1)), found, tables)
 
 
 def inside(b: Build, numbers: Value, height: int) -> Value:

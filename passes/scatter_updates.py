@@ -32,7 +32,7 @@ from neuronx_cc.passes.indexing import (
     table_labels,
     weights,
 )
-from neuronx_cc.passes.scatter_forms import OPS, form, inside, scatter_tables, sharing
+from neuronx_cc.passes.scatter_forms import OPS, form, inside, scatter_tables, tables_ns
 from neuronx_cc.passes.values import splat_number
 
 Value = hlo.SSAValue
@@ -191,10 +191,7 @@ def _tables(s: Scatter, kind: str, row: int) -> tuple[float, list[int]]:
     def estimate(tables: list[int]) -> float:
         count, entries = _entries(w, tables)
         height = prod(w.dims[dim] for dim in w.reached if dim not in tables)
-        shared = sharing(kind, dtype, count)
-        if shared > 1:
-            return min(costs.groups(count, height, row, entries, True, ways) for ways in (1, shared))
-        return costs.stacks(count, height, row, entries, True)
+        return tables_ns(kind, dtype, count, height, row, entries)
 
     best = min(w.tables, key=estimate)
     return estimate(best), best
