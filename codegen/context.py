@@ -72,7 +72,7 @@ class Context:
         """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
         self._staged_bytes = 0
         self._kept_limit = KEPT_BYTES
-        self._ones: Block | None = None
+        self._ones: dict[tuple[str, int], Block] = {}
         self._device_numbers: View | None = None
         self._identities: dict[str, Block] = {}
         self.combiners = simple_combiners(module)
@@ -139,14 +139,16 @@ class Context:
             self._identities[dtype] = block
         return self._identities[dtype]
 
-    def ones(self, lanes: int) -> Block:
-        """A row of ones on partition 0, the stationary that repeats a row over ``lanes`` partitions."""
-        if self._ones is None:
-            alloc = self.builder.sbuf.allocate(512, "ones", from_top=True)
+    def ones(self, lanes: int, dtype: str = "f32", terms: int = 1) -> Block:
+        """Ones on the first partitions, the stationary that repeats the sum of ``terms`` rows over ``lanes``."""
+        if (dtype, terms) not in self._ones:
+            width = hlo.itemsize(dtype)
+            alloc = self.builder.sbuf.allocate(128 * width, "ones", from_top=True)
             assert alloc is not None, "requested before the program fills SBUF"
-            self._ones = Block(alloc, "f32", Affine(alloc.lo), (Atom(1, 1, True), Atom(128, 4)))
-            self.builder.emit("memset", Stream.GPSIMD, [self._ones], [], imm=[1.0])
-        return self._ones.index(1, Affine(0), lanes)
+            block = Block(alloc, dtype, Affine(alloc.lo), (Atom(terms, 1, True), Atom(128, width)))
+            self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
+            self._ones[dtype, terms] = block
+        return self._ones[dtype, terms].index(1, Affine(0), lanes)
 
     # ---- homes -----------------------------------------------------------------------------------------------
 
@@ -364,12 +366,12 @@ class Context:
         once = self._ones, self._identities
         prefix, self.prefix = self.prefix, f"{name}/"
         self.homes, self.outputs, self.carried, self._last_use, self._owned = {}, {}, {}, {}, {}
-        self._identities = dict(self._identities)
+        self._ones, self._identities = dict(self._ones), dict(self._identities)
         yield
         for allocs in self._owned.values():
             self._free(allocs)
-        made = [block for dtype, block in self._identities.items() if dtype not in once[1]]
-        made += [self._ones] if self._ones is not None and self._ones is not once[0] else []
+        made = [block for kind, block in self._ones.items() if kind not in once[0]]
+        made += [block for dtype, block in self._identities.items() if dtype not in once[1]]
         for block in made:
             self.builder.sbuf.free(block.alloc)
         self.homes, self.outputs, self.carried, self._last_use, self._owned = outside

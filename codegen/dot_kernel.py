@@ -18,7 +18,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dot_budget import RESULT_BUFFERS, RESULT_COLUMNS
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS
-from neuronx_cc.codegen.dot_stage import DotStaging, Span, batch_start
+from neuronx_cc.codegen.dot_stage import DotStaging, Span, batch_start, narrow_parts, strided
 from neuronx_cc.codegen.graph import Kernel, takes_row, takes_sum
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
@@ -70,6 +70,8 @@ class _Dot(DotStaging):
 
     rows: Block | None = None
     """All columns of the results of the current batch index, where they are stored together."""
+    _staged: tuple[_Part, list[Block], list[Block]] | None = None
+    """A block pair that is still to be multiplied."""
 
     def emit(self) -> None:
         if self.op.shape.size == 0:
@@ -109,28 +111,41 @@ class _Dot(DotStaging):
         self.turn = self._psum_ring(4) if needs_transpose else None
         self._load_bias()
         self._batches([])
+        self._multiply_staged()
 
     def _load_bias(self) -> None:
-        """The whole bias row on partition 0, FP32, in the order of the refined n dims."""
-        self.bias_row: Block | None = None
+        """The whole row of the bias in the order of the refined n dims: FP32 on partition 0, or narrow parts of it."""
+        self.bias_rows: Block | None = None
         if self.bias is None:
             return
-        self.context.ones(1)
         free = len(self.n_dims)
-        view = self.context.hbm(self.bias)
+        literal = self.context.literal(self.bias)
+        view = self.context.hbm(self.bias) if literal is None else literal[0]
         view = replace(view, dims=view.dims[-free:])
         space = align([view, replace(self.out, dims=self.out.dims[-free:])], view.shape)
         assert space is not None, "the row aligns with the result"
+        parts = None
+        if literal is not None:
+            parts = narrow_parts(strided(literal[1], view.offset, space.atoms[0]).reshape(-1))
+            if parts is None:
+                home = self.context.homes_of_constant(self.bias)
+                view = replace(view, alloc=home.alloc, offset=view.offset + home.offset)
         total = prod(space.sizes)
-        self.bias_row = self._dense_tile("f32", [total], 1, "bias", 1)
-        atoms = (Atom(1, 0), *space.atoms[0])
-        source = Block(view.alloc, view.dtype, Affine(view.offset), atoms)
-        target = replace(self.bias_row, dims=(Atom(1, 1, True), *dense(space.sizes, "f32")))
+        if parts is None:
+            source = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(1, 0), *space.atoms[0]))
+        else:
+            home = self.context.constant(parts, "bf16", f"{hlo.loc_of(self.bias).name}.parts")
+            rows = (Atom(len(parts), 2 * total), *dense(space.sizes, "bf16"))
+            source = Block(home.alloc, "bf16", Affine(home.offset), rows)
+        dtype, terms = ("f32", 1) if parts is None else ("bf16", len(parts))
+        self.context.ones(1, dtype, terms)
+        self.bias_rows = self._dense_tile(dtype, [total], terms, "bias", 1)
+        target = replace(self.bias_rows, dims=(Atom(terms, 1, True), *dense(space.sizes, dtype)))
         copy(self.builder, target, source, Stream.DMA_WEIGHT)
 
     def _add_bias(self, bank: Block, part: _Part) -> None:
         """Accumulate ones[rows] x bias[columns] into a PSUM tile."""
-        if self.bias_row is None:
+        if self.bias_rows is None:
             return
         position, stride = Affine(), 1
         for dim in reversed(range(len(self.n_sizes))):
@@ -139,20 +154,23 @@ class _Dot(DotStaging):
                 position = position + part.n_offset * stride
                 step = stride
             stride *= self.n_sizes[dim]
+        lanes, along = self.bias_rows.dims
         row = replace(
-            self.bias_row,
-            offset=self.bias_row.offset + position * 4,
-            dims=(Atom(1, 1, True), Atom(part.columns, 4 * step if self.n_sizes else 4)),
+            self.bias_rows,
+            offset=self.bias_rows.offset + position * along.stride,
+            dims=(lanes, Atom(part.columns, along.stride * step if self.n_sizes else along.stride)),
         )
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.context.ones(part.rows)])
+        ones = self.context.ones(part.rows, row.dtype, lanes.size)
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [ones])
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [row], flags=["accumulate"])
 
     def _batches(self, batch: list[Affine]) -> None:
         if len(batch) < len(self.b_sizes):
-            for index in self.builder.each(self.b_sizes[len(batch)], 16):
+            for index in self._each(self.b_sizes[len(batch)], 16):
                 self._batches([*batch, index])
             return
         if self.keeps_rows:
+            self._multiply_staged()
             lanes = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
             self.rows = self._dense_tile(self.out.dtype, [prod(self.n_sizes)], lanes, "rows", 2)
         if self.accumulate_in_sbuf:
@@ -164,14 +182,15 @@ class _Dot(DotStaging):
                 rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
                 for m_at, m_size in self._row_blocks():
                     lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
-                    self._tiles(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
+                    self._multiply_later(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
         else:
             for m_at, m_size in self._row_blocks():
                 lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
                     rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
-                    self._tiles(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
+                    self._multiply_later(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
         if self.rows is not None:
+            self._multiply_staged()
             head = self.out_m[self.m_dim] if self.m_dim >= 0 else Atom(1, 0)
             target = Block(
                 self.out.alloc, self.out.dtype, batch_start(self.out, self.out_batch, batch), (head, self.rows.dims[1])
@@ -195,12 +214,31 @@ class _Dot(DotStaging):
         at = at or {}
         left = [dim for dim in range(len(sizes)) if dim != tile_dim and dim not in at]
         if left:
-            for index in self.builder.each(sizes[left[0]], unroll):
+            for index in self._each(sizes[left[0]], unroll):
                 yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index}, unroll)
             return
         for start, tiles, size in self.builder.tiles(sizes[tile_dim] if tile_dim >= 0 else 1, block):
-            for index in self.builder.each(tiles, unroll):
+            for index in self._each(tiles, unroll):
                 yield {**at, tile_dim: index * size + start}, size
+
+    def _each(self, count: int, unroll: int) -> Iterator[Affine]:
+        """As the builder's; what is staged in one pass of a loop is multiplied in the same."""
+        if count > unroll:
+            self._multiply_staged()
+        for index in self.builder.each(count, unroll):
+            yield index
+            if count > unroll:
+                self._multiply_staged()
+
+    def _multiply_later(self, block: _Part, lhs: list[Block], rhs: list[Block]) -> None:
+        """Multiply a block pair once the next one is staged: TensorE then has work while transposes leave PSUM."""
+        self._multiply_staged()
+        self._staged = block, lhs, rhs
+
+    def _multiply_staged(self) -> None:
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            self._tiles(*staged)
 
     # the array -------------------------------------------------------------------------------------------------
 
@@ -282,7 +320,7 @@ class _Dot(DotStaging):
     def _finish(self, result: Block, sums: Block, addend: Block | None) -> None:
         """``result = sums``, with what the kernel adds."""
         if addend is None:
-            self.emitter.copy(result, sums)
+            self._leave_psum(result, sums)
         else:
             self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, addend], alu=["add"])
 

@@ -11,6 +11,7 @@ import numpy as np
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
 from neuronx_cc.codegen.dot_budget import DotBudget
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Resident, Segment, Side
+from neuronx_cc.codegen.emitter import SCALAR_COPIES
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -105,12 +106,7 @@ class DotStaging(DotBudget):
     def _lay_out(self, side: Side, tile_dim: int, start: int, size: int, segment: Segment) -> View:
         """Register the constant as [batch..., other free dims..., blocks, lanes, chunks, rows of a block]."""
         assert side.data is not None
-        atoms = [*side.batch, *side.free, *side.contracted]
-        raw = side.data.reshape(-1)
-        base = raw[side.view.offset // raw.itemsize :]
-        array = np.lib.stride_tricks.as_strided(
-            base, [atom.size for atom in atoms], [atom.stride for atom in atoms], writeable=False
-        )
+        array = strided(side.data, side.view.offset, [*side.batch, *side.free, *side.contracted])
         batch, free = len(side.batch), len(side.free)
         if tile_dim >= 0:
             stop = start + (side.free[tile_dim].size - start) // size * size
@@ -183,14 +179,22 @@ class DotStaging(DotBudget):
     def _block_tile(self, side: Side, sizes: Sequence[int], lanes: int, segment: Segment) -> Block:
         """Room for a staged block."""
         buffers = self.lhs_buffers if side.name == "lhs" else self.rhs_buffers
-        return self._dense_tile(side.dtype, sizes, lanes, f"{side.name} block {segment.start}", buffers)
+        return self._dense_tile(side.dtype, sizes, lanes, f"{side.name} block {segment.start}", buffers, later=True)
 
-    def _dense_tile(self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int) -> Block:
+    def _multiply_staged(self) -> None:
+        """Read what is staged and not yet read: what follows may take its place."""
+
+    def _dense_tile(
+        self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int, later: bool = False
+    ) -> Block:
+        """The next buffer of a ring. ``later``: of blocks that are read after the next one is staged."""
         nbytes = prod(sizes) * itemsize(dtype)
         key = (name, count)
         if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
             self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
         ring = self._tile_rings[key]
+        if later and ring.count < 2:
+            self._multiply_staged()
         return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
     def _transposed(self, side: Side, source: Block, size: int, segment: Segment, out: Block | None = None) -> Block:
@@ -295,8 +299,32 @@ class DotStaging(DotBudget):
             piece = source if first is None else source.index(1, first + position)
             self.builder.emit("load_stationary", Stream.TENSOR, [], [piece])
             self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
-        target = out.index(1, chunk, count).index(2, at, rows)
-        self.emitter.copy(target, bank)
+        self._leave_psum(out.index(1, chunk, count).index(2, at, rows), bank)
+
+    def _leave_psum(self, target: Block, bank: Block) -> None:
+        """Copy or cast what TensorE made: on Scalar if it can, which takes less time, and keeps Vector from PSUM."""
+        if {target.dtype, bank.dtype} <= SCALAR_COPIES:
+            self.emitter.over("activation", Stream.SCALAR, [target], [bank], alu=["copy"], imm=[1.0])
+        else:
+            self.emitter.copy(target, bank)
+
+
+def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
+    """The elements of a constant from byte ``offset`` on, as dims of these atoms."""
+    raw = data.reshape(-1)
+    sizes, strides = [atom.size for atom in atoms], [atom.stride for atom in atoms]
+    return np.lib.stride_tricks.as_strided(raw[offset // raw.itemsize :], sizes, strides, writeable=False)
+
+
+def narrow_parts(row: np.ndarray) -> np.ndarray | None:
+    """Three rows of bf16 whose sum is an FP32 row, exactly, or None: TensorE adds them in a quarter of the time."""
+    bf16 = NUMPY_DTYPE["bf16"]
+    parts, left = np.empty((3, len(row)), bf16), row.astype(np.float32)
+    with np.errstate(all="ignore"):
+        for part in parts:
+            part[:] = left.astype(bf16)
+            left = left - part.astype(np.float32)
+    return None if left.any() else parts
 
 
 def batch_start(view: View, atoms: Sequence[Atom], batch: Sequence[Affine]) -> Affine:

@@ -210,3 +210,37 @@ def test_rows_of_a_resident_result_are_staged_together(m: int, k: int, n: int, r
     compiled = check_function(lambda w, x: jnp.tanh(jnp.tanh(w.T @ x)), *inputs, relative=5e-5)
     moves = [record for record in compiled.program.records if isinstance(record, Instr) and record.op == "dma_copy"]
     assert max(move.outs[0].counts[-1] for move in moves) >= 384
+
+
+CONSTANT_ROWS = {
+    "normal": (normal(np.random.default_rng(4), 600), "bf16"),
+    "wide range": (np.float32(1.0 / 3) * np.float32(2.0) ** np.arange(-100, 100), "bf16"),
+    "subnormal": (np.float32(1e-41) * np.arange(1, 9, dtype=np.float32), "f32"),
+    "infinite": (np.float32([1, np.inf, -np.inf, 3]), "f32"),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANT_ROWS)
+def test_constant_rows_are_added_exactly(name: str) -> None:
+    """As three rows of bf16 where these make up the row, which takes a quarter of the time."""
+    row, dtype = CONSTANT_ROWS[name]
+    function = lambda x, w: x @ w + row  # noqa: E731
+    zeros = np.zeros((5, 9), np.float32), np.zeros((9, len(row)), np.float32)
+    compiled = compile_text(text_of(function, *zeros))
+    (result,) = compiled.run(list(zeros))
+    np.testing.assert_array_equal(result, np.broadcast_to(row, result.shape))
+    moved = [record for record in compiled.program.records if isinstance(record, Instr) and "multiply" in record.op]
+    assert {record.ins[0].dtype for record in moved if "accumulate" in record.flags} == {dtype}
+
+
+def test_batches_with_rows_on_the_partitions(random: np.random.Generator) -> None:
+    """Each batch is staged ahead of the product of the one before; all of them are right."""
+    inputs = [normal(random, 12, 100, 64), normal(random, 12, 90, 64)]
+    check_function(lambda x, y: jnp.einsum("bmk,bnk->bmn", jnp.tanh(x), jnp.tanh(y)), *inputs)
+    check_function(lambda x, y: jnp.einsum("bmk,bnk->bmn", x, y), *inputs)
+
+
+def test_blocks_of_both_operands(random: np.random.Generator) -> None:
+    """Several blocks of rows and of columns, in straight lines and in loops."""
+    check_function(lambda x, y: x @ y, normal(random, 900, 700), normal(random, 700, 3000))
+    check_function(lambda x, y: jnp.einsum("mk,nk->mn", x, y), normal(random, 700, 900), normal(random, 900, 900))
