@@ -8,28 +8,47 @@ every element type: bits are moved, never computed with. ``relayout_plan`` says 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder, Ring, emit_over
-from neuronx_cc.codegen.relayout_plan import LANES, Dim, Relayout, dims_of, extent, start_of
-from neuronx_cc.codegen.tiles import dense
+from neuronx_cc.codegen.relayout_plan import LANES, Dim, Extent, Relayout, as_loaded, as_stored, dims_of, start_of
 from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 _FAST_STRIDE = 16
 """Bytes from which a stride of the minor dim halves the bandwidth of SBUF's ports (hardware sheet 1.7)."""
 
 
-def copy(builder: Builder, target: Block, source: Block, relayout: Relayout, load: Stream, store: Stream) -> None:
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """What is written between the target's elements, and before and behind each run of whole rows."""
+
+    value: float | Block
+    """A constant, or an element on each partition."""
+    before: int = 0
+    """Bytes."""
+    after: int = 0
+
+
+def copy(
+    builder: Builder,
+    target: Block,
+    source: Block,
+    relayout: Relayout,
+    load: Stream,
+    store: Stream,
+    blank: Blank | None = None,
+) -> None:
     """Copy between two ordered blocks (``relayout_plan.ordered``) by ``load`` and ``store`` queues."""
     size, dims = itemsize(target.dtype), dims_of(target, source)
     on_chip = source.alloc.space is not Space.HBM
-    wanted = [] if on_chip else [("loaded", extent(dims, relayout.pieces, size).nbytes)]
-    wanted.append(("in order", prod(relayout.pieces) * size))
-    rings = {name: builder.ring(builder.sbuf, nbytes, 2, name) for name, nbytes in wanted}
-    work = _Relayout(builder, rings, dims, relayout, load, store, on_chip)
+    wanted = {} if on_chip else {"loaded": as_loaded(dims, relayout.pieces, size).nbytes}
+    wanted["in order"] = as_stored(dims, relayout.pieces, size, blank is not None).nbytes
+    wanted["in order"] += blank.before + blank.after if blank is not None else 0
+    rings = {name: builder.ring(builder.sbuf, nbytes, relayout.buffers, name) for name, nbytes in wanted.items()}
+    work = _Relayout(builder, rings, dims, relayout, load, store, on_chip, blank)
     if not on_chip:
         target, source = (block.of((Atom(1, 0), *block.dims)) for block in (target, source))
     work.cut(0, target, source)
@@ -47,6 +66,7 @@ class _Relayout:
     store: Stream
     on_chip: bool
     """Whether the source lies in SBUF: it is read in place."""
+    blank: Blank | None
 
     def cut(self, dim: int, target: Block, source: Block) -> None:
         """Loops over the pieces of dim number ``dim`` and those behind it; block dim 0 is the partitions'."""
@@ -76,47 +96,67 @@ class _Relayout:
 
     def tile(self, target: Block, source: Block) -> None:
         """Load, put into order, store."""
-        builder, dtype, group = self.builder, target.dtype, self.relayout.group + 1
-        free = [dim for dim in range(1, len(target.dims)) if dim != group or not group]
-        parts = target.dims[group].size if group else 1
-        heads = [target.dims[0].size] * parts
-        sizes = [target.dims[dim].size for dim in free]
-        layout = dense(sizes, dtype)
-        lanes = Atom(sum(heads), 1, True)
-        made = Block(self.rings["in order"].alloc, dtype, builder.slot(self.rings["in order"]), (lanes, *layout))
-        made = replace(made, partition=source.partition if self.on_chip else 0)
-        taken = source.select([0, *free]) if self.on_chip else self._loaded(source, free, parts)
+        size, group = itemsize(target.dtype), self.relayout.group
+        counts = [1 if dim == group else atom.size for dim, atom in enumerate(target.dims[1:])]
+        parts = target.dims[group + 1].size if group >= 0 else 1
+        lanes = Atom(target.dims[0].size * parts, 1, True)
+        free = [dim for dim in range(len(counts)) if dim != group]
+        stored = as_stored(self.dims, counts, size, self.blank is not None)
+        ring = self.rings["in order"]
+        place = Block(ring.alloc, target.dtype, self.builder.slot(ring), (lanes,))
+        place = replace(place, partition=source.partition) if self.on_chip else place
+        before, after = (self.blank.before, self.blank.after) if self.blank is not None else (0, 0)
+        made = place.moved(before).of((lanes, *(Atom(counts[dim], stored.strides.get(dim, 0)) for dim in free)))
+        if self.blank is not None:
+            self._clear(place.of((lanes, Atom((before + stored.nbytes + after) // size, size))), self.blank.value)
+        if self.on_chip:
+            taken = source.select([0, *(dim + 1 for dim in free)])
+        else:
+            taken = self._loaded(source, counts, free, lanes)
         order = _engine_order(made, taken)
-        emit_over(builder, "tensor_copy", Stream.VECTOR, [made.select(order)], [taken.select(order)])
-        for part in range(parts):
-            place = target.index(group, Affine(part), 1) if group else target
-            here = replace(made, partition=part * heads[0], dims=(Atom(heads[0], 1, True), *made.dims[1:]))
-            here = here if group else made
-            emit_over(builder, "dma_copy", self.store, [place.select([0, *free])], [here])
+        emit_over(self.builder, "tensor_copy", Stream.VECTOR, [made.select(order)], [taken.select(order)])
+        for here, there in self._transfers(place, target.moved(-before), stored, before + after):
+            emit_over(self.builder, "dma_copy", self.store, [there], [here])
 
-    def _loaded(self, source: Block, free: list[int], parts: int) -> Block:
-        """A tile of the dims ``free``, of ``parts`` elements of the group one below the other."""
-        ring, group, size = self.rings["loaded"], self.relayout.group + 1, itemsize(source.dtype)
-        counts = [1 if dim == self.relayout.group else atom.size for dim, atom in enumerate(source.dims[1:])]
-        tile = extent(self.dims, counts, size)
-        lanes, run = source.dims[0].size, Atom(tile.run // size, size)
-        loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (Atom(lanes * parts, 1, True),))
-        start = start_of(source, [dim + 1 for dim in tile.strides])
-        outside = [(counts[dim], tile.strides[dim], abs(self.dims[dim].source)) for dim in tile.outside]
-        here = (Atom(lanes, 1, True), *(Atom(count, stride) for count, stride, _ in outside), run)
-        there = (source.dims[0], *(Atom(count, stride) for count, _, stride in outside), run)
-        for part in range(parts):
-            at = start + (part * source.dims[group].stride if group else 0)
-            place = replace(loaded, partition=part * lanes, dims=here)
-            emit_over(self.builder, "dma_copy", self.load, [place], [replace(source, offset=at, dims=there)])
+    def _loaded(self, source: Block, counts: list[int], free: list[int], lanes: Atom) -> Block:
+        """The tile of an HBM block as [lanes, free dims]."""
+        ring, tile = self.rings["loaded"], as_loaded(self.dims, counts, itemsize(source.dtype))
+        loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (lanes,))
+        lowest = replace(source, offset=start_of(source, [dim + 1 for dim in tile.strides]))
+        for here, there in self._transfers(loaded, lowest, tile, 0):
+            emit_over(self.builder, "dma_copy", self.load, [here], [there])
         atoms, back = [], 0
         for dim in free:
-            step = tile.strides.get(dim - 1, 0)
-            if self.dims[dim - 1].source < 0:
-                back += (counts[dim - 1] - 1) * step
+            step = tile.strides.get(dim, 0)
+            if self.dims[dim].source < 0:
+                back += (counts[dim] - 1) * step
                 step = -step
-            atoms.append(Atom(counts[dim - 1], step))
-        return loaded.moved(back).of((loaded.dims[0], *atoms))
+            atoms.append(Atom(counts[dim], step))
+        return loaded.moved(back).of((lanes, *atoms))
+
+    def _transfers(self, tile: Block, memory: Block, extent: Extent, more: int) -> Iterator[tuple[Block, Block]]:
+        """Blocks on chip and in HBM of the runs of a tile, ``more`` bytes longer, for each element of the group."""
+        size, group = itemsize(tile.dtype), self.relayout.group + 1
+        parts = memory.dims[group].size if group else 1
+        lanes, run = memory.dims[0].size, Atom((extent.run + more) // size, size)
+        outside = [memory.dims[dim + 1] for dim in extent.outside]
+        here = (
+            Atom(lanes, 1, True),
+            *(Atom(memory.dims[dim + 1].size, extent.strides[dim]) for dim in extent.outside),
+            run,
+        )
+        there = (memory.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom in outside), run)
+        for part in range(parts):
+            at = memory.moved(part * memory.dims[group].stride) if group else memory
+            yield replace(tile, partition=tile.partition + part * lanes, dims=here), at.of(there)
+
+    def _clear(self, tile: Block, value: float | Block) -> None:
+        if isinstance(value, Block):
+            lanes = replace(value, dims=(tile.dims[0], Atom(tile.dims[1].size, 0)))
+            self.builder.emit("tensor_copy", Stream.VECTOR, [tile], [lanes])
+            return
+        engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
+        self.builder.emit("memset", engine, [tile], [], imm=[value])
 
 
 def _dealt(block: Block, dim: int, at: Affine, lanes: int, piece: int) -> Block:

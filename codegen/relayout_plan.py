@@ -23,8 +23,8 @@ LONG_RUN = 2048
 """Bytes of a DMA run that costs about as much as a shorter one (hardware sheet 1.8.2)."""
 RUNS = (128, 512, 2048, 8192)
 """Bytes of runs that are tried, in HBM."""
-ROOM = 32768
-"""Bytes of a tile in a partition."""
+MOST_GROUPS = 16
+"""Transfers that fill a tile."""
 GAIN = 1.5
 """How many times quicker a relayout must be than the DMA alone."""
 
@@ -51,6 +51,7 @@ class Relayout:
     group: int
     """A dim, in no tile, of which ``groups`` elements share the partitions; -1 without."""
     groups: int
+    buffers: int
     ns: float
 
 
@@ -95,8 +96,11 @@ def dims_of(target: Block, source: Block) -> tuple[Dim, ...]:
     return tuple(Dim(a.size, a.stride, b.stride) for a, b in pairs if not b.partition)
 
 
-def plan(target: Block, source: Block, room: int) -> Relayout | None:
-    """The quickest relayout of two ordered blocks in ``room`` bytes a partition; None where a DMA will do."""
+def plan(target: Block, source: Block, room: int, blank: bool = False) -> Relayout | None:
+    """The quickest relayout of two ordered blocks in ``room`` bytes a partition; None where a DMA will do.
+
+    ``blank``: what lies between the target's elements may be written, too.
+    """
     lanes = source.dims[0].size if source.dims and source.dims[0].partition else 0
     dims = dims_of(target, source)
     total = prod(dim.size for dim in dims) * max(lanes, 1)
@@ -106,7 +110,7 @@ def plan(target: Block, source: Block, room: int) -> Relayout | None:
     run = direct_run(dims, size)
     if run >= LONG_RUN // 4 or any(dim.target == 0 for dim in dims):
         return None
-    best = _best(dims, size, lanes, min(room, ROOM))
+    best = _best(dims, size, lanes, room, blank)
     return best if best is not None and best.ns * GAIN < direct_ns(total * size, run) else None
 
 
@@ -126,17 +130,19 @@ def direct_ns(nbytes: int, run: int) -> float:
 
 
 @cache
-def _best(dims: tuple[Dim, ...], size: int, lanes: int, room: int) -> Relayout | None:
+def _best(dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool) -> Relayout | None:
     found: dict[tuple[int, ...], Relayout] = {}
     for written in RUNS:
         for read in (0,) if lanes else (0, *RUNS):
             pieces = _pieces(dims, size, read, written)
             if pieces in found:
                 continue
-            stored = prod(pieces) * size
-            loaded = 0 if lanes else extent(dims, pieces, size).nbytes
-            if max(stored, loaded) <= room:
-                found[pieces] = _estimated(dims, size, pieces, lanes)
+            stored = as_stored(dims, pieces, size, blank)
+            loaded = None if lanes else as_loaded(dims, pieces, size)
+            nbytes = stored.nbytes + (loaded.nbytes if loaded is not None else 0)
+            buffers = 2 if 2 * nbytes <= room else 1
+            if nbytes <= room:
+                found[pieces] = _estimated(dims, size, pieces, lanes, stored, loaded, buffers)
     return min(found.values(), key=lambda relayout: relayout.ns, default=None)
 
 
@@ -168,7 +174,7 @@ def even(total: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A tile as it is loaded."""
+    """A tile as it is loaded or stored."""
 
     nbytes: int
     run: int
@@ -179,29 +185,47 @@ class Extent:
     """Dims of which each element is another run."""
 
 
-def extent(dims: Sequence[Dim], counts: Sequence[int], size: int) -> Extent:
+def as_loaded(dims: Sequence[Dim], counts: Sequence[int], size: int) -> Extent:
     """How ``counts`` elements of each dim are loaded.
 
     A run takes in what lies between its elements while that costs the DMA no more than another run would.
     """
-    moving = [dim for dim in range(len(dims)) if dims[dim].source and counts[dim] > 1]
-    moving.sort(key=lambda dim: abs(dims[dim].source))
-    strides: dict[int, int] = {}
+    strides = {dim: abs(dims[dim].source) for dim in range(len(dims)) if dims[dim].source}
+    return _extent(strides, counts, size, LONG_RUN)
+
+
+def as_stored(dims: Sequence[Dim], counts: Sequence[int], size: int, blank: bool) -> Extent:
+    """How they are stored; with ``blank``, a run takes in what lies between its elements if no other tile writes there."""
+    strides = {dim: dims[dim].target for dim in range(len(dims))}
+    partial = [dims[dim].target for dim in strides if counts[dim] < dims[dim].size]
+    return _extent(strides, counts, size, LONG_RUN if blank else 0, min(partial, default=-1))
+
+
+def _extent(strides: dict[int, int], counts: Sequence[int], size: int, gap: int, last: int = -1) -> Extent:
+    made: dict[int, int] = {}
     outside: list[int] = []
     run = nbytes = size
-    for dim in moving:
-        stride = abs(dims[dim].source)
-        if not outside and stride <= max(run, LONG_RUN):
-            strides[dim] = stride
+    for dim in sorted((dim for dim in strides if counts[dim] > 1), key=lambda dim: strides[dim]):
+        stride = strides[dim]
+        if not outside and stride <= max(run, gap if last < 0 or stride <= last else 0):
+            made[dim] = stride
             run = nbytes = (counts[dim] - 1) * stride + run
             continue
         outside.append(dim)
-        strides[dim] = nbytes = -(-nbytes // 4) * 4
+        made[dim] = nbytes = -(-nbytes // 4) * 4
         nbytes *= counts[dim]
-    return Extent(nbytes, run, strides, tuple(outside))
+    return Extent(nbytes, run, made, tuple(outside))
 
 
-def _estimated(dims: Sequence[Dim], size: int, pieces: tuple[int, ...], lanes: int) -> Relayout:
+def _estimated(
+    dims: Sequence[Dim],
+    size: int,
+    pieces: tuple[int, ...],
+    lanes: int,
+    stored: Extent,
+    loaded: Extent | None,
+    buffers: int,
+) -> Relayout:
     counts = [ceil(dim.size / piece) for dim, piece in zip(dims, pieces, strict=True)]
     lane, group, groups, rows = -1, -1, 1, lanes
     if not lanes:
@@ -209,27 +233,17 @@ def _estimated(dims: Sequence[Dim], size: int, pieces: tuple[int, ...], lanes: i
         rows = min(counts[lane], LANES)
         others = [dim for dim in range(len(dims)) if dim != lane and pieces[dim] == 1]
         group = max(others, key=lambda dim: counts[dim], default=-1)
-        groups = min(LANES // rows, counts[group], 16) if group >= 0 else 1
+        groups = min(LANES // rows, counts[group], MOST_GROUPS) if group >= 0 else 1
         rows *= groups
     total = prod(counts) * max(lanes, 1)
     tiles = ceil(total / rows)
-    each = prod(pieces)
-    run = size
-    for dim, piece in reversed(list(zip(dims, pieces, strict=True))):
-        if dim.target != run:
-            break
-        run *= piece
-        if piece < dim.size:
-            break
-    dma = direct_ns(total * each * size, run) - _LATENCY_NS
-    if not lanes:
-        loaded = extent(dims, pieces, size)
-        dma += direct_ns(total * loaded.nbytes, loaded.run) - _LATENCY_NS
+    load = direct_ns(total * loaded.nbytes, loaded.run) - _LATENCY_NS if loaded is not None else 0.0
+    dma = load + direct_ns(total * stored.nbytes, stored.run) - _LATENCY_NS
     slow = 1 if min((max(abs(dim.source), dim.target) for dim in dims), default=0) < _FAST_STRIDE else 2
-    vector = tiles * max(_OVERHEAD, each * slow) / _VECTOR_GHZ
-    latency = (tiles * (_LATENCY_NS * (2 if groups == 1 else 3)) + dma + vector) / 4
-    ns = max(dma, vector, latency) + 2 * _LATENCY_NS + (dma + vector) / max(tiles, 1)
-    return Relayout(pieces, lane, group if groups > 1 else -1, groups, ns)
+    vector = tiles * max(_OVERHEAD, prod(pieces) * slow + stored.nbytes / size - prod(pieces)) / _VECTOR_GHZ
+    alone = tiles * (2 + (groups > 1)) * _LATENCY_NS + dma + vector
+    ns = alone if buffers == 1 else max(dma, vector, alone / 4) + 2 * _LATENCY_NS + (dma + vector) / max(tiles, 1)
+    return Relayout(pieces, lane, group if groups > 1 else -1, groups, buffers, ns)
 
 
 def start_of(block: Block, dims: Sequence[int]) -> Affine:

@@ -66,7 +66,7 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
         copy(builder, target, source, stream)
         return
     ordered = relayout_plan.ordered(target, source)
-    relayout = relayout_plan.plan(*ordered, builder.sbuf.largest_gap() // 5)
+    relayout = relayout_plan.plan(*ordered, _room(builder))
     squares = source.alloc.space is Space.HBM and transpose_kernel.applies(target, source)
     if squares and (relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source)):
         transpose_kernel.copy(builder, target, source, load)
@@ -74,6 +74,11 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
         relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
     else:
         copy(builder, target, source, stream)
+
+
+def _room(builder: Builder) -> int:
+    """Bytes a partition for the tiles of a copy."""
+    return min(131072, builder.sbuf.largest_gap() * 9 // 10)
 
 
 def _in_runs(target: Block, source: Block) -> bool:
