@@ -18,6 +18,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import bits
 from neuronx_cc.passes.effects import has_effects
+from neuronx_cc.passes.split_long_rows import LONGEST_ROW
 
 ELEMENTWISE = frozenset(
     [
@@ -92,8 +93,6 @@ STREAMED_ELEMENTS = 1 << 20
 """Elements from which values go through HBM, so that reading one once for several results pays."""
 MAX_SHARED_OPS = 24
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
-MAX_REDUCED_ROW = 12288
-"""Elements of a row that a map kernel may reduce: two tiles of it and temporaries fit a partition."""
 
 
 @dataclass(slots=True, eq=False)
@@ -373,7 +372,7 @@ def form(
             count = suffix_reduction(op)
             dims = squeeze(hlo.shape_of(op.operands[0]).dims)
             row = prod(dims[len(dims) - count :])
-            fits = count and 0 < row <= MAX_REDUCED_ROW and op.to_apply.data[0] in combiner_of
+            fits = count and 0 < row <= LONGEST_ROW and op.to_apply.data[0] in combiner_of
             if fits and (prod(dims) // row >= 32 or row <= 2048):
                 joins = (
                     kernel is not None

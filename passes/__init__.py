@@ -64,6 +64,7 @@ PASSES = {
         "resolve_host_calls",
         "simplify_control",
         "split_complex",
+        "split_long_rows",
         "thin_dots",
         "turn_products",
         "widen_small_types",

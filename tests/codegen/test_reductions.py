@@ -135,6 +135,20 @@ def test_long(dims: tuple[int, ...], random: np.random.Generator) -> None:
     check_function(function, np.abs(normal(random, *dims)))
 
 
+@pytest.mark.parametrize("dims", [(32, 4, 56, 64), (3, 43, 97, 131), (129, 2, 6145), (128, 3, 12288)])
+def test_long_rows_behind_elementwise_ops(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    """Rows too long for a tile, folded in two steps, the first together with the ops that make them."""
+    folded = tuple(range(1, len(dims)))
+
+    def function(x: Any, n: Any, b: Any) -> Any:
+        centred = x - x.mean(folded, keepdims=True)
+        narrow = b.sum(folded), (b * 2).max(folded)
+        return *narrow, (centred * centred).mean(folded), centred, (n * 3).max(folded), (n ^ 5).sum(folded)
+
+    x, n = normal(random, *dims) + 2, integers(random, *dims)
+    check_function(function, x, n, x.astype(ml_dtypes.bfloat16))
+
+
 def test_special_values() -> None:
     x = np.array([[1, np.nan, 3], [np.inf, 2, -np.inf], [-np.inf, -np.inf, 1], [-0.0, -0.0, -0.0]], np.float32)
     check_function(lambda x: (x.sum(1), x.max(1), x.min(1), x.max(0), x.min(0), x.prod(1), x.sum(), x.max()), x)
