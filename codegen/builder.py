@@ -167,13 +167,19 @@ class Builder:
             yield Affine()
             return
         if count <= unroll:
-            self._unrolled.append(self.sync.frames[-1])
-            for position in range(count):
-                yield Affine(position)
-            self._unrolled.pop()
+            with self.unrolled():
+                for position in range(count):
+                    yield Affine(position)
             return
         with self.loop(count) as index:
             yield index
+
+    @contextmanager
+    def unrolled(self) -> Iterator[None]:
+        """What is emitted inside is straight-line code of the innermost loop's body: rings turn with every use."""
+        self._unrolled.append(self.sync.frames[-1])
+        yield
+        self._unrolled.pop()
 
     def tiles(self, total: int, step: int) -> list[tuple[int, int, int]]:
         """Cut ``total`` into (start, count of tiles, tile size): the full tiles, then the rest."""

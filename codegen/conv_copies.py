@@ -3,12 +3,16 @@
 A tile of ``inputs`` features fills ``inputs`` of TensorE's 128 rows. Copies of it, each shifted by some taps, lie on
 the partitions behind; the kernel's taps are spread in the same way. Along the last axis the copies divide the taps
 evenly, along the one before the last group of taps may have fewer copies: these are the first partitions.
+
+Where outputs lie several rows apart, the first copies hold the rows of one residue each, as they come from HBM, and the
+others are shifted by whole steps: no copy holds rows that none of its products reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder
@@ -29,6 +33,8 @@ class Copies:
     inner: int
     taps: tuple[Taps, ...]
     """Of each axis, the batch included."""
+    residues: int = 1
+    """Rows between outputs, if the copies hold every such row only."""
 
     @property
     def count(self) -> int:
@@ -59,25 +65,42 @@ class Copies:
         """Whether copies along both axes are made: along the last one first, then of all these together."""
         return self.outer > 1 and self.inner > 1
 
-    def spread_input(self, builder: Builder, tile: Block, stored: Block) -> None:
-        """Fill the copies of ``tile`` [lanes, chunk, axes...], whose memory is that of the dense ``stored``."""
-        reach = self._shift_input(builder, tile, stored, -1, self.inner, self.lanes, 0)
-        if len(self.taps) > 2:
-            self._shift_input(builder, tile, stored, -2, self.outer, self.lanes * self.inner, reach)
+    def packed(self, sizes: Sequence[int]) -> list[int]:
+        """Positions that a partition holds of ``sizes`` input positions of each axis."""
+        if self.residues == 1:
+            return list(sizes)
+        return [*sizes[:-2], -(-sizes[-2] // self.residues), sizes[-1]]
 
-    def _shift_input(
-        self, builder: Builder, tile: Block, stored: Block, axis: int, copies: int, lanes: int, missing: int
-    ) -> int:
-        """Copies of the first ``lanes`` partitions, which lack the last ``missing`` elements; what the copies lack."""
-        total = prod(atom.size for atom in stored.dims[1:])
+    def apart(self, axis: int) -> int:
+        """Input positions between neighbours on a partition."""
+        return self.residues if axis == len(self.taps) - 2 else 1
+
+    def spread_input(self, builder: Builder, tile: Block, stored: Block) -> None:
+        """Fill the copies of ``tile`` [lanes, chunk, axes...], whose memory is that of the dense ``stored``.
+
+        Residue r is there from partition ``r * lanes * inner`` on.
+        """
         size = stored.dims[-1].stride
-        each = self.taps[axis].stride * tile.dims[axis].stride // size
-        for number in range(1, copies):
-            shift = number * each
-            source = replace(stored, dims=(Atom(lanes, 1, True), Atom(total - shift - missing, size)))
-            target = replace(source, partition=number * lanes)
-            copy(builder, target, replace(source, offset=source.offset + shift * size), Stream.DMA_LOAD)
-        return missing + (copies - 1) * each
+        column = self.taps[-1].stride
+        group = self.lanes * self.inner
+        for residue, number in product(range(self.residues), range(1, self.inner)):
+            source = residue * group
+            self._shift(builder, stored, (source, source + number * self.lanes), self.lanes, number * column, 0)
+        missing = (self.inner - 1) * column
+        if len(self.taps) > 2:
+            row = self.taps[-2].stride * tile.dims[-2].stride // size
+            for number in range(self.residues, self.outer, self.residues):
+                lanes = group * min(self.residues, self.outer - number)
+                self._shift(builder, stored, (0, number * group), lanes, number // self.residues * row, missing)
+
+    def _shift(
+        self, builder: Builder, stored: Block, places: tuple[int, int], lanes: int, shift: int, missing: int
+    ) -> None:
+        """Copy ``lanes`` partitions between ``places``, ``shift`` elements on; the last ``missing`` are not there."""
+        total, size = prod(atom.size for atom in stored.dims[1:]), stored.dims[-1].stride
+        dims = (Atom(lanes, 1, True), Atom(total - shift - missing, size))
+        source = replace(stored, partition=places[0], offset=stored.offset + shift * size, dims=dims)
+        copy(builder, replace(stored, partition=places[1], dims=dims), source, Stream.DMA_LOAD)
 
     def inner_sizes(self, kernel: Sequence[int]) -> list[int]:
         """Of ``kernel`` positions, those that one partition holds after copies along the last axis."""
@@ -116,18 +139,26 @@ class Copies:
             copy(builder, goal, source, Stream.DMA_LOAD)
 
 
-def copies_of(lanes: int, axes: Sequence[Axis], most: int) -> Copies | None:
-    """The copies that fill TensorE's rows, if there is room for any and at most ``most`` products are left."""
+def copies_of(lanes: int, axes: Sequence[Axis], most: int, residues: bool) -> Copies | None:
+    """The copies that fill TensorE's rows, if there is room for any and at most ``most`` products are left.
+
+    ``residues``: whether rows of one residue each may be loaded.
+    """
     if len(axes) < 2 or any(axis.phases > 1 or not axis.taps[0].count for axis in axes):
         return None
     taps = tuple(axis.taps[0] for axis in axes)
     room = ROWS // lanes
     inner = max(n for n in range(1, taps[-1].count + 1) if taps[-1].count % n == 0 and n <= max(1, room))
-    outer = 1
+    outer, apart = 1, 1
     if len(axes) > 2:
-        groups = -(-taps[-2].count // max(1, min(room // inner, taps[-2].count)))
+        step = axes[-2].step if residues and taps[-2].stride == 1 else 1
+        room //= inner
+        groups = -(-taps[-2].count // max(1, min(room, taps[-2].count)))
         outer = -(-taps[-2].count // groups)
-    found = Copies(lanes, outer, inner, taps)
+        whole = outer if groups == 1 else -(-outer // step) * step
+        if step <= outer and whole <= room:
+            outer, apart = whole, step
+    found = Copies(lanes, outer, inner, taps, apart)
     if found.count == 1 or prod(tap.count for tap in found.grouped()) > most:
         return None
     return found

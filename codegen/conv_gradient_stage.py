@@ -31,6 +31,8 @@ Planes: TypeAlias = list[tuple[Block, str, int]]
 class Side(ConvStaging):
     """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
 
+    moves_ahead = False
+
     def __init__(
         self, context: Context, op: hlo.ConvolutionOp, value: hlo.SSAValue, order: Sequence[int], axes: list[Axis]
     ) -> None:

@@ -11,6 +11,7 @@ phase by phase (``conv_axis``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -19,7 +20,7 @@ from neuronx_cc.codegen import conv_gradient_kernel
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
-from neuronx_cc.codegen.conv_plan import MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
+from neuronx_cc.codegen.conv_plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
 from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, columns_saved, rows_suit_lanes
 from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
@@ -86,10 +87,12 @@ class _Convolution(ConvWeights):
         if len(at) == len(self.axes):
             yield at
             return
-        axis, rows = self.axes[len(at)], self.rows[len(at)]
-        for piece in axis.pieces(rows):
-            for index in self.builder.each(piece.count, 1):
-                yield from self._blocks([*at, RowsAt(piece, index)])
+        unrolls = self.unrolls_bands and bool(at)
+        with self.builder.unrolled() if unrolls else nullcontext():
+            axis, rows = self.axes[len(at)], self.rows[len(at)]
+            for piece in axis.pieces(rows):
+                for index in self.builder.each(piece.count, MAX_BANDS if unrolls else 1):
+                    yield from self._blocks([*at, RowsAt(piece, index)])
 
     def _block(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], x: Block, kernel: Block | None) -> None:
         """All output features ``outs`` at the positions of one block."""
@@ -372,8 +375,9 @@ class _Convolution(ConvWeights):
         window = x
         for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             stride = x.dims[2 + axis].stride
-            step = self.axes[axis].step
-            offset = row * step + (taps[axis].offset - self.axes[axis].low)
+            apart = self.copies.apart(axis) if self.copies is not None else 1
+            step = self.axes[axis].step // apart
+            offset = row * step + (taps[axis].offset - self.axes[axis].low) // apart
             dims = (*window.dims[: 2 + axis], Atom(size, stride * step), *window.dims[3 + axis :])
             window = window.moved(offset * stride).of(dims)
         total = self.chunks * prod(tap.count for tap in taps)

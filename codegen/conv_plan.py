@@ -32,8 +32,12 @@ NATURAL_BYTES = 16384
 """Most bytes a partition of a kernel that are loaded at once to be transposed."""
 ROW_BYTES = 8192
 """Bytes a partition of a row of positions that are moved at once."""
+MAX_BANDS = 8
+"""Blocks of an image that are written out."""
 LARGE_IMAGE = 8192
-"""Positions from which a single image is staged in bands, of a quarter as many, for the same reason as several."""
+"""Positions from which a single image is staged in bands, of at most half as many, for the same reason as several."""
+RUN_ELEMENTS = 12
+"""Elements a partition that GpSimd moves in the time of a short run of a DMA, which all 16 engines share."""
 RAW_BYTES = 16384
 """Bytes a partition of input that is loaded before it is put between its padding."""
 
@@ -123,7 +127,9 @@ class ConvPlan:
         # a kernel whose outputs lie apart would be spread element by element
         dense = self.data is not None or not self.kernel_is_direct or stride_of(self.w, 0) == itemsize(self.w.dtype)
         if self.groups == 1 and self.packs_lanes and dense:
-            self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED)
+            far = not self.x.in_sbuf and not self.turns_input
+            residues = far and rows_are_cheap(self.inputs, self.x.shape[-1])
+            self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED, residues)
 
     def _pack(self, most_outputs: int) -> int:
         """Groups whose features share a tile."""
@@ -278,10 +284,11 @@ class ConvPlan:
             per_output = self.result_buffers * -(-self.block_outputs // TILE_ROWS) * out_size
         # rather fewer buffers than blocks of single positions
         room = max(room, whole // 8)
-        self.input_buffers = 2
+        self.input_buffers = 2 if self.copies is None else 3
         rows = self._first_rows()
         while True:
             extents = [axis.extent(n) for axis, n in zip(self.axes, rows, strict=True)]
+            extents = extents if self.copies is None else self.copies.packed(extents)
             outs = prod(min(axis.out, n * axis.phases) for axis, n in zip(self.axes, rows, strict=True))
             used = self.input_buffers * self.chunks * prod(extents) * size + outs * per_output
             shrinkable = [axis for axis, n in enumerate(rows) if n > 1]
@@ -290,8 +297,10 @@ class ConvPlan:
             rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
         self.rows = rows
         """Outputs a phase of each axis in one block."""
-        blocks = prod(-(-axis.rows // n) for axis, n in zip(self.axes, rows, strict=True)) * packs
-        if blocks == 1:
+        counts = [-(-axis.rows // n) for axis, n in zip(self.axes, rows, strict=True)]
+        self.unrolls_bands = self.copies is not None and 1 < prod(counts[1:]) <= MAX_BANDS
+        """Whether the blocks of an image are written out, so that the next one is staged during products."""
+        if prod(counts) * packs == 1:
             self.input_buffers = self.result_buffers = 1
 
     def _first_rows(self) -> list[int]:
@@ -300,7 +309,9 @@ class ConvPlan:
         images = max(1, -(-4 * TILE_COLUMNS // max(1, prod(rows[1:]))))
         rows[0] = min(rows[0], images)
         if len(rows) > 2 and prod(rows[1:]) > LARGE_IMAGE:
-            rows[1] = max(1, -(-rows[1] * LARGE_IMAGE // (4 * prod(rows[1:]))))
+            # those of few features are written out, and take turns in their buffers
+            bands = -(-(4 if self.copies is None else 2) * prod(rows[1:]) // LARGE_IMAGE)
+            rows[1] = -(-rows[1] // (bands if self.copies is None else bands + bands % 2))
         return rows
 
     def _kernel_staging(self) -> int:
@@ -327,7 +338,7 @@ class ConvPlan:
     def _input_staging(self) -> int:
         if self.turns_input:
             return 2 * max(ROW_BYTES, self.pack * self.inputs * itemsize(self.pe_dtype)) * 3
-        if self.x.in_sbuf:
+        if self.x.in_sbuf or (self.copies is not None and self.copies.residues > 1):
             return 0
         return 2 * min(RAW_BYTES, self.chunks * prod(axis.size for axis in self.axes) * itemsize(self.pe_dtype))
 
@@ -352,6 +363,11 @@ class ConvPlan:
             self.builder.sbuf.free(ring.alloc)
         for ring in self.banks:
             self.builder.psum.free(ring.alloc)
+
+
+def rows_are_cheap(lanes: int, width: int) -> bool:
+    """Whether a DMA of rows of ``width`` to ``lanes`` partitions one by one is quicker than an engine's copy."""
+    return lanes * RUN_ELEMENTS < width
 
 
 def stride_of(view: View, axis: int) -> int:

@@ -8,7 +8,8 @@ from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block, Ring
 from neuronx_cc.codegen.conv_axis import Piece
-from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of
+from neuronx_cc.codegen.conv_copies import Copies
+from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of, rows_are_cheap
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
@@ -72,6 +73,8 @@ class ConvStaging(ConvPlan):
 
     turned: Ring
     """The banks of PSUM that transposes go through."""
+    moves_ahead = True
+    """Whether blocks are staged while the sums of others are read."""
 
     def tile(self, name: str, dtype: str, sizes: Sequence[int], lanes: int, buffers: int) -> Block:
         """An uninitialised tile [lanes, sizes...], dense in its free dims."""
@@ -85,13 +88,48 @@ class ConvStaging(ConvPlan):
         if self.x.in_sbuf and not padded and self.x.dtype == self.pe_dtype and self.copies is None:
             return self._resident(pack, at)
         extents = [piece.extent for piece in pieces]
+        if self.copies is not None:
+            extents = self.copies.packed(extents)
         # stored [batch, chunks, spatial...]: the chunks of an image are neighbours in HBM
         stored = self.tile("input", self.pe_dtype, [extents[0], self.chunks, *extents[1:]], lanes, self.input_buffers)
         tile = stored.select([0, 2, 1, *range(3, len(stored.dims))])
-        self._fill(pack, at, tile, padded)
+        if self.copies is not None and self.copies.residues > 1:
+            self._load_residues(self.copies, at, tile)
+        else:
+            self._fill(pack, at, tile, padded)
         if self.copies is not None:
             self.copies.spread_input(self.builder, tile, stored)
         return tile
+
+    def _load_residues(self, copies: Copies, at: Sequence[RowsAt], tile: Block) -> None:
+        """DMA the rows of each residue to partitions of their own; zeros lie where one of them has padding."""
+        pieces, apart = [rows.piece for rows in at], copies.residues
+        starts = [[piece.before] * apart for piece in pieces]
+        ends = [[piece.before + piece.valid] * apart for piece in pieces]
+        starts[-2] = [max(0, -(-(pieces[-2].before - r) // apart)) for r in range(apart)]
+        ends[-2] = [-(-(ends[-2][0] - r) // apart) for r in range(apart)]
+        lanes = Atom((apart - 1) * copies.inner * copies.lanes + copies.lanes, 1, True)
+        for axis, atom in enumerate(tile.dims[2:]):
+            first, last = max(starts[axis]), min(ends[axis])
+            for start, end in ((0, first), (last, atom.size)):
+                if start < end:
+                    strip = tile.index(2 + axis, Affine(start), end - start)
+                    strip = replace(strip, dims=(lanes, *strip.dims[1:]))
+                    self.emitter.over("memset", Stream.GPSIMD, [strip], [], imm=[0.0])
+        offset, atoms = self._positions(at)
+        feature, row = atom_of(self.x, 1), atoms[-2].stride
+        for r in range(apart):
+            inner = tile.index(1, Affine())
+            for axis in range(len(pieces)):
+                inner = inner.index(1 + axis, Affine(starts[axis][r]), ends[axis][r] - starts[axis][r])
+            if any(atom.size <= 0 for atom in inner.dims[1:]):
+                continue
+            first = offset + (starts[-2][r] * apart + r - pieces[-2].before) * row
+            rows = [*atoms[:-2], Atom(inner.dims[-2].size, row * apart), atoms[-1]]
+            source = Block(self.x.alloc, self.x.dtype, first, (Atom(copies.lanes, feature.stride), *rows))
+            target = replace(inner, partition=r * copies.inner * copies.lanes)
+            target = replace(target, dims=(Atom(copies.lanes, 1, True), *inner.dims[1:]))
+            copy(self.builder, target, source, self._stream)
 
     def _fill(self, pack: PackAt, at: Sequence[RowsAt], tile: Block, padded: bool) -> None:
         """Bring the block to ``tile``."""
@@ -146,9 +184,19 @@ class ConvStaging(ConvPlan):
         atom = self.x.partition_atom
         return atom.size if atom is not None else 1
 
+    def move(self, target: Block, source: Block) -> None:
+        """Copy on GpSimd, which no sum waits for: the other engines come to the next block once they have this one's.
+
+        GpSimd moves words as they are; a cast is left to the others.
+        """
+        if self.moves_ahead and target.dtype == source.dtype:
+            self.emitter.over("tensor_copy", Stream.GPSIMD, [target], [source])
+        else:
+            self.emitter.copy(target, source)
+
     def _copy_resident(self, target: Block, source: Block) -> None:
         for chunk in self.builder.each(self.chunks, 4):
-            self.emitter.copy(target.index(1, chunk), source.index(1, chunk))
+            self.move(target.index(1, chunk), source.index(1, chunk))
 
     # ---- features far apart in HBM ----------------------------------------------------------------------------
 
@@ -179,7 +227,7 @@ class ConvStaging(ConvPlan):
             dims = (Atom(lanes, stride), atoms[0], chunk, *atoms[1:])
             source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims)
             part = replace(target, partition=first, dims=(Atom(lanes, 1, True), *target.dims[1:]))
-            if padded and first == 0 and lanes == segment.lanes:
+            if padded and first == 0 and lanes == segment.lanes and not rows_are_cheap(lanes, source.dims[-1].size):
                 self._load_beside(part, source)
             else:
                 copy(self.builder, part, source, self._stream)
@@ -199,7 +247,7 @@ class ConvStaging(ConvPlan):
             return
         raw = self.tile("raw input", self.pe_dtype, sizes, source.dims[0].size, 2)
         copy(self.builder, raw, source, self._stream)
-        self.emitter.copy(target, raw)
+        self.move(target, raw)
 
     # ---- features adjacent in HBM -----------------------------------------------------------------------------
 

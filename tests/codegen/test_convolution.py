@@ -278,3 +278,32 @@ def test_many_loops_over_tiles_of_positions() -> None:
         return jax.vjp(forward, jnp.zeros((8, 224, 224, 3), np.float32))[1](y)[0]
 
     assert compile_text(text_of(image_gradient, x, w)).program.records
+
+
+IMAGES = {
+    # batch, features, height, width, outputs, kernel, stride, (low, high) padding of rows
+    "stem": (2, 3, 44, 48, 16, 7, 2, (3, 2)),
+    "thirds": (1, 2, 41, 50, 5, 5, 3, (1, 4)),
+    "odd": (2, 1, 31, 40, 8, 7, 2, (4, 0)),
+    "cut": (1, 3, 40, 37, 4, 4, 2, (-3, -2)),
+    "all padding": (1, 1, 20, 20, 3, 3, 2, (9, 7)),
+    "lines": (3, 3, 9, 300, 4, 6, 4, (2, 2)),
+    "bands": (1, 3, 200, 180, 4, 3, 1, (1, 1)),
+    "strided bands": (2, 3, 200, 190, 6, 5, 2, (2, 1)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2], ids="-".join)
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str, layout: tuple[str, str, str], random: np.random.Generator) -> None:
+    *sizes, stride, padding = IMAGES[name]
+    x, w = operands(random, layout, *sizes)  # type: ignore[arg-type]
+    check_function(
+        lambda x, w: lax.conv_general_dilated(x, w, (stride,) * 2, (padding, (1, 2)), dimension_numbers=layout), x, w
+    )
+
+
+def test_outputs_of_few_features_do_not_meet_values_outside_their_window(random: np.random.Generator) -> None:
+    x, w = operands(random, LAYOUTS[0], 1, 3, 44, 48, 16, 7)
+    x[0, 1, 20, 21] = np.inf
+    check_function(lambda x, w: lax.conv_general_dilated(x, w, (2, 2), "SAME"), x, w)
