@@ -165,9 +165,16 @@ class _Walk:
     def _move_tables(
         self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, rows: int, store: bool
     ) -> None:
+        if not self.shared and self._is_dense(tile, array, rows):
+            self._move(tile, array, table, 0, first, groups * rows, store)
+            return
         for group in range(groups):
             here = table if self.shared else table + group
             self._move(tile, array, here, group * LANES, first, rows, store)
+
+    def _is_dense(self, tile: Block, array: _Array, rows: int) -> bool:
+        """Whether the tables or lists of neighbouring groups follow upon each other in memory as on the partitions."""
+        return rows == array.dims[1] == LANES * tile.dims[1].size
 
     def _move(
         self, tile: Block, array: _Array, which: Affine, lane: int, first: Affine, rows: int, store: bool
@@ -233,8 +240,8 @@ class _Walk:
     def _move_lists(
         self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, size: int, store: bool
     ) -> None:
-        if self.shared:
-            self._move(tile, array, table, 0, first, size, store)
+        if self.shared or self._is_dense(tile, array, size):
+            self._move(tile, array, table, 0, first, size if self.shared else groups * size, store)
             return
         for group in range(groups):
             self._move(tile, array, table + group, group * LANES, first, size, store)

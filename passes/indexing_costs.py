@@ -18,9 +18,12 @@ _DESCRIPTOR = 20.0
 _RUN, _ENGINES = 140.0, 16
 _BYTES = 272.0
 _CLOCK = 1.4
+LANES, _VECTOR_CLOCK = 128, 1.12
+_COMPARE_CYCLES = 5.0
+"""A comparison, a selection of two streams, a fold."""
 _VISIT = 2500.0
 """Of eight tables: their transfers are short."""
-_ROWS_START, _GROUPS_START = 4000.0, 7000.0
+_ROWS_START, _GROUPS_START, _COMPARE_START = 4000.0, 7000.0, 5000.0
 
 
 def rows(count: int, run_bytes: int, runs: int = 1) -> float:
@@ -64,9 +67,15 @@ def stacked(count: int, table_rows: int, row_bytes: int, entries: int, scatter: 
 
 
 def stacks(count: int, table_rows: int, row_bytes: int, entries: int, scatter: bool = False) -> float:
-    """``groups`` with tables ``stacked``."""
+    """``groups`` with tables ``stacked``: the numbers of each become those of a stack, list by list."""
     height = stacked(count, table_rows, row_bytes, entries, scatter)
-    return groups(count // height, height * table_rows, row_bytes, height * entries, scatter)
+    numbers = 2 * count * _RUN / _ENGINES if height > 1 else 0.0
+    return numbers + groups(count // height, height * table_rows, row_bytes, height * entries, scatter)
+
+
+def compared(elements: int, nbytes: int) -> float:
+    """``elements`` compared, selected and folded on Vector, with ``nbytes`` moved under that."""
+    return _COMPARE_START + max(elements / LANES * _COMPARE_CYCLES / _VECTOR_CLOCK, nbytes / _BYTES)
 
 
 def turned(nbytes: int) -> float:

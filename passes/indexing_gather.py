@@ -2,6 +2,7 @@
 
 * rows: operand [R, W], indices [N], slices [k, W]: the result [N, k, W] is made by DMA, one descriptor a slice;
 * groups: operand [G, R, W], indices [G, N], slices [1, 1, W], batched: rows [G, N, W] from tables on chip;
+* comparisons: a few elements of each table are selected among all of it, see ``indexing_compare``;
 * a single window is a dynamic-slice.
 
 Start indices are clamped so that every window fits; windows along indexed dims that are not contiguous become more
@@ -13,7 +14,9 @@ from __future__ import annotations
 from math import prod
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes import indexing_compare
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.indexing import (
@@ -46,10 +49,10 @@ def canonical_gather(b: Build, op: hlo.GatherOp) -> Value:
         return _repeated(b, operand, windows, wanted)
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), op.shape.dims)
-    tables = _tables(windows, itemsize(op.shape.dtype))
-    if tables is not None:
-        return _groups(b, operand, windows, tables, wanted)
-    return _rows(b, operand, windows, wanted)
+    form, tables = _plan(windows, op.shape.dtype, defining_op(operand) is not None)
+    if form == "rows":
+        return _rows(b, operand, windows, wanted)
+    return _tables(b, operand, windows, tables, wanted, form == "compare")
 
 
 def _windows(b: Build, op: hlo.GatherOp) -> tuple[Value, Windows]:
@@ -95,32 +98,38 @@ def _one(b: Build, operand: Value, windows: Windows) -> Value:
     return b.dynamic_slice(operand, starts, windows.sizes)
 
 
-def _tables(windows: Windows, width: int) -> list[int] | None:
-    """Operand dims that count tables on chip; None where rows by DMA are estimated to take less time."""
+def _plan(windows: Windows, dtype: str, made: bool) -> tuple[str, list[int]]:
+    """The form that is estimated to take least time, and the operand dims that count its tables.
+
+    ``made``: the operand is a result, which rows and groups read from HBM, while comparisons may take it from the chip.
+    """
+    width = itemsize(dtype)
     row = width * prod(windows.dims[dim] for dim in windows.behind)
-    if row > costs.ROW_BYTES:
-        return None
     runs = prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
     contiguous = row * (windows.sizes[windows.spread[-1]] if windows.spread else 1)
-    by_rows = costs.rows(windows.count, contiguous, runs)
+    nbytes = width * prod(windows.dims)
+    choices = [(costs.rows(windows.count, contiguous, runs), "rows", list[int]())]
     if windows.between:
-        total = contiguous * prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
-        moved = width * prod(windows.dims) + total * windows.count
-        by_rows = min(by_rows, costs.turned(moved) + costs.rows(windows.count, total))
-
-    def estimate(tables: list[int]) -> float:
+        total = contiguous * runs
+        turned = costs.turned(nbytes + total * windows.count) + costs.rows(windows.count, total)
+        choices.append((turned, "rows", []))
+    steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
+    for tables in windows.tables:
         count = prod(windows.dims[dim] for dim in tables)
-        steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
         height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
-        if count == 1:
-            return costs.groups(count, height, row, steps, shared=costs.GROUPS)
-        return costs.stacks(count, height, row, steps // count)
+        entries = steps // count
+        if row <= costs.ROW_BYTES and count == 1:
+            groups = costs.groups(count, height, row, entries, shared=costs.GROUPS)
+            choices.append((groups, "groups", tables))
+        elif row <= costs.ROW_BYTES:
+            choices.append((costs.stacks(count, height, row, entries), "groups", tables))
+        compare = indexing_compare.gather_ns(count, height, row, entries, dtype)
+        choices.append((compare - costs.turned(nbytes) * made, "compare", tables))
+    _, form, tables = min(choices, key=lambda choice: choice[0])
+    return form, tables
 
-    best = min(windows.tables, key=estimate)
-    return best if estimate(best) < by_rows else None
 
-
-def _groups(b: Build, operand: Value, windows: Windows, tables: list[int], wanted: list[Label]) -> Value:
+def _tables(b: Build, operand: Value, windows: Windows, tables: list[int], wanted: list[Label], compare: bool) -> Value:
     """``tables``: dims that count tables, batching dims or between the indexed ones; the others are rows of one."""
     inside = [dim for dim in windows.reached if dim not in tables]
     weight = weights(windows.dims, inside)
@@ -141,7 +150,11 @@ def _groups(b: Build, operand: Value, windows: Windows, tables: list[int], wante
     height, width = prod(windows.dims[dim] for dim in inside), prod(windows.dims[dim] for dim in windows.behind)
     order = [*tables, *inside, *windows.behind]
     table = b.reshape(b.transpose(operand, order), (count, height, width))
-    found = gather_tables(b, table, b.reshape(repeated, (count, entries)))
+    numbers = b.reshape(repeated, (count, entries))
+    if compare:
+        found = indexing_compare.gather(b, table, clamped(b, numbers, height - 1))
+    else:
+        found = gather_tables(b, table, numbers)
     row: list[Label] = [("window", dim) for dim in windows.behind]
     return arranged(b, found, windows, [*outer, *inner, *row], wanted)
 
