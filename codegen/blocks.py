@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from neuronx_cc.codegen import control, dot_kernel, graph, map_kernel
+from neuronx_cc.codegen import control, dot_kernel, formation, map_kernel
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
@@ -26,7 +26,7 @@ class Block:
     @classmethod
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
-        kernels = graph.form(computation, context.combiners, without, context.effectful)
+        kernels = formation.form(computation, context.combiners, without, context.effectful)
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results
         }

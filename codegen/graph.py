@@ -1,24 +1,17 @@
-"""Kernel formation: which ops of a computation run as one tile program.
+"""Kernels, and what the ops around them are: views, elementwise, given, contractions that take in an addition.
 
-Elementwise ops and reductions of trailing dims over one iteration space form a *map* kernel; every
-other computing op is a kernel of its own; reshape, transpose, broadcast, slice, reverse and bit
-casts are views and belong to no kernel. A kernel depends only on kernels of smaller number: an op
-joins the newest kernel among its operands' (or a newer one that reads the same large operand), and
-that kernel takes in the others' that nothing else reads yet.
+Reshape, transpose, broadcast, slice, reverse and bit casts are *views*: they only change how an array is addressed and
+belong to no kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import bits
-from neuronx_cc.passes.effects import has_effects
-from neuronx_cc.passes.split_long_rows import LONGEST_ROW
 
 ELEMENTWISE = frozenset(
     [
@@ -89,10 +82,6 @@ FREE = frozenset(["constant", "iota"])
 
 MAX_ROWS_WITH_BIAS = 256
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
-STREAMED_ELEMENTS = 1 << 20
-"""Elements from which values go through HBM, so that reading one once for several results pays."""
-MAX_SHARED_OPS = 24
-"""Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
 
 
 @dataclass(slots=True, eq=False)
@@ -121,16 +110,11 @@ def is_place(value: hlo.SSAValue) -> bool:
     return isinstance(op, hlo.IotaOp) and op.iota_dimension.data == 1
 
 
-def _needs_array(value: hlo.SSAValue) -> bool:
-    """Whether a user of a counting ``value`` reads it from memory."""
-    return any(not _computes_elementwise(use.operation) and not _counts_itself(use) for use in value.uses)
-
-
-def _counts_itself(use: Any) -> bool:
+def counts_itself(use: Any) -> bool:
     """Whether a sort makes the operand ``use`` itself."""
     user = use.operation
     if isinstance(user, hlo.BroadcastOp):
-        return all(_counts_itself(further) for further in user.result.uses)
+        return all(counts_itself(further) for further in user.result.uses)
     return isinstance(user, hlo.SortOp) and is_place(user.operands[use.index])
 
 
@@ -239,194 +223,11 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
     return count
 
 
-def _computes_elementwise(op: hlo.Operation) -> bool:
+def computes_elementwise(op: hlo.Operation) -> bool:
     """False also for the widening of a 64-bit result, which is no kernel's."""
     if not isinstance(op, hlo.HloOp) or op.opcode not in ELEMENTWISE:
         return False
     return op.opcode != "convert" or op.shape.dtype not in ("s64", "u64")
-
-
-def form(
-    computation: hlo.ComputationOp,
-    combiner_of: dict[str, str],
-    without: Set[hlo.Operation] = frozenset(),
-    effectful: Set[str] = frozenset(),
-) -> list[Kernel]:
-    """Kernels of ``computation`` in execution order, but of the ops ``without``.
-
-    ``combiner_of``: computation -> opcode of a simple combiner. ``effectful``: computations that do more than compute.
-    """
-    kernels: list[Kernel] = []
-    member: dict[hlo.SSAValue, Kernel] = {}
-    readers: dict[hlo.SSAValue, list[Kernel]] = {}
-    """Base value -> map kernels with a large iteration space that read it."""
-
-    def note_reads(op: hlo.HloOp, kernel: Kernel) -> None:
-        if kernel.is_map and prod(kernel.shape) >= STREAMED_ELEMENTS:
-            for operand in op.operands:
-                readers.setdefault(base(operand), []).append(kernel)
-
-    def sibling(op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
-        """A kernel behind all of ``op``'s producers that streams one of its operands already."""
-        least = producer.number if producer is not None else -1
-        for operand in op.operands:
-            for kernel in reversed(readers.get(base(operand), [])):
-                fits = kernel.number > least and kernel.shape == dims and len(kernel.ops) < MAX_SHARED_OPS
-                if fits and may_join(op, kernel, op.operands):
-                    return kernel
-        return None
-
-    def absorb(op: hlo.HloOp, kernel: Kernel) -> None:
-        """Move the kernels of ``op``'s other operands into ``kernel`` where nothing else reads them yet."""
-        for operand in op.operands:
-            other = member.get(base(operand))
-            if other is None or other is kernel or not other.is_map or other.shape != kernel.shape or other.reduced:
-                continue
-            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not one_scanned(kernel, other.scanned):
-                continue
-            users = {use.operation for part in other.ops for use in _reads(part.results[0])}
-            if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):
-                continue
-            for part in other.ops:
-                member[part.results[0]] = kernel
-            reads = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own(other)]
-            if all(trace(x, kernel, member) is not None for x in reads):
-                kernel.ops[:0] = other.ops
-                kernel.scanned = max(kernel.scanned, other.scanned)
-                for part in other.ops:
-                    note_reads(part, kernel)
-                other.ops = []
-            else:
-                for part in other.ops:
-                    member[part.results[0]] = other
-
-    def own(kernel: Kernel) -> set[hlo.SSAValue]:
-        return {part.results[0] for part in kernel.ops}
-
-    def new(op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> None:
-        kernel = Kernel(len(kernels), [op], shape, reduced, is_map)
-        kernels.append(kernel)
-        for result in op.results:
-            member[result] = kernel
-        note_reads(op, kernel)
-
-    def newest(op: hlo.HloOp) -> Kernel | None:
-        found = [member[base(operand)] for operand in operands_of(op) if base(operand) in member]
-        return max(found, key=lambda kernel: kernel.number, default=None)
-
-    def may_join(op: hlo.HloOp, kernel: Kernel, operands: Sequence[hlo.SSAValue]) -> bool:
-        return all(
-            trace(operand, kernel, member) is not None for operand in operands if member.get(base(operand)) is kernel
-        )
-
-    for op in computation.block.ops:
-        if not isinstance(op, hlo.HloOp) or is_view(op) or op.opcode in ("tuple", "constant"):
-            continue
-        if is_load_cast(op) or op in without:
-            continue
-        if isinstance(op, hlo.GetTupleElementOp):
-            if op.operand in member:
-                member[op.result] = member[op.operand]
-            continue
-        if op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
-            continue  # widened on the way out of the program
-        if op.opcode == "iota":
-            if _needs_array(op.result):
-                new(op, True, squeeze(op.shape.dims))
-            continue
-        kernel = newest(op)
-        if kernel is not None and (takes_row(kernel, op) or takes_sum(kernel, op)) is not None:
-            kernel.ops.append(op)
-            member[op.results[0]] = kernel
-            continue
-        scan = scan_of(op)
-        if scan is not None:
-            dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
-            alike = kernel is not None and kernel.is_map and kernel.shape == dims and one_scanned(kernel, axis)
-            if kernel is not None and alike and may_join(op, kernel, op.operands):
-                absorb(op, kernel)
-                kernel.ops.append(op)
-                member[op.results[0]] = kernel
-            else:
-                new(op, True, dims)
-            member[op.results[0]].scanned = axis
-            continue
-        if op.opcode in ELEMENTWISE:
-            dims = squeeze(op.shape.dims)
-            joins = (
-                kernel is not None
-                and kernel.is_map
-                and (dims == kernel.shape or (kernel.reduced and dims == kernel.rows))
-                and may_join(op, kernel, op.operands)
-            )
-            home = kernel if joins else sibling(op, dims, kernel)
-            if home is not None:
-                absorb(op, home)
-                home.ops.append(op)
-                member[op.result] = home
-                note_reads(op, home)
-            else:
-                new(op, True, dims)
-            continue
-        if isinstance(op, hlo.ReduceOp):
-            count = suffix_reduction(op)
-            dims = squeeze(hlo.shape_of(op.operands[0]).dims)
-            row = prod(dims[len(dims) - count :])
-            fits = count and 0 < row <= LONGEST_ROW and op.to_apply.data[0] in combiner_of
-            if fits and (prod(dims) // row >= 32 or row <= 2048):
-                joins = (
-                    kernel is not None
-                    and kernel.is_map
-                    and kernel.shape == dims
-                    and kernel.reduced in (0, count)
-                    and trace(op.operands[0], kernel, member) is not None
-                    and may_join(op, kernel, op.operands[1:])
-                )
-                if joins and kernel is not None:
-                    kernel.reduced = count
-                    kernel.ops.append(op)
-                    member[op.result] = kernel
-                else:
-                    new(op, True, dims, count)
-                continue
-        new(op, False)
-    return by_depth([kernel for kernel in kernels if kernel.ops], member, effectful)
-
-
-def _reads(value: hlo.SSAValue) -> list[Any]:
-    """Uses of ``value``, also through views and tuples of it."""
-    found: list[Any] = []
-    for use in value.uses:
-        passed_on = is_view(use.operation) or isinstance(use.operation, hlo.TupleOp)
-        found += _reads(use.operation.results[0]) if passed_on else [use]
-    return found
-
-
-def one_scanned(kernel: Kernel, axis: int) -> bool:
-    """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``."""
-    return axis < 0 or kernel.scanned in (-1, axis)
-
-
-def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel | None:
-    return member.get(op.results[0]) if op.results else None
-
-
-def by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectful: Set[str]) -> list[Kernel]:
-    """Kernels in order of their longest chain of producers: independent ones stand together and overlap.
-
-    Those with effects stay in order.
-    """
-    depth: dict[Kernel, int] = {}
-    latest = 0
-    for kernel in kernels:
-        producers = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
-        depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
-        if has_effects(kernel.ops[0], effectful):
-            latest = depth[kernel] = max(depth[kernel], latest + 1)
-    ordered = sorted(kernels, key=lambda kernel: (depth[kernel], kernel.number))
-    for number, kernel in enumerate(ordered):
-        kernel.number = number
-    return ordered
 
 
 def takes_sum(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
