@@ -54,8 +54,9 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
     """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
     if not any(_put(context, target, view, cuts) for view in context.in_place(value)):
-        copied = _put(context, target, context.hbm(value), cuts)
-        assert copied, "an HBM view copies to an HBM view"
+        # lanes on chip are one dim, which a view that joins two dims does not match: a dense array does
+        copied = _put(context, target, context.hbm(value), cuts) or _put(context, target, context.dense(value), cuts)
+        assert copied, "a dense array copies to any view"
 
 
 def _put(context: Context, target: View, view: View | None, cuts: list[tuple[int, int, int]] | None) -> bool:

@@ -55,6 +55,16 @@ def rotate(x: Any, n: Any) -> Any:
     return lax.while_loop(lambda s: s[0] < n, body, (0, x, x * 2, x - 1))
 
 
+def interleaved_state(keys: Any) -> Any:
+    """The state lies on four partitions; its next value is a view of a larger array in HBM, of two dims."""
+
+    def step(keys: Any, _: Any) -> Any:
+        mixed = jnp.stack([keys.reshape(2, 2) * 3, keys.reshape(2, 2) ^ 7], -1)
+        return mixed.transpose(1, 0, 2).reshape(2, 4)[0], keys.sum()
+
+    return lax.scan(step, keys, None, length=5)
+
+
 def branch(p: Any, x: Any) -> Any:
     return lax.cond(p, lambda a: (a * 2, a.sum()), lambda a: (a - 1, a.max()), x)
 
@@ -135,6 +145,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scan of none": (scan, (XS[:0], W)),
     "scan of one": (scan, (XS[:1], W)),
     "reverse scan": (reverse_scan, (XS,)),
+    "state of two dims": (interleaved_state, (np.arange(4, dtype=np.uint32),)),
     "fori": (fori, (X,)),
     **{f"fori to {n}": (run_time_fori, (X, np.int32(n))) for n in (-5, 2, 3, 6)},
     **{f"swap {n}": (swap, (X, np.int32(n))) for n in (0, 1, 4)},
