@@ -5,6 +5,7 @@ and columns once a sweep, until what is off the diagonal is rounding noise. The 
 the pairs stand opposite each other and the next pairing is a rotation of the rows.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +23,11 @@ def register(platform: str) -> None:
     from jax._src.interpreters import mlir
     from jax._src.lax import linalg
 
-    mlir.register_lowering(linalg.eigh_p, _lowering(_eigh), platform=platform)
-    mlir.register_lowering(linalg.lu_p, _lowering(linalg._lu_python), platform=platform)
+    mlir.register_lowering(linalg.eigh_p, lowering(_eigh), platform=platform)
+    mlir.register_lowering(linalg.lu_p, lowering(linalg._lu_python), platform=platform)
 
 
-def _lowering(function: Callable[..., Any]) -> Callable[..., Any]:
+def lowering(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as a lowering rule that sees local arrays alone: its loops do not know of meshes and their axes."""
     from jax._src import config, core
     from jax._src.interpreters import mlir
@@ -43,18 +44,22 @@ def _lowering(function: Callable[..., Any]) -> Callable[..., Any]:
     return lowered
 
 
+def plain_promotion(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` under JAX's usual promotion: what the program has set for itself is not meant for this code."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **parameters: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            return function(*arguments, **parameters)
+
+    return wrapped
+
+
+@plain_promotion
 def _eigh(
     matrix: Any, *, lower: bool, sort_eigenvalues: bool, subset_by_index: tuple[int, int] | None, **_: Any
 ) -> tuple[Any, Any]:
     """Vectors [..., n, n] as columns and values [..., n], ascending, of the named triangle of ``matrix``."""
-    # what the program has set for itself is not meant for this code
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        return _decompose(matrix, lower, sort_eigenvalues, subset_by_index)
-
-
-def _decompose(
-    matrix: Any, lower: bool, sort_eigenvalues: bool, subset_by_index: tuple[int, int] | None
-) -> tuple[Any, Any]:
     size = matrix.shape[-1]
     if size == 0:
         return matrix, jnp.zeros(matrix.shape[:-1], jnp.real(matrix).dtype)

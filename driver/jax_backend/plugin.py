@@ -49,9 +49,10 @@ def initialize() -> None:
     )
     # lowerings can only be registered for platforms that exist; another JAX may keep its primitive elsewhere
     with suppress(ImportError, AttributeError):
-        from neuronx_cc.driver.jax_backend import eigh
+        from neuronx_cc.driver.jax_backend import eigh, householder
 
         eigh.register("neuron")
+        householder.register("neuron")
     with suppress(ImportError, AttributeError):
         from neuronx_cc.driver.jax_backend import host_calls
 

@@ -73,6 +73,26 @@ def case_eigh_of_a_program_that_promotes_nothing():
     assert np.allclose(values, np.linalg.eigvalsh(X[:3] @ X[:3].T), atol=1e-5)
 
 
+def case_householder_forms():
+    """What LAPACK's routines return, from ``Q``: columns by falling norm, one diagonal below, three diagonals."""
+    square = (X[:6, :3] @ X[2:8, :3].T + 1j * X[:6, 1:] @ X[1:7, 1:].T).astype(np.complex64)
+    for matrix in (X[:4, :4], square):
+        reduced, q = jax.scipy.linalg.hessenberg(matrix, calc_q=True)
+        assert np.allclose(q @ reduced @ q.conj().T, matrix, atol=1e-4)
+        assert not np.tril(reduced, -2).any()
+        hermitian = matrix + matrix.conj().T
+        for lower in (False, True):
+            _, diagonal, beside, _ = jax.lax.linalg.tridiagonal(jnp.asarray(hermitian), lower=lower)
+            values = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+            assert np.allclose(values, np.linalg.eigvalsh(hermitian), atol=1e-4)
+    for matrix in (X, X[:3], np.stack([X[:4], X[4:]]), square):
+        q, r, pivots = jax.scipy.linalg.qr(matrix, mode="economic", pivoting=True)
+        permuted = np.take_along_axis(matrix, np.asarray(pivots)[..., None, :], axis=-1)
+        sizes = np.abs(np.diagonal(r, axis1=-2, axis2=-1))
+        assert np.allclose(q @ r, permuted, atol=1e-4)
+        assert np.all(sizes[..., :-1] >= sizes[..., 1:] - 1e-4)
+
+
 def case_many_results_and_empty_arrays():
     results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
     assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]
