@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -21,7 +21,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
 from neuronx_cc.codegen.conv_plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
-from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, columns_saved, rows_suit_lanes
+from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, rows_suit_lanes, store_columns
 from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.tiles import dense
@@ -33,6 +33,15 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 
 MAX_LOOPS = 8
 """Loops over tiles of positions for which the sequencer's registers suffice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the first taps of a sum are multiplied with: [lanes, chunks, positions of each axis...]."""
+
+    block: Block
+    shifts: tuple[int, ...]
+    """Bytes between neighbouring taps of each axis."""
 
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
@@ -255,10 +264,9 @@ class _Convolution(ConvWeights):
         everything = Block(self.out.alloc, self.out.dtype, offset, (*atoms, Atom(outs.size, feature.stride)))
         for phases, goal, counts in self._phases(at, everything, 0):
             taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
-            nbytes = outs.size * itemsize(self.out.dtype)
-            several = len(counts) > 1 and rows_suit_lanes(counts[-2], counts[-1], nbytes)
-            if several and self._rows_pay(counts, outs.size, taps):
-                self._row_tiles(pack, outs, x, kernel, taps, goal, counts)
+            groups = self._column_groups(counts, outs.size, taps, goal)
+            if groups:
+                self._row_tiles(pack, outs, x, kernel, taps, goal, counts, groups)
                 continue
             for row_at, sizes in self._position_tiles(counts, TILE_ROWS, []):
                 result = self.tile("result", self.op.shape.dtype, [outs.size], prod(sizes), 3)
@@ -276,20 +284,33 @@ class _Convolution(ConvWeights):
                     piece = piece.index(axis, row, size)
                 self._store_positions(piece, result, 0)
 
-    def _rows_pay(self, counts: Sequence[int], outputs: int, taps: Sequence[Taps]) -> bool:
-        """Whether storing rows of positions as one run saves more time than products of fewer positions take."""
+    def _column_groups(self, counts: Sequence[int], outputs: int, taps: Sequence[Taps], goal: Block) -> int:
+        """Parts of a row of positions that lie on partitions of their own; 0 to take neighbouring positions instead.
+
+        Rows or parts of them are stored in long runs, but are not as many as positions may be in one product.
+        """
+        nbytes = outputs * itemsize(self.out.dtype)
+        if len(counts) < 2 or not rows_suit_lanes(counts[-2], counts[-1], nbytes):
+            return 0
         terms = self.chunks * prod(tap.count for tap in (self.copies.grouped() if self.copies else taps))
         each = terms * max(64, outputs) * (4 if self.pe_dtype == "f32" else 1)
-        by_row = prod(counts[:-2]) * counts[-1] * -(-counts[-2] // TILE_ROWS)
+        height = -(-counts[-2] // -(-counts[-2] // TILE_ROWS))
+        even = goal.dims[-3].stride == counts[-1] * goal.dims[-2].stride
+        best = 0.0, 0
+        for groups in range(1, TILE_ROWS // height + 1 if even else 2):
+            if counts[-1] % groups == 0:
+                span = counts[-1] // groups
+                products = prod(counts[:-2]) * -(-counts[-2] // height) * span
+                cost = products * each + store_columns(prod(counts) // span, span * nbytes)
+                if not best[1] or cost < best[0]:
+                    best = cost, groups
         shape = self._tile_shape(counts, TILE_ROWS)
         tiles = [-(-count // size) for count, size in zip(counts, shape, strict=True)]
         # loops, which keep their registers until the outermost one is closed
         blocks = prod(len(axis.pieces(rows)) for axis, rows in zip(self.axes, self.rows, strict=True))
         loops = blocks * prod(axis.phases for axis in self.axes) * sum(count > 4 for count in tiles)
-        if loops > MAX_LOOPS:
-            return True
-        by_tile = prod(tiles)
-        return (by_row - by_tile) * each <= columns_saved(prod(counts), outputs * itemsize(self.out.dtype))
+        by_tile = prod(tiles) * each + store_columns(prod(counts), nbytes)
+        return best[1] if loops > MAX_LOOPS or best[0] <= by_tile else 0
 
     def _row_tiles(
         self,
@@ -300,36 +321,42 @@ class _Convolution(ConvWeights):
         taps: Sequence[Taps],
         goal: Block,
         counts: list[int],
+        groups: int,
     ) -> None:
-        """Rows of positions on the partitions, column by column, so that a row is stored as one run."""
+        """``groups`` parts of each row of positions on the partitions, column by column, so that they are long runs."""
+        span = counts[-1] // groups
         width = max(1, ROW_BYTES // (outs.size * itemsize(self.out.dtype)))
-        width = -(-counts[-1] // -(-counts[-1] // width))
+        width = -(-span // -(-span // width))
         height = -(-counts[-2] // -(-counts[-2] // TILE_ROWS))
-        for at, sizes in self._tile_loops(counts, [*(1 for _ in counts[:-2]), height, width], [], []):
-            result = self.tile("result", self.op.shape.dtype, [sizes[-1], outs.size], sizes[-2], 3)
+        shape = [*(1 for _ in counts[:-2]), height, width]
+        for at, sizes in self._tile_loops([*counts[:-1], span], shape, [], []):
+            lanes, positions = sizes[-2] * groups, [*sizes[:-1], groups]
+            result = self.tile("result", self.op.shape.dtype, [sizes[-1], outs.size], lanes, 3)
             if any(tap.count == 0 for tap in taps):
                 self._fill_zeros(result)
             else:
-                for first, groups, several in self.builder.tiles(sizes[-1], self._columns_together(outs, taps)):
-                    for group in self.builder.each(groups):
-                        column = group * several + first
+                for first, parts, several in self.builder.tiles(sizes[-1], self._columns_together(outs, taps)):
+                    for part in self.builder.each(parts):
+                        column = part * several + first
                         for start, tiles, wide in self.builder.tiles(outs.size, TILE_COLUMNS):
                             for index in self.builder.each(tiles):
                                 place = index * wide + start
-                                whole = self._bank(sizes[-2], several * wide)
-                                parts = replace(whole, dims=(whole.dims[0], *dense([several, wide], "f32")))
+                                whole = self._bank(lanes, several * wide)
+                                sums = replace(whole, dims=(whole.dims[0], *dense([several, wide], "f32")))
                                 for number in range(several):
                                     spot = [*at[:-1], at[-1] + (column + number)]
-                                    bank = parts.index(1, Affine(number))
-                                    size, features = [*sizes[:-1], 1], (place, wide, 1)
-                                    self._sum(pack, outs, bank, x, kernel, taps, spot, size, features)
-                                self.emitter.copy(result.index(1, column, several).index(2, place, wide), parts)
+                                    bank = sums.index(1, Affine(number))
+                                    features = place, wide, 1
+                                    self._sum(pack, outs, bank, x, kernel, taps, spot, positions, features, span)
+                                self.emitter.copy(result.index(1, column, several).index(2, place, wide), sums)
             piece = goal
             for axis, (row, extent) in enumerate(zip(at, sizes, strict=True)):
                 piece = piece.index(axis, row, extent)
-            for _ in sizes[:-2]:
-                piece = piece.index(0, Affine())
-            copy(self.builder, piece, result, Stream.DMA_STORE)
+            *outer, row, column, feature = piece.dims
+            assert all(atom.size == 1 for atom in outer), "one image at a time"
+            if groups > 1:
+                row = Atom(lanes, span * column.stride)
+            copy(self.builder, replace(piece, dims=(row, column, feature)), result, Stream.DMA_STORE)
 
     def _columns_together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""
@@ -368,18 +395,25 @@ class _Convolution(ConvWeights):
         rows: Sequence[Affine],
         sizes: Sequence[int],
         features: tuple[Affine, int, int],
+        columns_apart: int = 1,
     ) -> None:
-        """``bank`` = the products of all taps and feature tiles, for the positions ``rows + [0, sizes)``."""
+        """``bank`` = the products of all taps and feature tiles, for the positions ``rows + [0, sizes)``.
+
+        Those of the last axis are ``columns_apart``.
+        """
         if self.copies is not None:
             taps = self.copies.grouped()
-        window = x
+        window, shifts = x, []
         for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             stride = x.dims[2 + axis].stride
-            apart = self.copies.apart(axis) if self.copies is not None else 1
-            step = self.axes[axis].step // apart
-            offset = row * step + (taps[axis].offset - self.axes[axis].low) // apart
-            dims = (*window.dims[: 2 + axis], Atom(size, stride * step), *window.dims[3 + axis :])
+            residues = self.copies.apart(axis) if self.copies is not None else 1
+            step = self.axes[axis].step // residues
+            offset = row * step + (taps[axis].offset - self.axes[axis].low) // residues
+            apart = step * columns_apart if axis == len(sizes) - 1 else step
+            dims = (*window.dims[: 2 + axis], Atom(size, stride * apart), *window.dims[3 + axis :])
             window = window.moved(offset * stride).of(dims)
+            shifts.append(taps[axis].stride * stride // residues)
+        start = Window(window, tuple(shifts))
         total = self.chunks * prod(tap.count for tap in taps)
         segments = self.segments_of(pack.groups)
         if total <= MAX_UNROLLED and kernel is not None:
@@ -389,11 +423,11 @@ class _Convolution(ConvWeights):
                     for index in product(*(range(tap.count) for tap in taps)):
                         steps = [Affine(i) for i in index]
                         lanes = segment.lanes if self.copies is None else self.copies.lanes_of(index)
-                        self._product(bank, window, kernel, taps, steps, lanes, Affine(chunk), features, done)
+                        self._product(bank, start, kernel, taps, steps, lanes, Affine(chunk), features, done)
                         done = True
             return
         self._clear(bank)
-        self._tap_loops(pack, outs, bank, window, kernel, taps, [], features)
+        self._tap_loops(pack, outs, bank, start, kernel, taps, [], features)
 
     def _clear(self, bank: Block) -> None:
         """Zeros by a product, which starts the sum."""
@@ -405,7 +439,7 @@ class _Convolution(ConvWeights):
         pack: PackAt,
         outs: OutputsAt,
         bank: Block,
-        window: Block,
+        window: Window,
         kernel: Block | None,
         taps: Sequence[Taps],
         steps: list[Affine],
@@ -427,7 +461,7 @@ class _Convolution(ConvWeights):
     def _product(
         self,
         bank: Block,
-        window: Block,
+        window: Window,
         kernel: Block,
         taps: Sequence[Taps],
         steps: Sequence[Affine],
@@ -437,9 +471,9 @@ class _Convolution(ConvWeights):
         accumulate: bool,
     ) -> None:
         """One tap of one feature tile."""
-        x, w = window.index(1, chunk), kernel.index(1, chunk)
-        for axis, (tap, index) in enumerate(zip(taps, steps, strict=True)):
-            x = x.moved(index * (tap.stride * x.dims[1 + axis].stride // self.axes[axis].step))
+        x, w = window.block.index(1, chunk), kernel.index(1, chunk)
+        for axis, (tap, index, shift) in enumerate(zip(taps, steps, window.shifts, strict=True)):
+            x = x.moved(index * shift)
             if axis:
                 # a streamed kernel has the one tap only
                 at = Affine() if self.streams_kernel else index * tap.step + tap.first
