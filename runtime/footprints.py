@@ -1,38 +1,33 @@
-"""Which bytes each operand touches, as small sets of numbered memory classes.
+"""Which bytes each operand touches.
 
-Input: operands with all values that their loop registers take. Every distinct set of bytes is a *footprint*. Memory is
-cut into classes: two bytes are of one class when exactly the same footprints hold them. ``Footprints.classes`` then
-gives each footprint as a short list of class numbers, and two footprints overlap exactly when they share a class.
+Input: operands with all values that their loop registers take. Every distinct set of bytes is a *footprint*: a
+``Pattern`` at a base address. In SBUF and PSUM it touches the same bytes of each partition of an interval, so nothing
+here grows with the number of partitions.
 
 The order of an access pattern's dims does not matter to a set of bytes, so dims are sorted by stride and merged into
 contiguous runs where they touch; what remains is a regular grid of runs.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
-from typing import Any
+from math import gcd, prod
 
 import numpy as np
 
-from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.program import Ref, Space
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.runtime.intervals import Array, distinct
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-_PITCH = 1 << 20
-"""Linear distance of partition rows: more than a partition holds."""
-_SPACE_START = {Space.HBM: 0, Space.SBUF: 1 << 40, Space.PSUM: 1 << 41}
-_SIZE = {
+SIZE = {
     Space.HBM: limits.HBM_BYTES,
     Space.SBUF: limits.SBUF_PARTITION_BYTES,
     Space.PSUM: limits.PSUM_PARTITION_BYTES,
 }
-MAX_RUNS = 1 << 22
-"""Runs of all footprints together; beyond, the most scattered footprints are widened to their hulls."""
-
-Classes = Array | slice
-"""Numbers of memory classes, distinct and ascending; a slice where they follow each other."""
+"""Bytes of a memory, or of each of its partitions."""
+_SPAN = 2 * max(SIZE.values())
+"""More than two addresses may be apart, either way."""
 
 Dims = tuple[tuple[int, int], ...]
 
@@ -52,14 +47,16 @@ class Pattern:
 
     @property
     def extent(self) -> int:
-        return self.run + sum((count - 1) * stride for count, stride in self.dims)
+        return self.run + sum([(count - 1) * stride for count, stride in self.dims])
 
     @property
     def runs(self) -> int:
-        total = 1
-        for count, _ in self.dims:
-            total *= count
-        return total
+        return prod([count for count, _ in self.dims])
+
+    @property
+    def pitch(self) -> int:
+        """The runs begin at multiples of it."""
+        return gcd(*[stride for _, stride in self.dims])
 
     def offsets(self) -> tuple[Array, Array]:
         """Disjoint, ascending runs as (starts, ends), relative to the base."""
@@ -67,7 +64,7 @@ class Pattern:
         for count, stride in reversed(self.dims):
             starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
         if (np.diff(starts) < self.run).any():  # dims interleave
-            starts = np.unique(starts)
+            starts = distinct(starts)
             reach = np.maximum.accumulate(starts + self.run)
             fresh = np.concatenate([[True], starts[1:] > reach[:-1]])
             return starts[fresh], reach[np.append(fresh[1:], True)]
@@ -101,221 +98,118 @@ def pattern_of(ref: Ref, spread: Dims = ()) -> tuple[Pattern, int]:
 
 
 @dataclass(slots=True)
-class Footprints:
-    """Collects footprints (``add``), then numbers the memory classes (``classify``)."""
+class Patterns:
+    """Distinct patterns, numbered."""
 
-    pattern_numbers: list[int] = field(default_factory=list)
-    """Of each footprint: index into ``patterns``."""
-    bases: list[int] = field(default_factory=list)
-    written: set[int] = field(default_factory=set)
-    """Footprints that some instruction writes."""
-    classes: list[Classes] = field(default_factory=list)
-    """Of each footprint, distinct; filled by ``classify``."""
-    class_count: int = 0
-    coarse: set[int] = field(default_factory=set)
-    """Footprints whose classes may hold more bytes than they do."""
-    patterns: list[Pattern] = field(default_factory=list)
-    _number: dict[tuple[int, int], int] = field(default_factory=dict)
-    _pattern_number: dict[Pattern, int] = field(default_factory=dict)
-    _overlaps: dict[tuple[int, int], bool] = field(default_factory=dict)
+    all: list[Pattern] = field(default_factory=list)
+    _numbers: dict[Pattern, int] = field(default_factory=dict)
     _known_refs: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
 
-    def pattern(self, ref: Ref, spread: Dims) -> tuple[int, int]:
-        """The number of the operand's pattern, and its base address when all registers are 0."""
+    def number(self, ref: Ref, spread: Dims) -> tuple[int, int]:
+        """The number of the operand's pattern, -1 if it has no bytes; its base relative to the operand's address."""
         key = (ref.space, ref.dtype, ref.dims, ref.partition, spread)
         known = self._known_refs.get(key)
         if known is None:
-            pattern, base = pattern_of(ref, spread)
-            number = self._pattern_number.setdefault(pattern, len(self.patterns))
-            if number == len(self.patterns):
-                self.patterns.append(pattern)
-            known = self._known_refs[key] = (number, base)
-        return known[0], ref.offset + known[1]
+            known = (-1, 0)
+            if 0 not in ref.counts:
+                pattern, base = pattern_of(ref, spread)
+                known = (self._numbers.setdefault(pattern, len(self.all)), base)
+            if known[0] == len(self.all):
+                self.all.append(pattern)
+            self._known_refs[key] = known
+        return known
 
-    def add(self, pattern: int, base: int, write: bool) -> int:
-        """The footprint of a pattern at ``base``. Raises RunError ERUN914 when it leaves its memory."""
-        number = self._number.setdefault((pattern, base), len(self.bases))
-        if number == len(self.bases):
-            shape = self.patterns[pattern]
-            if base < 0 or base + shape.extent > _SIZE[shape.space] or shape.last > limits.PARTITIONS:
-                span = f"{shape.space.name} bytes [{base}, {base + shape.extent})"
-                raise RunError("ERUN914", f"an operand leaves its memory: {span}")
-            self.pattern_numbers.append(pattern)
-            self.bases.append(base)
-        if write:
-            self.written.add(number)
-        return number
+    def text(self, number: int, base: int) -> str:
+        """The bytes of a pattern at ``base`` in words."""
+        pattern = self.all[number]
+        rows = "" if pattern.space is Space.HBM else f" partitions {pattern.first}..{pattern.last - 1}"
+        scattered = f" ({pattern.runs} runs of {pattern.run})" if pattern.runs > 1 else ""
+        return f"{pattern.space.name}{rows} bytes {base}..{base + pattern.extent - 1}{scattered}"
 
-    def add_all(self, pattern: int, bases: Array, write: bool) -> list[int]:
-        """The footprints of a pattern at each of ``bases``."""
-        distinct, where = np.unique(bases, return_inverse=True)
-        numbers = np.array([self.add(pattern, base, write) for base in distinct.tolist()], np.int64)
-        found: list[int] = numbers[where.reshape(-1)].tolist()
-        return found
+    def outside(self, numbers: Array, bases: Array) -> Array:
+        """Which of the patterns ``numbers`` at ``bases`` leave their memory."""
+        extents = np.array([pattern.extent for pattern in self.all] or [0])
+        sizes = np.array([SIZE[pattern.space] if pattern.last <= limits.PARTITIONS else 0 for pattern in self.all])
+        return np.flatnonzero((bases < 0) | (bases + extents[numbers] > np.append(sizes, 0)[numbers]))
+
+
+@dataclass(slots=True)
+class Footprints:
+    """Distinct footprints, numbered; a column for each fact."""
+
+    patterns: Patterns
+    pattern: Array
+    """Its number."""
+    base: Array
+    """The least byte, in its partition."""
+    end: Array
+    """Behind the greatest byte."""
+    first: Array
+    last: Array
+    """Partitions ``first..last-1``."""
+    space: Array
+    written: Array
+    """Whether some instruction writes it."""
+    _overlaps: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, patterns: Patterns, numbers: Array, bases: Array, writes: Array) -> tuple[Footprints, Array]:
+        """The footprints of accesses, and the number of each access's."""
+        keys, owners = np.unique(numbers * _SPAN + bases, return_inverse=True)
+        owners = owners.reshape(-1)
+        pattern, base = np.divmod(keys, _SPAN)
+        facts = [(each.extent, each.first, each.last, int(each.space)) for each in patterns.all]
+        extent, first, last, space = np.array(facts, np.int64).reshape(-1, 4).T
+        written = np.zeros(len(keys), bool)
+        written[owners[writes]] = True
+        end = base + extent[pattern]
+        return cls(patterns, pattern, base, end, first[pattern], last[pattern], space[pattern], written), owners
+
+    def __len__(self) -> int:
+        return len(self.base)
 
     def at(self, footprint: int) -> tuple[Pattern, int]:
         """Pattern and base of a footprint."""
-        return self.patterns[self.pattern_numbers[footprint]], self.bases[footprint]
+        return self.patterns.all[self.pattern[footprint]], int(self.base[footprint])
 
-    def classify(self, initialised: list[tuple[int, int]]) -> Classes:
-        """Number the classes. Returns those that hold defined data from the start: HBM ranges [start, end).
+    def text(self, footprint: int) -> str:
+        """The bytes of a footprint in words."""
+        return self.patterns.text(int(self.pattern[footprint]), int(self.base[footprint]))
 
-        Numbers go by the address at which a class begins. Since a class lies in a footprint as a whole or not at all,
-        the classes of a footprint are those that begin inside its runs.
+    def hulls_meet(self, ones: Array, others: Array) -> Array:
+        """Whether pairs of footprints of the same memory may share a byte."""
+        meet: Array = (self.base[ones] < self.end[others]) & (self.base[others] < self.end[ones])
+        meet &= (self.first[ones] < self.last[others]) & (self.first[others] < self.last[ones])
+        return meet
+
+    def overlap(self, ones: Array, others: Array) -> Array:
+        """Whether pairs of footprints, whose hulls meet, share a byte, exactly.
+
+        That depends on patterns and distance alone, so a pair that loops move through memory is looked at once.
         """
-        self.classes = [slice(0, 0)] * len(self.bases)
-        wanted = self._worth_tracking(initialised)
-        starts, ends, owners = self._runs(wanted)
-        known = len(self.bases)  # number of the pseudo-footprint that covers initialised memory
-        extra = _union(initialised)
-        starts = np.concatenate([starts, extra[:, 0]])
-        ends = np.concatenate([ends, extra[:, 1]])
-        owners = np.concatenate([owners, np.full(len(extra), known)])
-        bounds = _distinct(np.concatenate([starts, ends]))
-        low, high = np.searchsorted(bounds, starts), np.searchsorted(bounds, ends)
-        # the sum of random numbers of all footprints that hold a cell names its class
-        marks = np.random.default_rng(1).integers(1, 1 << 63, known + 1, np.uint64, endpoint=True)
-        change = np.zeros(len(bounds), np.uint64)
-        np.add.at(change, low, marks[owners])
-        np.subtract.at(change, high, marks[owners])
-        _, first = np.unique(np.cumsum(change, dtype=np.uint64), return_index=True)
-        self.class_count = len(first)
-        begins = np.zeros(len(bounds) + 1, np.int64)
-        begins[first + 1] = 1
-        begun = np.cumsum(begins)  # classes that begin before each cell
-        found = _ranges(owners, begun[low], begun[high])
-        for number in wanted:
-            self.classes[number] = found[number]
-        return found.get(known, slice(0, 0))
-
-    def size(self, footprint: int) -> int:
-        """How many classes a footprint has."""
-        classes = self.classes[footprint]
-        size: int = classes.stop - classes.start if isinstance(classes, slice) else len(classes)
-        return size
-
-    def members(self, footprint: int) -> Array:
-        """The numbers of the classes of a footprint."""
-        classes = self.classes[footprint]
-        return np.arange(classes.start, classes.stop) if isinstance(classes, slice) else classes
-
-    def overlap(self, one: int, other: int) -> bool:
-        """Whether two footprints share a byte, exactly."""
-        if (one, other) not in self._overlaps:
-            self._overlaps[one, other] = self._overlap(one, other)
-        return self._overlaps[one, other]
-
-    def _overlap(self, one: int, other: int) -> bool:
-        (a, a_base), (b, b_base) = self.at(one), self.at(other)
-        if a.space is not b.space or a.first >= b.last or b.first >= a.last:
-            return False
-        (a_starts, a_ends), (b_starts, b_ends) = a.offsets(), b.offsets()
-        shift = b_base - a_base
-        after = np.searchsorted(a_ends, b_starts + shift, side="right")
-        inside = after < len(a_starts)
-        return bool((a_starts[after[inside]] < b_ends[inside] + shift).any())
-
-    def _worth_tracking(self, initialised: list[tuple[int, int]]) -> list[int]:
-        """All footprints but reads of initialised HBM that nothing writes: weights, mostly."""
-        lows = np.array(self.bases, np.int64)
-        extents = np.array([pattern.extent for pattern in self.patterns] or [0], np.int64)
-        hbm = np.array([pattern.space is Space.HBM for pattern in self.patterns] or [False], bool)
-        which = np.array(self.pattern_numbers, np.int64)
-        highs, in_hbm = lows + extents[which], hbm[which]
-        is_written = np.zeros(len(lows), bool)
-        is_written[list(self.written)] = True
-        busy = _union(np.stack([lows, highs], axis=1)[in_hbm & is_written])
-        defined = _union(initialised)
-        clear = in_hbm & ~_touches(busy, lows, highs) & _inside(defined, lows, highs)
-        kept: list[int] = np.flatnonzero(~clear).tolist()
-        return kept
-
-    def _runs(self, wanted: list[int]) -> tuple[Array, Array, Array]:
-        """Linear runs of the footprints: starts, ends, footprint numbers."""
-        groups: dict[Pattern, list[int]] = {}
-        for number in wanted:
-            groups.setdefault(self.patterns[self.pattern_numbers[number]], []).append(number)
-        rows = {
-            space: sorted({row for p in groups if p.space is space for row in (p.first, p.last)}) for space in Space
-        }
-        budget = MAX_RUNS
-        parts: list[tuple[Array, Array, Array]] = [(np.zeros(0, np.int64),) * 3]
-        for pattern, numbers in sorted(groups.items(), key=lambda item: item[0].runs):
-            in_space = rows[pattern.space]
-            first, last = in_space.index(pattern.first), in_space.index(pattern.last)
-            if pattern.runs * len(numbers) * (last - first) <= budget:
-                starts, ends = pattern.offsets()
-            else:
-                starts, ends = np.zeros(1, np.int64), np.full(1, pattern.extent)
-                self.coarse.update(numbers)
-            linear = _SPACE_START[pattern.space] + np.arange(first, last) * _PITCH
-            origin = (np.array([self.bases[number] for number in numbers])[:, None] + linear).reshape(-1)
-            parts.append(
-                (
-                    (origin[:, None] + starts).reshape(-1),
-                    (origin[:, None] + ends).reshape(-1),
-                    np.repeat(np.array(numbers), (last - first) * len(starts)),
-                )
-            )
-            budget -= len(parts[-1][0])
-        starts, ends, owners = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return starts, ends, owners
+        patterns = self.patterns.all
+        pairs, which = np.unique(self.pattern[ones] * len(patterns) + self.pattern[others], return_inverse=True)
+        distances = self.base[others] - self.base[ones]
+        cases, where = np.unique(which.reshape(-1) * _SPAN + distances + _SPAN // 2, return_inverse=True)
+        found = []
+        for pair, distance in zip(pairs[cases // _SPAN].tolist(), (cases % _SPAN - _SPAN // 2).tolist(), strict=True):
+            if (pair, distance) not in self._overlaps:
+                one, other = divmod(pair, len(patterns))
+                self._overlaps[pair, distance] = _overlap(patterns[one], patterns[other], distance)
+            found.append(self._overlaps[pair, distance])
+        shared: Array = np.array(found, bool)[where.reshape(-1)]
+        return shared
 
 
-def _ranges(owners: Array, low: Array, high: Array) -> dict[int, Classes]:
-    """Of each owner, the numbers low..high-1 of all its rows, which are disjoint."""
-    some = np.flatnonzero(high > low)
-    if not len(some):
-        return {}
-    some = some[np.lexsort((low[some], owners[some]))]
-    owners, low, high = owners[some], low[some], high[some]
-    fresh = np.ones(len(some), bool)
-    fresh[1:] = (owners[1:] != owners[:-1]) | (low[1:] != high[:-1])
-    rows = np.flatnonzero(fresh)
-    owners, low, high = owners[rows], low[rows], high[np.append(rows[1:], len(some))[: len(rows)] - 1]
-    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1])[: len(owners)]).tolist()
-    found: dict[int, Classes] = {}
-    for first, last in zip(firsts, [*firsts[1:], len(owners)], strict=True):
-        starts, sizes = low[first:last], high[first:last] - low[first:last]
-        if last - first == 1:
-            found[int(owners[first])] = slice(int(starts[0]), int(high[first]))
-        else:
-            shift = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-            found[int(owners[first])] = np.arange(len(shift)) + shift
-    return found
-
-
-def _distinct(values: Array) -> Array:
-    """The values, ascending, once each (``np.unique`` hashes, which takes longer)."""
-    ordered = np.sort(values)
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
-
-
-def _union(ranges: Any) -> Array:
-    """Disjoint ascending [start, end) rows that cover the same as ``ranges``."""
-    rows = np.array(ranges, np.int64).reshape(-1, 2)
-    rows = rows[rows[:, 1] > rows[:, 0]]
-    if not len(rows):
-        return rows
-    rows = rows[np.argsort(rows[:, 0])]
-    reach = np.maximum.accumulate(rows[:, 1])
-    fresh = np.concatenate([[True], rows[1:, 0] > reach[:-1]])
-    return np.stack([rows[fresh, 0], reach[np.append(fresh[1:], True)]], axis=1)
-
-
-def _touches(union: Array, lows: Array, highs: Array) -> Array:
-    """Whether each [low, high) shares a byte with the union."""
-    if not len(union):
-        return np.zeros(len(lows), bool)
-    after = np.minimum(np.searchsorted(union[:, 1], lows, side="right"), len(union) - 1)
-    touching: Array = (union[after, 0] < highs) & (union[after, 1] > lows)
-    return touching
-
-
-def _inside(union: Array, lows: Array, highs: Array) -> Array:
-    """Whether each [low, high) lies in one range of the union."""
-    if not len(union):
-        return np.zeros(len(lows), bool)
-    at = np.maximum(np.searchsorted(union[:, 0], lows, side="right") - 1, 0)
-    contained: Array = (union[at, 0] <= lows) & (highs <= union[at, 1])
-    return contained
+def _overlap(one: Pattern, other: Pattern, distance: int) -> bool:
+    """Whether two patterns share a byte, the second placed ``distance`` above the first; their hulls do."""
+    if not one.dims and not other.dims:
+        return True
+    pitch = gcd(one.pitch, other.pitch)
+    beyond = distance % pitch
+    if beyond >= one.run and pitch - beyond >= other.run:
+        return False  # the runs of each lie in columns of their own
+    (starts, ends), (other_starts, other_ends) = one.offsets(), other.offsets()
+    after = np.searchsorted(ends, other_starts + distance, side="right")
+    inside = after < len(starts)
+    return bool((starts[after[inside]] < other_ends[inside] + distance).any())

@@ -24,7 +24,7 @@ from neuronx_cc.ir.isa.program import (
     Wait,
 )
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.runtime import footprints
+from neuronx_cc.runtime.footprints import Footprints, Patterns
 from neuronx_cc.runtime.race_sites import describe, operands
 from neuronx_cc.runtime.races import check
 
@@ -320,13 +320,19 @@ def test_nested_loops_and_phases_that_keep_counting():
     refused(nest)
 
 
-def test_scattered_footprints_fall_back_to_hulls_without_false_alarms(monkeypatch):
+def test_scattered_footprints_are_exact():
     even = writer(Stream.VECTOR, 0, 1000, stride=8)
     odd = writer(Stream.GPSIMD, 4, 1000, stride=8)
-    again = writer(Stream.SCALAR, 8, 1, stride=8)
-    monkeypatch.setattr(footprints, "MAX_RUNS", 100)
     check(program([even, odd]))
-    refused([even, again])
+    refused([even, writer(Stream.SCALAR, 8, 1, stride=8)])
+
+
+def test_what_a_disjoint_access_to_the_same_rows_hides_is_found():
+    """The last write to a hull is not the one that conflicts: neither of the two is ordered with the other."""
+    even = writer(Stream.VECTOR, 0, 1000, stride=8)
+    odd = writer(Stream.GPSIMD, 4, 1000, stride=8)
+    later = reader(Stream.SCALAR, 0, 1, (Wait(Stream.GPSIMD, 1),))
+    assert "missing: scalar has to wait until vector" in refused([even, odd, later])
 
 
 # against a brute-force model -----------------------------------------------------------------------------------
@@ -532,24 +538,18 @@ def test_unbalanced_loops_are_refused():
     refused([Loop(2, 0), writer(Stream.VECTOR)], "EBIR902")
 
 
-def test_classes_of_nothing():
-    collected = footprints.Footprints()
-    assert collected.classify([]) == slice(0, 0)
-    assert collected.class_count == 0
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.lists(small_refs(), min_size=1, max_size=6))
-def test_classes_are_exact(refs):
-    collected = footprints.Footprints()
-    numbers = [collected.add(*collected.pattern(ref, ()), True) for ref in refs]
-    collected.classify([(0, 66)])
-    touched = [bytes_of(ref) for ref in refs]
-    for i, one in zip(numbers, touched, strict=True):
-        for j, other in zip(numbers, touched, strict=True):
-            assert bool(set(collected.members(i).tolist()) & set(collected.members(j).tolist())) == bool(one & other)
-            assert collected.overlap(i, j) == bool(one & other)
-            assert set(collected.members(i).tolist()) <= set(collected.members(j).tolist()) or not one <= other
+def test_footprints_are_exact(refs):
+    patterns = Patterns()
+    numbers, bases = np.array([patterns.number(ref, ()) for ref in refs]).T
+    places = bases + [ref.offset for ref in refs]
+    found, owners = Footprints.of(patterns, numbers, places, np.ones(len(refs), bool))
+    for i, one in enumerate(refs):
+        for j, other in enumerate(refs):
+            pair = owners[[i]], owners[[j]]
+            meet = one.space is other.space and found.hulls_meet(*pair)[0] and found.overlap(*pair)[0]
+            assert meet == bool(bytes_of(one) & bytes_of(other))
 
 
 def test_reads_of_weights_cost_nothing():

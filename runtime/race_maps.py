@@ -1,0 +1,156 @@
+"""Maps of which bytes of a memory are defined, for the race check.
+
+A map knows some footprints; it can define all bytes of one, and tell whether all are defined. ``state`` is an array of
+bits that can be copied, and intersected with that of the same map at another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import gcd
+from typing import Protocol
+
+import numpy as np
+
+from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.runtime.footprints import SIZE, Footprints, Pattern
+from neuronx_cc.runtime.intervals import Array, distinct, numbers
+
+MAX_RUNS = 1 << 22
+"""Runs that a map of HBM holds, about; beyond, the memory is mapped in parts."""
+_SMALLEST = 1 << 12
+"""Bytes of the smallest part."""
+_BITS = 64
+
+
+class Map(Protocol):
+    """What of a memory is defined."""
+
+    state: Array
+
+    def define(self, footprint: int) -> None:
+        """All bytes of the footprint are written."""
+
+    def defines(self, footprint: int) -> bool:
+        """Whether all bytes of the footprint have been written."""
+
+
+class OnChipMap:
+    """SBUF or PSUM: a word for every few bytes of a partition, with a bit for each band of partitions.
+
+    No footprint begins or ends within these bytes, nor within a band.
+    """
+
+    def __init__(self, footprints: Footprints, members: Array, space: Space) -> None:
+        patterns = [footprints.patterns.all[number] for number in distinct(footprints.pattern[members]).tolist()]
+        self._footprints = footprints
+        self._grain = gcd(
+            *[gcd(pattern.run, pattern.pitch) for pattern in patterns], *footprints.base[members].tolist()
+        )
+        rows = sorted({row for pattern in patterns for row in (pattern.first, pattern.last)})
+        bands = {row: band for band, row in enumerate(rows)}
+        self._masks = {
+            (first, last): _words((1 << bands[last]) - (1 << bands[first]))
+            for first, last in {(pattern.first, pattern.last) for pattern in patterns}
+        }
+        words = (len(rows) + _BITS - 1) // _BITS
+        self.state: Array = np.zeros((words, SIZE[space] // self._grain), np.uint64)
+
+    def define(self, footprint: int) -> None:
+        for cells, mask in self._cells(footprint):
+            cells |= mask
+
+    def defines(self, footprint: int) -> bool:
+        return all(bool(((cells & mask) == mask).all()) for cells, mask in self._cells(footprint))
+
+    def _cells(self, footprint: int) -> Iterator[tuple[Array, np.uint64]]:
+        """The words of the footprint, as often as it takes to hold all bands, with the bits of its bands."""
+        pattern, base = self._footprints.at(footprint)
+        shape = (*[count for count, _ in pattern.dims], pattern.run // self._grain)
+        strides = (*[stride // self._grain * 8 for _, stride in pattern.dims], 8)
+        for word, mask in self._masks[pattern.first, pattern.last]:
+            yield np.ndarray(shape, np.uint64, self.state[word], base // self._grain * 8, strides), mask
+
+
+def _words(mask: int) -> list[tuple[int, np.uint64]]:
+    """The words of a long mask that are not 0, with their numbers."""
+    words = [(word, mask >> word * _BITS & (1 << _BITS) - 1) for word in range(mask.bit_length() // _BITS + 1)]
+    return [(word, np.uint64(bits)) for word, bits in words if bits]
+
+
+class HbmMap:
+    """A part of HBM: a flag for each *cell* between two places at which runs of its footprints begin or end."""
+
+    def __init__(self, footprints: Footprints, members: Array, initialised: Array, low: int, high: int) -> None:
+        """``members`` are the footprints that touch low..high-1, which alone matters."""
+        starts, ends, owners = _runs(footprints, members, low, high)
+        given = np.clip(initialised, low, high)
+        bounds = distinct(np.concatenate([starts, ends, given.reshape(-1)]))
+        self._begin, self._end = np.searchsorted(bounds, starts), np.searchsorted(bounds, ends)
+        firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+        lasts = np.append(firsts[1:], len(owners))
+        self._rows = dict(zip(owners[firsts].tolist(), zip(firsts.tolist(), lasts.tolist(), strict=True), strict=True))
+        self.state: Array = np.zeros(len(bounds), bool)
+        self.state[numbers(np.searchsorted(bounds, given[:, 0]), np.searchsorted(bounds, given[:, 1]))] = True
+
+    def define(self, footprint: int) -> None:
+        self.state[self._cells(footprint)] = True
+
+    def defines(self, footprint: int) -> bool:
+        return bool(self.state[self._cells(footprint)].all())
+
+    def _cells(self, footprint: int) -> Array | slice:
+        first, last = self._rows.get(footprint, (0, 0))
+        if last == first + 1:
+            return slice(self._begin[first], self._end[first])
+        return numbers(self._begin[first:last], self._end[first:last])
+
+
+def parts_of_hbm(footprints: Footprints, members: Array, low: int, high: int) -> Iterator[tuple[int, int, Array]]:
+    """low..high-1 in parts whose footprints (of ``members``) have few runs there, with these."""
+    begin, end = footprints.base[members], footprints.end[members]
+    shares = (np.minimum(end, high) - np.maximum(begin, low)) / (end - begin)
+    here = shares > 0
+    runs = np.array([pattern.runs for pattern in footprints.patterns.all])[footprints.pattern[members]]
+    if (runs * shares)[here].sum() <= MAX_RUNS or high - low <= _SMALLEST:
+        yield low, high, members[here]
+        return
+    middle = (low + high) // 2
+    yield from parts_of_hbm(footprints, members[here], low, middle)
+    yield from parts_of_hbm(footprints, members[here], middle, high)
+
+
+def _runs(footprints: Footprints, members: Array, low: int, high: int) -> tuple[Array, Array, Array]:
+    """The runs of footprints inside low..high-1: starts, ends, and whose they are. Those of one are together."""
+    contained = (low <= footprints.base[members]) & (footprints.end[members] <= high)
+    parts: list[tuple[Array, Array, Array]] = [(np.zeros(0, np.int64),) * 3]
+    whole = members[contained]
+    whole = whole[np.argsort(footprints.pattern[whole], kind="stable")]
+    firsts = np.flatnonzero(np.diff(footprints.pattern[whole], prepend=-1))
+    for group in np.split(whole, firsts[1:]) if len(whole) else []:
+        starts, ends = footprints.patterns.all[footprints.pattern[group[0]]].offsets()
+        bases = footprints.base[group][:, None]
+        parts.append(((bases + starts).reshape(-1), (bases + ends).reshape(-1), np.repeat(group, len(starts))))
+    for number in members[~contained].tolist():
+        pattern, base = footprints.at(number)
+        pattern, base = _trimmed(pattern, base, low, high)
+        starts, ends = (np.clip(column + base, low, high) for column in pattern.offsets())
+        starts, ends = starts[ends > starts], ends[ends > starts]
+        parts.append((starts, ends, np.full(len(starts), number)))
+    starts, ends, owners = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return starts, ends, owners
+
+
+def _trimmed(pattern: Pattern, base: int, low: int, high: int) -> tuple[Pattern, int]:
+    """The pattern without the outer rows that do not reach into low..high-1."""
+    if not pattern.dims:
+        return pattern, base
+    *inner, (count, stride) = pattern.dims
+    row = pattern.extent - (count - 1) * stride
+    first = max(0, (low - base - row) // stride + 1)
+    kept = max(min(count, (high - base + stride - 1) // stride) - first, 0)
+    base += first * stride
+    if kept == 1:
+        return _trimmed(replace(pattern, dims=tuple(inner)), base, low, high)
+    return replace(pattern, dims=(*inner, (kept, stride))), base

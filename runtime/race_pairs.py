@@ -1,0 +1,143 @@
+"""Pairs of accesses to a common byte, one of them a write, that nothing orders.
+
+Input: a ``Trace`` and its ``Clocks``. Output: the first such pair in emission order, or None. The test of time comes
+first, since few pairs fail it: memory is cut into *pages* as large as a mean access, and an access is compared with the
+last one of each stream to its page. Where that may still be running, all those of its page that may be are looked at:
+first whether the hulls of their footprints meet, then whether the footprints do, exactly. So all pairs that are
+unordered and meet are found, however coarse the pages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.runtime.footprints import Footprints
+from neuronx_cc.runtime.intervals import Array, numbers, touches, union
+from neuronx_cc.runtime.race_clocks import Clocks
+from neuronx_cc.runtime.race_trace import STREAMS, Trace
+
+_SHIFT = 32
+"""Keys are a page shifted so far up, plus a position."""
+_AT_ONCE = 1 << 20
+"""Pairs that are looked at together."""
+
+
+@dataclass(slots=True)
+class Conflict:
+    """Access ``later`` does not know that access ``earlier`` is complete."""
+
+    earlier: int
+    later: int
+
+
+def find_conflict(trace: Trace, clocks: Clocks) -> Conflict | None:
+    """Of the first instruction that conflicts with an earlier one: an access, and the last one it conflicts with."""
+    visits = _Visits(trace, clocks)
+    found: Conflict | None = None
+    for slot in range(len(STREAMS)):
+        for earlier, later in visits.unordered(slot):
+            meeting = _meeting(trace, earlier, later)
+            if len(meeting):
+                earlier, later = earlier[meeting], later[meeting]
+                best = np.lexsort((-earlier, later))[0]
+                pair = Conflict(int(earlier[best]), int(later[best]))
+                if found is None or _order(trace, pair) < _order(trace, found):
+                    found = pair
+    return found
+
+
+def _order(trace: Trace, pair: Conflict) -> tuple[int, int]:
+    at = trace.accesses.at
+    return int(at[pair.later]), -int(at[pair.earlier])
+
+
+def _meeting(trace: Trace, earlier: Array, later: Array) -> Array:
+    """The pairs of accesses of different instructions that share a byte."""
+    accesses, footprints = trace.accesses, trace.footprints
+    ones, others = accesses.footprint[earlier], accesses.footprint[later]
+    near = np.flatnonzero(footprints.hulls_meet(ones, others) & (accesses.at[earlier] != accesses.at[later]))
+    exact: Array = near[footprints.overlap(ones[near], others[near])]
+    return exact
+
+
+class _Visits:
+    """Accesses to pages: a row for each access and page that its hull touches, by piece, page and time."""
+
+    def __init__(self, trace: Trace, clocks: Clocks) -> None:
+        self._clocks = clocks
+        accesses = trace.accesses
+        kept = np.flatnonzero(_contended(trace.footprints)[accesses.footprint])
+        touched = accesses.footprint[kept]
+        lowest, highest = _pages(trace.footprints, touched)
+        pieces = clocks.pieces[accesses.at[kept]] * (int(highest.max(initial=0)) + 1)
+        lowest, highest = lowest + pieces, highest + pieces  # barriers order accesses of different pieces
+        pages, visitors = numbers(lowest, highest + 1), np.repeat(np.arange(len(kept)), highest - lowest + 1)
+        order = np.argsort(pages, kind="stable")
+        visitors = visitors[order]
+        self.pages: Array = pages[order]
+        self.accesses: Array = kept[visitors]
+        self.is_first: Array = lowest[visitors] == self.pages
+        """Whether it is the first page of its access: each pair is looked at in one of its pages."""
+        at = accesses.at[self.accesses]
+        self.slots: Array = trace.slots[at]
+        self.writes: Array = accesses.write[self.accesses]
+        self.positions: Array = clocks.positions[at]
+        self.versions: Array = clocks.versions[at]
+
+    def unordered(self, slot: int) -> Iterator[tuple[Array, Array]]:
+        """Pairs (earlier, later) of accesses to a page: the earlier ones, of stream ``slot``, may be running."""
+        mine = self.slots == slot
+        known = self._clocks.known[:, slot]
+        for later_writes in (True, False):
+            theirs = np.flatnonzero(mine if later_writes else mine & self.writes)
+            later = np.flatnonzero(self.writes == later_writes)
+            until = np.searchsorted(theirs, later)  # how many of theirs come before
+            later, until = later[until > 0], until[until > 0]
+            last = theirs[until - 1]
+            limits = known[self.versions[later]]
+            running = (self.pages[last] == self.pages[later]) & (self.positions[last] > limits)
+            later, until, limits = later[running], until[running], limits[running]
+            keys = (self.pages[theirs] << _SHIFT) + self.positions[theirs]
+            since = np.searchsorted(keys, (self.pages[later] << _SHIFT) + limits, side="right")
+            for part in _parts(until - since):
+                earlier = theirs[numbers(since[part], until[part])]
+                repeated = np.repeat(later[part], (until - since)[part])
+                once = self.is_first[earlier] | self.is_first[repeated]
+                yield self.accesses[earlier[once]], self.accesses[repeated[once]]
+
+
+def _contended(footprints: Footprints) -> Array:
+    """Footprints that may share bytes with what is written: not the weights, mostly, nor other reads of HBM."""
+    in_hbm = footprints.space == int(Space.HBM)
+    busy = union(footprints.base[in_hbm & footprints.written], footprints.end[in_hbm & footprints.written])
+    contended: Array = ~in_hbm | touches(busy, footprints.base, footprints.end)
+    return contended
+
+
+def _pages(footprints: Footprints, touched: Array) -> tuple[Array, Array]:
+    """First and last page of each footprint of ``touched``. Pages of all memories are numbered together."""
+    low, high = footprints.base[touched], footprints.end[touched] - 1
+    behind = 0
+    for space in Space:
+        here = np.flatnonzero(footprints.space[touched] == int(space))
+        if len(here):
+            size = int(np.mean(high[here] - low[here])) + 1
+            low[here] = low[here] // size + behind
+            high[here] = high[here] // size + behind
+            behind = int(high[here].max()) + 1
+    return low, high
+
+
+def _parts(sizes: Array) -> Iterator[slice]:
+    """Stretches of ``sizes`` that add up to some ``_AT_ONCE``."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        done = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, done + _AT_ONCE, side="right")), begin + 1)
+        yield slice(begin, end)
+        begin = end

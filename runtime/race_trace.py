@@ -1,0 +1,288 @@
+"""The dynamic instructions of a program, for the race check: every address and threshold of every iteration.
+
+Input: a ``Program``. Output: a ``Trace``, whose tables have a row for each dynamic instruction, wait and access in
+emission order. Nothing is executed: counted loops are unrolled by arithmetic, all iterations of a record at once.
+Addresses from ``reg_load``, or from the count of a region, become the set of all that the register's range allows.
+
+Regions cut the program into ``Piece``s: barriers, at which everything is complete, stand between any two. The body of
+a region is unrolled once, with counts from 0, and what holds for that iteration holds for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.format import BRANCH, ELSE, END, INSTRUCTION, LOOP, WHILE
+from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, Instr, Loop, Program, Ref, Stream, While
+from neuronx_cc.ir.isa.registers import Load, RegisterRanges
+from neuronx_cc.runtime.footprints import Dims, Footprints, Patterns
+from neuronx_cc.runtime.intervals import Array
+from neuronx_cc.runtime.race_sites import check_nesting, describe, location, loop_sizes, operands
+
+STREAMS = tuple(Stream)
+"""A stream's place here is its slot."""
+_SLOT = {stream: slot for slot, stream in enumerate(STREAMS)}
+
+
+@dataclass(slots=True)
+class Piece:
+    """Dynamic instructions ``first..last-1``, between two barriers."""
+
+    number: int
+    first: int
+    base: list[int]
+    """What the progress semaphore of each slot says at the start."""
+    last: int = 0
+
+
+@dataclass(slots=True)
+class Area:
+    """A region: what each case does, once."""
+
+    certain: bool
+    """Whether one of the cases is always run."""
+    cases: list[Block] = field(default_factory=lambda: [[]])
+
+
+Block: TypeAlias = "list[Piece | Area]"
+"""Pieces and regions in order."""
+
+
+@dataclass(slots=True)
+class Waits:
+    """Dynamic waits for a positive count: instruction, slot that it waits for, count."""
+
+    at: Array
+    awaited: Array
+    count: Array
+
+
+@dataclass(slots=True)
+class Accesses:
+    """Dynamic accesses, the reads of an instruction ahead of its writes."""
+
+    at: Array
+    footprint: Array
+    write: Array
+
+
+@dataclass(slots=True)
+class Trace:
+    """All dynamic instructions, numbered in emission order."""
+
+    rows: Array
+    """Record of each instruction."""
+    slots: Array
+    """Stream of each instruction."""
+    waits: Waits
+    accesses: Accesses
+    footprints: Footprints
+    pieces: list[Piece]
+    root: Block
+
+    def iteration(self, at: int) -> int:
+        """How often the record of instruction ``at`` has been executed before."""
+        return int(np.count_nonzero(self.rows[:at] == self.rows[at]))
+
+
+class _Table:
+    """Rows (instruction, tag, value) that come one by one, or for all iterations of a loop; in the end the columns."""
+
+    def __init__(self) -> None:
+        self._single: list[tuple[int, int, int]] = []
+        self._looped: list[tuple[Array, int, Any]] = []
+
+    def add(self, at: int | Array, tag: int, value: Any) -> None:
+        """``at`` numbers the instruction, or those of all iterations, between which ``value`` may differ."""
+        if isinstance(at, int):
+            self._single.append((at, tag, value))
+        else:
+            self._looped.append((at, tag, value))
+
+    def columns(self) -> tuple[Array, Array, Array]:
+        """All rows by instruction; those of one instruction as they came."""
+        single = np.array(self._single, np.int64).reshape(-1, 3)
+        sizes = np.array([len(at) for at, _, _ in self._looped], np.int64)
+        tags = np.repeat(np.array([tag for _, tag, _ in self._looped], np.int64), sizes)
+        fixed = [value if isinstance(value, int) else None for _, _, value in self._looped]
+        values = np.repeat(np.array([value or 0 for value in fixed], np.int64), sizes)
+        varying = [value for _, _, value in self._looped if not isinstance(value, int)]
+        if varying:
+            values[np.repeat(np.array([value is None for value in fixed]), sizes)] = np.concatenate(varying)
+        at = np.concatenate([single[:, 0], *(at for at, _, _ in self._looped)])
+        order = np.argsort(at, kind="stable")
+        tags, values = np.concatenate([single[:, 1], tags]), np.concatenate([single[:, 2], values])
+        return at[order], tags[order], values[order]
+
+
+class Unrolling:
+    """Turns records into the tables of a ``Trace``."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._patterns = Patterns()
+        kind_of = {Instr: INSTRUCTION, Loop: LOOP, While: WHILE, Branch: BRANCH, Else: ELSE}
+        kinds = [kind_of.get(type(record), END) for record in program.records]
+        check_nesting(program.records)
+        loads = [
+            Load(row, record.stream, *map(int, record.imm))
+            for row, record in enumerate(program.records)
+            if isinstance(record, Instr) and record.op == "reg_load"
+        ]
+        self._ranges = RegisterRanges(kinds, loads)
+        self._sizes = loop_sizes(program.records)
+        self._values: dict[int, Array] = {}
+        """Loop or phase register -> its value in each iteration of the current nest."""
+        self._starts: int | Array = 0
+        """The instruction with which each iteration of the innermost loop begins; outside of loops only one."""
+        self._offset = 0
+        """Instructions of the iteration so far."""
+        self._iterations = 1
+        self._instrs, self._waits, self._accesses = _Table(), _Table(), _Table()
+        self._pieces: list[Piece] = []
+        self._counts = [[0] * len(STREAMS)]
+        """Dynamic instructions of each stream in the open case, for the program and each open region."""
+        self._blocks: list[Block] = [[]]
+        """The program's, and those of the open cases."""
+        self._areas: list[Area] = []
+        self._loops: list[tuple[dict[int, Array], int | Array, int, int] | None] = []
+        """For each open loop the state behind it, for each open region None."""
+
+    def run(self) -> Trace:
+        """Raises RunError: ERUN914 address outside its memory; ERUN913, EBIR902 registers that nothing sets."""
+        self._piece()
+        for row, record in enumerate(self._program.records):
+            if isinstance(record, Instr):
+                self._instr(row, record)
+                self._ranges.step(row)
+            elif isinstance(record, Loop):
+                self._enter_loop(row, record)
+            elif isinstance(record, While | Branch):
+                self._enter_region(row, record)
+            elif isinstance(record, Else):
+                self._next_case()
+            else:
+                outer = self._loops.pop()
+                if outer is None:
+                    self._leave_region()
+                else:
+                    self._values, self._starts, self._offset, self._iterations = outer
+                    self._ranges.leave()
+        self._pieces[-1].last = self._offset
+        return self._trace()
+
+    def _piece(self) -> None:
+        """A barrier: what follows begins with everything complete."""
+        if self._pieces:
+            self._pieces[-1].last = self._offset
+        self._pieces.append(Piece(len(self._pieces), self._offset, list(self._counts[-1])))
+        self._blocks[-1].append(self._pieces[-1])
+
+    def _trace(self) -> Trace:
+        self._pieces[-1].last = self._offset
+        slots = [_SLOT[record.stream] if isinstance(record, Instr) else -1 for record in self._program.records]
+        _, rows, _ = self._instrs.columns()
+        at, tags, bases = self._accesses.columns()
+        patterns, writes = tags >> 1, (tags & 1).astype(bool)
+        outside = self._patterns.outside(patterns, bases)
+        if len(outside):
+            first = int(outside[np.argmin(rows[at[outside]])])
+            row, what = int(rows[at[first]]), self._patterns.text(int(patterns[first]), int(bases[first]))
+            self._fail(row, f"an operand leaves its memory: {what}", "ERUN914")
+        waiting, awaited, counts = self._waits.columns()
+        positive = counts > 0
+        footprints, numbers = Footprints.of(self._patterns, patterns, bases, writes)
+        return Trace(
+            rows,
+            np.array(slots, np.int8)[rows],
+            Waits(waiting[positive], awaited[positive], counts[positive]),
+            Accesses(at, numbers, writes),
+            footprints,
+            self._pieces,
+            self._blocks[0],
+        )
+
+    def _enter_loop(self, row: int, loop: Loop) -> None:
+        self._ranges.enter(row, loop.streams or STREAMS, [(loop.register, loop.count), *loop.phases])
+        behind = self._offset + loop.count * self._sizes[row]
+        self._loops.append((self._values, self._starts, behind, self._iterations))
+        self._values = {register: np.repeat(values, loop.count) for register, values in self._values.items()}
+        begun = np.arange(self._iterations * loop.count)
+        self._values[loop.register] = begun % loop.count
+        for register, modulus in loop.phases:
+            self._values[register] = begun % modulus
+        trips = np.arange(loop.count) * self._sizes[row] + self._offset
+        self._starts = (np.reshape(self._starts, (-1, 1)) + trips).reshape(-1)
+        self._iterations *= loop.count
+        self._offset = 0
+
+    def _enter_region(self, row: int, region: While | Branch) -> None:
+        trips = region.count if isinstance(region, While) else 0
+        if not trips:
+            held = self._ranges.range_of(DECIDER, region.register)
+            least, most = (0, region.cases - 1) if isinstance(region, Branch) else (-(1 << 32), 1 << 32)
+            if held is None or held[0] < least or held[1] > most:
+                what = "nothing" if held is None else f"{held[0]} to {held[1]}"
+                raise RunError("EBIR902", f"the register that decides the region at record {row} holds {what}")
+        self._ranges.enter_region(row, STREAMS, (region.register, trips) if trips else None)
+        area = Area(isinstance(region, Branch) or trips > 0)
+        self._loops.append(None)
+        self._areas.append(area)
+        self._blocks[-1].append(area)
+        self._blocks.append(area.cases[0])
+        self._counts.append([0] * len(STREAMS))
+        self._piece()
+
+    def _next_case(self) -> None:
+        self._ranges.next_case()
+        self._areas[-1].cases.append([])
+        self._blocks[-1] = self._areas[-1].cases[-1]
+        self._counts[-1] = [0] * len(STREAMS)
+        self._piece()
+
+    def _leave_region(self) -> None:
+        self._blocks.pop()
+        self._counts.pop()
+        self._ranges.leave_region(self._areas.pop().certain)
+        self._piece()
+
+    def _instr(self, row: int, instr: Instr) -> None:
+        slot, at = _SLOT[instr.stream], self._starts + self._offset
+        self._offset += 1
+        self._counts[-1][slot] += self._iterations
+        self._instrs.add(at, row, 0)
+        for wait in instr.waits:
+            threshold: Any = wait.count
+            for register, coef in wait.coefs:
+                if register not in self._values:
+                    self._fail(row, f"a wait depends on register {register}, which no loop counts")
+                threshold = threshold + coef * self._values[register]
+            self._waits.add(at, _SLOT[wait.stream], threshold)
+        reads, writes = operands(instr)
+        for ref in reads:
+            self._access(row, instr.stream, ref, at, 0)
+        for ref in writes:
+            self._access(row, instr.stream, ref, at, 1)
+
+    def _access(self, row: int, stream: Stream, ref: Ref, at: int | Array, write: int) -> None:
+        spread: Dims = ()
+        offset: Any = ref.offset
+        for register, stride in ref.coefs:
+            found = self._ranges.range_of(stream, register)
+            if found is None:
+                self._fail(row, f"an address depends on register {register}, which nothing sets")
+            if self._ranges.is_loaded(stream, register):
+                spread += ((found[1] - found[0] + 1, stride),)
+                offset = offset + stride * found[0]
+            else:
+                offset = offset + stride * self._values[register]
+        number, base = self._patterns.number(ref, spread)
+        if number >= 0:
+            self._accesses.add(at, 2 * number + write, base + offset)
+
+    def _fail(self, row: int, message: str, code: str = "ERUN913") -> NoReturn:
+        raise RunError(code, f"{describe(self._program, row)}: {message}", "", location(self._program, row))
