@@ -1,14 +1,21 @@
-"""Concatenate and pad: results put together by DMA from strided parts."""
+"""Concatenate and pad: results put together by DMA from strided parts, or on chip where those are single elements."""
 
 from __future__ import annotations
 
-from neuronx_cc.codegen import spread_kernel
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from neuronx_cc.codegen import assemble_kernel, relayout_kernel, relayout_plan
+from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.fill import fill as fill_array
-from neuronx_cc.codegen.transfer import transfer
-from neuronx_cc.codegen.views import View, linear
+from neuronx_cc.codegen.relayout_kernel import Blank
+from neuronx_cc.codegen.relayout_plan import Dim, Relayout
+from neuronx_cc.codegen.transfer import blocks_of, room, transfer
+from neuronx_cc.codegen.views import Atom, View, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
 
 
 def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
@@ -17,6 +24,9 @@ def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
     axis = op.dimension.data
+    if assemble_kernel.applies(context, op):
+        assemble_kernel.lower(context, op, target)
+        return
     start = 0
     for operand in op.args:
         shape = hlo.shape_of(operand)
@@ -33,10 +43,6 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
     shape = hlo.shape_of(op.lhs)
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
-    if spread_kernel.applies(context, op):
-        spread_kernel.lower(context, op, target)
-        return
-    fill(context, target, op.rhs)
     part: View | None = target
     cuts: list[tuple[int, int, int]] = []
     for axis, (dim, size, out) in enumerate(zip(op.padding.data, shape.dims, op.shape.dims, strict=True)):
@@ -44,11 +50,72 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
         first = max(0, -(dim.low // spacing)) if dim.low < 0 else 0
         last = min(size - 1, (out - 1 - dim.low) // spacing)
         if last < first:
+            fill(context, target, op.rhs)
             return
         cuts.append((axis, first, last - first + 1))
         part = part.slice(axis, dim.low + first * spacing, last - first + 1, spacing) if part is not None else None
     assert part is not None, "a dense result slices"
-    put(context, part, op.lhs, cuts)
+    if not _pad_on_chip(context, op, target, part, cuts):
+        fill(context, target, op.rhs)
+        put(context, part, op.lhs, cuts)
+
+
+def _pad_on_chip(context: Context, op: hlo.PadOp, target: View, part: View, cuts: list[tuple[int, int, int]]) -> bool:
+    """Write ``op`` with elements and padding interleaved on chip; False where a DMA moves its elements well."""
+    builder, size = context.builder, itemsize(target.dtype)
+    if size > 4 or prod(part.shape) < relayout_plan.LEAST_ELEMENTS:
+        return False
+    for view in _homes(context, op.lhs):
+        piece: View | None = view
+        for cut in cuts:
+            piece = piece.slice(*cut) if piece is not None else None
+        blocks = blocks_of([part, piece], part.shape) if piece is not None else None
+        if blocks is None:
+            continue
+        to, source = relayout_plan.ordered(*blocks)
+        if source.dims[0].partition and to.dims[0].stride < max(atom.stride for atom in to.dims):
+            continue  # runs would take in elements of other partitions
+        filling = relayout_plan.direct_ns(op.shape.nbytes, relayout_plan.LONG_RUN)
+        relayout = relayout_plan.plan(to, source, room(builder), blank=True, cut_ns=filling)
+        if relayout is None:
+            return False
+        margins = _margins(op, relayout_plan.dims_of(to, source), relayout)
+        if margins is None:
+            fill(context, target, op.rhs)
+            margins = 0, 0
+        number, ring = context.splat(op.rhs), None
+        blank = Blank(number, *margins) if number is not None else None
+        if blank is None:
+            ring, scalar = builder.ring(builder.sbuf, size, 1, "padding"), context.hbm(op.rhs)
+            lanes = Block(ring.alloc, target.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True),))
+            one = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(128, 0),))
+            builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [one])
+            blank = Blank(lanes, *margins)
+        relayout_kernel.copy(builder, to, source, relayout, Stream.DMA_LOAD, Stream.DMA_STORE, blank)
+        if ring is not None:
+            builder.sbuf.free(ring.alloc)
+        return True
+    return False
+
+
+def _homes(context: Context, value: hlo.SSAValue) -> Iterator[View]:
+    """Where ``value`` lies, last a home in HBM, made if need be."""
+    yield from context.in_place(value)
+    yield context.hbm(value)
+
+
+def _margins(op: hlo.PadOp, dims: Sequence[Dim], relayout: Relayout) -> tuple[int, int] | None:
+    """Bytes of padding before and behind each run with which the runs cover the result; None where none do."""
+    *others, last = op.padding.data
+    size = itemsize(op.shape.dtype)
+    if any((dim.low, dim.high, dim.interior) != (0, 0, 0) for dim in others) or min(last.low, last.high) < 0:
+        return None
+    if relayout_plan.as_stored(dims, relayout.pieces, size, blank=True).outside:
+        return None
+    before, after = last.low * size, last.high * size
+    fills_gaps = dims[-1].target == before + size + after
+    whole_rows = relayout.pieces[-1] == dims[-1].size == hlo.shape_of(op.lhs).dims[-1]
+    return (before, after) if fills_gaps or whole_rows else None
 
 
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:

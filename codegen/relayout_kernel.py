@@ -139,13 +139,9 @@ class _Relayout:
         size, group = itemsize(tile.dtype), self.relayout.group + 1
         parts = memory.dims[group].size if group else 1
         lanes, run = memory.dims[0].size, Atom((extent.run + more) // size, size)
-        outside = [memory.dims[dim + 1] for dim in extent.outside]
-        here = (
-            Atom(lanes, 1, True),
-            *(Atom(memory.dims[dim + 1].size, extent.strides[dim]) for dim in extent.outside),
-            run,
-        )
-        there = (memory.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom in outside), run)
+        outside = [(memory.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
+        here = (Atom(lanes, 1, True), *(Atom(atom.size, stride) for atom, stride in outside), run)
+        there = (memory.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
         for part in range(parts):
             at = memory.moved(part * memory.dims[group].stride) if group else memory
             yield replace(tile, partition=tile.partition + part * lanes, dims=here), at.of(there)

@@ -96,10 +96,11 @@ def dims_of(target: Block, source: Block) -> tuple[Dim, ...]:
     return tuple(Dim(a.size, a.stride, b.stride) for a, b in pairs if not b.partition)
 
 
-def plan(target: Block, source: Block, room: int, blank: bool = False) -> Relayout | None:
+def plan(target: Block, source: Block, room: int, blank: bool = False, cut_ns: float = 0.0) -> Relayout | None:
     """The quickest relayout of two ordered blocks in ``room`` bytes a partition; None where a DMA will do.
 
-    ``blank``: what lies between the target's elements may be written, too.
+    ``blank``: what lies between the target's elements may be written, too. ``cut_ns``: what it costs besides to cut the
+    last dim.
     """
     lanes = source.dims[0].size if source.dims and source.dims[0].partition else 0
     dims = dims_of(target, source)
@@ -110,7 +111,7 @@ def plan(target: Block, source: Block, room: int, blank: bool = False) -> Relayo
     run = direct_run(dims, size)
     if run >= LONG_RUN // 4 or any(dim.target == 0 for dim in dims):
         return None
-    best = _best(dims, size, lanes, room, blank)
+    best = _best(dims, size, lanes, room, blank, cut_ns)
     return best if best is not None and best.ns * GAIN < direct_ns(total * size, run) else None
 
 
@@ -130,7 +131,7 @@ def direct_ns(nbytes: int, run: int) -> float:
 
 
 @cache
-def _best(dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool) -> Relayout | None:
+def _best(dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool, cut_ns: float) -> Relayout | None:
     found: dict[tuple[int, ...], Relayout] = {}
     for written in RUNS:
         for read in (0,) if lanes else (0, *RUNS):
@@ -143,7 +144,7 @@ def _best(dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool) 
             buffers = 2 if 2 * nbytes <= room else 1
             if nbytes <= room:
                 found[pieces] = _estimated(dims, size, pieces, lanes, stored, loaded, buffers)
-    return min(found.values(), key=lambda relayout: relayout.ns, default=None)
+    return min(found.values(), key=lambda way: way.ns + cut_ns * (way.pieces[-1] < dims[-1].size), default=None)
 
 
 def _pieces(dims: Sequence[Dim], size: int, read: int, written: int) -> tuple[int, ...]:
@@ -195,7 +196,7 @@ def as_loaded(dims: Sequence[Dim], counts: Sequence[int], size: int) -> Extent:
 
 
 def as_stored(dims: Sequence[Dim], counts: Sequence[int], size: int, blank: bool) -> Extent:
-    """How they are stored; with ``blank``, a run takes in what lies between its elements if no other tile writes there."""
+    """How they are stored; with ``blank``, in runs that take in what lies between if no other tile writes there."""
     strides = {dim: dims[dim].target for dim in range(len(dims))}
     partial = [dims[dim].target for dim in strides if counts[dim] < dims[dim].size]
     return _extent(strides, counts, size, LONG_RUN if blank else 0, min(partial, default=-1))

@@ -66,7 +66,7 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
         copy(builder, target, source, stream)
         return
     ordered = relayout_plan.ordered(target, source)
-    relayout = relayout_plan.plan(*ordered, _room(builder))
+    relayout = relayout_plan.plan(*ordered, room(builder))
     squares = source.alloc.space is Space.HBM and transpose_kernel.applies(target, source)
     if squares and (relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source)):
         transpose_kernel.copy(builder, target, source, load)
@@ -76,7 +76,7 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
         copy(builder, target, source, stream)
 
 
-def _room(builder: Builder) -> int:
+def room(builder: Builder) -> int:
     """Bytes a partition for the tiles of a copy."""
     return min(131072, builder.sbuf.largest_gap() * 9 // 10)
 
