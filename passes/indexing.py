@@ -14,6 +14,7 @@ from math import prod
 from typing import TypeAlias
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
@@ -82,8 +83,48 @@ def vectors(b: Build, indices: Value, vector_dim: int, depth: int) -> list[Value
     shape = hlo.shape_of(indices)
     if vector_dim == shape.rank:
         return [indices]
+    made = defining_op(indices)
+    if isinstance(made, hlo.ConcatenateOp) and made.dimension.data == vector_dim and len(made.operands) == depth:
+        return [
+            b.reshape(part, [size for axis, size in enumerate(shape.dims) if axis != vector_dim])
+            for part in made.operands
+        ]
     batch = [size for axis, size in enumerate(shape.dims) if axis != vector_dim]
     return [b.reshape(b.slice(indices, vector_dim, part, part + 1), batch) for part in range(depth)]
+
+
+def counting_axis(b: Build, start: Value, size: int, batch: Sequence[int], taken: Mapping[int, int]) -> int | None:
+    """The axis of ``batch``, as long as the operand's dim of ``size``, along which ``start`` only counts, if any.
+
+    Such an index is a batching dim. ``taken``: those that there are.
+    """
+    axis = _counts_along(start, b)
+    return axis if axis is not None and batch[axis] == size and axis not in taken.values() else None
+
+
+def _counts_along(value: Value, b: Build) -> int | None:
+    """The dim along which integers ``value`` are 0, 1, 2 ..., where that shows."""
+    op, dims = defining_op(value), hlo.shape_of(value).dims
+    if isinstance(op, hlo.IotaOp):
+        return op.iota_dimension.data if itemsize(op.shape.dtype) == 4 else None
+    if isinstance(op, hlo.SelectOp):  # what is negative is counted from the end
+        test = defining_op(op.operands[0])
+        negative = isinstance(test, hlo.CompareOp) and test.direction.data == "LT" and test.lhs is op.operands[2]
+        if not negative or splat_number(test.rhs, b.module) != 0:
+            return None
+        return _counts_along(op.operands[2], b)
+    if not isinstance(op, hlo.ReshapeOp | hlo.BroadcastOp | hlo.ConvertOp):
+        return None
+    inner = _counts_along(op.operands[0], b)
+    if inner is None or isinstance(op, hlo.ConvertOp):
+        return inner
+    before = hlo.shape_of(op.operands[0]).dims
+    if isinstance(op, hlo.BroadcastOp):
+        return op.dimensions.data[inner]
+    if [size for size in dims if size > 1] != [size for size in before if size > 1] or before[inner] == 1:
+        return None
+    many = [axis for axis, size in enumerate(dims) if size > 1]
+    return many[[axis for axis, size in enumerate(before) if size > 1].index(inner)]
 
 
 def bounded(b: Build, start: Value, limit: int) -> Value:

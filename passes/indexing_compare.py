@@ -8,8 +8,9 @@ element of a maximum or of a bitwise or, and a number outside its table equals n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import TypeAlias
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -17,6 +18,8 @@ from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
 
 Value = hlo.SSAValue
+Combined: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[int]], Sequence[Value]]
+"""Old and new elements, all of the given dims, to what takes their place."""
 EXACT = 1 << 24
 """Row numbers below this are exact in f32, in which Vector compares; one above stays above."""
 _MAXIMUM = frozenset(["f32", "bf16", "f16"])
@@ -51,15 +54,18 @@ def gather(b: Build, tables: Value, numbers: Value) -> Value:
     return b.reshape(found, (count, entries, 1))
 
 
-def scatter(b: Build, combine: Callable[[Value, Value], Value], tables: Value, numbers: Value, updates: Value) -> Value:
-    """``tables`` [G, R, W] with ``updates`` [G, 1, W] combined into the rows ``numbers`` [G, 1] that there are."""
-    count, height, width = hlo.shape_of(tables).dims
+def scatter(
+    b: Build, combined: Combined, tables: Sequence[Value], numbers: Value, updates: Sequence[Value]
+) -> list[Value]:
+    """``tables`` [G, R, W], each with ``updates`` [G, 1, W] joined to the rows ``numbers`` [G, 1] that there are."""
+    count, height, width = hlo.shape_of(tables[0]).dims
     dims = (count, height, width) if width > 1 else (count, height)
     axes = (0, 2) if width > 1 else (0,)
-    old = b.reshape(tables, dims)
-    update = b.broadcast(b.reshape(updates, [dims[axis] for axis in axes]), dims, axes)
+    old = [b.reshape(table, dims) for table in tables]
+    new = [b.broadcast(b.reshape(update, [dims[axis] for axis in axes]), dims, axes) for update in updates]
     same = _equal(b, b.reshape(numbers, (count,)), dims, 1)
-    return b.reshape(b.select(same, combine(old, update), old), (count, height, width))
+    results = [b.select(same, after, before) for after, before in zip(combined(old, new, dims), old, strict=True)]
+    return [b.reshape(result, (count, height, width)) for result in results]
 
 
 def _equal(b: Build, numbers: Value, dims: tuple[int, ...], axis: int) -> Value:

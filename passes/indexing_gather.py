@@ -25,6 +25,7 @@ from neuronx_cc.passes.indexing import (
     arranged,
     bounded,
     clamped,
+    counting_axis,
     gather_rows,
     gather_tables,
     row_numbers,
@@ -70,7 +71,10 @@ def _windows(b: Build, op: hlo.GatherOp) -> tuple[Value, Windows]:
     )
     for dim, start in indexed:
         limit = shape.dims[dim] - sizes[dim]
-        if limit:
+        axis = counting_axis(b, start, shape.dims[dim], batch, paired) if sizes[dim] == 1 else None
+        if axis is not None:
+            paired[dim] = axis
+        elif limit:
             starts[dim] = bounded(b, start, limit)
     for dim, size in enumerate(sizes):
         if dim not in starts and dim not in paired:

@@ -2,7 +2,8 @@
 
 * rows: operand [R, W], indices [N], updates [N, W], unique, each update replaces its row: written by DMA;
 * groups: operand [G, R, W], indices [G, N], updates [G, N, W], batched, any simple combiner, one after the other: done
-  on chip by GpSimd.
+  on chip by GpSimd;
+* comparisons: one update of each table, combined where the row has its number, see ``indexing_compare``.
 
 An index outside its table is skipped. Every other scatter becomes gathers, elementwise ops and these: see
 ``scatter_updates``. Several operands are scattered one by one where the combiner keeps them apart, and together else.
@@ -14,7 +15,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.hlo.editing import replace as replace_op
 from neuronx_cc.passes.build import Build, replace_elements
-from neuronx_cc.passes.indexing import Windows, bounded, vectors, whole_labels
+from neuronx_cc.passes.indexing import Windows, bounded, counting_axis, vectors, whole_labels
 from neuronx_cc.passes.scatter_updates import Scatter, scattered
 from neuronx_cc.passes.values import COMBINERS
 
@@ -57,7 +58,7 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
         windows,
         valid,
         labels,
-        list(dims.scatter_dims_to_operand_dims),
+        [dim for dim in dims.scatter_dims_to_operand_dims if dim not in windows.paired],
         op.unique_indices.data or windows.count == 1,
         b.module.computation(op.to_apply.data[0]),
     )
@@ -103,6 +104,10 @@ def _windows(
         strict=True,
     ):
         limit = dims[dim] - sizes[dim]
+        axis = counting_axis(b, start, dims[dim], batch, paired) if sizes[dim] == 1 else None
+        if axis is not None:
+            paired[dim] = axis
+            continue
         # one more than the last place that fits, so that what lies behind it stays outside
         here = bounded(b, start, limit + 1)
         fits = b.compare(here, b.number_like(limit, here), "LE")

@@ -1,5 +1,6 @@
 """Carries out the updates of a scatter by the forms that code generation has (see ``indexing_scatter``).
 
+* One update of each table, such as the gradient of a label: elementwise, wherever the row has its number.
 * One window: the operand's part is read, combined and written back by dynamic slices.
 * Small rows: tables on chip. Where the order of updates does not matter, eight processors share the list, each with a
   table of its own; the tables are combined afterwards.
@@ -12,13 +13,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes import indexing_compare
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.build import Build
@@ -83,14 +85,24 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
         raise CompileError(
             "EVRF001", "scatter with a combiner that is not elementwise", "combine by scalar operators", s.op.loc
         )
-    if w.count == 1 or (kind == "" and not s.unique):
+    if w.count == 1:
         return _one_by_one(s, kind, operands, updates)
+    dtypes = [hlo.shape_of(operand).dtype for operand in operands]
     size = itemsize(hlo.shape_of(operands[0]).dtype)
     row = size * prod(w.dims[dim] for dim in w.behind)
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
     ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4
     by_rows = costs.rows(count, row) * ways
-    by_groups, tables = _tables(s, kind, row) if kind and row <= costs.ROW_BYTES else (float("inf"), [])
+    by_groups, tables = _best(
+        s, lambda *table: tables_ns(kind, dtypes[0], *table), row if kind else costs.ROW_BYTES + 1
+    )
+    by_comparing, single = _best(
+        s, lambda *table: sum(indexing_compare.scatter_ns(*table, dtype) for dtype in dtypes), row
+    )
+    if by_comparing < min(by_rows, by_groups):
+        return _in_tables(s, kind, operands, updates, single, True)
+    if kind == "" and not s.unique:
+        return _one_by_one(s, kind, operands, updates)
     if w.between:
         whole = prod(w.sizes[dim] for dim in w.between)
         back_and_forth = sum(2 * hlo.shape_of(x).nbytes for x in operands) + sum(
@@ -104,7 +116,7 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     if w.count * LOOP_NS < min(by_rows, by_groups):
         return _one_by_one(s, kind, operands, updates)
     if by_groups < by_rows:
-        return [_grouped(s, kind, operands[0], updates[0], tables)]
+        return _in_tables(s, kind, operands, updates, tables, False)
     return _by_rows(s, kind, operands, updates)
 
 
@@ -183,18 +195,17 @@ def _combined(
 # tables on chip
 
 
-def _tables(s: Scatter, kind: str, row: int) -> tuple[float, list[int]]:
-    """Operand dims that count tables, and the estimate of the time that the updates take then."""
+def _best(s: Scatter, estimate: Callable[[int, int, int, int], float], row: int) -> tuple[float, list[int]]:
+    """The least ``estimate`` (of tables, their rows, bytes of one, updates), and the operand dims that count tables."""
     w = s.windows
-    dtype = hlo.shape_of(s.op.args[0]).dtype
 
-    def estimate(tables: list[int]) -> float:
+    def of(tables: list[int]) -> float:
         count, entries = _entries(w, tables)
         height = prod(w.dims[dim] for dim in w.reached if dim not in tables)
-        return tables_ns(kind, dtype, count, height, row, entries)
+        return estimate(count, height, row, entries)
 
-    best = min(w.tables, key=estimate)
-    return estimate(best), best
+    best = min(w.tables, key=of)
+    return (of(best) if row <= costs.ROW_BYTES else float("inf")), best
 
 
 def _entries(w: Windows, tables: Sequence[int]) -> tuple[int, int]:
@@ -204,7 +215,10 @@ def _entries(w: Windows, tables: Sequence[int]) -> tuple[int, int]:
     return count, total // count
 
 
-def _grouped(s: Scatter, kind: str, operand: Value, update: Value, tables: list[int]) -> Value:
+def _in_tables(
+    s: Scatter, kind: str, operands: list[Value], updates: list[Value], tables: list[int], compare: bool
+) -> list[Value]:
+    """The updates joined to tables that the dims ``tables`` count: by comparisons, or on chip one after the other."""
     b, w = s.b, s.windows
     inside = [dim for dim in w.reached if dim not in tables]
     numbers, labels = _numbers(s, inside, w.spread)
@@ -217,15 +231,18 @@ def _grouped(s: Scatter, kind: str, operand: Value, update: Value, tables: list[
     height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.behind)
     order = [*tables, *inside, *w.behind]
     row: list[Label] = [("window", dim) for dim in w.behind]
-    result = scatter_tables(
-        b,
-        kind,
-        b.reshape(b.transpose(operand, order), (count, height, width)),
-        b.reshape(repeated, (count, entries)),
-        b.reshape(arranged(b, update, w, s.labels, [*outer, *inner, *row]), (count, entries, width)),
-    )
-    back = b.reshape(result, [w.dims[dim] for dim in order])
-    return b.transpose(back, [order.index(dim) for dim in range(len(order))])
+    listed = b.reshape(repeated, (count, entries))
+    old = [b.reshape(b.transpose(operand, order), (count, height, width)) for operand in operands]
+    new = [
+        b.reshape(arranged(b, update, w, s.labels, [*outer, *inner, *row]), (count, entries, width))
+        for update in updates
+    ]
+    if compare:
+        results = indexing_compare.scatter(b, lambda *parts: _combined(s, b, kind, *parts), old, listed, new)
+    else:
+        results = [scatter_tables(b, kind, old[0], listed, new[0])]
+    back = [order.index(dim) for dim in range(len(order))]
+    return [b.transpose(b.reshape(result, [w.dims[dim] for dim in order]), back) for result in results]
 
 
 def _numbers(s: Scatter, inside: Sequence[int], spread: Sequence[int]) -> tuple[Value, list[Label]]:
