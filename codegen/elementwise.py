@@ -36,6 +36,10 @@ def lane_block(block: Block) -> Block:
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
+LEAST_SCALED = 64
+"""Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
+MOST_SCALES = 256
+"""Such instructions in a tile."""
 MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
 ACTIVATION = {
     "exponential": "exp",
@@ -131,8 +135,27 @@ def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Reada
         arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
         return
     assert isinstance(first, Deferred)
+    if first.scale is not None:
+        _scaled(e, ACTIVATION[opcode], out, first.block, first.scale)
+        return
     alu, imm = [ACTIVATION[opcode]], [first.constant]
     e.over("activation", Stream.SCALAR, [out], [first.block], alu=alu, imm=imm)
+
+
+def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> None:
+    """``alu(block * scale)`` on Scalar: an instruction for each element of ``scale`` on a partition."""
+    for dim in range(1, len(scale.dims)):
+        if scale.dims[dim].stride and scale.dims[dim].size > 1:
+            with e.builder.loop(scale.dims[dim].size) as index:
+                _scaled(e, alu, *(operand.index(dim, index) for operand in (out, block, scale)))
+            return
+    _with_lanes(e, "activation", Stream.SCALAR, out, block, lane_block(scale), [alu], [1.0], ["scale_ap"])
+
+
+def takes_scale(op: hlo.HloOp, user: hlo.HloOp) -> bool:
+    """Whether ``op`` is a product that Scalar computes on the way into the activation ``user``."""
+    dtypes = {hlo.shape_of(value).dtype for value in (*op.operands, op.results[0])}
+    return op.opcode == "multiply" and user.opcode in ACTIVATION and dtypes == {"f32"}
 
 
 def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
@@ -144,9 +167,12 @@ def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
     return op.opcode == "multiply" and user.opcode in ACTIVATION
 
 
-def defer(op: hlo.HloOp, ins: Sequence[Readable]) -> Deferred | None:
-    """``op`` as a deferred operand; None when it is not a block with a constant."""
+def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1) -> Deferred | None:
+    """``op`` as a deferred operand; None when it is not a block with a constant, or with operand ``scale``."""
     lhs, rhs = ins
+    if scale >= 0:
+        block, factor = ins[1 - scale], ins[scale]
+        return Deferred(block, "multiply", 1.0, False, factor) if isinstance(block, Block) else None  # type: ignore[arg-type]
     if op.opcode in SHIFTS and isinstance(lhs, Block) and isinstance(rhs, Splat):
         return Deferred(lhs, ROTATE, rhs.value if op.opcode == "shift-left" else 32 - rhs.value, False)
     if isinstance(lhs, Block) and isinstance(rhs, Splat):

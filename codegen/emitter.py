@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.codegen.builder import Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.ir.isa.program import Space, Stream
-from neuronx_cc.ir.types import FLOATS
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 SCALAR_COPIES = FLOATS | {"u8", "u16"}
 """Types whose values pass Scalar's FP32 unchanged (NaN payloads aside, which no cast keeps)."""
@@ -33,6 +33,8 @@ class Deferred:
     constant: float
     reverse: bool
     """``constant alu block`` instead."""
+    scale: Block | None = None
+    """A factor with few values a partition, instead of ``constant``."""
 
     @property
     def dtype(self) -> str:
@@ -59,11 +61,9 @@ class Emitter:
         in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
         if in_psum:
             ins = self._legal_inputs(stream, list(ins))
-            merged = merge_free([*outs, *ins])
-            if len(merged[0].dims) == 2 and merged[0].dims[1].size > BANK_ELEMENTS:
-                for start in range(0, merged[0].dims[1].size, BANK_ELEMENTS):
-                    width = min(BANK_ELEMENTS, merged[0].dims[1].size - start)
-                    part = [block.index(1, Affine(start), width) for block in merged]
+            parts = _in_banks(merge_free([*outs, *ins]))
+            if len(parts) > 1:
+                for part in parts:
                     self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
                 return
         size = prod(atom.size for atom in outs[0].dims[1:])
@@ -94,6 +94,26 @@ class Emitter:
             self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
         else:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
+
+
+def _in_banks(blocks: list[Block]) -> list[list[Block]]:
+    """``blocks`` in parts that are within a bank of PSUM each; their outermost dim is cut."""
+    wide = [block for block in blocks if block.alloc.space is Space.PSUM and _reach(block) > PSUM_BANK]
+    if not wide:
+        return [blocks]
+    free = range(1, len(wide[0].dims))
+    dim = max(free, key=lambda dim: abs(wide[0].dims[dim].stride) * (wide[0].dims[dim].size > 1))
+    atom = wide[0].dims[dim]
+    step = max(1, PSUM_BANK // abs(atom.stride))
+    return [
+        [block.index(dim, Affine(start), min(step, atom.size - start)) for block in blocks]
+        for start in range(0, atom.size, step)
+    ]
+
+
+def _reach(block: Block) -> int:
+    """Bytes of a partition from the first element of ``block`` to behind its last."""
+    return sum((atom.size - 1) * abs(atom.stride) for atom in block.dims[1:]) + itemsize(block.dtype)
 
 
 def fill(e: Emitter, like: Block, splat: Splat) -> Block:

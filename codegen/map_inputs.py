@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
+from neuronx_cc.codegen import column_kernel
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import BANK_ELEMENTS
@@ -113,29 +114,66 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
 
 
 def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
-    """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0)."""
+    """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
+
+    It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate.
+    """
     builder = context.builder
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     sizes = [block.dims[dim].size for dim in dims]
     row = prod(sizes)
-    tile, line = pool.ring(row * 4, 1), pool.ring(row * 4, 1)
+    line = pool.ring(row * 4, 1)
     in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
     stored = [sizes[at] for at in in_order]
     loaded = Block(line.alloc, "f32", Affine(line.alloc.lo), (Atom(1, 1, True), *dense(stored, "f32")))
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
-    target = Block(tile.alloc, "f32", Affine(tile.alloc.lo), (Atom(lanes, 1, True), *dense(sizes, "f32")))
-    ordered = target.select([0, *(1 + at for at in in_order)])
-    bank = builder.ring(builder.psum, PSUM_BANK, 2, "row")
+    whole = _whole_banks(sizes)
+    kept = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK) if whole else None
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
-    for start, size, part in _chunks(loaded):
-        sums = Block(bank.alloc, "f32", builder.slot(bank), (Atom(lanes, 1, True), *dense(size, "f32")))
-        builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
-        emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
-    builder.psum.free(bank.alloc)
+    if kept is not None:
+        target = Block(kept.alloc, "f32", Affine(kept.alloc.lo), (Atom(lanes, 1, True), *dense(sizes, "f32")))
+        ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
+        for start, size, part in _chunks(target):
+            blocks = merge_free([part, _part(ordered, start, size)])
+            builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
+    else:
+        tile = pool.ring(row * 4, 1)
+        target = Block(tile.alloc, "f32", Affine(tile.alloc.lo), (Atom(lanes, 1, True), *dense(sizes, "f32")))
+        bank = builder.ring(builder.psum, PSUM_BANK, 2, "row")
+        ordered = target.select([0, *(1 + at for at in in_order)])
+        for start, size, part in _chunks(loaded):
+            sums = Block(bank.alloc, "f32", builder.slot(bank), (Atom(lanes, 1, True), *dense(size, "f32")))
+            builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
+            emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
+        builder.psum.free(bank.alloc)
     atoms = dict(zip(dims, target.dims[1:], strict=True))
     full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
     return replace(target, dims=(target.dims[0], *full))
+
+
+def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+    """An input of few elements a partition, loaded once for all tiles."""
+    varying = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    sizes = [block.dims[dim].size for dim in varying]
+    ring = pool.ring(prod(sizes) * itemsize(block.dtype), 1)
+    dims = (Atom(lanes, 1, True), *dense(sizes, block.dtype))
+    tile = Block(ring.alloc, block.dtype, Affine(ring.alloc.lo), dims)
+    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    column_kernel.copy(context.builder, tile, block.select([0, *varying]), stream)
+    atoms = dict(zip(varying, tile.dims[1:], strict=True))
+    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return replace(tile, dims=(tile.dims[0], *full))
+
+
+def _whole_banks(sizes: Sequence[int]) -> bool:
+    """Whether a dense row of ``sizes`` in PSUM is cut along its outermost dims where banks end."""
+    inner = 1
+    for size in reversed(sizes):
+        if inner * size >= BANK_ELEMENTS:
+            return BANK_ELEMENTS % inner == 0 and size % (BANK_ELEMENTS // inner) == 0
+        inner *= size
+    return True
 
 
 def _chunks(line: Block) -> Iterator[tuple[list[int], list[int], Block]]:

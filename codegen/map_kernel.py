@@ -14,12 +14,12 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from neuronx_cc.codegen import bits, elementwise, scan_rows
+from neuronx_cc.codegen import bits, elementwise, map_order, scan_rows
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, load, spread_row
+from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, keep_column, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_plan import (
     LONG_RUN,
@@ -37,8 +37,7 @@ from neuronx_cc.codegen.map_plan import (
 from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
-from neuronx_cc.codegen.views import Atom, IterSpace, View, align
+from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -54,6 +53,8 @@ UNROLL = 4
 """Tiles up to which a loop is unrolled."""
 SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there."""
+MOST_KEPT = 64
+"""Elements a partition of an input that stays while tiles pass."""
 SPLIT_ROW = 1024
 """Elements of a reduced row from which on a kernel may be too large for SBUF."""
 OVERLAP_COLUMNS = 512
@@ -162,7 +163,6 @@ class _Box:
         self.interleaved = False
         """Whether tiles are emitted together, op by op."""
         self.inputs = list(inputs)
-        self.deferred = self._deferred_ops(outputs)
         rows = len(self.kernel.rows) if self.kernel.reduced else len(shape)
         values = [*inputs, *outputs]
         views = [
@@ -183,37 +183,21 @@ class _Box:
             ]
             space = align([template, *views], shape, fences)
         assert space is not None, "dense views align with anything"
-        lane_dims = [dim for dim, atom in enumerate(space.atoms[0]) if atom.partition]
-        self.lane_dim = lane_dims[0] if lane_dims else -1
-        self.order = self._order(space, views)
+        space, pair = map_order.paired(space, views, self.kernel, rows)
+        self.lane_dim = map_order.lane_dim(space)
+        self.order = map_order.order(space, views, self.kernel, pair)
         self.sizes = [space.sizes[dim] for dim in self.order]
         self.reduced = [space.axes[dim] >= rows for dim in self.order]
         scanned = [dim for dim in sorted(self.order) if space.axes[dim] == self.kernel.scanned]
         self.walk = [self.order.index(dim) + 1 for dim in scanned]
-        self.lanes = space.sizes[self.lane_dim] if lane_dims else 1
+        self.lanes = space.sizes[self.lane_dim] if self.lane_dim >= 0 else 1
         self.counting = Counting(self.builder, self.pool, space, self.lane_dim, self.order, origin, self.lanes)
         self.blocks = {
             value: self._block(view, atoms) for value, view, atoms in zip(values, views, space.atoms[1:], strict=True)
         }
-
-    def _order(self, space: IterSpace, views: Sequence[View]) -> list[int]:
-        """The free dims; neighbours in HBM last, if all large arrays there agree, so that DMAs move them in runs."""
-        order = [dim for dim in range(len(space.sizes)) if dim != self.lane_dim]
-        minor = set()
-        for view, atoms in zip(views, space.atoms[1:], strict=True):
-            spread = self.kernel.scanned >= 0 and self.lane_dim >= 0 and not atoms[self.lane_dim].stride
-            large = prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS
-            if large and not view.in_sbuf and not spread:
-                size = itemsize(view.dtype)
-                minor.add(next((dim for dim in order if abs(atoms[dim].stride) == size), -1))
-        if self.kernel.scanned >= 0:
-            scanned = {dim for dim in order if space.axes[dim] == self.kernel.scanned}
-            inner = minor - {-1} if len(minor - {-1}) == 1 else scanned
-            return [*(dim for dim in order if dim not in inner), *sorted(inner)]
-        last = minor.pop() if len(minor) == 1 else -1
-        if last < 0 or self.kernel.reduced:
-            return order
-        return [*(dim for dim in order if dim != last), last]
+        self.scales: dict[hlo.HloOp, int] = {}
+        """Products that are computed inside an activation -> which operand is the scale."""
+        self.deferred = self._deferred_ops(outputs)
 
     def _block(self, view: View, atoms: list[Atom]) -> Block:
         head = atoms[self.lane_dim] if self.lane_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
@@ -235,6 +219,11 @@ class _Box:
                 continue
             arrays = [operand for operand in op.operands if self.context.splat(operand) is None]
             taken = user in found or user in found.values()
+            if len(arrays) == 2 and not taken and elementwise.takes_scale(op, user):
+                places = [place for place in (0, 1) if self._is_scale(op.operands[place])]
+                if places:
+                    found[op], self.scales[op] = user, places[0]
+                continue
             if len(arrays) != 1 or hlo.shape_of(arrays[0]).dtype != "f32" or taken:
                 continue
             source = trace(arrays[0], self.kernel, self.member)
@@ -242,6 +231,15 @@ class _Box:
             if not chained and elementwise.deferrable(op, user):
                 found[op] = user
         return found
+
+    def _is_scale(self, operand: hlo.SSAValue) -> bool:
+        """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
+        source = trace(operand, self.kernel, self.member)
+        block = self.blocks.get(operand) if source is None and operand in self.inputs else None
+        if block is None or block.dtype != "f32" or not block.dims[0].stride:
+            return False
+        varying = prod(atom.size for atom in block.dims[1:] if atom.stride)
+        return varying * elementwise.LEAST_SCALED <= prod(self.sizes) and varying <= elementwise.MOST_SCALES
 
     def _is_part(self, op: hlo.HloOp, outputs: Views) -> bool:
         """Whether ``op`` is computed here for one user."""
@@ -274,8 +272,19 @@ class _Box:
             self.pool.buffers = 3  # hides the latency of stores
         if len(loops) == 1 and self._interleaves(loops[0], alive * tile, room):
             self.interleaved = True
+        for value in self.inputs:
+            if self._is_column(self.blocks[value], [dim + 1 for dim, _ in loops]):
+                self.blocks[value] = keep_column(self.context, self.pool, value, self.blocks[value], self.lanes)
         self._nest(loops, {}, self.blocks)
         self.pool.free()
+
+    @staticmethod
+    def _is_column(block: Block, looped: Sequence[int]) -> bool:
+        """Whether an input in HBM has few elements a partition, but others for each tile."""
+        if block.alloc.space is not Space.HBM or not block.dims[0].stride or block.offset.terms:
+            return False
+        few = prod(atom.size for atom in block.dims[1:] if atom.stride) <= MOST_KEPT
+        return few and any(block.dims[dim].stride for dim in looped)
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
@@ -437,7 +446,8 @@ class _Box:
         if isinstance(source, hlo.OpResult) and source.op in self.deferred:
             op = source.op
             assert isinstance(op, hlo.HloOp)
-            deferred = elementwise.defer(op, [self._operand(value, here) for value in op.operands])
+            ins = [self._operand(value, here) for value in op.operands]
+            deferred = elementwise.defer(op, ins, self.scales.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred
         if source is not None:
@@ -480,5 +490,6 @@ def _rows_of(operand: Readable, row_dims: Sequence[int]) -> Readable:
     if isinstance(operand, Block):
         return operand.select(row_dims)
     if isinstance(operand, Deferred):
-        return replace(operand, block=operand.block.select(row_dims))
+        scale = None if operand.scale is None else operand.scale.select(row_dims)
+        return replace(operand, block=operand.block.select(row_dims), scale=scale)
     return operand

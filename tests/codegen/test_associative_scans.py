@@ -119,6 +119,29 @@ def test_with_reductions_of_either_side(random: np.random.Generator) -> None:
     check_function(function, decay, entry, weights)
 
 
+@pytest.mark.parametrize("special", [False, True], ids=["numbers", "special values"])
+@pytest.mark.parametrize(
+    ("time", "features", "state"), [(128, 256, 16), (130, 384, 8), (40, 130, 6), (96, 64, 5), (17, 256, 2)], ids=str
+)
+def test_selective_state_space(
+    time: int, features: int, state: int, special: bool, random: np.random.Generator
+) -> None:
+    """Decays of one value a feature and state, scanned, weighted by rows that all features share, and summed."""
+
+    def function(dt: Any, x: Any, a: Any, b: Any, c: Any) -> Any:
+        decay, entry = jnp.exp(dt[:, :, None] * a), (dt * x)[:, :, None] * b[:, None, :]
+        h = lax.associative_scan(compose, (decay, entry), axis=0)[1]
+        return jnp.einsum("tfs,ts->tf", h, c) + x
+
+    dt, x = (random.uniform(0.1, 1, (time, features)).astype(np.float32) for _ in range(2))
+    a = -random.uniform(0.5, 4, (features, state)).astype(np.float32)
+    b, c = (random.standard_normal((time, state)).astype(np.float32) for _ in range(2))
+    if special:
+        x[time // 2, 1], c[time // 3, 1] = np.nan, np.inf
+    compiled = check_function(function, dt, x, a, b, c)
+    assert count(compiled, "tensor_tensor_scan")
+
+
 def test_gradient(random: np.random.Generator) -> None:
     check_function(
         jax.grad(lambda a, b: jnp.sum(jnp.sin(lax.associative_scan(compose, (a, b), axis=1)[1])), (0, 1)),
