@@ -9,6 +9,7 @@ from neuronx_cc.codegen import control, dot_kernel, formation, map_kernel
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.straight import straighten
 from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -81,6 +82,7 @@ class Block:
             for op in kernel.ops:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return
+        straighten(context, first)
         if kernel.is_map:
             map_kernel.lower(context, kernel, self.member, step)
         elif isinstance(first, hlo.DotOp):

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import base, is_given
 from neuronx_cc.codegen.movement_kernel import fill
-from neuronx_cc.codegen.transfer import blocks_of, copy, is_scattered
+from neuronx_cc.codegen.transfer import blocks_of, copy, is_scattered, reordered
 from neuronx_cc.codegen.views import View, coalesce
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -51,7 +51,8 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
     context.homes[op.result] = [target]
     blocks = blocks_of([target, window], op.shape.dims)
     assert blocks is not None, "HBM views align"
-    copy(context.builder, blocks[0], blocks[1], Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC)
+    stream = Stream.DMA_LOAD if counted else Stream.DMA_DYNAMIC
+    reordered(context.builder, blocks[0], blocks[1], stream, stream)
     if not counted:
         _release_registers(context, offset)
 

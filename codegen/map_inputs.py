@@ -12,6 +12,7 @@ from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_o
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import BANK_ELEMENTS
 from neuronx_cc.codegen.map_plan import is_given
+from neuronx_cc.codegen.relayout_plan import GAIN, LONG_RUN, Dim, Extent, as_loaded, direct_ns, start_of
 from neuronx_cc.codegen.tiles import TilePool, dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, IterSpace
@@ -19,10 +20,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import itemsize
 
-LONGEST_STEP = 4
-"""Elements of a step over which it is cheaper to load what lies between."""
+MOST_BETWEEN = 64
+"""How many times its bytes a tile may take with what lies between its elements."""
 LEAST_STEPS = 2
-"""Elements from which this pays."""
+"""Elements from which it pays to load that, too."""
 
 Starts = dict[int, tuple[Affine, int]]
 """Looped free dim -> (first index, size) of the current tile."""
@@ -41,9 +42,9 @@ def load(
         spread = _repeat_row(context, pool, block, lanes, stream)
         if spread is not None:
             return spread
-    step = element_step(block)
-    if step != 1:
-        return _load_between(context, pool, block, lanes, stream, step)
+    extent = gathered(block)
+    if extent is not None:
+        return _load_gathered(context, pool, block, lanes, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
     copy(context.builder, tile.select(dims), block.select(dims), stream)
@@ -51,36 +52,64 @@ def load(
     return replace(tile, dims=(tile.dims[0], *full))
 
 
-def element_step(block: Block) -> int:
-    """Distance in elements of neighbours along the minor free dim, where what lies between them is loaded, too.
+def gathered(block: Block) -> Extent | None:
+    """How a tile is loaded with what lies between its elements; None where a DMA moves it well without.
 
-    1 where neighbours are contiguous, or far apart. A short step leaves single elements to the DMA otherwise, and the
-    ports of SBUF read it at full speed (hardware sheet 1.7, 1.8.2); a negative one walks backwards.
+    Elements that are contiguous with no other are transfers of their own otherwise, and the ports of SBUF read short
+    steps, also backwards, at full speed (hardware sheet 1.7, 1.8.2).
     """
-    minor = next((atom for atom in reversed(block.dims[1:]) if atom.stride and atom.size > 1), None)
-    if block.alloc.space is not Space.HBM or minor is None or minor.size < LEAST_STEPS:
-        return 1
-    step, rest = divmod(minor.stride, itemsize(block.dtype))
-    contiguous = any(abs(atom.stride) == itemsize(block.dtype) for atom in block.dims if atom is not minor)
-    return step if not rest and not contiguous and (step == -1 or 1 < abs(step) <= LONGEST_STEP) else 1
+    if block.alloc.space is not Space.HBM:
+        return None
+    minor, size = block.dims[-1], itemsize(block.dtype)
+    if len(block.dims) > 1 and minor.stride == size and minor.size * size >= LONG_RUN // 4:
+        return None
+    moving = [atom for atom in block.dims[1:] if atom.stride and atom.size > 1]
+    elements = prod(atom.size for atom in moving)
+    if elements < LEAST_STEPS:
+        return None
+    run = size
+    for atom in reversed(moving):
+        if atom.stride != run:
+            break
+        run *= atom.size
+    extent = as_loaded(*_dims(block), size)
+    if extent.nbytes > MOST_BETWEEN * elements * size:
+        return None
+    alone, together = direct_ns(elements * size, run), direct_ns(extent.nbytes, extent.run)
+    return extent if together * GAIN < alone or (run == size and together < alone) else None
 
 
-def _load_between(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, step: int) -> Block:
-    """The tile of an input whose minor dim has a step: loaded with what lies between, read with the step."""
-    minor = max(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)
-    atom, size = block.dims[minor], itemsize(block.dtype)
-    reach = (atom.size - 1) * abs(step) + 1
-    offset = block.offset if step > 0 else block.offset + (atom.size - 1) * atom.stride
-    dims = [0, *(dim for dim, other in enumerate(block.dims) if dim and other.stride)]
-    widths = {dim: reach if dim == minor else block.dims[dim].size for dim in dims[1:]}
-    tile = pool.tile(list(widths.values()), block.dtype, lanes)
-    run = replace(block, offset=offset, dims=(*block.dims[:minor], Atom(reach, size), *block.dims[minor + 1 :]))
-    copy(context.builder, tile, run.select(dims), stream)
-    made = dict(zip(widths, tile.dims[1:], strict=True))
-    made[minor] = Atom(atom.size, step * size)
-    start = tile.offset if step > 0 else tile.offset + (reach - 1) * size
-    free = tuple(made.get(dim, Atom(other.size, 0)) for dim, other in enumerate(block.dims) if dim)
-    return replace(tile, offset=start, dims=(tile.dims[0], *free))
+def _dims(block: Block) -> tuple[list[Dim], list[int]]:
+    return [Dim(atom.size, 0, atom.stride) for atom in block.dims[1:]], [atom.size for atom in block.dims[1:]]
+
+
+def between(block: Block) -> int:
+    """Bytes that a tile of ``block`` takes for each element, besides the element's own."""
+    extent = gathered(block)
+    if extent is None:
+        return 0
+    elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    return max(0, -(-extent.nbytes // elements) - itemsize(block.dtype))
+
+
+def _load_gathered(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, extent: Extent) -> Block:
+    """The tile of an input, loaded with what lies between its elements, and read with their steps."""
+    size = itemsize(block.dtype)
+    tile = pool.tile([extent.nbytes // size], block.dtype, lanes)
+    moving = [dim + 1 for dim in extent.strides]
+    outside = [(block.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
+    run = Atom(extent.run // size, size)
+    here = tile.of((tile.dims[0], *(Atom(atom.size, stride) for atom, stride in outside), run))
+    there = (block.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
+    copy(context.builder, here, replace(block, offset=start_of(block, moving), dims=there), stream)
+    atoms, back = [], 0
+    for dim, atom in enumerate(block.dims[1:]):
+        step = extent.strides.get(dim, 0)
+        if atom.stride < 0:
+            back += (atom.size - 1) * step
+            step = -step
+        atoms.append(Atom(atom.size, step))
+    return tile.moved(back).of((tile.dims[0], *atoms))
 
 
 def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream) -> Block | None:

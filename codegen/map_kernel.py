@@ -19,7 +19,7 @@ from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, element_step, keep_column, load, spread_row
+from neuronx_cc.codegen.map_inputs import Counting, Starts, between, keep_column, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_plan import (
     LONG_RUN,
@@ -257,8 +257,7 @@ class _Box:
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         alive = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], dying, {*self.deferred}, resident)
-        between = (itemsize(self.blocks[value].dtype) * (abs(element_step(self.blocks[value])) - 1) for value in loaded)
-        alive += sum(between)
+        alive += sum(between(self.blocks[value]) for value in loaded)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         rows = [value for value in self.inputs if self._is_spread(value)]
         room -= sum(prod(atom.size for atom in self.blocks[value].dims[1:] if atom.stride) * 8 for value in rows)
