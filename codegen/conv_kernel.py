@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from neuronx_cc.codegen import conv_gradient_kernel
+from neuronx_cc.codegen import conv_gradient_kernel, depthwise_kernel
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
@@ -48,6 +48,8 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Emit the convolution and give its result a home."""
     if op.shape.size and conv_gradient_kernel.applies(op):
         conv_gradient_kernel.lower(context, op, step)
+        return
+    if depthwise_kernel.lower(context, op):
         return
     _Convolution(context, op, step).emit()
 

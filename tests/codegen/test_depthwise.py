@@ -1,0 +1,55 @@
+"""Convolutions of each feature by itself on chip: sums of shifted copies."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import check_function
+from jax import lax
+
+CASES: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
+    "causal": (1, 256, 128, 4, {"padding": [(3, 0)]}),
+    "several images": (3, 96, 41, 3, {"padding": [(1, 1)]}),
+    "strides": (2, 128, 50, 5, {"padding": [(2, 4)], "window_strides": (3,)}),
+    "dilated": (1, 384, 40, 4, {"padding": [(0, 7)], "rhs_dilation": (3,)}),
+    "cropped": (1, 64, 40, 3, {"padding": [(-2, -5)]}),
+    "all padding": (1, 130, 2, 3, {"padding": [(9, 1)]}),
+    "one tap": (1, 128, 33, 1, {"padding": [(0, 0)]}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str, random: np.random.Generator) -> None:
+    batch, features, length, taps, options = CASES[name]
+    x = random.standard_normal((features, batch, length), np.float32)
+    w = random.standard_normal((taps, 1, features), np.float32)
+
+    def function(x: Any, w: Any) -> Any:
+        y = lax.conv_general_dilated(
+            jnp.exp(x),
+            w,
+            **{"window_strides": (1,), **options},
+            dimension_numbers=("CNW", "WIO", "CNW"),
+            feature_group_count=features,
+        )
+        return jnp.tanh(y * 0.1)
+
+    compiled = check_function(function, x, w)
+    ops = [record.op for record in compiled.program.records if hasattr(record, "op")]
+    assert name != "causal" or "multiply_moving" not in ops
+
+
+def test_gradients(random: np.random.Generator) -> None:
+    """The gradient of the input reverses the window."""
+    x = random.standard_normal((128, 1, 30), np.float32)
+    w = random.standard_normal((4, 1, 128), np.float32)
+
+    def loss(x: Any, w: Any) -> Any:
+        y = lax.conv_general_dilated(
+            jnp.sin(x), w, (1,), [(3, 0)], dimension_numbers=("CNW", "WIO", "CNW"), feature_group_count=128
+        )
+        return jnp.sum(jnp.sin(y))
+
+    check_function(jax.grad(loss, (0, 1)), x, w)
