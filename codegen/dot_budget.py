@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS, DotPlan, Side
@@ -13,10 +15,34 @@ RESULT_COLUMNS = 2048
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
+ROW_BYTES = 4096
+"""Bytes of a row that are loaded together where its elements are transposed."""
 GROUPED_ROWS = 512
 """Rows of lhs that are staged together where they are neighbours in memory: runs that a DMA moves well."""
-TRANSPOSE_BYTES = 0.15
-"""Cost of transposing a byte on TensorE at one cycle a row, in bytes of DMA."""
+DMA_BYTES_PER_NS = 272
+"""Of all engines together (hardware sheet 1.8.2)."""
+CYCLE_NS = 1 / 2.8
+"""Of TensorE."""
+UNHIDDEN = 0.3
+"""Part of what might overlap that takes time nevertheless: the shorter of transfers and work, the first transfers,
+and those for which no room is free when the contraction begins."""
+AHEAD_NS = 20_000
+"""Transfers that the kernel before would have covered."""
+TURN_NS = 0.7
+"""Of a column of 128 elements that is transposed and leaves PSUM through Scalar."""
+TURN_F32_NS = 2.9
+"""The same for FP32 as two halves, bound by TensorE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Rows of lhs and of rhs that are staged together, in how many buffers, and whose blocks stay."""
+
+    rhs_outside: bool
+    m: int
+    n: int
+    lhs_buffers: int
+    rhs_buffers: int
 
 
 class DotBudget(DotPlan):
@@ -24,6 +50,8 @@ class DotBudget(DotPlan):
 
     m_group = 1
     """Tiles of rows that are staged together, neighbours along the dim of the rows outside the tiled one."""
+    keeps_turned = False
+    """Whether blocks of the operand that streams past are transposed once, and kept in HBM."""
     accumulate_in_sbuf = False
     """Whether k is cut into blocks, whose products add up in SBUF."""
 
@@ -65,26 +93,15 @@ class DotBudget(DotPlan):
             self.builder.sbuf.make_room(room)
             return
         column = self.k_block * size
-        room -= natural * self.k_block
+        natural = self._together(self.k_block) * natural
+        room -= natural
         if self.lhs.resident is not None or self.rhs.resident is not None:
             self._budget_beside(room, column, m_size, n_size)
             return
-        small_m = min(m_size, TILE_ROWS)
-        # rhs inside: a large block of lhs stays while blocks of rhs stream by
-        wide = max((room - small_m * column) // 3, column)
-        n_inner = _block(n_size, min(wide, max(room // 5, TILE_COLUMNS * column)) // column, TILE_COLUMNS)
-        m_outer, m_buffers = _outer_block(m_size, room - 3 * n_inner * column, column, TILE_ROWS)
-        # rhs outside: the other way round
-        m_inner = small_m
-        n_outer, n_buffers = _outer_block(n_size, room - 3 * m_inner * column, column, TILE_COLUMNS)
-        m_others, n_others = prod(self.m_sizes) // m_size, prod(self.n_sizes) // n_size
-        inside = self._traffic(self.lhs, m_size) + self._traffic(self.rhs, n_inner) * m_others * -(-m_size // m_outer)
-        outside = self._traffic(self.rhs, n_outer) + self._traffic(self.lhs, m_size) * n_others * -(-n_size // n_outer)
-        self.rhs_outside = outside < inside
-        if self.rhs_outside:
-            self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_inner, n_outer, 3, n_buffers
-        else:
-            self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_outer, n_inner, m_buffers, 3
+        blocks = min(self._choices(room, column, m_size, n_size), key=self._cost)
+        self.rhs_outside, self.m_block, self.n_block = blocks.rhs_outside, blocks.m, blocks.n
+        self.keeps_turned = self._keeps_turned(blocks)
+        self.lhs_buffers, self.rhs_buffers = blocks.lhs_buffers, blocks.rhs_buffers
         batches = prod(self.b_sizes)
         m_blocks = batches * prod(self.m_sizes) // m_size * -(-m_size // self.m_block)
         n_blocks = batches * prod(self.n_sizes) // n_size * -(-n_size // self.n_block)
@@ -92,7 +109,65 @@ class DotBudget(DotPlan):
         self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
         self.m_group = self._group(room - self.rhs_buffers * self.n_block * column, column)
         staged = (self.lhs_buffers * self.m_block * self.m_group + self.rhs_buffers * self.n_block) * column
-        self.builder.sbuf.make_room(staged + natural * self.k_block + results)
+        self.builder.sbuf.make_room(staged + natural + results)
+
+    def _choices(self, room: int, column: int, m_size: int, n_size: int) -> Iterator[Blocks]:
+        """What fits: blocks of one operand stay while those of the other stream by, through two or three buffers."""
+        m_inner = min(m_size, TILE_ROWS)
+        wide = max((room - m_inner * column) // 3, column)
+        n_inner = _block(n_size, min(wide, max(room // 5, TILE_COLUMNS * column)) // column, TILE_COLUMNS)
+        m_outer, m_buffers = _outer_block(m_size, room - 3 * n_inner * column, column, TILE_ROWS)
+        yield Blocks(False, m_outer, n_inner, m_buffers, 3)
+        n_outer, n_buffers = _outer_block(n_size, room - 3 * m_inner * column, column, TILE_COLUMNS)
+        yield Blocks(True, m_inner, n_outer, 3, n_buffers)
+        for inner_buffers in (3, 2):
+            n_outer = _block(n_size, max(1, (room - inner_buffers * m_inner * column) // (2 * column)), TILE_COLUMNS)
+            if n_outer >= min(n_size, TILE_COLUMNS):
+                yield Blocks(True, m_inner, n_outer, inner_buffers, 2)
+        for n_inner in sorted({min(n_size, columns) for columns in (TILE_COLUMNS, 2 * TILE_COLUMNS)}):
+            for inner_buffers in (3, 2):
+                for outer_buffers in (2, 1):
+                    left = room - inner_buffers * n_inner * column
+                    m_outer = _block(m_size, max(1, left // (outer_buffers * column)), TILE_ROWS)
+                    if m_outer >= m_inner and m_outer * outer_buffers * column <= left:
+                        yield Blocks(False, m_outer, n_inner, outer_buffers, inner_buffers)
+
+    def _cost(self, blocks: Blocks) -> float:
+        """Estimated ns of transfers and work, and of those transfers that have to wait for the work on other blocks."""
+        batches, m, n = prod(self.b_sizes), prod(self.m_sizes), prod(self.n_sizes)
+        m_blocks = self._count(self.m_sizes, self.m_dim, blocks.m)
+        n_blocks = self._count(self.n_sizes, self.n_dim, blocks.n)
+        outer, inner, passes, others, size = self.lhs, self.rhs, m_blocks, n_blocks, blocks.n
+        if blocks.rhs_outside:
+            outer, inner, passes, others, size = self.rhs, self.lhs, n_blocks, m_blocks, m
+        loads = self._load_ns(outer, blocks.n if blocks.rhs_outside else m)
+        again = self._load_ns(inner, size)
+        transfers = batches * (loads + passes * again)
+        turned = passes
+        if self._keeps_turned(blocks):
+            turned = 1
+            transfers += batches * self._elements(inner) * itemsize(inner.dtype) / DMA_BYTES_PER_NS
+        turns = batches * (self._turn_ns(outer) + turned * self._turn_ns(inner))
+        chunks = prod(self.k_sizes) / TILE_ROWS
+        products = batches * -(-m // TILE_ROWS) * n * chunks * (4 if self.pe_dtype == "f32" else 1) * CYCLE_NS
+        work, buffers = turns + products, blocks.rhs_buffers if blocks.rhs_outside else blocks.lhs_buffers
+        waits = 0.0 if buffers > 1 else (batches - 1 / passes) * loads
+        behind = 1 - min(1, (blocks.lhs_buffers if blocks.rhs_outside else blocks.rhs_buffers) / others)
+        first = loads / passes + again / others + min(behind * again, AHEAD_NS)
+        return max(transfers, work) + UNHIDDEN * (min(transfers, work) + first) + waits
+
+    def _keeps_turned(self, blocks: Blocks) -> bool:
+        """Whether blocks that are transposed stay in HBM, for when the next block of the other operand wants them."""
+        sizes, dim, block, side = self.m_sizes, self.m_dim, blocks.m, self.rhs
+        if blocks.rhs_outside:
+            sizes, dim, block, side = self.n_sizes, self.n_dim, blocks.n, self.lhs
+        size = sizes[dim] if dim >= 0 else 1
+        return side.rows_on_lanes and not side.on_chip and prod(sizes) == size > block
+
+    def _count(self, sizes: Sequence[int], dim: int, block: int) -> int:
+        """Blocks of one side."""
+        size = sizes[dim] if dim >= 0 else 1
+        return prod(sizes) // size * -(-size // block)
 
     def _group(self, room: int, column: int) -> int:
         """Tiles of rows that are staged together: those of a resident result, if lhs comes from HBM with k apart."""
@@ -122,6 +197,14 @@ class DotBudget(DotPlan):
             self.m_block, self.lhs_buffers = _outer_block(m_size, room, column, TILE_ROWS)
         self.builder.sbuf.make_room(room)
 
+    def _together(self, chunks: int) -> int:
+        """How many of so many chunks are loaded as rows and transposed before the next ones are."""
+        if len(self.k_sizes) > 1:
+            return chunks
+        lanes = max(segment.lanes for segment in self.segments)
+        pieces = -(-chunks * lanes * itemsize(self.pe_dtype) // ROW_BYTES)
+        return -(-chunks // pieces)
+
     def _staged_bytes(self, side: Side) -> int:
         """What an element takes in the buffers before its transpose: rows that are loaded or cast, halves of bits."""
         if not side.rows_on_lanes:
@@ -145,17 +228,26 @@ class DotBudget(DotPlan):
         filled = all(stride == width * prod(size for _, size in strides[:at]) for at, (stride, _) in enumerate(strides))
         return filled and self.out_n[self.n_dim].stride > width
 
-    def _traffic(self, side: Side, block: int) -> float:
-        """Relative cost of staging all of ``side`` once in blocks of ``block``: bytes by run length, and transposes."""
-        if side.on_chip and not side.rows_on_lanes:
+    def _load_ns(self, side: Side, block: int) -> float:
+        """Time of the DMA engines for all of ``side`` of one batch index, in blocks of ``block`` rows."""
+        if side.on_chip:
             return 0.0
-        free = prod(self.m_sizes if side is self.lhs else self.n_sizes)
-        nbytes = float(free * prod(self.k_sizes) * itemsize(side.view.dtype))
+        width = itemsize(side.view.dtype)
+        nbytes = self._elements(side) * width
         if side.data is not None:
-            return nbytes
-        run = itemsize(side.view.dtype) * (prod(self.k_sizes) if side.rows_on_lanes else block)
-        transposes = TRANSPOSE_BYTES * nbytes * (4 if side.dtype == "f32" else 1) if side.rows_on_lanes else 0.0
-        return (0.0 if side.on_chip else nbytes * max(1.0, LONG_RUN / run)) + transposes
+            return nbytes / DMA_BYTES_PER_NS
+        run = width * (prod(self.k_sizes) if side.rows_on_lanes else block)
+        return nbytes * max(1.0, LONG_RUN / run) / DMA_BYTES_PER_NS
+
+    def _turn_ns(self, side: Side) -> float:
+        """Time of the engines for the transposes of all of ``side`` of one batch index."""
+        if not side.rows_on_lanes:
+            return 0.0
+        each = TURN_NS if self.fast(side.dtype) else TURN_F32_NS if side.dtype == "f32" else 2 * TURN_NS
+        return self._elements(side) / TILE_ROWS * each
+
+    def _elements(self, side: Side) -> int:
+        return prod(self.m_sizes if side is self.lhs else self.n_sizes) * prod(self.k_sizes)
 
 
 def _block(size: int, room: int, tile: int) -> int:

@@ -98,6 +98,8 @@ class _Dot(DotStaging):
             self.builder.sbuf.free(ring.alloc)
         for ring in self.psum_rings:
             self.builder.psum.free(ring.alloc)
+        if self.kept is not None:
+            self.builder.hbm.free(self.kept)
 
     def _run(self) -> None:
         self._budget()
@@ -109,6 +111,8 @@ class _Dot(DotStaging):
         self.acc = self._psum_ring(4)
         needs_transpose = self.lhs.rows_on_lanes or self.rhs.rows_on_lanes
         self.turn = self._psum_ring(4) if needs_transpose else None
+        if self.keeps_turned:
+            self._keep_turned(self.lhs if self.rhs_outside else self.rhs)
         self._load_bias()
         self._batches([])
         self._multiply_staged()
@@ -178,17 +182,21 @@ class _Dot(DotStaging):
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block, unroll=1):
                     self._k_blocks(_Part(batch, m_at, n_at, m_size, n_size))
         elif self.rhs_outside:
-            for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
+            self.kept_filled = False
+            for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block, first=self.kept is not None):
                 rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
                 for m_at, m_size in self._row_blocks():
                     lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
                     self._multiply_later(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
+                self.kept_filled = True
         else:
+            self.kept_filled = False
             for m_at, m_size in self._row_blocks():
                 lhs = self._stage(self.lhs, Span(batch, m_at, self.m_dim, m_size))
                 for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
                     rhs = self._stage(self.rhs, Span(batch, n_at, self.n_dim, n_size))
                     self._multiply_later(_Part(batch, m_at, n_at, m_size, n_size), lhs, rhs)
+                self.kept_filled = True
         if self.rows is not None:
             self._multiply_staged()
             head = self.out_m[self.m_dim] if self.m_dim >= 0 else Atom(1, 0)
@@ -201,23 +209,37 @@ class _Dot(DotStaging):
         """As ``_positions`` for the rows, several tiles of them where these are staged together."""
         outside, sizes = self.m_dim - 1, list(self.m_sizes)
         if self.m_group == 1:
-            yield from self._positions(sizes, self.m_dim, self.m_block)
+            first = self.kept is not None and not self.rhs_outside
+            yield from self._positions(sizes, self.m_dim, self.m_block, first=first)
             return
         sizes[outside] //= self.m_group
         for m_at, m_size in self._positions(sizes, self.m_dim, self.m_block):
             yield {**m_at, outside: m_at[outside] * self.m_group}, m_size * self.m_group
 
     def _positions(
-        self, sizes: Sequence[int], tile_dim: int, block: int, at: dict[int, Affine] | None = None, unroll: int = 4
+        self,
+        sizes: Sequence[int],
+        tile_dim: int,
+        block: int,
+        at: dict[int, Affine] | None = None,
+        unroll: int = 4,
+        first: bool = False,
     ) -> Iterator[tuple[dict[int, Affine], int]]:
-        """Loop over all dims of one side: the index of each, and the size of the block along ``tile_dim``."""
+        """Loop over all dims of one side: the index of each, and the size of the block along ``tile_dim``.
+
+        ``first``: the first block is not part of a loop.
+        """
         at = at or {}
         left = [dim for dim in range(len(sizes)) if dim != tile_dim and dim not in at]
         if left:
             for index in self._each(sizes[left[0]], unroll):
                 yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index}, unroll)
             return
-        for start, tiles, size in self.builder.tiles(sizes[tile_dim] if tile_dim >= 0 else 1, block):
+        pieces = self.builder.tiles(sizes[tile_dim] if tile_dim >= 0 else 1, block)
+        if first and pieces[0][1] > unroll:
+            _, tiles, size = pieces[0]
+            pieces[:1] = [(0, 1, size), (size, tiles - 1, size)]
+        for start, tiles, size in pieces:
             for index in self._each(tiles, unroll):
                 yield {**at, tile_dim: index * size + start}, size
 
@@ -234,6 +256,9 @@ class _Dot(DotStaging):
         """Multiply a block pair once the next one is staged: TensorE then has work while transposes leave PSUM."""
         self._multiply_staged()
         self._staged = block, lhs, rhs
+
+    def _unread(self) -> list[Block]:
+        return [] if self._staged is None else [*self._staged[1], *self._staged[2]]
 
     def _multiply_staged(self) -> None:
         staged, self._staged = self._staged, None

@@ -13,6 +13,7 @@ from neuronx_cc.codegen.dot_budget import DotBudget
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Resident, Segment, Side
 from neuronx_cc.codegen.emitter import SCALAR_COPIES
 from neuronx_cc.codegen.map_plan import is_given
+from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
@@ -46,6 +47,11 @@ class DotStaging(DotBudget):
 
     turn: Ring | None = None
     """PSUM for transposes."""
+    kept: Alloc | None = None
+    """HBM in which transposed blocks of ``kept_side`` are kept."""
+    kept_side: Side | None = None
+    kept_filled = False
+    """Whether all of them are there."""
 
     def _psum_ring(self, banks: int) -> Ring:
         ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, "partial sums")
@@ -71,11 +77,42 @@ class DotStaging(DotBudget):
             )
             if in_place:
                 blocks.append(source if len(source.dims) == 3 else _insert_chunk(source))
+            elif side is self.kept_side and self.kept_filled:
+                blocks.append(self._loaded(side, self._kept_block(side, span, segment), span.size, segment))
             elif side.rows_on_lanes:
                 blocks.append(self._transposed(side, source, span.size, segment))
+                if side is self.kept_side:
+                    copy(self.builder, self._kept_block(side, span, segment), blocks[-1], Stream.DMA_STORE)
             else:
                 blocks.append(self._loaded(side, source, span.size, segment))
         return blocks
+
+    def _keep_turned(self, side: Side) -> None:
+        """Make room in HBM for the transposed blocks of ``side``, unless there is none."""
+        chunks = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
+        rows = prod(atom.size for atom in side.free) * chunks * itemsize(side.dtype)
+        nbytes = sum(segment.lanes * segment.outer for segment in self.segments) * rows
+        self.kept = self.builder.hbm.allocate(nbytes, f"{side.name} of {self.op.loc.name}")
+        self.kept_side = side if self.kept is not None else None
+
+    def _kept_block(self, side: Side, span: Span, segment: Segment) -> Block:
+        """Where a transposed block is kept: [lanes, chunks, rows], one contiguous run a partition."""
+        assert self.kept is not None
+        width = itemsize(side.dtype)
+        others = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
+        chunks, rows = others * segment.outer, prod(atom.size for atom in side.free)
+        before = sum(each.lanes * each.outer for each in self.segments if each.start < segment.start)
+        offset, stride = Affine(self.kept.lo + before * others * rows * width), segment.lanes * chunks * width
+        order = [dim for dim in range(len(side.free)) if dim != span.tile_dim]
+        for dim in (span.tile_dim, *reversed(order)) if span.tile_dim >= 0 else reversed(order):
+            offset = offset + span.at[dim] * stride
+            stride *= side.free[dim].size
+        dims = (
+            Atom(segment.lanes, chunks * span.size * width),
+            Atom(chunks, span.size * width),
+            Atom(span.size, width),
+        )
+        return Block(self.kept, side.dtype, offset, dims)
 
     def _literal_block(self, side: Side, span: Span) -> Block:
         """A block of a constant, stored so that each partition reads one contiguous run."""
@@ -181,8 +218,12 @@ class DotStaging(DotBudget):
         buffers = self.lhs_buffers if side.name == "lhs" else self.rhs_buffers
         return self._dense_tile(side.dtype, sizes, lanes, f"{side.name} block {segment.start}", buffers, later=True)
 
+    def _unread(self) -> list[Block]:
+        """Blocks that are staged and not yet multiplied."""
+        return []
+
     def _multiply_staged(self) -> None:
-        """Read what is staged and not yet read: what follows may take its place."""
+        """Multiply them: what follows may take their place."""
 
     def _dense_tile(
         self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int, later: bool = False
@@ -193,9 +234,10 @@ class DotStaging(DotBudget):
         if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
             self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
         ring = self._tile_rings[key]
-        if later and ring.count < 2:
+        tile = Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+        if later and any(tile.alloc is block.alloc and tile.offset == block.offset for block in self._unread()):
             self._multiply_staged()
-        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+        return tile
 
     def _transposed(self, side: Side, source: Block, size: int, segment: Segment, out: Block | None = None) -> Block:
         """Load rows of up to 128 onto the partitions (unless they lie there) and transpose them chunk by chunk."""
@@ -221,16 +263,25 @@ class DotStaging(DotBudget):
                     offset=source.offset + at * row_stride,
                     dims=(replace(source.dims[0], size=rows), *source.dims[1:]),
                 )
-                order = self._order_of_rows(part)
-                natural = self._dense_tile(
-                    side.dtype, [part.dims[dim].size for dim in order], rows, f"{side.name} rows", 2
-                )
-                stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
-                copy(self.builder, natural, replace(part, dims=(part.dims[0], *(part.dims[d] for d in order))), stream)
-                back = (natural.dims[1 + order.index(dim)] for dim in range(1, len(part.dims)))
-                natural = replace(natural, dims=(natural.dims[0], *back))
-                self._turn(side, natural, out, chunks, at, rows)
+                if len(chunks) == 1 and (together := self._together(chunks[0])) < chunks[0]:
+                    for first, pieces, count in self.builder.tiles(chunks[0], together):
+                        for piece in range(pieces):
+                            here = first + piece * count
+                            into = out.index(1, Affine(here), count)
+                            self._rows_turned(side, part.index(1, Affine(here), count), into, [count], at, rows)
+                    continue
+                self._rows_turned(side, part, out, chunks, at, rows)
         return out
+
+    def _rows_turned(self, side: Side, part: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
+        """Load [rows, chunks..., lanes] and transpose it into ``out[lanes, chunk, at : at + rows]``."""
+        order = self._order_of_rows(part)
+        natural = self._dense_tile(side.dtype, [part.dims[dim].size for dim in order], rows, f"{side.name} rows", 2)
+        stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
+        copy(self.builder, natural, replace(part, dims=(part.dims[0], *(part.dims[d] for d in order))), stream)
+        back = (natural.dims[1 + order.index(dim)] for dim in range(1, len(part.dims)))
+        natural = replace(natural, dims=(natural.dims[0], *back))
+        self._turn(side, natural, out, chunks, at, rows)
 
     def _order_of_rows(self, source: Block) -> list[int]:
         """The dims [chunks..., lanes] of rows in the order in which the DMA reads long runs, unless TensorE would then

@@ -10,6 +10,7 @@ import pytest
 from generated import check_function, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.codegen import builder, dot_stage
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.runtime.executable import Executable
@@ -244,3 +245,28 @@ def test_blocks_of_both_operands(random: np.random.Generator) -> None:
     """Several blocks of rows and of columns, in straight lines and in loops."""
     check_function(lambda x, y: x @ y, normal(random, 900, 700), normal(random, 700, 3000))
     check_function(lambda x, y: jnp.einsum("mk,nk->mn", x, y), normal(random, 700, 900), normal(random, 900, 900))
+
+
+@pytest.mark.parametrize(
+    ("form", "m", "k", "n"),
+    [
+        ("mk,kn", 1000, 500, 1300),
+        ("mk,nk", 1100, 500, 60),
+        ("mk,kn", 700, 520, 1100),
+        ("mk,kn", 2100, 300, 3400),
+        ("mpk,kn", 130, 500, 900),
+    ],
+)
+def test_transposed_blocks_are_kept(
+    form: str, m: int, k: int, n: int, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that stream past the other operand's several times are transposed once, and kept in HBM."""
+    monkeypatch.setattr(builder, "SBUF_BYTES", 40960)
+    kept = []
+    block = dot_stage.DotStaging._kept_block
+    monkeypatch.setattr(dot_stage.DotStaging, "_kept_block", lambda *args: kept.append(args[1].name) or block(*args))
+    sizes = {"m": m, "k": k, "n": n, "p": 11}
+    inputs = [normal(random, *(sizes[letter] for letter in operand)) for operand in form.split(",")]
+    out = "".join(sorted({*form} - {*"k,"}, key="mpn".index))
+    check_function(lambda x, y: jnp.einsum(f"{form}->{out}", x, y), *inputs, relative=1e-4)
+    assert kept
