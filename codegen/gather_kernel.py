@@ -93,7 +93,7 @@ def move_rows(
     step = max(1, ROW_BYTES // (prod(sizes[cut + 1 :]) * size))
     depth = min(DEPTH, ROW_BYTES // (prod(sizes) * size))
     rings: list[Ring] = []
-    for start, tiles, lanes, deep in _tiles(listed.dims[0].size, depth):
+    for start, tiles, lanes, deep in deal(listed.dims[0].size, depth):
         ring = builder.ring(builder.sbuf, max(64, 4 * deep), 2, "indices")
         rings.append(ring)
         with builder.loop(tiles) as tile:
@@ -114,7 +114,7 @@ def move_rows(
         builder.sbuf.free(ring.alloc)
 
 
-def _tiles(count: int, depth: int) -> Iterator[tuple[int, int, int, int]]:
+def deal(count: int, depth: int) -> Iterator[tuple[int, int, int, int]]:
     """Cut ``count`` into (start, count of tiles, partitions, rows of one): up to ``depth`` neighbours a partition.
 
     Several rows of a partition share the load of their indices and the store. Four tiles or more, where there are as

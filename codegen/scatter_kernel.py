@@ -1,12 +1,12 @@
 """Scatters of rows that no two updates share: a DMA whose descriptors GpSimd software makes from the indices.
 
 Input: the forms that ``passes.indexing_scatter`` makes. Operand [R, W], indices [N], updates [N, W]; an index outside
-is skipped. Tables on chip are ``group_kernel``'s.
+is skipped. Tables on chip are ``group_kernel``'s, counts ``count_kernel``'s.
 """
 
 from __future__ import annotations
 
-from neuronx_cc.codegen import group_kernel
+from neuronx_cc.codegen import count_kernel, group_kernel
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.gather_kernel import move_rows
@@ -18,6 +18,9 @@ from neuronx_cc.ir import hlo
 def scatter(context: Context, op: hlo.ScatterOp, step: int) -> None:
     """The operand's buffer itself when nothing else reads it, else a copy, with the rows written into it."""
     _, indices, updates = op.args
+    if op.dims.data.input_batching_dims and count_kernel.applies(context, op):
+        count_kernel.lower(context, op)
+        return
     if op.dims.data.input_batching_dims:
         group_kernel.scatter(context, op)
         return

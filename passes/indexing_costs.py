@@ -23,7 +23,7 @@ _COMPARE_CYCLES = 5.0
 """A comparison, a selection of two streams, a fold."""
 _VISIT = 2500.0
 """Of eight tables: their transfers are short."""
-_ROWS_START, _GROUPS_START, _COMPARE_START = 4000.0, 7000.0, 5000.0
+_ROWS_START, _GROUPS_START, _COMPARE_START, _COUNT_START = 4000.0, 7000.0, 5000.0, 9000.0
 
 
 def rows(count: int, run_bytes: int, runs: int = 1) -> float:
@@ -76,6 +76,24 @@ def stacks(count: int, table_rows: int, row_bytes: int, entries: int, scatter: b
 def compared(elements: int, nbytes: int) -> float:
     """``elements`` compared, selected and folded on Vector, with ``nbytes`` moved under that."""
     return _COMPARE_START + max(elements / LANES * _COMPARE_CYCLES / _VECTOR_CLOCK, nbytes / _BYTES)
+
+
+def lower_digits(height: int) -> int:
+    """Values of the lower digit of ``height`` bins, a power of two, for which counting them takes least."""
+    return min((1 << bits for bits in range(10)), key=lambda lower: _counted_row(height, lower))
+
+
+def _counted_row(height: int, lower: int) -> float:
+    """One integer in each partition: Vector has the lower digit, ScalarE the upper one."""
+    upper = -(-height // lower)
+    return max((lower + 4) / _VECTOR_CLOCK, (upper + 1) / _CLOCK) if upper < LANES else float("inf")
+
+
+def counted(height: int, entries: int) -> float:
+    """``entries`` integers counted in ``height`` bins by products of their digits; see ``codegen.count_kernel``."""
+    if entries >= 1 << 24:
+        return float("inf")
+    return _COUNT_START + entries / LANES * 1.1 * _counted_row(height, lower_digits(height))
 
 
 def turned(nbytes: int) -> float:

@@ -14,6 +14,7 @@ from neuronx_cc.passes.indexing import gather_tables, stacked_numbers
 from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
 
 Value = hlo.SSAValue
+_COUNTED = ("f32", "s32", "u32")
 OPS = {kind: type_ for type_, kind in COMBINERS.items()}
 """Opcode of a combiner -> its class."""
 
@@ -43,6 +44,13 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
     count, height, width = hlo.shape_of(tables).dims
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
     row = width * itemsize(dtype)
+    splat = splat_number(updates, b.module)
+    if (
+        kind == "add"
+        and splat is not None
+        and counts_ns(dtype, count, height, row, entries) < tables_ns(kind, dtype, count, height, row, entries)
+    ):
+        return _counted(b, tables, numbers, splat)
     in_order = costs.stacks(count, height, row, entries, True)
     if kind == "assign" and _by_places_ns(count, height, row, entries) < in_order:
         return _assigned_by_place(b, tables, numbers, updates)
@@ -79,6 +87,20 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
         pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
+
+
+def counts_ns(dtype: str, count: int, height: int, row: int, entries: int) -> float:
+    """Estimate for one number added for each of ``entries``: they are counted."""
+    return costs.counted(height, entries) if (count, row) == (1, 4) and dtype in _COUNTED else float("inf")
+
+
+def _counted(b: Build, tables: Value, numbers: Value, number: float) -> Value:
+    """``tables`` [1, R, 1] with ``number`` added for each of ``numbers`` [1, N]."""
+    dims = hlo.shape_of(tables).dims
+    ones = b.number(1, "f32", (1, hlo.shape_of(numbers).dims[1], 1))
+    counts = b.convert(form(b, "add", b.number(0, "f32", dims), numbers, ones), hlo.shape_of(tables).dtype)
+    added = counts if number == 1 else b.mul(counts, b.number_like(number, counts))
+    return added if splat_number(tables, b.module) == 0 else b.add(tables, added)
 
 
 def _assigned_by_place(b: Build, tables: Value, numbers: Value, updates: Value) -> Value:

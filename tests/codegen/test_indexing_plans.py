@@ -102,3 +102,21 @@ def test_rows_by_dma_in_any_number(count: int, random: np.random.Generator) -> N
     u = random.standard_normal((count, 6)).astype(np.float32)
     check_function(lambda x, i: x[i], x, i)
     check_function(lambda x, i, u: x.at[i].set(u, unique_indices=True), x, i, u)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 31, 128, 129, 1000, 2048])
+@pytest.mark.parametrize("count", [1500, 5000])
+def test_counts(bins: int, count: int, random: np.random.Generator) -> None:
+    i = random.integers(-3, bins + 3, count).astype(np.int32)
+    i[:5] = OUTSIDE
+    check_function(lambda i: jnp.zeros(bins, jnp.int32).at[i].add(1, mode="drop"), i)
+    check_function(
+        lambda i, x: x.at[i].add(-3, mode="drop"), i, random.integers(-(2**31), 2**31, bins).astype(np.int32)
+    )
+
+
+def test_counts_of_floats_and_of_one_value(random: np.random.Generator) -> None:
+    i = np.full(70_001, 77, np.int32)
+    check_function(lambda i: jnp.bincount(i, length=100), i)
+    check_function(lambda i, x: x.at[i].add(0.5, mode="drop"), i[:5000] + 900, random.random(100).astype(np.float32))
+    check_function(lambda i: jnp.zeros(100).at[i].add(0.5, mode="drop"), random.integers(0, 120, 6000).astype(np.int32))
