@@ -57,7 +57,7 @@ def _batched(function: Any, matrix: Any, *others: Any) -> Any:
     return function(matrix, *others)
 
 
-def _reflector(column: Any, first: Any) -> tuple[Any, Any, Any]:
+def reflector(column: Any, first: Any) -> tuple[Any, Any, Any]:
     """``v``, ``tau`` and ``beta`` of the rows of ``column`` [n] from ``first`` on; rows of ``v`` before it are 0."""
     rows = jnp.arange(column.shape[0])
     head = column[first]
@@ -82,7 +82,7 @@ def _hessenberg(matrix: Any) -> tuple[Any, Any]:
 
     def step(k: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         matrix, factors = state
-        vector, tau, beta = _reflector(matrix[:, k], k + 1)
+        vector, tau, beta = reflector(matrix[:, k], k + 1)
         done = jnp.where(place == k + 1, beta.astype(matrix.dtype), jnp.where(place > k + 1, vector, matrix[:, k]))
         right = matrix - tau * jnp.outer(matrix @ vector, jnp.conj(vector))
         both = right - jnp.conj(tau) * jnp.outer(vector, jnp.conj(vector) @ right)
@@ -107,7 +107,7 @@ def _pivoted_qr(matrix: Any, pivots: Any) -> tuple[Any, Any, Any]:
         pivot = jnp.where(k < fixed, k, jnp.argmax(norms))
         swapped = jnp.where(place == k, pivot, jnp.where(place == pivot, k, place))
         matrix, order = matrix[:, swapped], order[swapped]
-        vector, tau, beta = _reflector(matrix[:, k], k)
+        vector, tau, beta = reflector(matrix[:, k], k)
         done = jnp.where(row[:, 0] == k, beta.astype(matrix.dtype), jnp.where(row[:, 0] > k, vector, matrix[:, k]))
         turned = matrix - jnp.conj(tau) * jnp.outer(vector, jnp.conj(vector) @ matrix)
         matrix = jnp.where(place > k, turned, matrix)
@@ -130,7 +130,7 @@ def _tridiagonal(matrix: Any) -> tuple[Any, Any, Any, Any]:
 
     def step(k: Any, state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         whole, kept, beside, factors = state
-        vector, tau, beta = _reflector(whole[:, k], k + 1)
+        vector, tau, beta = reflector(whole[:, k], k + 1)
         image = tau * (whole @ vector)
         shift = image - 0.5 * tau * jnp.vdot(image, vector) * vector
         turned = whole - jnp.outer(vector, jnp.conj(shift)) - jnp.outer(shift, jnp.conj(vector))

@@ -93,6 +93,30 @@ def case_householder_forms():
         assert np.all(sizes[..., :-1] >= sizes[..., 1:] - 1e-4)
 
 
+def case_schur_forms():
+    for matrix in (X[:4, :4], X[:4, :4] + 1j * X[4:, :4]):
+        triangle, vectors = jax.scipy.linalg.schur(matrix)
+        assert np.allclose(vectors @ triangle @ vectors.conj().T, matrix, atol=1e-4)
+        assert np.allclose(vectors.conj().T @ vectors, np.eye(4), atol=1e-4)
+        assert not np.tril(triangle, -1 if np.iscomplexobj(matrix) else -2).any()
+
+
+def case_eigenvalues_of_general_matrices():
+    roots = np.array([-3, -2, 0.5, 1 + 2j, 1 - 2j])
+    found = jnp.roots(jnp.asarray(np.poly(roots).real, jnp.float32), strip_zeros=False)
+    assert np.allclose(np.sort_complex(found), np.sort_complex(roots), atol=1e-4)
+    assert np.count_nonzero(np.imag(found)) == 2
+    rotations = np.stack([[[0, 1, 0], [0, 0, 1], [1, 0, 0]], X[:3, :3], X[3:6, :3] * 1e20]).astype(np.float32)
+    for matrices in (rotations, (rotations * 1j).astype(np.complex64)):
+        left, right = (jax.lax.linalg.eig(matrices, compute_left_eigenvectors=side)[side:] for side in (True, False))
+        values, vectors = right[0], right[1]
+        scale = np.abs(matrices).max(axis=(1, 2), keepdims=True)
+        assert np.allclose(matrices / scale @ vectors, values[:, None] * vectors / scale, atol=1e-5)
+        adjoint = np.conj(left[0]).swapaxes(1, 2)
+        assert np.allclose(adjoint @ (matrices / scale), values[:, :, None] * adjoint / scale, atol=1e-5)
+    assert np.isnan(jnp.linalg.eigvals(jnp.array([[jnp.inf]]))).all()
+
+
 def case_many_results_and_empty_arrays():
     results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
     assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]
