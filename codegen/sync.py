@@ -162,6 +162,11 @@ def _interleaved(a: Access, b: Access, shift: int, moving: Sequence[int]) -> boo
     return distance >= a.run and distance + b.run <= a.pitch
 
 
+def _in_gaps(old: Access, new: Access) -> bool:
+    """Whether ``old`` may touch what lies between the rows of ``new``, where others do not meet ``new``."""
+    return old.pitch != new.pitch or (old.lo - new.lo) % new.pitch + old.run > new.run
+
+
 _NO_ROTATIONS: frozenset[tuple[int, int]] = frozenset()
 
 
@@ -180,6 +185,7 @@ def _add(alloc: Alloc, new: Access) -> None:
             and (new.write or (old.stream is new.stream and not old.write))
             and old.coefs == new.coefs
             and old.place[1] == new.place[1]
+            and not (new.pitch and _in_gaps(old, new))
         ]
         for place in reversed(replaced):
             del accesses[place]

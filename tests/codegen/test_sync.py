@@ -131,6 +131,26 @@ def reused(tiles: int) -> Program:
     return bench.builder.finish()
 
 
+def gaps() -> Program:
+    """A reader of the columns that only the first of two writers has written; the second one's hull covers them."""
+    bench = Bench(2)
+    wide, narrow = bench.builder.ring(bench.builder.sbuf, 2 * TILE, 1), bench.ring(1)
+    whole = Block(wide.alloc, "f32", bench.builder.slot(wide), (Atom(LANES, 1, True), Atom(2 * TILE // 4, 4)))
+    rows = Block(bench.target.alloc, "f32", bench.target.offset, (Atom(LANES - 1, bench.pitch), whole.dims[1]))
+    bench.builder.emit("memset", Stream.GPSIMD, [whole], [], imm=[0.0])
+    first = Block(whole.alloc, "f32", whole.offset, (Atom(LANES - 1, 1, True), whole.dims[1]))
+    bench.builder.emit("dma_copy", Stream.DMA_STORE, [rows], [first])
+    tile = bench.slot(narrow)
+    bench.load(tile, Affine())
+    bench.store(tile, Affine())
+    columns = bench.at(bench.target, Affine(1))
+    columns = Block(columns.alloc, "f32", columns.offset, (Atom(LANES - 1, bench.pitch), columns.dims[1]))
+    other = bench.slot(bench.ring(1))
+    read = Block(other.alloc, "f32", other.offset, (Atom(LANES - 1, 1, True), columns.dims[1]))
+    bench.builder.emit("dma_copy", Stream.DMA_LOAD, [read], [columns])
+    return bench.builder.finish()
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "straight": straight,
     "one buffer": lambda: streamed(5, 1),
@@ -143,6 +163,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "nested, one buffer": lambda: nested(3, 4, 1),
     "sum": lambda: accumulated(4),
     "bytes used again": lambda: reused(4),
+    "rows with gaps": gaps,
 }
 
 
