@@ -62,6 +62,7 @@ PASSES = {
         "reroll",
         "resolve_collectives",
         "resolve_host_calls",
+        "short_reductions",
         "simplify_control",
         "split_complex",
         "split_long_rows",

@@ -63,7 +63,7 @@ DEFAULT_PIPELINE: Pipeline = (
         ),
     ),
     ("layout", ("thin_dots", "features_first", "turn_products", "dce")),
-    ("precision", ("accumulate_f32", "split_long_rows", "auto_cast", "clean_casts")),
+    ("precision", ("accumulate_f32", "short_reductions", "split_long_rows", "auto_cast", "clean_casts")),
     (
         "cleanup",
         ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "simplify_control", "dce"),
