@@ -3,16 +3,27 @@
 Input: reduces whose ``kind`` is ``argmax`` or ``argmin`` (see ``decompose``). Output: the extreme value by one
 reduction; the smallest index among the elements equal to it (or NaN, which wins) by another. The initial index
 takes part only where the initial value is the result, which then equals an element or the row is empty.
+
+Long rows of large arrays are cut into blocks: their extremes take one pass over the array, the first block that has the
+row's extreme is gathered, and the index within it looked for there.
 """
+
+from math import prod
 
 import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import erase, insert_before, insert_splat, ops_of
+from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_splat, ops_of
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
+from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.manager import PassContext
 
+LEAST_ELEMENTS = 1 << 19
+"""Elements of an array whose rows are cut into blocks: such arrays pass through HBM."""
+LEAST_ROW = 512
+SHORTEST = 16
+"""Elements of a block, and blocks of a row, at the least."""
 EXTREMES: dict[str, type[hlo.HloOp]] = {"argmax": hlo.MaximumOp, "argmin": hlo.MinimumOp}
 
 
@@ -25,10 +36,33 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def _expand(op: hlo.ReduceOp, module: HloModule) -> None:
     values, indices, start, _ = op.operands
+    size = _block(op, values, indices)
+    if size:
+        best, first = _by_blocks(op, module, values, start, size)
+        first = Build.before(module, op).convert(first, hlo.shape_of(indices).dtype)
+    else:
+        best, first = _extreme(op, module, values, indices, start, op.dimensions.data)
+    for use in list(op.results[0].uses):
+        user = use.operation
+        assert isinstance(user, hlo.GetTupleElementOp), "tuples are dissolved before"
+        user.results[0].replace_all_uses_with((best, first)[user.index.data])
+        erase(user)
+    erase(op)
+
+
+def _extreme(
+    op: hlo.ReduceOp,
+    module: HloModule,
+    values: hlo.SSAValue,
+    indices: hlo.SSAValue,
+    start: hlo.SSAValue,
+    axes: tuple[int, ...],
+) -> tuple[hlo.SSAValue, hlo.SSAValue]:
+    """The extremes of ``values`` over ``axes`` and the least of ``indices`` where they are."""
     shape, index_shape = hlo.shape_of(values), hlo.shape_of(indices)
     assert op.kind is not None
-    best = _reduce(op, module, values, start, EXTREMES[op.kind.data])
-    kept = tuple(axis for axis in range(shape.rank) if axis not in op.dimensions.data)
+    best = _reduce(op, module, values, start, EXTREMES[op.kind.data], axes)
+    kept = tuple(axis for axis in range(shape.rank) if axis not in axes)
     spread = insert_before(op, hlo.BroadcastOp, (best,), values.type, op.loc, {"dimensions": hlo.IntsAttr(kept)})
     found = _compare(op, values, spread, "EQ")
     if shape.dtype not in INTEGERS and shape.dtype != "pred":
@@ -38,13 +72,49 @@ def _expand(op: hlo.ReduceOp, module: HloModule) -> None:
     never = insert_splat(module, op, highest, index_shape.dtype, index_shape.dims, op.loc)
     place = insert_before(op, hlo.SelectOp, (found, indices, never), indices.type, op.loc)
     last = insert_splat(module, op, highest, index_shape.dtype, (), op.loc)
-    first = _reduce(op, module, place, last, hlo.MinimumOp)
-    for use in list(op.results[0].uses):
-        user = use.operation
-        assert isinstance(user, hlo.GetTupleElementOp), "tuples are dissolved before"
-        user.results[0].replace_all_uses_with((best, first)[user.index.data])
-        erase(user)
-    erase(op)
+    return best, _reduce(op, module, place, last, hlo.MinimumOp, axes)
+
+
+def _block(op: hlo.ReduceOp, values: hlo.SSAValue, indices: hlo.SSAValue) -> int:
+    """Elements of a block, about the root of the row's; 0 where rows are not cut."""
+    dims = hlo.shape_of(values).dims
+    axis = len(dims) - 1
+    if op.dimensions.data != (axis,) or prod(dims) < LEAST_ELEMENTS or dims[axis] < LEAST_ROW:
+        return 0
+    counted = defining_op(indices)
+    if isinstance(counted, hlo.BroadcastOp) and counted.dimensions.data == (axis,):
+        counted = defining_op(counted.operand)
+        axis = 0
+    if not isinstance(counted, hlo.IotaOp) or counted.iota_dimension.data != axis:
+        return 0
+    row = dims[-1]
+    sizes = [size for size in range(SHORTEST, row // SHORTEST + 1) if row % size == 0]
+    return min(sizes, key=lambda size: size + row // size, default=0)
+
+
+def _by_blocks(
+    op: hlo.ReduceOp, module: HloModule, values: hlo.SSAValue, start: hlo.SSAValue, size: int
+) -> tuple[hlo.SSAValue, hlo.SSAValue]:
+    b, shape = Build.before(module, op), hlo.shape_of(values)
+    assert op.kind is not None
+    row = shape.dims[-1]
+    rows, blocks = shape.size // row, row // size
+    cut = b.reshape(values, (rows, blocks, size))
+    extremes = _reduce(op, module, cut, start, EXTREMES[op.kind.data], (2,))
+    best, block = _extreme(op, module, extremes, b.iota((rows, blocks), 1), start, (1,))
+    # a row without the initial value's like has no block
+    block = b.each(hlo.MinimumOp, block, b.number(blocks - 1, "s32", (rows,)))
+    place = b.add(b.mul(b.iota((rows,), 0), b.number(blocks, "s32", (rows,))), block)
+    found = b.typed(
+        hlo.GatherOp,
+        (b.reshape(values, (rows * blocks, size)), place),
+        hlo.array_type(shape.dtype, (rows, size)),
+        dims=hlo.GatherDimsAttr(hlo.GatherDims((1,), (0,), (0,), 1)),
+        slice_sizes=hlo.IntsAttr((1, size)),
+    )
+    _, within = _extreme(op, module, found, b.iota((rows, size), 1), start, (1,))
+    index = b.add(b.mul(block, b.number(size, "s32", (rows,))), within)
+    return b.reshape(best, shape.dims[:-1]), b.reshape(index, shape.dims[:-1])
 
 
 def _compare(op: hlo.HloOp, lhs: hlo.SSAValue, rhs: hlo.SSAValue, direction: str) -> hlo.SSAValue:
@@ -55,29 +125,19 @@ def _compare(op: hlo.HloOp, lhs: hlo.SSAValue, rhs: hlo.SSAValue, direction: str
 
 
 def _reduce(
-    op: hlo.ReduceOp, module: HloModule, operand: hlo.SSAValue, start: hlo.SSAValue, combiner: type[hlo.HloOp]
+    op: hlo.ReduceOp,
+    module: HloModule,
+    operand: hlo.SSAValue,
+    start: hlo.SSAValue,
+    combiner: type[hlo.HloOp],
+    axes: tuple[int, ...],
 ) -> hlo.SSAValue:
-    """``operand`` folded over the dims of ``op`` by ``combiner``."""
+    """``operand`` folded over ``axes`` by ``combiner``."""
     shape = hlo.shape_of(operand)
-    dims = tuple(size for axis, size in enumerate(shape.dims) if axis not in op.dimensions.data)
+    dims = tuple(size for axis, size in enumerate(shape.dims) if axis not in axes)
     properties: dict[str, hlo.Attribute] = {
-        "dimensions": op.dimensions,
-        "to_apply": hlo.StrsAttr((_computation(module, combiner, shape.dtype),)),
+        "dimensions": hlo.IntsAttr(axes),
+        "to_apply": hlo.StrsAttr((Build.before(module, op).combiner(combiner, shape.dtype),)),
         "kind": hlo.StrAttr(combiner.name.removeprefix("hlo.")),
     }
     return insert_before(op, hlo.ReduceOp, (operand, start), hlo.array_type(shape.dtype, dims), op.loc, properties)
-
-
-def _computation(module: HloModule, combiner: type[hlo.HloOp], dtype: str) -> str:
-    """Name of the computation ``combiner(a, b)`` on scalars, made if the module lacks it."""
-    opcode = combiner.name.removeprefix("hlo.")
-    name = f"{opcode}.{dtype}.scalar"
-    if any(computation.computation_name == name for computation in module.computations()):
-        return name
-    scalar = hlo.array_type(dtype, ())
-    computation = hlo.ComputationOp.make(name, [scalar, scalar])
-    result = combiner.make(list(computation.block.args), scalar)
-    computation.block.add_op(result)
-    computation.block.add_op(hlo.ReturnOp.create(operands=[result.results[0]]))
-    module.op.body.block.insert_op_before(computation, module.op.body.block.first_op)  # type: ignore[arg-type]
-    return name

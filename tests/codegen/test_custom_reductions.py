@@ -89,3 +89,18 @@ def test_first_of_several(random: np.random.Generator) -> None:
     start = (np.float32(-np.inf), np.int32(-1), np.float32(0))
     given = (*keys, np.broadcast_to(weights, x.shape).astype(np.float32).copy())
     check_function(lambda *args: lax.reduce(args, start, larger, (1,)), *given)
+
+
+@pytest.mark.parametrize("function", [jnp.argmax, jnp.argmin], ids=["argmax", "argmin"])
+@pytest.mark.parametrize(
+    ("dims", "dtype"), [((1024, 512), "float32"), ((2, 300, 1155), "int32"), ((128, 4096), "bfloat16")], ids=str
+)
+def test_places_in_long_rows(function: Any, dims: tuple[int, ...], dtype: str, random: np.random.Generator) -> None:
+    """Rows are cut into blocks: the first of equal elements, and the first NaN, wins in each and among them."""
+    x = random.integers(-40, 40, dims).astype(np.float32)
+    if dtype != "int32":
+        rows = x.reshape(-1, dims[-1])
+        rows[1, 100:300:40], rows[2, -1], rows[3], rows[4] = np.nan, np.nan, -np.inf, np.inf
+        rows[5, 7], rows[5, 400], rows[6, 9], rows[6, 300] = np.inf, np.nan, -0.0, 0.0
+    compiled = check_function(lambda x: function(x, axis=-1), jnp.asarray(x).astype(dtype))
+    assert any("gather" in kernel for kernel in compiled.program.kernels)
