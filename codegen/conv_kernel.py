@@ -21,7 +21,7 @@ from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
 from neuronx_cc.codegen.conv_plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
-from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, rows_suit_lanes, store_columns
+from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
 from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.tiles import dense
@@ -145,10 +145,12 @@ class _Convolution(ConvWeights):
         lanes = max(part.lanes for part in tiles)
         count = sum(part.tiles for part in tiles)
         if not self.out.in_sbuf:
+            sizes = [count, *counts]
+            order = by_stride(self.out, sizes)
             stored = self.tile(
-                "result", self.op.shape.dtype, [counts[0], count, *counts[1:]], lanes, self.result_buffers
+                "result", self.op.shape.dtype, [sizes[dim - 1] for dim in order[1:]], lanes, self.result_buffers
             )
-            return stored.select([0, 2, 1, *range(3, len(stored.dims))])
+            return stored.select(order)
         outer = [atom for atom in coalesce(self.out.dims[1]) if not atom.partition]
         stride = outer[0].stride if outer else 0
         offset = Affine(self.out.offset)
@@ -169,7 +171,7 @@ class _Convolution(ConvWeights):
         feature = atom_of(self.out, 1).stride
         offset, atoms = self._out_positions(at)
         offset = offset + (pack.group * self.outputs + outs.first) * feature
-        order = [0, 2, 1, *range(3, len(result.dims))]
+        order = by_stride(self.out, result.dims[1:])
         for part in tiles:
             dims = (Atom(part.lanes, part.lane_step * feature), Atom(part.tiles, part.tile_step * feature), *atoms)
             target = Block(self.out.alloc, self.out.dtype, offset + part.start * feature, dims)

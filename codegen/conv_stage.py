@@ -9,12 +9,12 @@ from math import prod
 from neuronx_cc.codegen.builder import Affine, Block, Ring
 from neuronx_cc.codegen.conv_axis import Piece
 from neuronx_cc.codegen.conv_copies import Copies
-from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of, rows_are_cheap
+from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of, rows_are_cheap, stride_of
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.views import Atom, coalesce
+from neuronx_cc.codegen.views import Atom, View, coalesce
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
@@ -33,6 +33,15 @@ def columns_saved(positions: int, nbytes: int) -> float:
     A short run takes a DMA engine 140 ns, in which 16 engines move 2380 bytes and TensorE 392 columns of one pass.
     """
     return positions * max(0.0, 24.5 - nbytes / 97)
+
+
+def by_stride(view: View, free: Sequence[object]) -> list[int]:
+    """The order of the dims [lanes, chunks, batch, spatial...] of a tile in which those in HBM follow each other.
+
+    The chunks of an image are neighbours, or the images of a chunk. ``free``: all dims but the lanes.
+    """
+    behind = list(range(3, len(free) + 1))
+    return [0, 2, 1, *behind] if stride_of(view, 0) > stride_of(view, 1) else [0, 1, 2, *behind]
 
 
 def store_columns(runs: int, nbytes: int) -> float:
@@ -95,9 +104,11 @@ class ConvStaging(ConvPlan):
         extents = [piece.extent for piece in pieces]
         if self.copies is not None:
             extents = self.copies.packed(extents)
-        # stored [batch, chunks, spatial...]: the chunks of an image are neighbours in HBM
-        stored = self.tile("input", self.pe_dtype, [extents[0], self.chunks, *extents[1:]], lanes, self.input_buffers)
-        tile = stored.select([0, 2, 1, *range(3, len(stored.dims))])
+        order = by_stride(self.x, [self.chunks, *extents])
+        sizes = [[self.chunks, *extents][dim - 1] for dim in order[1:]]
+        stored = self.tile("input", self.pe_dtype, sizes, lanes, self.input_buffers)
+        # either order is its own inverse
+        tile = stored.select(order)
         if self.copies is not None and self.copies.residues > 1:
             self._load_residues(self.copies, at, tile)
         else:
@@ -226,11 +237,11 @@ class ConvStaging(ConvPlan):
         """DMA a segment [lanes, chunks, batch, spatial...] to its place, or beside it first when there is padding."""
         offset, atoms = self._positions(at)
         chunk = Atom(segment.chunks, segment.chunk_step * atom_of(self.x, 1).stride)
-        order = [0, 2, 1, *range(3, len(target.dims))]
+        order = by_stride(self.x, target.dims[1:])
         target = replace(target, dims=(Atom(segment.lanes, 1, True), *target.dims[1:])).select(order)
         for first, lanes, lane_offset, stride in self._lane_pieces(pack, segment):
-            dims = (Atom(lanes, stride), atoms[0], chunk, *atoms[1:])
-            source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims)
+            dims = (Atom(lanes, stride), chunk, *atoms)
+            source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims).select(order)
             part = replace(target, partition=first, dims=(Atom(lanes, 1, True), *target.dims[1:]))
             if padded and first == 0 and lanes == segment.lanes and not rows_are_cheap(lanes, source.dims[-1].size):
                 self._load_beside(part, source)
