@@ -1,12 +1,13 @@
 """Scatters of rows that no two updates share: a DMA whose descriptors GpSimd software makes from the indices.
 
 Input: the forms that ``passes.indexing_scatter`` makes. Operand [R, W], indices [N], updates [N, W]; an index outside
-is skipped. Tables on chip are ``group_kernel``'s, counts ``count_kernel``'s.
+is skipped. Tables on chip are ``group_kernel``'s, counts ``count_kernel``'s, sums of
+rows with duplicates ``sum_kernel``'s.
 """
 
 from __future__ import annotations
 
-from neuronx_cc.codegen import count_kernel, group_kernel
+from neuronx_cc.codegen import count_kernel, group_kernel, sum_kernel
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.gather_kernel import move_rows
@@ -23,6 +24,9 @@ def scatter(context: Context, op: hlo.ScatterOp, step: int) -> None:
         return
     if op.dims.data.input_batching_dims:
         group_kernel.scatter(context, op)
+        return
+    if not op.unique_indices.data:
+        sum_kernel.lower(context, op)
         return
     target = update_in_place(context, op, step)
     splat = context.splat(updates)

@@ -24,6 +24,10 @@ _COMPARE_CYCLES = 5.0
 _VISIT = 2500.0
 """Of eight tables: their transfers are short."""
 _ROWS_START, _GROUPS_START, _COMPARE_START, _COUNT_START = 4000.0, 7000.0, 5000.0, 9000.0
+_SUM_START = 18000.0
+_BANKS = 8
+"""Of PSUM."""
+_TENSOR_CLOCK = 2.8
 
 
 def rows(count: int, run_bytes: int, runs: int = 1) -> float:
@@ -94,6 +98,29 @@ def counted(height: int, entries: int) -> float:
     if entries >= 1 << 24:
         return float("inf")
     return _COUNT_START + entries / LANES * 1.1 * _counted_row(height, lower_digits(height))
+
+
+def lower_sums(height: int, width: int) -> int:
+    """Values of the lower digit of ``height`` row numbers, for which adding up takes least; 1 for rows of several."""
+    choices = [1 << bits for bits in range(9)] if width == 1 else [1]
+    return min(choices, key=lambda lower: _summed_row(height, width, lower))
+
+
+def _summed_row(height: int, width: int, lower: int) -> float:
+    """One row in each partition: Vector makes ones and zeros, TensorE multiplies in FP32, the DMA brings the row."""
+    upper, columns = -(-height // lower), lower * width
+    blocks = ceil(upper / LANES)
+    if blocks * ceil(columns / 512) > _BANKS:
+        return float("inf")
+    vector = (upper + (2 * lower if lower > 1 else 0) + 6) * 1.15 / _VECTOR_CLOCK
+    tensor = 4 * (blocks * max(min(64, upper), columns) + upper / 4) / _TENSOR_CLOCK
+    return max(vector, tensor, LANES * 4 * (width + 1) / _BYTES)
+
+
+def summed(height: int, width: int, entries: int) -> float:
+    """``entries`` FP32 rows added up by their numbers, after a look whether all are finite: ``codegen.sum_kernel``."""
+    each = _summed_row(height, width, lower_sums(height, width))
+    return _SUM_START + entries / LANES * each + entries * 4 * width / _BYTES
 
 
 def turned(nbytes: int) -> float:

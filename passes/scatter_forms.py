@@ -11,6 +11,7 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes import indexing_costs as costs
 from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.indexing import gather_tables, stacked_numbers
+from neuronx_cc.passes.scatter_sums import sums_where_finite
 from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
 
 Value = hlo.SSAValue
@@ -27,6 +28,18 @@ def sharing(kind: str, dtype: str, tables: int) -> int:
 
 def tables_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
     """Estimate of what ``scatter_tables`` takes, in ns."""
+    return min(_sums_ns(kind, dtype, count, height, row, entries), _walk_ns(kind, dtype, count, height, row, entries))
+
+
+def _sums_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
+    applies = (kind, dtype, count) == ("add", "f32", 1)
+    return costs.summed(height, row // 4, entries) if applies else float("inf")
+
+
+def _walk_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
+    """Estimate of one index after the other."""
+    if row > costs.ROW_BYTES:
+        return float("inf")
     shared = sharing(kind, dtype, count)
     if shared > 1:
         return min(costs.groups(count, height, row, entries, True, ways) for ways in (1, shared))
@@ -45,12 +58,19 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
     row = width * itemsize(dtype)
     splat = splat_number(updates, b.module)
-    if (
-        kind == "add"
-        and splat is not None
-        and counts_ns(dtype, count, height, row, entries) < tables_ns(kind, dtype, count, height, row, entries)
-    ):
+    shape = (dtype, count, height, row, entries)
+    if kind == "add" and splat is not None and counts_ns(*shape) < tables_ns(kind, *shape):
         return _counted(b, tables, numbers, splat)
+    if splat is None and _sums_ns(kind, *shape) < _walk_ns(kind, *shape):
+        return _summed(b, tables, numbers, updates)
+    return _walked(b, kind, tables, numbers, updates)
+
+
+def _walked(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
+    """``scatter_tables`` by one index after the other."""
+    count, height, width = hlo.shape_of(tables).dims
+    dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
+    row = width * itemsize(dtype)
     in_order = costs.stacks(count, height, row, entries, True)
     if kind == "assign" and _by_places_ns(count, height, row, entries) < in_order:
         return _assigned_by_place(b, tables, numbers, updates)
@@ -87,6 +107,23 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
         pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
+
+
+def _summed(b: Build, tables: Value, numbers: Value, updates: Value) -> Value:
+    """Updates [1, N, W] added into the table [1, R, W], by a product where they are finite."""
+    _, height, width = hlo.shape_of(tables).dims
+    entries = hlo.shape_of(numbers).dims[1]
+
+    def sums(inner: Build, numbers: Value, updates: Value) -> Value:
+        zeros = inner.number(0, "f32", (height, width))
+        rows = inner.reshape(updates, (entries, width))
+        return inner.reshape(form(inner, "add", zeros, inner.reshape(numbers, (entries,)), rows), (1, height, width))
+
+    def safe(inner: Build, numbers: Value, updates: Value) -> Value:
+        return _walked(inner, "add", inner.number(0, "f32", (1, height, width)), numbers, updates)
+
+    added = sums_where_finite(b, sums, safe, [numbers, updates])
+    return added if splat_number(tables, b.module) == 0 else b.add(tables, added)
 
 
 def counts_ns(dtype: str, count: int, height: int, row: int, entries: int) -> float:
@@ -141,7 +178,7 @@ _ROWS = hlo.ScatterDims((1,), (0,), (0,), 1)
 
 
 def form(b: Build, kind: str, operand: Value, numbers: Value, updates: Value) -> Value:
-    """A canonical scatter: into tables, or of unique rows that replace others."""
+    """A canonical scatter: into tables, of unique rows that replace others, or of finite rows added to zeros."""
     in_tables = hlo.shape_of(operand).rank == 3
     return b.typed(
         hlo.ScatterOp,
@@ -149,7 +186,7 @@ def form(b: Build, kind: str, operand: Value, numbers: Value, updates: Value) ->
         operand.type,
         dims=hlo.ScatterDimsAttr(_TABLES if in_tables else _ROWS),
         indices_are_sorted=hlo.BoolAttr(False),
-        unique_indices=hlo.BoolAttr(not in_tables),
+        unique_indices=hlo.BoolAttr(not in_tables and kind == "assign"),
         to_apply=hlo.StrsAttr((_combiner(b, kind, hlo.shape_of(operand).dtype),)),
     )
 

@@ -93,9 +93,7 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
     ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4
     by_rows = costs.rows(count, row) * ways
-    by_groups, tables = _best(
-        s, lambda *table: tables_ns(kind, dtypes[0], *table), row if kind else costs.ROW_BYTES + 1
-    )
+    by_groups, tables = _best(s, lambda *table: tables_ns(kind, dtypes[0], *table) if kind else float("inf"), row)
     by_comparing, single = _best(
         s, lambda *table: sum(indexing_compare.scatter_ns(*table, dtype) for dtype in dtypes), row
     )
@@ -205,7 +203,7 @@ def _best(s: Scatter, estimate: Callable[[int, int, int, int], float], row: int)
         return estimate(count, height, row, entries)
 
     best = min(w.tables, key=of)
-    return (of(best) if row <= costs.ROW_BYTES else float("inf")), best
+    return of(best), best
 
 
 def _entries(w: Windows, tables: Sequence[int]) -> tuple[int, int]:

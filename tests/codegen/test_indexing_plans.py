@@ -120,3 +120,32 @@ def test_counts_of_floats_and_of_one_value(random: np.random.Generator) -> None:
     check_function(lambda i: jnp.bincount(i, length=100), i)
     check_function(lambda i, x: x.at[i].add(0.5, mode="drop"), i[:5000] + 900, random.random(100).astype(np.float32))
     check_function(lambda i: jnp.zeros(100).at[i].add(0.5, mode="drop"), random.integers(0, 120, 6000).astype(np.int32))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 768), (16, 64), (129, 130), (300, 96), (40, 1), (1000, 1), (4, 1500)])
+@pytest.mark.parametrize("count", [700, 4097])
+def test_sums_by_number(rows: int, width: int, count: int, random: np.random.Generator) -> None:
+    u = random.standard_normal((count, width) if width > 1 else count).astype(np.float32)
+    i = random.integers(-3, rows + 3, count).astype(np.int32)
+    i[:5] = OUTSIDE
+    x = random.standard_normal((rows, *u.shape[1:])).astype(np.float32)
+    check_function(lambda i, u: jax.ops.segment_sum(u, i, num_segments=rows), i, u)
+    check_function(lambda x, i, u: x.at[i].add(u, mode="drop"), x, i, u)
+
+
+@pytest.mark.parametrize("width", [1, 40])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, -3.4e38])
+def test_sums_by_number_of_what_is_not_finite(width: int, odd: float, random: np.random.Generator) -> None:
+    u = random.standard_normal((5000, width) if width > 1 else 5000).astype(np.float32)
+    u[777] = odd
+    i = random.integers(0, 20, 5000).astype(np.int32)
+    check_function(lambda i, u: jax.ops.segment_sum(u, i, num_segments=20), i, u)
+
+
+def test_sums_by_number_inside_a_loop(random: np.random.Generator) -> None:
+    u, i = random.standard_normal((4096, 16)).astype(np.float32), random.integers(0, 8, (3, 4096)).astype(np.int32)
+
+    def step(x: Any, i: Any) -> Any:
+        return x.at[i].add(u * x[0, 0]), x[1]
+
+    check_function(lambda i: jax.lax.scan(step, jnp.ones((8, 16)), i), i)
