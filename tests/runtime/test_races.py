@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from race_model import meet, unrolled, verdict
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import (
-    DMA_STREAMS,
     Debug,
     End,
     Instr,
@@ -23,9 +23,9 @@ from neuronx_cc.ir.isa.program import (
     Variable,
     Wait,
 )
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.runtime import race_maps
 from neuronx_cc.runtime.footprints import Footprints, Patterns
-from neuronx_cc.runtime.race_sites import describe, operands
+from neuronx_cc.runtime.race_sites import describe
 from neuronx_cc.runtime.races import check
 
 TILE = 2048
@@ -252,6 +252,31 @@ def test_memory_must_be_written_before_it_is_read():
     check(program([writer(Stream.VECTOR, 0, 256), writer(Stream.VECTOR, 1024, 256), reader(Stream.VECTOR)]))
 
 
+@pytest.mark.parametrize("runs", [1 << 22, 50])
+def test_hbm_is_defined_column_by_column(monkeypatch, runs):
+    """As one map, and in parts, into which some footprints reach."""
+    monkeypatch.setattr(race_maps, "MAX_RUNS", runs)
+    monkeypatch.setattr(race_maps, "_SMALLEST", 512)
+    column = TILE // 8
+    stores = [
+        copy(hbm((1 << 20) + column * i, free=column // 4), sbuf(0), (Wait(Stream.VECTOR, 1),), Stream.DMA_STORE)
+        for i in range(8)
+    ]
+    back = copy(sbuf(8192), hbm(1 << 20), (Wait(Stream.DMA_STORE, 8),))
+    check(program([writer(Stream.VECTOR), *stores, back]))
+    last = stores[7].outs[0]
+    for part in (replace(last, dims=((ROWS - 1, TILE), last.dims[1])), replace(last, dims=((ROWS, TILE), (63, 4)))):
+        stores[7].outs = (part,)
+        refused([writer(Stream.VECTOR), *stores, back], "ERUN912")
+
+
+def test_partitions_are_defined_one_by_one():
+    rows = [writer(Stream.VECTOR, 64, 16, parts=1, partition=row) for row in range(ROWS)]
+    check(program([*rows, reader(Stream.VECTOR, 64, 16)]))
+    for missing in (0, 63, 64, 127):
+        refused([*rows[:missing], *rows[missing + 1 :], reader(Stream.VECTOR, 64, 16)], "ERUN912")
+
+
 def test_accumulation_reads_its_result():
     psum = Ref(Space.PSUM, "f32", 0, ((128, 0), (512, 4)))
     weights = Instr("load_stationary", Stream.TENSOR, (), (sbuf(0, 128),))
@@ -338,50 +363,6 @@ def test_what_a_disjoint_access_to_the_same_rows_hides_is_found():
 # against a brute-force model -----------------------------------------------------------------------------------
 
 
-def bytes_of(ref: Ref) -> set[tuple[int, int, int]]:
-    """(space, partition, byte) of all that a register-free operand touches."""
-    dims = ref.dims if ref.space is Space.HBM else ref.dims[1:]
-    starts = np.zeros(1, int) + ref.offset
-    for count, stride in dims:
-        starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)
-    touched = {int(start) + i for start in starts for i in range(itemsize(ref.dtype))}
-    parts = range(1) if ref.space is Space.HBM else range(ref.partition, ref.partition + ref.dims[0][0])
-    return {(int(ref.space), part, byte) for part in parts for byte in touched}
-
-
-def verdict(instrs: list[Instr], defined: set[tuple[int, int, int]]) -> str:
-    """Code of the first error, by explicit graphs over starts (0) and completions (1) of instructions."""
-    positions: dict[Stream, list[int]] = {}
-    before: list[set[tuple[int, int]]] = []  # events certain to have happened when instruction i starts
-    written = set(defined)
-    touched = [tuple(set().union(*map(bytes_of, refs)) for refs in operands(instr)) for instr in instrs]
-    for i, instr in enumerate(instrs):
-        done = positions.setdefault(instr.stream, [])
-        happened: set[tuple[int, int]] = set()
-        if done:
-            happened |= before[done[-1]] | {(done[-1], 0)}
-        for wait in instr.waits:
-            awaited = positions.get(wait.stream, [])
-            if wait.count > len(awaited):
-                return "ERUN913"
-            for each in awaited[: max(wait.count, 0)]:
-                happened |= before[each] | {(each, 0), (each, 1)}
-        in_order = instr.stream not in DMA_STREAMS
-        touched_r, touched_w = touched[i]
-        if touched_r - written:
-            return "ERUN912"
-        for j, other in enumerate(instrs[:i]):
-            other_r, other_w = touched[j]
-            conflict = (touched_w & (other_r | other_w)) | (touched_r & other_w)
-            ordered = (j, 1) in happened or (other.stream is instr.stream and in_order)
-            if conflict and not ordered:
-                return "ERUN911"
-        written |= touched_w
-        done.append(i)
-        before.append(happened)
-    return ""
-
-
 def small_refs():
     free = st.lists(st.tuples(st.integers(1, 4), st.integers(-9, 9)), max_size=2).map(tuple)
     on_chip = st.builds(
@@ -431,8 +412,7 @@ def test_agrees_with_a_model_of_explicit_graphs(instrs, all_defined):
             )
             for instr in instrs
         ]
-    defined = {(int(Space.HBM), 0, byte) for byte in range(200)}
-    expected = verdict(instrs, defined)
+    expected, _ = verdict(instrs, [Ref(Space.HBM, "u8", 0, ((200, 1),))])
     found = ""
     try:
         check(program(instrs, 200))
@@ -441,43 +421,6 @@ def test_agrees_with_a_model_of_explicit_graphs(instrs, all_defined):
     if expected in ("", "ERUN913") or found in ("", "ERUN913"):
         assert found == expected
     # of several errors at one instruction, either may be named
-
-
-def unrolled(records: Sequence[Record]) -> list[Instr]:
-    """The dynamic instructions of a program without ``reg_load``."""
-    values: dict[int, int] = {}
-    begun: dict[int, int] = {}
-    result: list[Instr] = []
-
-    def affine(base: int, coefs: tuple[tuple[int, int], ...]) -> int:
-        return base + sum(coef * values[register] for register, coef in coefs)
-
-    def fixed(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
-        return tuple(replace(ref, offset=affine(ref.offset, ref.coefs), coefs=()) for ref in refs)
-
-    def run(first: int) -> int:
-        """Run from a record to the end of its block; returns the row of that end."""
-        row = first
-        while row < len(records):
-            record = records[row]
-            if isinstance(record, End):
-                return row
-            if isinstance(record, Instr):
-                waits = tuple(Wait(wait.stream, affine(wait.count, wait.coefs)) for wait in record.waits)
-                result.append(replace(record, outs=fixed(record.outs), ins=fixed(record.ins), waits=waits))
-            else:
-                start = row
-                for trip in range(record.count):
-                    values[record.register] = trip
-                    for register, modulus in record.phases:
-                        values[register] = begun.get(start, 0) % modulus
-                    begun[start] = begun.get(start, 0) + 1
-                    row = run(start + 1)
-            row += 1
-        return row
-
-    run(0)
-    return result
 
 
 @st.composite
@@ -548,8 +491,8 @@ def test_footprints_are_exact(refs):
     for i, one in enumerate(refs):
         for j, other in enumerate(refs):
             pair = owners[[i]], owners[[j]]
-            meet = one.space is other.space and found.hulls_meet(*pair)[0] and found.overlap(*pair)[0]
-            assert meet == bool(bytes_of(one) & bytes_of(other))
+            together = one.space is other.space and found.hulls_meet(*pair)[0] and found.overlap(*pair)[0]
+            assert together == meet(one, other)
 
 
 def test_reads_of_weights_cost_nothing():
