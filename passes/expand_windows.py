@@ -18,7 +18,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
 from neuronx_cc.passes import log_sum_exp, scans
 from neuronx_cc.passes.bodies import apply_body
 from neuronx_cc.passes.build import Build, Value, replace_results
@@ -107,6 +107,27 @@ class _Known:
         spread = self.build.broadcast(value, parts, range(0, len(parts), 2))
         return self.build.reshape(spread, self.op.shape.dims)
 
+    def in_blocks(self, value: Value, start: Value, axis: int, dim: WindowDim, blocks: int) -> Value:
+        """A running fold along a leading dim, without turning the array: a fold of blocks, and one of their totals."""
+        build, dims = self.build, hlo.shape_of(value).dims
+        length, reverse = dims[axis] // blocks, dim.pad_high > 0
+        cut = build.reshape(value, (*dims[:axis], blocks, length, *dims[axis + 1 :]))
+        kind = hlo.OPCODES[self.kind]
+        rows = [build.slice(cut, axis + 1, place, place + 1) for place in range(length)]
+        total = rows[0]
+        for row in rows[1:]:
+            total = build.each(kind, total, row)
+        short = (*dims[:axis], blocks, *dims[axis + 1 :])
+        pads = {"pad_high": blocks - 1} if reverse else {"pad_low": blocks - 1}
+        carried = self.running(build.reshape(total, short), start, axis, WindowDim(blocks, **pads))
+        first = build.broadcast(start, (*dims[:axis], 1, *dims[axis + 1 :]))
+        kept = build.slice(carried, axis, int(reverse), blocks - 1 + int(reverse))
+        before = build.concatenate([kept, first] if reverse else [first, kept], axis)
+        local = scans.insert(build, [cut], build.combiner(kind, self.dtype), axis + 1, reverse)
+        spread = [place for place in range(len(dims) + 1) if place != axis + 1]
+        both = build.each(kind, build.broadcast(before, hlo.shape_of(cut).dims, spread), local)
+        return build.reshape(both, dims)
+
     def neutral(self) -> Value:
         number = identity_of(self.kind, self.dtype)
         assert number is not None, "simple combiners have an identity"
@@ -122,6 +143,10 @@ class _Known:
 
     def running(self, value: Value, start: Value, axis: int, dim: WindowDim) -> Value:
         dims = hlo.shape_of(value).dims
+        blocks = scans.blocks_of_rows(hlo.shape_of(value), axis)
+        # a product of later elements may overflow that meets a zero from before
+        if blocks and (self.kind != "multiply" or self.dtype not in FLOATS):
+            return self.in_blocks(value, start, axis, dim, blocks)
         order = [place for place in range(len(dims)) if place != axis] + [axis]
         back = [order.index(place) for place in range(len(dims))]
         turned = self.build.transpose(value, order)

@@ -22,6 +22,11 @@ LONGEST = 4096
 """Elements of a row that is scanned at once; longer ones are cut into blocks."""
 ROOM = 90_000
 """Bytes a partition for a row with its scratch."""
+LEAST_ELEMENTS = 1 << 18
+"""Elements of an array that is scanned along a leading dim as it lies, and of its rows."""
+LEAST_ROW = 256
+MOST_ROWS = 32
+"""Rows of a block."""
 MOST_ARRAYS = 6
 """Arrays that are scanned together."""
 RECURRENCES = frozenset([("add", "multiply"), ("maximum", "add"), ("minimum", "add")])
@@ -63,6 +68,19 @@ def fits(body: hlo.ComputationOp) -> bool:
     types = [arg.type for arg in body.block.args]
     known = all(isinstance(type_, hlo.ArrayType) and type_.data.dtype in DTYPES for type_ in types)
     return known and is_elementwise(body) and len(types) <= MOST_ARRAYS * 2
+
+
+def blocks_of_rows(shape: hlo.Shape, axis: int) -> int:
+    """Blocks into which a leading dim is cut for a scan of rows that lie one behind the other; 0 where it is not.
+
+    Each partition then scans a block of whole rows as they lie in memory.
+    """
+    row = prod(shape.dims[axis + 1 :])
+    if shape.dtype not in ("f32", "s32", "u32") or row < LEAST_ROW or shape.size < LEAST_ELEMENTS:
+        return 0
+    size = shape.dims[axis]
+    blocks = max((count for count in range(64, 129) if size % count == 0), default=0)
+    return blocks if blocks and 2 <= size // blocks <= MOST_ROWS else 0
 
 
 def longest(body: hlo.ComputationOp) -> int:

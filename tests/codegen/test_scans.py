@@ -95,3 +95,30 @@ def test_associative_scan(axis: int, random: np.random.Generator) -> None:
         return left[0] * right[0], right[0] * left[1] + right[1]
 
     check_function(lambda a, b: lax.associative_scan(compose, (a, b), axis=axis), a, b)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forwards", "backwards"])
+@pytest.mark.parametrize(
+    ("name", "dims", "axis", "dtype"),
+    [
+        ("cumsum", (256, 1030), 0, "float32"),
+        ("cummax", (2, 1024, 300), 1, "float32"),
+        ("cummin", (320, 9, 100), 0, "int32"),
+        ("cumsum", (1280, 257), 0, "uint32"),
+        ("cumprod", (512, 520), 0, "float32"),
+    ],
+    ids=str,
+)
+def test_leading_dims_in_blocks(
+    name: str, dims: tuple[int, ...], axis: int, dtype: str, reverse: bool, random: np.random.Generator
+) -> None:
+    """Rows that lie one behind the other are scanned as they lie, blocks of them on each partition."""
+    x = (random.uniform(0.9, 1.1, dims) if name == "cumprod" else random.integers(0, 100, dims)).astype(dtype)
+    if name == "cummax":
+        x[0, 700, 5], x[1, 3, 8], x[1, 3, 9] = np.nan, np.inf, -np.inf
+    function = {"cumsum": np.add, "cummax": np.maximum, "cummin": np.minimum, "cumprod": np.multiply}[name]
+    turned = np.flip(x, axis) if reverse else x
+    wanted = function.accumulate(turned, axis, np.float64 if dtype == "float32" else dtype).astype(dtype)
+    compiled = compile_text(text_of(lambda x: getattr(lax, name)(x, axis=axis, reverse=reverse), x))
+    assert_close(compiled.run([x])[0], np.flip(wanted, axis) if reverse else wanted, 1e-5)
+    assert sum("map" in kernel for kernel in compiled.program.kernels) == (0 if name == "cumprod" else 2)
