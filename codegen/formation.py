@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from math import prod
-from typing import Any
 
+from neuronx_cc.codegen import recompute
 from neuronx_cc.codegen.graph import (
     ELEMENTWISE,
     Kernel,
@@ -21,6 +21,7 @@ from neuronx_cc.codegen.graph import (
     is_load_cast,
     is_view,
     operands_of,
+    reads,
     squeeze,
     suffix_reduction,
     takes_row,
@@ -28,12 +29,11 @@ from neuronx_cc.codegen.graph import (
     trace,
 )
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.scans import Scan, scan_of
 from neuronx_cc.passes.effects import has_effects
 from neuronx_cc.passes.split_long_rows import LONGEST_ROW
 
-STREAMED_ELEMENTS = 1 << 20
-"""Elements from which values go through HBM, so that reading one once for several results pays."""
 MAX_SHARED_OPS = 24
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
 
@@ -48,20 +48,21 @@ def form(
 
     ``combiner_of``: computation -> opcode of a simple combiner. ``effectful``: computations that do more than compute.
     """
-    formation = _Formation(combiner_of)
-    for op in computation.block.ops:
-        if not isinstance(op, hlo.HloOp) or is_view(op) or op.opcode in ("tuple", "constant"):
+    formation = _Formation(combiner_of, recompute.spread(computation))
+    for op in ops_of(computation.block):
+        if is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if not is_load_cast(op) and op not in without:
+        if not is_load_cast(op) and op not in without and op not in formation.late:
             formation.place(op)
     return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, effectful)
 
 
 class _Formation:
-    """The kernels so far. ``place`` takes the ops in order."""
+    """The kernels so far. ``place`` takes the ops in order, but those of ``late``, which come with their users."""
 
-    def __init__(self, combiner_of: Mapping[str, str]) -> None:
+    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation]) -> None:
         self.combiner_of = combiner_of
+        self.late = late
         self.kernels: list[Kernel] = []
         self.member: dict[hlo.SSAValue, Kernel] = {}
         self.readers: dict[hlo.SSAValue, list[Kernel]] = {}
@@ -69,6 +70,7 @@ class _Formation:
 
     def place(self, op: hlo.HloOp) -> None:
         """Add ``op`` to a kernel, or make one of it."""
+        self._place_late(op)
         if isinstance(op, hlo.GetTupleElementOp):
             if op.operand in self.member:
                 self.member[op.result] = self.member[op.operand]
@@ -79,6 +81,11 @@ class _Formation:
                 self._new(op, True, squeeze(op.shape.dims))
         else:
             self._compute(op)
+
+    def _place_late(self, *users: hlo.HloOp) -> None:
+        for operand in dict.fromkeys(users[0].operands):
+            if operand.owner in self.late and operand not in self.member:
+                self._recompute(operand.owner, *users)  # type: ignore[arg-type]  # HLO ops only
 
     def _compute(self, op: hlo.HloOp) -> None:
         kernel = self._newest(op)
@@ -93,6 +100,16 @@ class _Formation:
         else:
             self._new(op, False)
 
+    def _recompute(self, op: hlo.HloOp, *users: hlo.HloOp) -> None:
+        """Add late ``op`` where its user (and the user of that) will be; one that is there already is taken for it."""
+        self._place_late(op, *users)
+        home = self._home(op, self._newest(op, *users))
+        for twin in home.ops if home is not None else []:
+            if _same(twin, op):
+                replace(op, twin.result)
+                return
+        self._compute_in(op, home)
+
     def _scan(self, op: hlo.HloOp, scan: Scan, kernel: Kernel | None) -> None:
         dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
         alike = kernel is not None and kernel.is_map and kernel.shape == dims and _one_scanned(kernel, axis)
@@ -104,6 +121,10 @@ class _Formation:
         kernel.scanned = axis
 
     def _elementwise(self, op: hlo.HloOp, kernel: Kernel | None) -> None:
+        self._compute_in(op, self._home(op, kernel))
+
+    def _home(self, op: hlo.HloOp, kernel: Kernel | None) -> Kernel | None:
+        """The kernel that elementwise ``op`` joins: the newest of its producers, or a newer one that reads the same."""
         dims = squeeze(op.shape.dims)
         joins = (
             kernel is not None
@@ -111,9 +132,11 @@ class _Formation:
             and (dims == kernel.shape or (kernel.reduced and dims == kernel.rows))
             and self._may_join(op, kernel, op.operands)
         )
-        home = kernel if joins else self._sibling(op, dims, kernel)
+        return kernel if joins else self._sibling(op, dims, kernel)
+
+    def _compute_in(self, op: hlo.HloOp, home: Kernel | None) -> None:
         if home is None:
-            self._new(op, True, dims)
+            self._new(op, True, squeeze(op.shape.dims))
             return
         self._absorb(op, home)
         self._join(op, home)
@@ -156,12 +179,13 @@ class _Formation:
         self.member[op.results[0]] = kernel
 
     def _note_reads(self, op: hlo.HloOp, kernel: Kernel) -> None:
-        if kernel.is_map and prod(kernel.shape) >= STREAMED_ELEMENTS:
+        if kernel.is_map and prod(kernel.shape) >= recompute.STREAMED_ELEMENTS:
             for operand in op.operands:
                 self.readers.setdefault(base(operand), []).append(kernel)
 
-    def _newest(self, op: hlo.HloOp) -> Kernel | None:
-        found = [self.member[base(operand)] for operand in operands_of(op) if base(operand) in self.member]
+    def _newest(self, *ops: hlo.HloOp) -> Kernel | None:
+        read = [base(operand) for op in ops for operand in operands_of(op)]
+        found = [self.member[source] for source in read if source in self.member]
         return max(found, key=lambda kernel: kernel.number, default=None)
 
     def _may_join(self, op: hlo.HloOp, kernel: Kernel, operands: Sequence[hlo.SSAValue]) -> bool:
@@ -187,14 +211,14 @@ class _Formation:
                 continue
             if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
                 continue
-            users = {use.operation for part in other.ops for use in _reads(part.results[0])}
+            users = {use.operation for part in other.ops for use in reads(part.results[0])}
             if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):
                 continue
             own = {part.results[0] for part in other.ops}
             for value in own:
                 member[value] = kernel
-            reads = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own]
-            if all(trace(x, kernel, member) is not None for x in reads):
+            read = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own]
+            if all(trace(x, kernel, member) is not None for x in read):
                 kernel.ops[:0] = other.ops
                 kernel.scanned = max(kernel.scanned, other.scanned)
                 for part in other.ops:
@@ -210,13 +234,14 @@ def _needs_array(value: hlo.SSAValue) -> bool:
     return any(not computes_elementwise(use.operation) and not counts_itself(use) for use in value.uses)
 
 
-def _reads(value: hlo.SSAValue) -> list[Any]:
-    """Uses of ``value``, also through views and tuples of it."""
-    found: list[Any] = []
-    for use in value.uses:
-        passed_on = is_view(use.operation) or isinstance(use.operation, hlo.TupleOp)
-        found += _reads(use.operation.results[0]) if passed_on else [use]
-    return found
+def _same(op: hlo.HloOp, other: hlo.HloOp) -> bool:
+    """Whether both compute the same of the same operands."""
+    return (
+        type(op) is type(other)
+        and list(op.operands) == list(other.operands)
+        and op.results[0].type == other.results[0].type
+        and op.properties == other.properties
+    )
 
 
 def _one_scanned(kernel: Kernel, axis: int) -> bool:

@@ -230,6 +230,15 @@ def computes_elementwise(op: hlo.Operation) -> bool:
     return op.opcode != "convert" or op.shape.dtype not in ("s64", "u64")
 
 
+def reads(value: hlo.SSAValue) -> list[Any]:
+    """Uses of ``value``, also through views and tuples of it."""
+    found: list[Any] = []
+    for use in value.uses:
+        passed_on = is_view(use.operation) or isinstance(use.operation, hlo.TupleOp)
+        found += reads(use.operation.results[0]) if passed_on else [use]
+    return found
+
+
 def takes_sum(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
     """What ``op`` adds to the contraction of ``kernel``, when that is best done as its sums leave PSUM.
 

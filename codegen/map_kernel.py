@@ -21,6 +21,7 @@ from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, between, keep_column, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
+from neuronx_cc.codegen.map_parts import fitting
 from neuronx_cc.codegen.map_plan import (
     LONG_RUN,
     Lanes,
@@ -42,7 +43,6 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.scans import scan_of
-from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.values import identity_of
 
 Views = dict[hlo.SSAValue, View]
@@ -55,36 +55,14 @@ SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there."""
 MOST_KEPT = 64
 """Elements a partition of an input that stays while tiles pass."""
-SPLIT_ROW = 1024
-"""Elements of a reduced row from which on a kernel may be too large for SBUF."""
 OVERLAP_COLUMNS = 512
 """Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
 
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
-    for part in _fitting(context, kernel, member):
+    for part in fitting(context, kernel, member):
         _lower_part(context, part, member, step)
-
-
-def _fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
-    """``kernel``, or two of half its ops (and so on) where the rows alive at once would fill SBUF."""
-    whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
-    row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
-    if row < SPLIT_ROW or len(kernel.ops) == 1:
-        return [kernel]
-    room = context.builder.sbuf.largest_gap() - max(0, context.resident_limit - context.resident_bytes)
-    operands = [*external_operands(context, plan := MapPlan(kernel), member), *plan.iotas]
-    if bytes_alive(kernel, operands, last_uses(kernel, member)) * row <= room * 0.95:
-        return [kernel]
-    parts = []
-    for ops in (kernel.ops[: len(kernel.ops) // 2], kernel.ops[len(kernel.ops) // 2 :]):
-        part = replace(kernel, ops=ops)
-        if len(ops) == 1 and not isinstance(ops[0], hlo.ReduceOp):
-            part = replace(part, reduced=0, shape=squeeze(ops[0].shape.dims))
-        member.update({op.results[0]: part for op in ops})
-        parts.append(part)
-    return [smaller for part in parts for smaller in _fitting(context, part, member)]
 
 
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
