@@ -29,6 +29,11 @@ Starts = dict[int, tuple[Affine, int]]
 """Looped free dim -> (first index, size) of the current tile."""
 
 
+APART = 24
+"""Rows for which there is room where the row that is repeated over the partitions gets memory of its own: the next one,
+and the first tile, need not wait then until it is read."""
+
+
 def load(
     context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int, zero_signs_matter: bool
 ) -> Block:
@@ -126,7 +131,9 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     if bank is None:
         return None
     builder = context.builder
-    line = pool.tile([block.dims[dim].size for dim in dims], "f32", 1)
+    sizes = [block.dims[dim].size for dim in dims]
+    apart = pool.buffers == 1 and builder.sbuf.largest_gap() >= APART * row * 4
+    line = pool.apart(sizes, "f32", 1) if apart else pool.tile(sizes, "f32", 1)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dim] for dim in dims)))
     copy(builder, line, source, stream)
     flat = replace(line, dims=(line.dims[0], Atom(row, 4)))

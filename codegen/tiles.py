@@ -32,6 +32,11 @@ class TilePool:
         self._lent[id(ring.alloc)] = ring
         return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
+    def apart(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
+        """A tile in memory that nothing else in the kernel uses."""
+        ring = self.ring(prod(sizes) * itemsize(dtype), 1)
+        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+
     def ring(self, nbytes: int, buffers: int) -> Ring:
         ring = self.builder.ring(self.builder.sbuf, nbytes, buffers, self.name)
         self._rings.append(ring)
