@@ -53,7 +53,7 @@ class _Sum:
         parts = [(at, min(COLUMNS, self.columns - at)) for at in range(0, self.columns, COLUMNS)]
         ring = self.fixed.bank(PSUM_BANK * len(rows) * len(parts))
         assert ring is not None, "PSUM is free between kernels"
-        found = []
+        found: list[tuple[int, int, Block]] = []
         for row, lanes in rows:
             for column, size in parts:
                 offset = Affine(ring.alloc.lo + PSUM_BANK * len(found))

@@ -109,8 +109,9 @@ def _counts_along(value: Value, b: Build) -> int | None:
         return op.iota_dimension.data if itemsize(op.shape.dtype) == 4 else None
     if isinstance(op, hlo.SelectOp):  # what is negative is counted from the end
         test = defining_op(op.operands[0])
-        negative = isinstance(test, hlo.CompareOp) and test.direction.data == "LT" and test.lhs is op.operands[2]
-        if not negative or splat_number(test.rhs, b.module) != 0:
+        if not isinstance(test, hlo.CompareOp) or test.direction.data != "LT" or test.lhs is not op.operands[2]:
+            return None
+        if splat_number(test.rhs, b.module) != 0:
             return None
         return _counts_along(op.operands[2], b)
     if not isinstance(op, hlo.ReshapeOp | hlo.BroadcastOp | hlo.ConvertOp):

@@ -93,10 +93,15 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
     ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4
     by_rows = costs.rows(count, row) * ways
-    by_groups, tables = _best(s, lambda *table: tables_ns(kind, dtypes[0], *table) if kind else float("inf"), row)
-    by_comparing, single = _best(
-        s, lambda *table: sum(indexing_compare.scatter_ns(*table, dtype) for dtype in dtypes), row
-    )
+
+    def in_tables_ns(count: int, height: int, row: int, entries: int) -> float:
+        return tables_ns(kind, dtypes[0], count, height, row, entries) if kind else float("inf")
+
+    def comparing_ns(count: int, height: int, row: int, entries: int) -> float:
+        return sum(indexing_compare.scatter_ns(count, height, row, entries, dtype) for dtype in dtypes)
+
+    by_groups, tables = _best(s, in_tables_ns, row)
+    by_comparing, single = _best(s, comparing_ns, row)
     if by_comparing < min(by_rows, by_groups):
         return _in_tables(s, kind, operands, updates, single, True)
     if kind == "" and not s.unique:
