@@ -20,6 +20,7 @@ from neuronx_cc.codegen.conv_axis import axis_of, batch_axis
 from neuronx_cc.codegen.conv_gradient_plan import (
     ENOUGH_LANES,
     SUM_BANKS,
+    Loading,
     Piece,
     Reach,
     Spread,
@@ -123,36 +124,45 @@ class _Gradient(ConvStaging):
     def _choose(self) -> None:
         """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
         room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * PSUM_BANK
-        self.loaded = self.left.loads_positions, self.right.loads_positions
         totals = [axis.rows for axis in self.axes]
-        best: tuple[float, tuple[int, int], list[int]] | None = None
-        for slabs in self._slabs():
-            self.slabs = slabs
-
-            def spread(rows: Sequence[int], slabs: tuple[int, int] = slabs) -> Spread:
-                return spread_of(self._steps(rows), *slabs, self.loaded)
-
-            rows = rows_that_fit(totals, spread, room, self._bytes)
-            if rows is None:
-                continue
-            blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
-            again = len(parts_of(self._groups(*slabs), self.columns_are_left)) if blocks > 1 else 1
-            cost = float(spread(rows).products + again * spread(rows).turns) * blocks
-            cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
-            if best is None or cost < best[0] * 0.8:
-                best = cost, slabs, rows
-            if prod(spread(rows).lanes) >= ENOUGH_LANES:
-                break  # fewer features would only repeat transposes
+        best: tuple[float, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
+        for loaded in product(self.left.loadings(), self.right.loadings()):
+            for slabs in self._slabs():
+                self.loaded, self.slabs, self.columns = loaded, slabs, self._columns(*slabs)
+                rows = rows_that_fit(totals, self._spread, room, self._bytes)
+                if rows is None:
+                    continue
+                blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
+                again = len(parts_of(self._groups(*slabs), self.columns_are_left)) if blocks > 1 else 1
+                spread = self._spread(rows)
+                cost = float(spread.products + again * spread.turns) * blocks
+                cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
+                # fewer features at a time only for a clear gain
+                if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
+                    best = cost, slabs, rows, loaded
+                if prod(spread.lanes) >= ENOUGH_LANES:
+                    break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
-        _, self.slabs, self.rows = best
+        _, self.slabs, self.rows, self.loaded = best
+        self.columns = self._columns(*self.slabs)
         self.one_block = self.rows == totals
         self.left.input_buffers = self.right.input_buffers = 1 if self.one_block else 2
         self.turned_buffers = 1
         if not self.one_block and self._bytes(self.rows) + sum(self._turned_bytes(self.rows)) <= room:
             self.turned_buffers = 2
-        for name, nbytes in zip(("turned left", "turned right"), self._turned_bytes(self.rows), strict=True):
-            self.ring(name, nbytes, self.turned_buffers)
+        left, right = self._turned_bytes(self.rows)
+        self.left.ring("turned left", left, self.turned_buffers)
+        self.right.ring("turned right", right, self.turned_buffers)
+
+    def _spread(self, rows: Sequence[int]) -> Spread:
+        """How a block of ``rows`` positions is dealt out, as things have been chosen."""
+        return spread_of(self._steps(rows), *self.slabs, self.loaded, self.columns)
+
+    def _columns(self, left: int, right: int) -> int:
+        """Columns of the products of one position."""
+        widths = (a.width if self.columns_are_left else b[1] for a, b in self._pairs(left, right))
+        return sum(max(64, width) for width in widths)
 
     def _slabs(self) -> Iterator[tuple[int, int]]:
         """Numbers of features of both sides to be summed together: all, and ever fewer."""
@@ -178,7 +188,7 @@ class _Gradient(ConvStaging):
     def _turned_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
         """Bytes a partition of the transposed tiles of both operands, of the block that has most."""
         sizes = [{count, axis.rows % count or count} for axis, count in zip(self.axes, rows, strict=True)]
-        spreads = [spread_of(self._steps(block), *self.slabs, self.loaded) for block in product(*sizes)]
+        spreads = [self._spread(block) for block in product(*sizes)]
         size = itemsize(self.pe_dtype)
         left = max(spread.tiles for spread in spreads) * self.slabs[0] * size
         return left, max(prod(spread.inner) for spread in spreads) * self.slabs[1] * size
@@ -248,12 +258,11 @@ class _Gradient(ConvStaging):
 
     def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:
         """Both operands of a block, transposed: [lanes, tiles, kept dim]."""
-        spread = spread_of(self._steps([at.piece.rows for at in left_at]), *self.slabs, self.loaded)
+        spread = self._spread([at.piece.rows for at in left_at])
         lanes, steps = prod(spread.lanes), [axis.step for axis in self.axes]
-        size = [spread.tiles, self.left.inputs]
-        left = self.tile("turned left", self.pe_dtype, size, lanes, self.turned_buffers)
-        size = [prod(spread.inner), self.right.inputs]
-        right = self.tile("turned right", self.pe_dtype, size, lanes, self.turned_buffers)
+        left = self.left.loaded_tile(self.loaded[0], "turned left", spread.tiles, lanes, self.turned_buffers)
+        tiles = prod(spread.inner)
+        right = self.right.loaded_tile(self.loaded[1], "turned right", tiles, lanes, self.turned_buffers)
         if self.loaded[0]:
             self.left.load_windows(left_at, spread, steps, spread.reach, left)
         else:

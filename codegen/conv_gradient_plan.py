@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from itertools import product
 from math import gcd, prod
@@ -26,6 +27,20 @@ COLUMN_ELEMENTS = 97
 """FP32 elements that DMA moves in the time of a column."""
 ENOUGH_LANES = 96
 """Partitions from which a spread is not worth cutting the block for."""
+
+
+class Loading(IntEnum):
+    """How the positions of an operand come onto the partitions."""
+
+    TURNED = 0
+    """The features are loaded there; TensorE transposes."""
+    ROWS = 1
+    """By DMA; the features of a position are neighbours in HBM."""
+    PLANES = 2
+    """By DMA; the positions of a feature are."""
+
+
+TURNED = Loading.TURNED, Loading.TURNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +104,27 @@ class Spread:
 
 
 @cache
-def spread_of(axes: tuple[Steps, ...], left: int, right: int, loaded: tuple[bool, bool] = (False, False)) -> Spread:
+def spread_of(
+    axes: tuple[Steps, ...],
+    left: int,
+    right: int,
+    loaded: tuple[Loading, Loading] = TURNED,
+    columns: int = 0,
+) -> Spread:
     """The spread that takes least time, for ``left`` features of the operand with taps and ``right`` of the other.
 
-    ``loaded``: of both operands, whether positions go onto the partitions as they are loaded.
+    ``columns`` of TensorE multiply the tiles of one position; estimated when 0.
     """
     best: Spread | None = None
     taps = prod(steps.taps for steps in axes)
-    sums = taps * -(-left // TILE_ROWS) * max(right, 64)
+    sums = columns or taps * -(-left // TILE_ROWS) * max(right, 64)
     for lanes in _lanes([steps.positions for steps in axes], TILE_ROWS):
         if sum(count > 1 for count in lanes) > MAX_FREE_DIMS or (any(loaded) and _outer(lanes) > MAX_LOADS):
             continue
         inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
-        reach = tuple(reach_of(count, steps, loaded[0]) for count, steps in zip(inner, axes, strict=True))
-        turns = _load_columns(lanes, reach, left) if loaded[0] else prod(r.count for r in reach) * _turn_columns(left)
+        reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
         plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
-        turns += _load_columns(lanes, plain, right) if loaded[1] else prod(inner) * _turn_columns(right)
+        turns = _stage_columns(loaded[0], lanes, reach, left) + _stage_columns(loaded[1], lanes, plain, right)
         found = Spread(lanes, inner, reach, prod(inner) * sums, turns)
         if best is None or found.cost < best.cost:
             best = found
@@ -123,11 +143,17 @@ def _outer(lanes: Sequence[int]) -> int:
     return prod(several[:-1])
 
 
-def _load_columns(lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
-    """The time of loading positions onto the partitions, in the columns that TensorE takes meanwhile."""
-    runs, elements = prod(lanes) * prod(each.count for each in reach[:-1]), features
+def _stage_columns(loading: Loading, lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
+    """The time of bringing positions onto the partitions, in the columns that TensorE takes meanwhile."""
+    if loading is Loading.TURNED:
+        return prod(each.count for each in reach) * _turn_columns(features)
+    runs, elements = prod(lanes) * prod(each.count for each in reach[:-1]), 1
     (count, distance), *_ = reach[-1].loops
-    runs, elements = (runs, elements * count) if distance == 1 else (runs * count, elements)
+    runs, elements = (runs, count) if distance == 1 else (runs * count, 1)
+    if loading is Loading.ROWS:
+        elements *= features
+    else:
+        runs *= features
     return int(runs * max(RUN_COLUMNS, elements / COLUMN_ELEMENTS))
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Axis
-from neuronx_cc.codegen.conv_gradient_plan import Reach, Spread
+from neuronx_cc.codegen.conv_gradient_plan import Loading, Reach, Spread
 from neuronx_cc.codegen.conv_plan import atom_of, stride_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, RowsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS
@@ -24,6 +24,8 @@ from neuronx_cc.ir.types import itemsize
 
 GROUP = 4
 """Tiles of positions whose transposes share a bank."""
+PLANE_COLUMNS = 64
+"""Neighbouring positions of a feature from which loading them onto the partitions may pay."""
 Planes: TypeAlias = list[tuple[Block, str, int]]
 """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
@@ -54,11 +56,21 @@ class Side(ConvStaging):
         self.x, self.inputs = part, size
         self._segment()
 
-    @property
-    def loads_positions(self) -> bool:
-        """Whether features are neighbours in HBM, so that positions are loaded onto the partitions."""
+    def loadings(self) -> list[Loading]:
+        """How positions may come onto the partitions."""
         view = self.whole or self.dense_view()
-        return stride_of(view, 1) == itemsize(view.dtype)
+        if stride_of(view, 1) == itemsize(view.dtype):
+            return [Loading.ROWS]
+        last = len(view.dims) - 1
+        if stride_of(view, last) == itemsize(view.dtype) and view.shape[last] >= PLANE_COLUMNS:
+            return [Loading.TURNED, Loading.PLANES]
+        return [Loading.TURNED]
+
+    def loaded_tile(self, loading: Loading, name: str, tiles: int, lanes: int, buffers: int) -> Block:
+        """Room for transposed tiles: [lanes, tiles, kept dim], stored as they lie in HBM."""
+        if loading is Loading.PLANES:
+            return self.tile(name, self.pe_dtype, [self.inputs, tiles], lanes, buffers).select([0, 2, 1])
+        return self.tile(name, self.pe_dtype, [tiles, self.inputs], lanes, buffers)
 
     def load_windows(
         self, at: Sequence[RowsAt], spread: Spread, steps: Sequence[int], reach: Sequence[Reach], target: Block
@@ -124,11 +136,14 @@ class Side(ConvStaging):
             self.x.alloc,
             self.x.dtype,
             offset,
-            (Atom(count, gap * stride), *free, Atom(self.inputs, itemsize(self.x.dtype))),
+            (Atom(count, gap * stride), *free, atom_of(self.x, 1)),
         )
         place = target.offset + tiles * target.dims[1].stride
         goal = replace(target, offset=place, partition=partition, dims=(Atom(count, 1, True), *kept, target.dims[2]))
-        copy(self.builder, goal, source, self._stream)
+        order = list(range(len(goal.dims)))
+        if target.dims[2].stride > target.dims[1].stride:
+            order = [0, order[-1], *order[1:-1]]
+        copy(self.builder, goal.select(order), source.select(order), self._stream)
 
     def planes(self, tile: Block, name: str) -> Planes:
         """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""

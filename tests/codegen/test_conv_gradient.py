@@ -14,6 +14,7 @@ from jax import lax
 from neuronx_cc.codegen import conv_gradient_kernel, conv_gradient_plan
 from neuronx_cc.codegen.conv_gradient_plan import Steps, parts_of, pieces_of, rows_that_fit, spread_of
 from neuronx_cc.codegen.memory import Arena
+from neuronx_cc.ir.isa.program import Instr
 
 LAYOUTS = (("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("CHWN", "IHWO", "HWNC"))
 
@@ -50,6 +51,26 @@ def test_gradients_of_kernels(
     x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
     w = w.astype(x.dtype)
     check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+
+
+@pytest.mark.parametrize(
+    ("batch", "features", "outputs", "size", "kernel", "stride"),
+    [(2, 3, 8, (75, 140), 7, 2), (1, 2, 5, (66, 80), 3, 1), (3, 1, 4, (64, 130), 5, 2), (1, 3, 9, (130, 129), 4, 2)],
+)
+def test_positions_of_planes_are_loaded(
+    batch: int, features: int, outputs: int, size: tuple[int, int], kernel: int, stride: int
+) -> None:
+    """Images of few features, features first: nothing is transposed, so no bits are split."""
+    random = np.random.default_rng(0)
+    x, w = normal(random, batch, features, *size), normal(random, outputs, features, kernel, kernel)
+
+    def forward(x: Any, w: Any) -> Any:
+        return lax.conv(x, w, (stride, stride), "SAME")
+
+    y = normal(random, *jax.eval_shape(forward, x, w).shape)
+    compiled = check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+    instructions = [record for record in compiled.program.records if isinstance(record, Instr)]
+    assert not any(ref.dtype == "u16" for instr in instructions for ref in instr.outs + instr.ins)
 
 
 def test_gradient_of_a_kernel_with_fewer_banks_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
