@@ -8,8 +8,9 @@ out of bounds, operands that overlap), it calls the step that ``values`` makes o
 from __future__ import annotations
 
 import ctypes
+import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
@@ -48,15 +49,16 @@ class NativeExecutor(Executor):
         self._library = library.required()
         self._regions = list(memory.regions.values())
         self._numbers = {region.lo: number for number, region in enumerate(self._regions, len(Space))}
-        self._bases = encode.Bases(memory.pitch, memory.size, self._region)
+        self._bases = encode.Bases(memory.pitch, memory.size, _regions_of(memory, self._numbers))
         self._owned: dict[int, frozenset[int]] = {}
         self._python_steps: dict[int, Step] = {}
-        self._raised: BaseException | None = None
+        self._raised: list[BaseException] = []
         self._slots: dict[int, int] = {}
         self._forms: dict[object, encode.Form | None] = {}
         self._codes: list[int] = []
         self._falls_back = False
-        self._callback = library.FALLBACK(self._fall_back)
+        # no cycles: an executor that nobody needs any more takes its memory with it at once
+        self._callback = library.FALLBACK(_fall_back_of(weakref.ref(self)))
         self._context = self._library.core_new(level.encode(), self._callback)
         super().__init__(program, memory)
         self._forms.clear()
@@ -160,23 +162,17 @@ class NativeExecutor(Executor):
         encoded = array("q", words)
         code = self._library.core_code(encoded.buffer_info()[0], len(encoded))
         self._codes.append(code)
-        run, context = self._library.core_run, self._context
+        run, context, raised = self._library.core_run, self._context, self._raised
 
         def step() -> None:
             if run(context, code):
-                raised, self._raised = self._raised, None
-                assert raised is not None
-                raise raised
+                raise raised.pop()
 
         return step
 
-    def _region(self, offset: int) -> tuple[int, int, int] | None:
-        region = self.memory.region(offset)
-        return None if region is None else (self._numbers[region.lo], region.lo, region.hi)
-
     # what the core leaves to Python -----------------------------------------------------------------------------
 
-    def _fall_back(self, number: int) -> int:
+    def fall_back(self, number: int) -> int:
         """Carries out one record; 1 when it raised. Called by the core."""
         try:
             step = self._python_steps.get(number)
@@ -192,7 +188,7 @@ class NativeExecutor(Executor):
                 with _as_numpy():
                     step()
         except BaseException as error:
-            self._raised = error
+            self._raised.append(error)
             return 1
         return 0
 
@@ -203,6 +199,23 @@ class NativeExecutor(Executor):
         values = np.empty((shape[0], shape[1]), np.float32)
         self._library.core_weights(self._context, shape, _address(values))
         return values
+
+
+def _regions_of(memory: Memory, numbers: dict[int, int]) -> Callable[[int], tuple[int, int, int] | None]:
+    def region_at(offset: int) -> tuple[int, int, int] | None:
+        region = memory.region(offset)
+        return None if region is None else (numbers[region.lo], region.lo, region.hi)
+
+    return region_at
+
+
+def _fall_back_of(executor: weakref.ref[NativeExecutor]) -> Callable[[int], int]:
+    def fall_back(number: int) -> int:
+        alive = executor()
+        assert alive is not None
+        return alive.fall_back(number)
+
+    return fall_back
 
 
 @contextmanager

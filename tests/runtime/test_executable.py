@@ -1,6 +1,8 @@
 """Executables: inputs, faults, poison, determinism, stochastic rounding, reports and traces."""
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from one_instruction import Bench, dense
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Debug, End, Instr, Loop, Program, Ref, Space, Stream, Variable, Wait
 from neuronx_cc.runtime import Executable
+from neuronx_cc.runtime.native import library
 from neuronx_cc.runtime.targets import find_machine, names
 
 HBM, SBUF = Space.HBM, Space.SBUF
@@ -246,3 +249,19 @@ def test_product_with_the_identity_keeps_the_rules_of_matmul():
             expected[2, :] = [np.nan, special, np.nan]
         np.testing.assert_array_equal(got, expected)
         assert not np.signbit(got[1, 0])
+
+
+@pytest.mark.skipif(library.load() is None, reason="the native core was not built")
+def test_memory_goes_with_the_executable(x, row):
+    """At once, by counting references: the cycle collector counts objects, of which large memories are few."""
+    executable = Executable.from_program(exp_program(), [row])
+    executable.run([x])
+    memory = weakref.ref(executable._memory)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        del executable
+        assert memory() is None
+    finally:
+        if collecting:
+            gc.enable()
