@@ -249,6 +249,8 @@ class _Box:
             self.pool.buffers = 3  # hides the latency of stores
         if len(loops) == 1 and self._interleaves(loops[0], alive * tile, room):
             self.interleaved = True
+            tiles = self.sizes[loops[0][0]] // loops[0][1]
+            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
         for value in self.inputs:
             if self._is_column(self.blocks[value], [dim + 1 for dim, _ in loops]):
                 self.blocks[value] = keep_column(self.context, self.pool, value, self.blocks[value], self.lanes)
@@ -338,8 +340,7 @@ class _Box:
         """Whether the tiles are emitted op by op, all of them together: no engine then waits for one tile alone."""
         dim, step = loop
         tiles, rest = divmod(self.sizes[dim], step)
-        taken = tiles * self.pool.buffers * tile_bytes
-        return not rest and 1 < tiles <= UNROLL and taken <= room // 2 and self.kernel.scanned < 0
+        return not rest and 1 < tiles <= UNROLL and tiles * tile_bytes <= room // 2 and self.kernel.scanned < 0
 
     def _counted_axes(self) -> set[int]:
         own = {_iota_axis(op) for op in self.kernel.ops if isinstance(op, hlo.IotaOp)}
