@@ -294,7 +294,9 @@ class Context:
         if one is not None and dense and shape.size > SPREAD_ELEMENTS and target.dtype in NUMBER:
             fill(self.builder, target, self.splat(value), one)
         elif not any(transfer(self.builder, target, view, Stream.DMA_STORE) for view in self.views(value)):
-            transfer(self.builder, target, self.hbm(value), Stream.DMA_STORE)
+            source = self.hbm(value)
+            if source != target:
+                transfer(self.builder, target, source, Stream.DMA_STORE)
 
     def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:
         """SBUF for a resident home of ``value``, or None when it would crowd the tiles out."""

@@ -17,7 +17,7 @@ from neuronx_cc.codegen.tiles import TilePool, dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, IterSpace
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.types import itemsize
 
 MOST_BETWEEN = 64
@@ -78,7 +78,7 @@ def gathered(block: Block) -> Extent | None:
             break
         run *= atom.size
     extent = as_loaded(*_dims(block), size)
-    if extent.nbytes > MOST_BETWEEN * elements * size:
+    if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
         return None
     alone, together = direct_ns(elements * size, run), direct_ns(extent.nbytes, extent.run)
     return extent if together * GAIN < alone or (run == size and together < alone) else None
@@ -86,6 +86,18 @@ def gathered(block: Block) -> Extent | None:
 
 def _dims(block: Block) -> tuple[list[Dim], list[int]]:
     return [Dim(atom.size, 0, atom.stride) for atom in block.dims[1:]], [atom.size for atom in block.dims[1:]]
+
+
+def _steps_of(block: Block, extent: Extent) -> list[Atom]:
+    """The free dims of the tile, merged where one step goes on in the next: reductions take no more than four."""
+    merged: list[Atom] = []
+    for dim, atom in enumerate(block.dims[1:]):
+        step = extent.strides.get(dim, 0) if atom.stride > 0 else -extent.strides.get(dim, 0)
+        if merged and merged[-1].stride == step * atom.size:
+            merged[-1] = Atom(merged[-1].size * atom.size, step)
+        elif atom.size > 1:
+            merged.append(Atom(atom.size, step))
+    return merged
 
 
 def between(block: Block) -> int:

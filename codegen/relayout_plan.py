@@ -23,6 +23,8 @@ LONG_RUN = 2048
 """Bytes of a DMA run that costs about as much as a shorter one (hardware sheet 1.8.2)."""
 RUNS = (128, 512, 2048, 8192)
 """Bytes of runs that are tried, in HBM."""
+ROOM = 131072
+"""Bytes of the tiles of a copy in a partition."""
 MOST_GROUPS = 16
 """Transfers that fill a tile."""
 GAIN = 1.5

@@ -14,6 +14,9 @@ from neuronx_cc.ir.types import itemsize
 MAX_COUNT = 65535
 """Largest count of an access pattern's dim (16 bits; hardware sheet 1.6)."""
 
+DETOUR = 6
+"""How many times as long as in runs a copy may take before what lies on chip goes through HBM."""
+
 
 def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None:
     """Blocks over the common dims of ``views``, partition dim first; None when they have no common dims."""
@@ -35,26 +38,30 @@ def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None
     return blocks
 
 
-def is_scattered(target: Block, source: Block) -> bool:
-    """Whether a DMA would move a large array element by element, because neighbours in ``target`` lie apart."""
-    along = transpose_kernel.contiguous_dim(target)
-    if along < 0 or prod(atom.size for atom in target.dims) < transpose_kernel.LEAST_ELEMENTS:
+def is_scattered(target: Block, source: Block, alone: bool = False) -> bool:
+    """Whether neighbours in ``target`` lie apart, so that a large copy takes several times as long as one in runs.
+
+    What lies on chip is stored as it lies then, and put into order between two arrays in HBM. ``alone``: by one DMA.
+    """
+    if target.alloc.space is not Space.HBM or _in_runs(target, source):
         return False
-    return source.dims[along].partition or source.dims[along].stride != target.dims[along].stride
+    total = prod(atom.size for atom in target.dims)
+    if total < transpose_kernel.LEAST_ELEMENTS or len(target.dims) < 2:
+        return False
+    ordered, size = relayout_plan.ordered(target, source), itemsize(target.dtype)
+    relayout = None if alone else relayout_plan.plan(*ordered, relayout_plan.ROOM)
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
+    ns = relayout.ns if relayout is not None else relayout_plan.direct_ns(total * size, run)
+    return ns > DETOUR * relayout_plan.direct_ns(total * size, relayout_plan.LONG_RUN)
 
 
 def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
     """Copy ``source`` to ``target`` (same logical shape).
 
-    False, and nothing emitted, when no DMA expresses it, or (unless ``force``) when it would move a large
-    array from partitions to neighbouring addresses, element by element: storing it as it lies and
-    transposing in HBM is faster.
+    False, and nothing emitted, when no DMA expresses it, or (unless ``force``) when it would scatter what lies on chip.
     """
     blocks = blocks_of([target, source], source.shape)
-    if blocks is None:
-        return False
-    large = prod(source.shape) >= transpose_kernel.LEAST_ELEMENTS and len(blocks[0].dims) > 1
-    if large and not force and transpose_kernel.contiguous_dim(blocks[0]) == 0 and blocks[1].dims[0].partition:
+    if blocks is None or (source.in_sbuf and not force and is_scattered(*blocks)):
         return False
     reordered(builder, blocks[0], blocks[1], stream)
     return True
@@ -78,7 +85,7 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
 
 def room(builder: Builder) -> int:
     """Bytes a partition for the tiles of a copy."""
-    return min(131072, builder.sbuf.largest_gap() * 9 // 10)
+    return min(relayout_plan.ROOM, builder.sbuf.largest_gap() * 9 // 10)
 
 
 def _in_runs(target: Block, source: Block) -> bool:
