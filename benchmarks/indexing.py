@@ -76,6 +76,10 @@ def cases() -> dict[str, Case]:
     found["scatter-add 1M into 1M"] = Case(
         lambda x, i, u: x.at[i].add(u, mode="drop"), [flat, where, flat + 1], 3 * flat.nbytes + where.nbytes
     )
+    found["scatter 1M into 1M"] = Case(
+        lambda x, i, u: x.at[i].set(u, mode="drop"), [flat, where, flat + 1], 3 * flat.nbytes + where.nbytes
+    )
+    found |= _picks(floats, below) | _narrow_rows(floats, below)
     cache, row = floats(12, 1024, 64), floats(12, 1, 64)
     found["KV cache, one row"] = Case(
         lambda c, r, at: lax.dynamic_update_slice(c, r, (0, at, 0)), [cache, row, np.int32(700)], 2 * cache.nbytes
@@ -85,6 +89,76 @@ def cases() -> dict[str, Case]:
         [cache, row, np.int32(700)],
         2 * cache.nbytes,
     )
+    return found
+
+
+def _cross_entropy(x: jax.Array, labels: jax.Array) -> jax.Array:
+    picked = jnp.take_along_axis(jax.nn.log_softmax(x), labels[:, None], axis=-1)
+    return -jnp.mean(picked)
+
+
+def _picks(floats: Callable[..., Array], below: Callable[..., Array]) -> dict[str, Case]:
+    """One or few elements of each row. What is read whole anyway, or written, counts whole."""
+    x, wide, labels = floats(512, 1000), floats(4096, 128), below(1000, 512)
+    ids, few = below(128, 4096), below(4096, 128, 64)
+    found = {
+        "label of each of 4096x128": Case(
+            lambda x, i: jnp.take_along_axis(x, i[:, None], 1, mode="clip"), [wide, ids], wide.nbytes + 2 * ids.nbytes
+        ),
+        "cross entropy 512x1000": Case(_cross_entropy, [x, labels], x.nbytes + labels.nbytes),
+        "its gradient": Case(jax.grad(_cross_entropy), [x, labels], 2 * x.nbytes + labels.nbytes),
+        "64 of each of 128x4096": Case(
+            lambda x, i: jnp.take_along_axis(x, i, 1, mode="clip"), [floats(128, 4096), few], 3 * few.nbytes
+        ),
+        "x.at[i, j].set 4096": Case(
+            lambda x, i, j, u: x.at[i, j].set(u, mode="drop"),
+            [x, below(512, 4096), below(1000, 4096), floats(4096)],
+            2 * x.nbytes + 3 * 16384,
+        ),
+        "beams 32x8x512": Case(
+            lambda x, i: jnp.take_along_axis(x, i[..., None], 1, mode="clip"),
+            [floats(32, 8, 512), below(8, 32, 8)],
+            2 * 4 * 32 * 8 * 512,
+        ),
+        "repeat 4096x16": Case(
+            lambda x, n: jnp.repeat(x, n, axis=0, total_repeat_length=8192),
+            [floats(4096, 16), below(4, 4096)],
+            4 * 16 * (4096 + 8192) + 4 * 4096,
+        ),
+    }
+    return found
+
+
+def _narrow_rows(floats: Callable[..., Array], below: Callable[..., Array]) -> dict[str, Case]:
+    """Short rows of small tables, and sums into few rows."""
+    found: dict[str, Case] = {}
+    for height, width, count in (
+        (1000, 16, 4096),
+        (50257, 16, 4096),
+        (1000, 64, 4096),
+        (512, 128, 4096),
+        (4, 768, 512),
+    ):
+        table, ids, rows = floats(height, width), below(height, count), floats(count, width)
+        found[f"{count} rows of {height}x{width}"] = Case(
+            lambda w, i: jnp.take(w, i, axis=0, mode="clip"), [table, ids], 2 * rows.nbytes + ids.nbytes
+        )
+        found[f"its gradient, {height}x{width}"] = Case(
+            lambda i, u, height=height: jnp.zeros((height, u.shape[1])).at[i].add(u, mode="drop"),
+            [ids, rows],
+            table.nbytes + rows.nbytes + ids.nbytes,
+        )
+    for count, width, segments in ((4096, 64, 16), (8192, 256, 128), (65536, 1, 16), (65536, 1, 1000)):
+        rows = floats(count, width) if width > 1 else floats(count)
+        found[f"{segments} sums of {count}x{width}"] = Case(
+            lambda u, i, segments=segments: jax.ops.segment_sum(u, i, num_segments=segments),
+            [rows, below(segments, count)],
+            rows.nbytes + 4 * count,
+        )
+    for bins in (16, 256):
+        found[f"histogram 64K into {bins}"] = Case(
+            lambda i, bins=bins: jnp.bincount(i, length=bins), [below(bins, 65536)], 4 * 65536
+        )
     return found
 
 

@@ -125,6 +125,8 @@ class _Walk:
         size = min(height, LANES * slots)
         base = None
         if height > size:
+            # the large tile first: what lies in the middle of the free bytes would leave no room for it
+            self.pool.give_back(self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups))
             base = self.pool.tile([1], "s32", LANES * groups)
             self.builder.emit("memset", Stream.GPSIMD, [base], [], imm=[0])
         self._chunk(table, groups, Affine(), size, base, True)

@@ -149,3 +149,10 @@ def test_sums_by_number_inside_a_loop(random: np.random.Generator) -> None:
         return x.at[i].add(u * x[0, 0]), x[1]
 
     check_function(lambda i: jax.lax.scan(step, jnp.ones((8, 16)), i), i)
+
+
+def test_a_table_beside_values_that_stay_on_chip(random: np.random.Generator) -> None:
+    million = 1 << 20
+    x, u = random.random(million).astype(np.float32), random.random(million).astype(np.float32)
+    i = random.integers(0, million, million).astype(np.int32)
+    check_function(lambda x, i, u: x.at[i].set(u, mode="drop"), x, i, u)
