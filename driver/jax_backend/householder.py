@@ -28,13 +28,13 @@ def register(platform: str) -> None:
 
 
 @plain_promotion
-def hessenberg(matrix: Any) -> tuple[Any, Any]:
+def hessenberg(matrix: Any) -> Any:
     """``matrix`` [..., n, n] without what is below its first subdiagonal; factors [..., n - 1]."""
     return _batched(_hessenberg, matrix)
 
 
 @plain_promotion
-def pivoted_qr(matrix: Any, pivots: Any, **_: Any) -> tuple[Any, Any, Any]:
+def pivoted_qr(matrix: Any, pivots: Any, **_: Any) -> Any:
     """Triangle of ``matrix`` [..., m, n], columns by falling norm, their numbers [..., n] from 1, and factors
     [..., min(m, n)]. Columns whose ``pivots`` are not 0 come first.
     """
@@ -42,7 +42,7 @@ def pivoted_qr(matrix: Any, pivots: Any, **_: Any) -> tuple[Any, Any, Any]:
 
 
 @plain_promotion
-def tridiagonal(matrix: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
+def tridiagonal(matrix: Any, *, lower: bool) -> Any:
     """The named triangle of a Hermitian ``matrix`` [..., n, n], its diagonal, what is beside it, factors."""
     if lower:
         return _batched(_tridiagonal, matrix)
@@ -74,7 +74,7 @@ def reflector(column: Any, first: Any) -> tuple[Any, Any, Any]:
     return jnp.where(rows == first, 1, vector).astype(column.dtype), tau, beta
 
 
-def _hessenberg(matrix: Any) -> tuple[Any, Any]:
+def _hessenberg(matrix: Any) -> Any:
     size = matrix.shape[0]
     if size < 2:
         return matrix, jnp.zeros(0, matrix.dtype)
@@ -92,7 +92,7 @@ def _hessenberg(matrix: Any) -> tuple[Any, Any]:
     return lax.fori_loop(0, size - 1, step, (matrix, jnp.zeros(size - 1, matrix.dtype)))
 
 
-def _pivoted_qr(matrix: Any, pivots: Any) -> tuple[Any, Any, Any]:
+def _pivoted_qr(matrix: Any, pivots: Any) -> Any:
     rows, columns = matrix.shape
     fixed = jnp.sum(pivots != 0)
     order = jnp.argsort(pivots == 0, stable=True)

@@ -8,6 +8,7 @@ one for complex ones. Matrices of a batch are computed one after the other, sinc
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from neuronx_cc.driver.jax_backend.eigh import lowering, plain_promotion
@@ -77,7 +78,7 @@ def _schur(matrix: Any) -> tuple[Any, Any]:
     if size > 1:
         vectors = vectors.at[1:, 1:].set(lax.linalg.householder_product(reduced[1:, :-1], factors))
     place = jnp.arange(size)
-    epsilon = jnp.finfo(matrix.dtype).eps
+    epsilon = np.finfo(matrix.dtype).eps
 
     def unfinished(state: Any) -> Any:
         _, _, last, _, count = state
@@ -94,9 +95,11 @@ def _schur(matrix: Any) -> tuple[Any, Any]:
         done = last - first <= (1 if is_real else 0)
         start = (_two_shifts if is_real else _one_shift)(triangle, first, last, tries)
         end = jnp.where(done, first, last)
-        triangle, vectors = lax.fori_loop(
-            first, end, lambda k, each: _chase(*each, k, first, last, start, 2 if is_real else 1), (triangle, vectors)
-        )
+
+        def chase(k: Any, each: tuple[Any, Any]) -> tuple[Any, Any]:
+            return _chase(each, k, first, last, start, 2 if is_real else 1)
+
+        triangle, vectors = lax.fori_loop(first, end, chase, (triangle, vectors))
         last, tries = jnp.where(done, first - 1, last), jnp.where(done, 0, tries + 1)
         return triangle, vectors, last, tries, count + 1
 
@@ -144,8 +147,9 @@ def _one_shift(matrix: Any, first: Any, last: Any, tries: Any) -> Any:
     return jnp.where(place == first + 1, matrix[jnp.minimum(first + 1, last), first], column)
 
 
-def _chase(triangle: Any, vectors: Any, k: Any, first: Any, last: Any, start: Any, width: int) -> tuple[Any, Any]:
+def _chase(each: tuple[Any, Any], k: Any, first: Any, last: Any, start: Any, width: int) -> tuple[Any, Any]:
     """Move what stands below the subdiagonal by one column, with a reflection of ``width + 1`` rows from ``k`` on."""
+    triangle, vectors = each
     place = jnp.arange(triangle.shape[0])
     rows = (place >= k) & (place <= k + width) & (place <= last)
     column = jnp.where(k == first, start, jnp.where(rows, triangle[:, jnp.maximum(k - 1, 0)], 0))
@@ -222,7 +226,7 @@ def _vectors_of_triangle(triangle: Any, values: Any) -> Any:
     """Right eigenvectors [n, n], as columns, of an upper triangular matrix with these ``values``."""
     size = triangle.shape[0]
     place = jnp.arange(size)
-    least = jnp.finfo(triangle.dtype).eps * _scale(triangle)
+    least = np.finfo(triangle.dtype).eps * _scale(triangle)
 
     def row(number: Any, vectors: Any) -> Any:
         i = size - 1 - number
