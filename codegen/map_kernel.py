@@ -141,6 +141,9 @@ class _Box:
         self.interleaved = False
         """Whether tiles are emitted together, op by op."""
         self.inputs = list(inputs)
+        self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
+        """Operands met so far -> the value of the kernel that each is."""
+        self.dying: dict[int, list[hlo.SSAValue]] = {}
         rows = len(self.kernel.rows) if self.kernel.reduced else len(shape)
         values = [*inputs, *outputs]
         views = [
@@ -227,14 +230,14 @@ class _Box:
     # which free dims are looped over -----------------------------------------------------------------------------
 
     def emit(self) -> None:
-        dying = last_uses(self.kernel, self.member, self.deferred)
+        self.dying = last_uses(self.kernel, self.member, self.deferred)
         loaded = [
             value
             for value in self.inputs
             if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-        alive = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], dying, {*self.deferred}, resident)
+        alive = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.deferred}, resident)
         alive += sum(between(self.blocks[value]) for value in loaded)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         rows = [value for value in self.inputs if self._is_spread(value)]
@@ -362,7 +365,6 @@ class _Box:
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
-        dying = last_uses(self.kernel, self.member, self.deferred)
         here = {
             value: load(self.context, self.pool, value, blocks[value], self.lanes, self._shows_zero_sign(value))
             for value in self.inputs
@@ -395,7 +397,7 @@ class _Box:
                 elementwise.emit(emitter, op, out, [_rows_of(x, row_dims) for x in ins] if is_row else ins)
             if home is not None and home.alloc.space is Space.HBM:
                 copy(self.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
-            for block in (*scratch, *(here[value] for value in dying.get(index, ()) if value in here)):
+            for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
                 self.pool.give_back(block)
             scratch.clear()
             yield
@@ -420,7 +422,9 @@ class _Box:
         return replace(home, dims=(home.dims[0], *free))
 
     def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Readable:
-        source = trace(operand, self.kernel, self.member)
+        if operand not in self.sources:
+            self.sources[operand] = trace(operand, self.kernel, self.member)
+        source = self.sources[operand]
         if isinstance(source, hlo.OpResult) and source.op in self.deferred:
             op = source.op
             assert isinstance(op, hlo.HloOp)

@@ -25,7 +25,8 @@ def sweep(computation: hlo.ComputationOp, effectful: Set[str]) -> None:
     op = computation.block.last_op
     while op is not None:
         previous = op.prev_op
-        unused = op.results and op.results[0].first_use is None
+        result = next(iter(op.results), None)
+        unused = result is not None and result.first_use is None
         if unused and isinstance(op, hlo.HloOp) and not has_effects(op, effectful):
             erase(op)
         op = previous
