@@ -71,3 +71,16 @@ def test_permutations(dims: tuple[int, ...], order: tuple[int, ...], dtype: str,
 def test_repetitions_in_another_order(random: np.random.Generator) -> None:
     x = bits(random, "bfloat16", 60, 50)
     same_bits(lambda x: jnp.broadcast_to(jnp.asarray(x)[::-1, None, ::-1, None], (60, 3, 50, 4)), x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "dims",
+    [(127, 129), (129, 131), (513, 515), (128, 1026), (1029, 512), (2048, 100), (90, 2048), (1600, 66), (3, 129, 257)],
+    ids=str,
+)
+def test_squares(dims: tuple[int, ...], dtype: str, random: np.random.Generator) -> None:
+    x = bits(random, dtype, *dims)
+    compiled = same_bits(lambda x: x.swapaxes(-1, -2), x)
+    assert descriptors(compiled) <= max(2048, x.size // 8)
+    same_bits(lambda x: x[..., 1:-1, 1:].swapaxes(-1, -2)[..., ::-1], x)
