@@ -70,6 +70,7 @@ class Executable:
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
         self._reports: dict[object, RunReport] = {}
+        self._results = [(variable.offset, variable.offset + variable.nbytes) for variable in self._io.outputs]
         self._volatile = complement(
             [(v.offset, v.offset + v.nbytes) for v in (*self._io.inputs, *self._io.constants)], program.hbm_bytes
         )
@@ -97,10 +98,10 @@ class Executable:
         ``machine`` is a description, or the name of a known one or a path; the program's own target is the default.
         ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``);
         ``functions`` are those of the host that the program may call, by number (``runtime.host``).
+        Memory is all ones at the start; of HBM only results, if it is proved that nothing undefined is read.
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
-        if check_races:
-            races.check(self.program)
+        proved = check_races and races.check(self.program).exact
         description = find_machine(self.machine_name if machine is None else machine)
         if timing_only:
             course, guesses = assumed(self.program)
@@ -108,7 +109,7 @@ class Executable:
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
         try:
-            executor.memory.poison(self._volatile)
+            executor.memory.poison(self._results if proved else self._volatile)
             self._execute(executor, arrays, device, port, functions)
             outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
         finally:

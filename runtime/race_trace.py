@@ -83,6 +83,8 @@ class Trace:
     footprints: Footprints
     pieces: list[Piece]
     root: Block
+    exact: bool
+    """Whether no address depends on values of the run."""
 
     def iteration(self, at: int) -> int:
         """How often the record of instruction ``at`` has been executed before."""
@@ -146,6 +148,7 @@ class Unrolling:
         self._pieces: list[Piece] = []
         self._counts = [[0] * len(STREAMS)]
         """Dynamic instructions of each stream in the open case, for the program and each open region."""
+        self._exact = True
         self._blocks: list[Block] = [[]]
         """The program's, and those of the open cases."""
         self._areas: list[Area] = []
@@ -204,6 +207,7 @@ class Unrolling:
             footprints,
             self._pieces,
             self._blocks[0],
+            self._exact,
         )
 
     def _enter_loop(self, row: int, loop: Loop) -> None:
@@ -276,6 +280,7 @@ class Unrolling:
             if found is None:
                 self._fail(row, f"an address depends on register {register}, which nothing sets")
             if self._ranges.is_loaded(stream, register):
+                self._exact = False
                 spread += ((found[1] - found[0] + 1, stride),)
                 offset = offset + stride * found[0]
             else:

@@ -42,6 +42,8 @@ class RaceSummary:
     """Of these, how many could be dropped: earlier waits imply them."""
     finished: dict[Stream, int]
     """Final value of each progress semaphore."""
+    exact: bool
+    """Whether all that is read has been written for certain: no address depends on values of the run."""
 
 
 def check(program: Program) -> RaceSummary:
@@ -68,8 +70,10 @@ def check(program: Program) -> RaceSummary:
         raise _undefined(program, trace, undefined)
     counts = np.bincount(trace.slots, minlength=len(STREAMS)).tolist()
     finished = {stream: count for stream, count in zip(STREAMS, counts, strict=True) if count}
-    program.race_summary = RaceSummary(len(trace.slots), len(at), len(trace.waits.at), clocks.implied, finished)
-    return program.race_summary
+    waits = len(trace.waits.at)
+    summary = RaceSummary(len(trace.slots), len(at), waits, clocks.implied, finished, trace.exact)
+    program.race_summary = summary
+    return summary
 
 
 def _race(program: Program, trace: Trace, clocks: Clocks, conflict: Conflict) -> RunError:

@@ -118,6 +118,16 @@ def test_uninitialised_memory_is_nan_for_floats():
     assert np.isnan(got).all()
 
 
+@pytest.mark.parametrize("check_races", [True, False])
+def test_what_is_not_written_of_a_result_is_nan_in_each_run(check_races):
+    program = Program(variables=[Variable("y", "output", 64, 16, "f32", (4,), 0)], hbm_bytes=128)
+    executable = Executable.from_program(program, [])
+    for _ in range(2):
+        (got,) = executable.run([], check_races=check_races).outputs
+        assert np.isnan(got).all()
+        executable._memory.bytes[HBM][:128] = 0
+
+
 def test_runs_are_checked_for_races(x, row):
     program = exp_program()
     program.records[3].waits = ()
