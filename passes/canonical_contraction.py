@@ -7,10 +7,10 @@ may change.
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims
-from neuronx_cc.ir.hlo.editing import insert_before
+from neuronx_cc.ir.hlo.editing import has_one_use, insert_before
 from neuronx_cc.passes.canonical_movement import broadcasted, reshaped
 from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
-from neuronx_cc.passes.values import combiner_kind, identity_of, same_number, splat_number
+from neuronx_cc.passes.values import combiner_kind, identity_of, is_positive_zero, same_number, splat_number
 
 Value = hlo.SSAValue
 
@@ -37,6 +37,21 @@ def _reduce(op: hlo.ReduceOp, scope: Scope) -> Value | None:
     )
     properties = {**op.properties, "dimensions": hlo.IntsAttr(tuple(kept.index(i) for i in folded))}
     return insert_before(op, hlo.ReduceOp, (value, initial), op.results[0].type, op.loc, properties)
+
+
+def _sum_of_negatives(op: hlo.ReduceOp, scope: Scope) -> Value | None:
+    """``sum(-x)`` from +0 is ``0 - sum(x)``, bit by bit: rounding is symmetric, and neither gives -0."""
+    if len(op.operands) != 2 or combiner_kind(op, scope.module) != "add":
+        return None
+    operand, initial = op.operands
+    negate = result_op(operand)
+    if not isinstance(negate, hlo.NegateOp) or not has_one_use(operand):
+        return None
+    if not is_positive_zero(splat_number(initial, scope.module)):
+        return None
+    total = insert_before(op, hlo.ReduceOp, (negate.operand, initial), op.results[0].type, op.loc, op.properties)
+    zero = broadcasted(op, initial, op.shape.dims, ())
+    return insert_before(op, hlo.SubtractOp, (zero, total), op.results[0].type, op.loc)
 
 
 def _reduce_of_nothing(op: hlo.ReduceOp, scope: Scope, operand: Value, initial: Value) -> Value | None:
@@ -106,7 +121,7 @@ def swapped(dot: hlo.DotOp, anchor: hlo.HloOp) -> Value:
 
 
 RULES: dict[type, tuple[Rule, ...]] = {
-    hlo.ReduceOp: (_reduce,),
+    hlo.ReduceOp: (_reduce, _sum_of_negatives),
     hlo.DotOp: (_dot,),
 }
 
