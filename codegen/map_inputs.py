@@ -25,6 +25,9 @@ MOST_BETWEEN = 64
 LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
 
+MOST_KEPT = 512
+"""Elements a partition of an input or of reduced rows that stays while tiles pass."""
+
 Starts = dict[int, tuple[Affine, int]]
 """Looped free dim -> (first index, size) of the current tile."""
 
@@ -200,18 +203,31 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     return replace(target, dims=(target.dims[0], *full))
 
 
-def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
-    """An input of few elements a partition, loaded once for all tiles."""
+def is_column(block: Block, looped: Sequence[int]) -> bool:
+    """Whether an array in HBM has few elements a partition, but others for each tile of loops over ``looped``."""
+    if block.alloc.space is not Space.HBM or not block.dims[0].stride or block.offset.terms:
+        return False
+    few = prod(atom.size for atom in block.dims[1:] if atom.stride) <= MOST_KEPT
+    return few and any(block.dims[dim].stride for dim in looped)
+
+
+def column_of(pool: TilePool, block: Block, lanes: int) -> Block:
+    """A tile for all of ``block``, which stays while tiles of other arrays pass."""
     varying = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     sizes = [block.dims[dim].size for dim in varying]
     ring = pool.ring(prod(sizes) * itemsize(block.dtype), 1)
-    dims = (Atom(lanes, 1, True), *dense(sizes, block.dtype))
-    tile = Block(ring.alloc, block.dtype, Affine(ring.alloc.lo), dims)
+    atoms = dict(zip(varying, dense(sizes, block.dtype), strict=True))
+    free = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return Block(ring.alloc, block.dtype, Affine(ring.alloc.lo), (Atom(lanes, 1, True), *free))
+
+
+def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+    """An input of few elements a partition, loaded once for all tiles."""
+    tile = column_of(pool, block, lanes)
+    varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)]
     stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
-    column_kernel.copy(context.builder, tile, block.select([0, *varying]), stream)
-    atoms = dict(zip(varying, tile.dims[1:], strict=True))
-    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
-    return replace(tile, dims=(tile.dims[0], *full))
+    column_kernel.copy(context.builder, tile.select(varying), block.select(varying), stream)
+    return tile
 
 
 def _whole_banks(sizes: Sequence[int]) -> bool:

@@ -19,7 +19,7 @@ from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, between, keep_column, load, spread_row
+from neuronx_cc.codegen.map_inputs import Counting, Starts, between, column_of, is_column, keep_column, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_parts import fitting
 from neuronx_cc.codegen.map_plan import (
@@ -53,8 +53,6 @@ UNROLL = 4
 """Tiles up to which a loop is unrolled."""
 SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there."""
-MOST_KEPT = 64
-"""Elements a partition of an input that stays while tiles pass."""
 OVERLAP_COLUMNS = 512
 """Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
 
@@ -242,6 +240,9 @@ class _Box:
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         rows = [value for value in self.inputs if self._is_spread(value)]
         room -= sum(prod(atom.size for atom in self.blocks[value].dims[1:] if atom.stride) * 8 for value in rows)
+        free = range(1, len(self.sizes) + 1)
+        columns = [block for block in self.blocks.values() if is_column(block, free)]
+        room -= sum(max(64, prod(atom.size for atom in block.dims[1:] if atom.stride) * 4) for block in columns)
         loops = self._loops(self._tile_elements(room // (2 * alive)))
         for value in rows:
             if all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
@@ -254,19 +255,20 @@ class _Box:
             self.interleaved = True
             tiles = self.sizes[loops[0][0]] // loops[0][1]
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
-        for value in self.inputs:
-            if self._is_column(self.blocks[value], [dim + 1 for dim, _ in loops]):
-                self.blocks[value] = keep_column(self.context, self.pool, value, self.blocks[value], self.lanes)
+        kept: list[tuple[Block, Block]] = []
+        for value, block in self.blocks.items():
+            if not is_column(block, [dim + 1 for dim, _ in loops]):
+                continue
+            if value in self.inputs:
+                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.lanes)
+            elif self.kernel.reduced:
+                self.blocks[value] = column_of(self.pool, block, self.lanes)
+                kept.append((block, self.blocks[value]))
         self._nest(loops, {}, self.blocks)
+        for block, tile in kept:
+            varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride)]
+            copy(self.builder, block.select(varying), tile.select(varying), Stream.DMA_STORE)
         self.pool.free()
-
-    @staticmethod
-    def _is_column(block: Block, looped: Sequence[int]) -> bool:
-        """Whether an input in HBM has few elements a partition, but others for each tile."""
-        if block.alloc.space is not Space.HBM or not block.dims[0].stride or block.offset.terms:
-            return False
-        few = prod(atom.size for atom in block.dims[1:] if atom.stride) <= MOST_KEPT
-        return few and any(block.dims[dim].stride for dim in looped)
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""

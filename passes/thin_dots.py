@@ -2,7 +2,8 @@
 
 Input: canonical hlo. Output: an FP32 dot with batch dims, one operand of which has no other dims than those and at most
 64 contracted elements, becomes a product and a sum over the other operand's last dims. TensorE would hold one column at
-a time, few of its rows in use, and would need each matrix transposed first; other engines read them as they lie.
+a time, few of its rows in use, and would need each matrix transposed first; other engines read them as they lie. So
+does the product of one vector with the rows of a large matrix.
 """
 
 from math import prod
@@ -17,6 +18,12 @@ MOST = 64
 """Contracted elements up to which the rows of TensorE are wasted."""
 
 
+LEAST_MATRIX = 1 << 20
+"""Elements of a matrix from which it pays that TensorE need not transpose it."""
+LONGEST_ROW = 8192
+"""Elements of its rows, of which partitions hold several."""
+
+
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
@@ -29,6 +36,10 @@ def run(module: HloModule, context: PassContext) -> None:
                 for matrix, batch, contracted, vector, vector_batch, vector_contracted in sides:
                     if _applies(op, matrix, batch, contracted, vector, vector_batch, vector_contracted):
                         replace(op, _sum(Build.before(module, op), matrix, vector, len(batch)))
+                        break
+                    if _is_of_rows(op, matrix, batch, contracted, vector):
+                        b, dims = Build.before(module, op), hlo.shape_of(matrix).dims
+                        replace(op, b.reshape(_sum(b, matrix, b.reshape(vector, dims[1:]), 0), op.shape.dims))
                         break
 
 
@@ -51,6 +62,22 @@ def _applies(
         and contracted == tuple(range(kept, shape.rank))
         and (*vector_batch, *vector_contracted) == tuple(range(other.rank))
         and prod(shape.dims[kept:]) <= MOST
+    )
+
+
+def _is_of_rows(
+    op: hlo.DotOp, matrix: Value, batch: tuple[int, ...], contracted: tuple[int, ...], vector: Value
+) -> bool:
+    """Whether ``op`` multiplies all rows of a large ``matrix``, as they lie, with one ``vector``."""
+    shape, other = hlo.shape_of(matrix), hlo.shape_of(vector)
+    return (
+        {shape.dtype, other.dtype, op.shape.dtype} == {"f32"}
+        and not batch
+        and contracted == (1,)
+        and shape.rank == 2
+        and other.size == shape.dims[1] <= LONGEST_ROW
+        and shape.size >= LEAST_MATRIX
+        and shape.dims[0] >= 1024
     )
 
 

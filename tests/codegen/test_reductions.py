@@ -254,3 +254,10 @@ ENTRY main {
 }
 """
     check_text(text, np.arange(32, dtype=np.float32).reshape(8, 4))
+
+
+@pytest.mark.parametrize(("rows", "row"), [(4190, 300), (1270, 1100), (2048, 640)], ids=str)
+def test_rows_on_few_partitions_are_stored_together(rows: int, row: int, random: np.random.Generator) -> None:
+    """Results of many tiles, one element a partition each, are collected; with a vector that all rows share."""
+    x, v = random.standard_normal((rows, row), np.float32), random.standard_normal(row, np.float32)
+    check_function(lambda x, v: (x @ v, jnp.max(x, 1), jnp.sum(x * x, 1)), x, v, relative=5e-5)
