@@ -36,8 +36,16 @@ NEVER = frozenset(
         hlo.RngBitGeneratorOp,
         hlo.RngGetAndUpdateStateOp,
         hlo.AfterAllOp,
+        hlo.AllReduceOp,
+        hlo.AllGatherOp,
+        hlo.ReduceScatterOp,
+        hlo.AllToAllOp,
+        hlo.RaggedAllToAllOp,
+        hlo.CollectivePermuteOp,
+        hlo.CollectiveBroadcastOp,
     ]
 )
+"""Without a value at compile time, or with one that other devices decide: the reference semantics know one alone."""
 
 
 SYMBOLIC = (hlo.ConstantOp, hlo.BroadcastOp)

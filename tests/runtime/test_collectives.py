@@ -50,6 +50,22 @@ def test_all_reduce_of_all(devices: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("collective", "expected"),
+    [
+        ("f32[2] all-reduce(c), replica_groups={}, to_apply=add", [[2, 4], [2, 4]]),
+        ("f32[4] all-gather(c), replica_groups={}, dimensions={0}", [[1, 2, 1, 2]] * 2),
+        ("f32[1] reduce-scatter(c), replica_groups={}, dimensions={0}, to_apply=add", [[2], [4]]),
+        ("f32[2] all-to-all(c), replica_groups={{0,1}}, dimensions={0}", [[1, 1], [2, 2]]),
+        ("f32[2] collective-permute(c), source_target_pairs={{0,1}}", [[0, 0], [1, 2]]),
+    ],
+)
+def test_constants_are_exchanged_too(collective: str, expected: list[list[float]]) -> None:
+    """What a constant becomes on several devices is no matter of one device's semantics."""
+    results = run(f"  c = f32[2] constant({{1, 2}})\n  ROOT r = {collective}", blocks(2), replicas=2)
+    np.testing.assert_array_equal(results, expected)
+
+
+@pytest.mark.parametrize(
     ("attributes", "members"),
     [
         ("replica_groups={}", {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}),
