@@ -88,11 +88,9 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     if w.count == 1:
         return _one_by_one(s, kind, operands, updates)
     dtypes = [hlo.shape_of(operand).dtype for operand in operands]
-    size = itemsize(hlo.shape_of(operands[0]).dtype)
-    row = size * prod(w.dims[dim] for dim in w.behind)
+    row = itemsize(dtypes[0]) * prod(w.dims[dim] for dim in w.behind)
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
-    ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4
-    by_rows = costs.rows(count, row) * ways
+    ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4 if kind else float("inf")
 
     def in_tables_ns(count: int, height: int, row: int, entries: int) -> float:
         return tables_ns(kind, dtypes[0], count, height, row, entries) if kind else float("inf")
@@ -100,27 +98,31 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     def comparing_ns(count: int, height: int, row: int, entries: int) -> float:
         return sum(indexing_compare.scatter_ns(count, height, row, entries, dtype) for dtype in dtypes)
 
-    by_groups, tables = _best(s, in_tables_ns, row)
+    by_tables, tables = _best(s, in_tables_ns, row)
     by_comparing, single = _best(s, comparing_ns, row)
-    if by_comparing < min(by_rows, by_groups):
-        return _in_tables(s, kind, operands, updates, single, True)
-    if kind == "" and not s.unique:
-        return _one_by_one(s, kind, operands, updates)
-    if w.between:
-        whole = prod(w.sizes[dim] for dim in w.between)
-        back_and_forth = sum(2 * hlo.shape_of(x).nbytes for x in operands) + sum(
-            hlo.shape_of(x).nbytes for x in updates
-        )
-        if costs.turned(back_and_forth) + costs.rows(count // whole, row * whole) * ways < min(by_rows, by_groups):
-            turned, order = s.turned()
-            results = scattered(turned, kind, [s.b.transpose(operand, order) for operand in operands], updates)
-            back = [order.index(dim) for dim in range(len(order))]
-            return [s.b.transpose(result, back) for result in results]
-    if w.count * LOOP_NS < min(by_rows, by_groups):
-        return _one_by_one(s, kind, operands, updates)
-    if by_groups < by_rows:
-        return _in_tables(s, kind, operands, updates, tables, False)
-    return _by_rows(s, kind, operands, updates)
+    whole = prod(w.sizes[dim] for dim in w.between)
+    both_ways = costs.turned(2 * _nbytes(operands) + _nbytes(updates))
+    turned = both_ways + costs.rows(count // whole, row * whole) * ways if w.between else float("inf")
+    choices: list[tuple[float, Callable[[], list[Value]]]] = [
+        (costs.rows(count, row) * ways, lambda: _by_rows(s, kind, operands, updates)),
+        (turned, lambda: _turned(s, kind, operands, updates)),
+        (by_tables, lambda: _in_tables(s, kind, operands, updates, tables, False)),
+        (by_comparing, lambda: _in_tables(s, kind, operands, updates, single, True)),
+        (w.count * LOOP_NS, lambda: _one_by_one(s, kind, operands, updates)),
+    ]
+    return min(choices, key=lambda choice: choice[0])[1]()
+
+
+def _nbytes(values: Sequence[Value]) -> int:
+    return sum(hlo.shape_of(value).nbytes for value in values)
+
+
+def _turned(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
+    """The dims between the reached ones go behind them and back, so that rows are long."""
+    turned, order = s.turned()
+    results = scattered(turned, kind, [s.b.transpose(operand, order) for operand in operands], updates)
+    back = [order.index(dim) for dim in range(len(order))]
+    return [s.b.transpose(result, back) for result in results]
 
 
 # one window after the other
