@@ -136,7 +136,7 @@ class _Formation:
 
     def _compute_in(self, op: hlo.HloOp, home: Kernel | None) -> None:
         if home is None:
-            self._new(op, True, squeeze(op.shape.dims))
+            self._absorb(op, self._new(op, True, squeeze(op.shape.dims)))
             return
         self._absorb(op, home)
         self._join(op, home)
