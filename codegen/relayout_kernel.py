@@ -85,7 +85,10 @@ class _Relayout:
             with builder.loop(tiles) as index:
                 at = index * count + start
                 if dim == self.relayout.group:
-                    self.cut(dim + 1, *(block.index(dim + 1, at, count) for block in (target, source)))
+                    whole = count // piece * piece
+                    for first, part in ((at, whole), (at + whole, count - whole)):
+                        if part:
+                            self.cut(dim + 1, *(block.index(dim + 1, first, part) for block in (target, source)))
                     continue
                 lanes, rest = divmod(count, piece)
                 if lanes:
@@ -96,11 +99,13 @@ class _Relayout:
 
     def tile(self, target: Block, source: Block) -> None:
         """Load, put into order, store."""
-        size, group = itemsize(target.dtype), self.relayout.group
-        counts = [1 if dim == group else atom.size for dim, atom in enumerate(target.dims[1:])]
-        parts = target.dims[group + 1].size if group >= 0 else 1
+        size, group, parts = itemsize(target.dtype), self.relayout.group, 1
+        if group >= 0 and (together := target.dims[group + 1].size) > self.relayout.pieces[group]:
+            parts = together // self.relayout.pieces[group]
+            target, source = (block.index(group + 1, Affine(), together // parts) for block in (target, source))
+        counts = [atom.size for atom in target.dims[1:]]
         lanes = Atom(target.dims[0].size * parts, 1, True)
-        free = [dim for dim in range(len(counts)) if dim != group]
+        free = list(range(len(counts)))
         stored = as_stored(self.dims, counts, size, self.blank is not None)
         ring = self.rings["in order"]
         place = Block(ring.alloc, target.dtype, self.builder.slot(ring), (lanes,))
@@ -112,21 +117,21 @@ class _Relayout:
         if self.on_chip:
             taken = source.select([0, *(dim + 1 for dim in free)])
         else:
-            taken = self._loaded(source, counts, free, lanes)
+            taken = self._loaded(source, counts, lanes, parts)
         order = _engine_order(made, taken)
         emit_over(self.builder, "tensor_copy", Stream.VECTOR, [made.select(order)], [taken.select(order)])
-        for here, there in self._transfers(place, target.moved(-before), stored, before + after):
+        for here, there in self._transfers(place, target.moved(-before), stored, before + after, parts):
             emit_over(self.builder, "dma_copy", self.store, [there], [here])
 
-    def _loaded(self, source: Block, counts: list[int], free: list[int], lanes: Atom) -> Block:
+    def _loaded(self, source: Block, counts: list[int], lanes: Atom, parts: int) -> Block:
         """The tile of an HBM block as [lanes, free dims]."""
         ring, tile = self.rings["loaded"], as_loaded(self.dims, counts, itemsize(source.dtype))
         loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (lanes,))
         lowest = replace(source, offset=start_of(source, [dim + 1 for dim in tile.strides]))
-        for here, there in self._transfers(loaded, lowest, tile, 0):
+        for here, there in self._transfers(loaded, lowest, tile, 0, parts):
             emit_over(self.builder, "dma_copy", self.load, [here], [there])
         atoms, back = [], 0
-        for dim in free:
+        for dim in range(len(counts)):
             step = tile.strides.get(dim, 0)
             if self.dims[dim].source < 0:
                 back += (counts[dim] - 1) * step
@@ -134,17 +139,19 @@ class _Relayout:
             atoms.append(Atom(counts[dim], step))
         return loaded.moved(back).of((lanes, *atoms))
 
-    def _transfers(self, tile: Block, memory: Block, extent: Extent, more: int) -> Iterator[tuple[Block, Block]]:
-        """Blocks on chip and in HBM of the runs of a tile, ``more`` bytes longer, for each element of the group."""
-        size, group = itemsize(tile.dtype), self.relayout.group + 1
-        parts = memory.dims[group].size if group else 1
+    def _transfers(
+        self, tile: Block, memory: Block, extent: Extent, more: int, parts: int
+    ) -> Iterator[tuple[Block, Block]]:
+        """Blocks on chip and in HBM of the runs of a tile, ``more`` bytes longer, for ``parts`` pieces of the group."""
+        size, group = itemsize(tile.dtype), self.relayout.group
+        step = memory.dims[group + 1].stride * self.relayout.pieces[group] if parts > 1 else 0
         lanes, run = memory.dims[0].size, Atom((extent.run + more) // size, size)
         outside = [(memory.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
         here = (Atom(lanes, 1, True), *(Atom(atom.size, stride) for atom, stride in outside), run)
         there = (memory.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
         for part in range(parts):
-            at = memory.moved(part * memory.dims[group].stride) if group else memory
-            yield replace(tile, partition=tile.partition + part * lanes, dims=here), at.of(there)
+            here_too = replace(tile, partition=tile.partition + part * lanes, dims=here)
+            yield here_too, memory.moved(part * step).of(there)
 
     def _clear(self, tile: Block, value: float | Block) -> None:
         if isinstance(value, Block):

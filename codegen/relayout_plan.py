@@ -51,7 +51,7 @@ class Relayout:
     lane: int
     """The dim whose pieces lie on the partitions; -1 when the source is on chip, or the tile has one partition."""
     group: int
-    """A dim, in no tile, of which ``groups`` elements share the partitions; -1 without."""
+    """A dim of which ``groups`` pieces share the partitions; -1 without."""
     groups: int
     buffers: int
     ns: float
@@ -234,7 +234,7 @@ def _estimated(
     if not lanes:
         lane = max(range(len(dims)), key=lambda dim: (min(counts[dim], LANES), -dim))
         rows = min(counts[lane], LANES)
-        others = [dim for dim in range(len(dims)) if dim != lane and pieces[dim] == 1]
+        others = [dim for dim in range(len(dims)) if dim != lane]
         group = max(others, key=lambda dim: counts[dim], default=-1)
         groups = min(LANES // rows, counts[group], MOST_GROUPS) if group >= 0 else 1
         rows *= groups

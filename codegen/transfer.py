@@ -61,7 +61,7 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
     False, and nothing emitted, when no DMA expresses it, or (unless ``force``) when it would scatter what lies on chip.
     """
     blocks = blocks_of([target, source], source.shape)
-    if blocks is None or (source.in_sbuf and not force and is_scattered(*blocks)):
+    if blocks is None or (source.in_sbuf and not force and is_scattered(blocks[0], blocks[1])):
         return False
     reordered(builder, blocks[0], blocks[1], stream)
     return True
