@@ -52,6 +52,8 @@ ACTIVATION = {
     "abs": "abs",
     "sign": "sign",
 }
+NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
+"""Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
 GPSIMD_UNARY = frozenset(
     [
         "acos",

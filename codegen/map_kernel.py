@@ -176,6 +176,8 @@ class _Box:
         }
         self.scales: dict[hlo.HloOp, int] = {}
         """Products that are computed inside an activation -> which operand is the scale."""
+        self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
+        """Casts -> the op whose result they narrow, and whose instruction writes it."""
         self.deferred = self._deferred_ops(outputs)
 
     def _block(self, view: View, atoms: list[Atom]) -> Block:
@@ -209,7 +211,27 @@ class _Box:
             chained = isinstance(source, hlo.OpResult) and source.op in found
             if not chained and elementwise.deferrable(op, user):
                 found[op] = user
+        for op in self.kernel.ops:
+            if op in found or op in found.values() or not self._is_part_of_cast(op, outputs):
+                continue
+            (source,) = op.operands
+            made = source.owner
+            found.update({part: op for part, user in found.items() if user is made})
+            found[made], self.casts[op] = op, made
         return found
+
+    def _is_part_of_cast(self, op: hlo.HloOp, outputs: Views) -> bool:
+        """Whether ``op`` casts what an instruction makes that can write the narrower type itself."""
+        if op.opcode != "convert" or op.shape.dtype not in ("bf16", "f16"):
+            return False
+        made = op.operands[0].owner
+        return (
+            isinstance(made, hlo.HloOp)
+            and made.opcode in elementwise.NARROWED
+            and made.results[0].type != op.results[0].type
+            and hlo.shape_of(op.operands[0]).dtype == "f32"
+            and self._is_part(made, outputs)
+        )
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
@@ -380,10 +402,11 @@ class _Box:
             self.builder.mark(op.loc)
             result = op.results[0]
             is_row = bool(self.kernel.reduced) and squeeze(hlo.shape_of(result).dims) == self.kernel.rows
-            ins = [self._operand(operand, here) for operand in op.operands]
             home = blocks.get(result)
             here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
+            op = self.casts.get(op, op)
+            ins = [self._operand(operand, here) for operand in op.operands]
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
                     full = self.pool.tile(sizes, ins[0].dtype, self.lanes)

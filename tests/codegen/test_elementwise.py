@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import assert_close, check_text, compile_text
+from generated import assert_close, check_text, compile_text, text_of
 from op_cases import NUMPY_UNARY, assert_same, module_text
 from xla_oracle import run_text
 
 from neuronx_cc.codegen.graph import ELEMENTWISE
 from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
 
@@ -344,3 +346,25 @@ ENTRY main {{
 }}
 """
     check_text(text, low, x, high, np.asarray(special(dtype)[2]), relative=0.0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: jnp.tanh(x * 2),
+        lambda x, y: x * y + 3,
+        lambda x, y: x / jnp.sum(x, axis=1, keepdims=True),
+        lambda x, y: (0.5 * x) * (1 + jnp.tanh(y)),
+        lambda x, y: x * jnp.max(y, axis=1, keepdims=True),
+    ],
+)
+def test_casts_need_no_instruction(function: Any, dtype: str) -> None:
+    """The last instruction writes the narrower type itself, rounding as the cast would."""
+    x = np.linspace(-3, 5, 40 * 130, dtype=np.float32).reshape(40, 130)
+    inputs = x, x[::-1].copy()
+    plain = compile_text(text_of(function, *inputs))
+    cast = compile_text(text_of(lambda *arrays: function(*arrays).astype(dtype), *inputs))
+    np.testing.assert_array_equal(cast.run(list(inputs))[0], plain.run(list(inputs))[0].astype(dtype))
+    count = [sum(isinstance(record, Instr) for record in each.program.records) for each in (plain, cast)]
+    assert count[0] == count[1]
