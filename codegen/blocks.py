@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from neuronx_cc.codegen import control, dot_kernel, formation, map_kernel
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.codegen.straight import straighten
 from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
@@ -101,12 +102,22 @@ class Block:
                 first.loc,
             )
         for op in kernel.ops:
-            for result in op.results:
+            for result in _made(op):
                 target = context.outputs.get(result)
                 if target is not None and not is_home(context, result, target):
                     context.store(result, target)
                     context.homes[result].append(target)
         context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
+
+
+def _made(op: hlo.HloOp) -> Iterator[hlo.SSAValue]:
+    """What other kernels read of ``op``: its result, or the elements of that tuple."""
+    for result in op.results:
+        if isinstance(result.type, hlo.ArrayType):
+            yield result
+        else:
+            for same in elements(result).values():
+                yield from same
 
 
 def is_home(context: Context, value: hlo.SSAValue, target: View) -> bool:

@@ -16,6 +16,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 8)).astype(np.float32)
 W = RNG.normal(size=(8, 8)).astype(np.float32)
 XS = RNG.normal(size=(5, 4, 8)).astype(np.float32)
+ROWS = (np.arange(7 * 160, dtype=np.int32) % 11 - 3).reshape(7, 160)
 BIG = RNG.normal(size=(300, 700)).astype(np.float32)
 
 
@@ -63,6 +64,25 @@ def interleaved_state(keys: Any) -> Any:
         return mixed.transpose(1, 0, 2).reshape(2, 4)[0], keys.sum()
 
     return lax.scan(step, keys, None, length=5)
+
+
+def _columns(y: Any, w: Any) -> Any:
+    """Kernels whose results take up memory on chip."""
+    z = (y % 16)[:, :3]
+    for _ in range(3):
+        z = lax.cummin(z @ w, 0)
+    return z
+
+
+def kept_loop(x: Any, w: Any, n: Any) -> Any:
+    """What the loop leaves is read by other kernels, and is a result."""
+    y = lax.fori_loop(0, n, lambda i, a: jnp.clip(a + i, -50, 50), x)
+    return y, _columns(y, w)
+
+
+def kept_branch(x: Any, w: Any, p: Any) -> Any:
+    y, z = lax.cond(p, lambda a: (a * 2, a + 3), lambda a: (a[::-1] + 1, a), x)
+    return y, _columns(y + z, w), z
 
 
 def branch(p: Any, x: Any) -> Any:
@@ -146,6 +166,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "scan of one": (scan, (XS[:1], W)),
     "reverse scan": (reverse_scan, (XS,)),
     "state of two dims": (interleaved_state, (np.arange(4, dtype=np.uint32),)),
+    "loop kept": (kept_loop, (ROWS, np.eye(3, dtype=np.int32), np.int32(3))),
+    "branch kept": (kept_branch, (ROWS, np.eye(3, dtype=np.int32), np.bool_(True))),
     "fori": (fori, (X,)),
     **{f"fori to {n}": (run_time_fori, (X, np.int32(n))) for n in (-5, 2, 3, 6)},
     **{f"swap {n}": (swap, (X, np.int32(n))) for n in (0, 1, 4)},
