@@ -287,9 +287,9 @@ class _Box:
                 self.blocks[value] = column_of(self.pool, block, self.lanes)
                 kept.append((block, self.blocks[value]))
         self._nest(loops, {}, self.blocks)
-        for block, tile in kept:
-            varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride)]
-            copy(self.builder, block.select(varying), tile.select(varying), Stream.DMA_STORE)
+        for home, column in kept:
+            varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
+            copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:

@@ -118,8 +118,8 @@ class _Known:
         for row in rows[1:]:
             total = build.each(kind, total, row)
         short = (*dims[:axis], blocks, *dims[axis + 1 :])
-        pads = {"pad_high": blocks - 1} if reverse else {"pad_low": blocks - 1}
-        carried = self.running(build.reshape(total, short), start, axis, WindowDim(blocks, **pads))
+        window = WindowDim(blocks, pad_low=0 if reverse else blocks - 1, pad_high=blocks - 1 if reverse else 0)
+        carried = self.running(build.reshape(total, short), start, axis, window)
         first = build.broadcast(start, (*dims[:axis], 1, *dims[axis + 1 :]))
         kept = build.slice(carried, axis, int(reverse), blocks - 1 + int(reverse))
         before = build.concatenate([kept, first] if reverse else [first, kept], axis)

@@ -38,8 +38,8 @@ def run(module: HloModule, context: PassContext) -> None:
                         replace(op, _sum(Build.before(module, op), matrix, vector, len(batch)))
                         break
                     if _is_of_rows(op, matrix, batch, contracted, vector):
-                        b, dims = Build.before(module, op), hlo.shape_of(matrix).dims
-                        replace(op, b.reshape(_sum(b, matrix, b.reshape(vector, dims[1:]), 0), op.shape.dims))
+                        b, row = Build.before(module, op), hlo.shape_of(matrix).dims[1:]
+                        replace(op, b.reshape(_sum(b, matrix, b.reshape(vector, row), 0), op.shape.dims))
                         break
 
 
