@@ -212,26 +212,19 @@ class _Box:
             if not chained and elementwise.deferrable(op, user):
                 found[op] = user
         for op in self.kernel.ops:
-            if op in found or op in found.values() or not self._is_part_of_cast(op, outputs):
+            made = self._narrowed_by(op, outputs)
+            if made is None or op in found or op in found.values():
                 continue
-            (source,) = op.operands
-            made = source.owner
             found.update({part: op for part, user in found.items() if user is made})
             found[made], self.casts[op] = op, made
         return found
 
-    def _is_part_of_cast(self, op: hlo.HloOp, outputs: Views) -> bool:
-        """Whether ``op`` casts what an instruction makes that can write the narrower type itself."""
-        if op.opcode != "convert" or op.shape.dtype not in ("bf16", "f16"):
-            return False
-        made = op.operands[0].owner
-        return (
-            isinstance(made, hlo.HloOp)
-            and made.opcode in elementwise.NARROWED
-            and made.results[0].type != op.results[0].type
-            and hlo.shape_of(op.operands[0]).dtype == "f32"
-            and self._is_part(made, outputs)
-        )
+    def _narrowed_by(self, op: hlo.HloOp, outputs: Views) -> hlo.HloOp | None:
+        """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
+        made = op.operands[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
+        if not isinstance(made, hlo.HloOp) or made.opcode not in elementwise.NARROWED or made.shape.dtype != "f32":
+            return None
+        return made if self._is_part(made, outputs) else None
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
