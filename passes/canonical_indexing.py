@@ -15,13 +15,14 @@ from neuronx_cc.passes.manager import PassContext
 
 
 def run(module: HloModule, context: PassContext) -> None:
+    exact = context.options.auto_cast != "all"  # which rounds FP32 values, row numbers and counts among them
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
             b = Build.before(module, op)
             if isinstance(op, hlo.GatherOp):
-                replace(op, canonical_gather(b, op))
+                replace(op, canonical_gather(b, op, exact))
             elif isinstance(op, hlo.ScatterOp):
-                canonical_scatter(b, op)
+                canonical_scatter(b, op, exact)
             elif isinstance(op, hlo.DynamicSliceOp):
                 _wide_starts(b, op, 1)
             elif isinstance(op, hlo.DynamicUpdateSliceOp):

@@ -37,8 +37,8 @@ from neuronx_cc.passes.indexing import (
 Value = hlo.SSAValue
 
 
-def canonical_gather(b: Build, op: hlo.GatherOp) -> Value:
-    """The value that replaces ``op``, made above it."""
+def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> Value:
+    """The value that replaces ``op``, made above it. ``exact``: FP32 values stay what they are."""
     if op.shape.size == 0:
         return b.number(0, op.shape.dtype, op.shape.dims)
     operand, windows = _windows(b, op)
@@ -50,7 +50,7 @@ def canonical_gather(b: Build, op: hlo.GatherOp) -> Value:
         return _repeated(b, operand, windows, wanted)
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), op.shape.dims)
-    form, tables = _plan(windows, op.shape.dtype, defining_op(operand) is not None)
+    form, tables = _plan(windows, op.shape.dtype, defining_op(operand) is not None, exact)
     if form == "rows":
         return _rows(b, operand, windows, wanted)
     return _tables(b, operand, windows, tables, wanted, form == "compare")
@@ -102,7 +102,7 @@ def _one(b: Build, operand: Value, windows: Windows) -> Value:
     return b.dynamic_slice(operand, starts, windows.sizes)
 
 
-def _plan(windows: Windows, dtype: str, made: bool) -> tuple[str, list[int]]:
+def _plan(windows: Windows, dtype: str, made: bool, exact: bool) -> tuple[str, list[int]]:
     """The form that is estimated to take least time, and the operand dims that count its tables.
 
     ``made``: the operand is a result, which rows and groups read from HBM, while comparisons may take it from the chip.
@@ -127,8 +127,9 @@ def _plan(windows: Windows, dtype: str, made: bool) -> tuple[str, list[int]]:
             choices.append((groups, "groups", tables))
         elif row <= costs.ROW_BYTES:
             choices.append((costs.stacks(count, height, row, entries), "groups", tables))
-        compare = indexing_compare.gather_ns(count, height, row, entries, dtype)
-        choices.append((compare - costs.turned(nbytes) * made, "compare", tables))
+        if exact:
+            compare = indexing_compare.gather_ns(count, height, row, entries, dtype)
+            choices.append((compare - costs.turned(nbytes) * made, "compare", tables))
     _, form, tables = min(choices, key=lambda choice: choice[0])
     return form, tables
 

@@ -52,14 +52,17 @@ def _by_places_ns(count: int, height: int, row: int, entries: int) -> float:
     return places + costs.groups(count, entries, row, height, shared=costs.GROUPS if count == 1 else 1)
 
 
-def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) -> Value:
-    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays."""
+def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value, exact: bool = False) -> Value:
+    """Tables [G, R, W] with updates [G, N, W] combined into rows ``numbers`` [G, N]; lists shared where it pays.
+
+    ``exact``: FP32 values stay what they are, and may count.
+    """
     count, height, width = hlo.shape_of(tables).dims
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
     row = width * itemsize(dtype)
     splat = splat_number(updates, b.module)
     shape = (dtype, count, height, row, entries)
-    if kind == "add" and splat is not None and counts_ns(*shape) < tables_ns(kind, *shape):
+    if exact and kind == "add" and splat is not None and counts_ns(*shape) < tables_ns(kind, *shape):
         return _counted(b, tables, numbers, splat)
     if splat is None and _sums_ns(kind, *shape) < _walk_ns(kind, *shape):
         return _summed(b, tables, numbers, updates)

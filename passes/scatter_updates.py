@@ -60,6 +60,8 @@ class Scatter:
     """Operand dims that the index vectors speak of."""
     unique: bool
     body: hlo.ComputationOp
+    exact: bool
+    """Whether FP32 values stay what they are, so that row numbers and counts may be such."""
 
     def turned(self) -> tuple[Scatter, list[int]]:
         """The same with the dims between reached ones behind them, and the order of the operand's dims in it."""
@@ -96,6 +98,8 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
         return tables_ns(kind, dtypes[0], count, height, row, entries) if kind else float("inf")
 
     def comparing_ns(count: int, height: int, row: int, entries: int) -> float:
+        if not s.exact:
+            return float("inf")
         return sum(indexing_compare.scatter_ns(count, height, row, entries, dtype) for dtype in dtypes)
 
     by_tables, tables = _best(s, in_tables_ns, row)
@@ -245,7 +249,7 @@ def _in_tables(
     if compare:
         results = indexing_compare.scatter(b, lambda *parts: _combined(s, b, kind, *parts), old, listed, new)
     else:
-        results = [scatter_tables(b, kind, old[0], listed, new[0])]
+        results = [scatter_tables(b, kind, old[0], listed, new[0], s.exact)]
     back = [order.index(dim) for dim in range(len(order))]
     return [b.transpose(b.reshape(result, [w.dims[dim] for dim in order]), back) for result in results]
 

@@ -10,6 +10,8 @@ import pytest
 from generated import check_function
 from indexing_cases import values
 
+import neuronx_cc
+
 ODD = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -3e38, 65537.0], np.float32)
 """What a masked sum would spoil."""
 OUTSIDE = np.array([-1, -(2**31), 2**31 - 1, 2**24 + 1, 10**9], np.int32)
@@ -156,3 +158,16 @@ def test_a_table_beside_values_that_stay_on_chip(random: np.random.Generator) ->
     x, u = random.random(million).astype(np.float32), random.random(million).astype(np.float32)
     i = random.integers(0, million, million).astype(np.int32)
     check_function(lambda x, i, u: x.at[i].set(u, mode="drop"), x, i, u)
+
+
+def test_numbers_and_counts_are_exact_whatever_is_cast(random: np.random.Generator) -> None:
+    x, labels = random.standard_normal((600, 1000)).astype(np.float32), random.integers(0, 1000, 600).astype(np.int32)
+    bins = random.integers(0, 20, 20_000).astype(np.int32)
+
+    def function(x: Any, labels: Any, bins: Any) -> Any:
+        return jnp.take_along_axis(x, labels[:, None], 1)[:, 0], jnp.bincount(bins, length=20)
+
+    executable = neuronx_cc.compile(jax.jit(function).lower(x, labels, bins), auto_cast="all")
+    picked, counts = executable.run([x, labels, bins]).outputs
+    np.testing.assert_allclose(picked, x[np.arange(600), labels], rtol=2**-8)
+    np.testing.assert_array_equal(counts, np.bincount(bins, minlength=20))
