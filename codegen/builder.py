@@ -187,6 +187,11 @@ class Builder:
         pieces = [(0, full, step)] if full else []
         return pieces + ([(full * step, 1, rest)] if rest else [])
 
+    @property
+    def registers_left(self) -> int:
+        """Registers that loops may still take."""
+        return len(self._free_registers)
+
     def new_register(self) -> int:
         """A free register; ``release_register`` gives it back."""
         if not self._free_registers:

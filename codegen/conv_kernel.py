@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -22,7 +22,8 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
 from neuronx_cc.codegen.conv_plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
 from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
-from neuronx_cc.codegen.conv_weights import ConvWeights, OutputsAt
+from neuronx_cc.codegen.conv_sums import ConvSums
+from neuronx_cc.codegen.conv_weights import OutputsAt
 from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -35,15 +36,6 @@ MAX_LOOPS = 8
 """Loops over tiles of positions for which the sequencer's registers suffice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What the first taps of a sum are multiplied with: [lanes, chunks, positions of each axis...]."""
-
-    block: Block
-    shifts: tuple[int, ...]
-    """Bytes between neighbouring taps of each axis."""
-
-
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Emit the convolution and give its result a home."""
     if op.shape.size and conv_gradient_kernel.applies(op):
@@ -54,7 +46,7 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     _Convolution(context, op, step).emit()
 
 
-class _Convolution(ConvWeights):
+class _Convolution(ConvSums):
     """Emits one convolution."""
 
     def emit(self) -> None:
@@ -382,114 +374,3 @@ class _Convolution(ConvWeights):
         lane = dims[0] if dims else Atom(1, 0)
         source = replace(result, partition=first, dims=(Atom(lane.size, 1, True), *result.dims[1:]))
         copy(self.builder, replace(target, dims=(lane, target.dims[-1])), source, Stream.DMA_STORE)
-
-    # ---- sums -------------------------------------------------------------------------------------------------
-
-    def _bank(self, lanes: int, columns: int) -> Block:
-        return Block(self.sums.alloc, "f32", self.builder.slot(self.sums), (Atom(lanes, 1, True), Atom(columns, 4)))
-
-    def _sum(
-        self,
-        pack: PackAt,
-        outs: OutputsAt,
-        bank: Block,
-        x: Block,
-        kernel: Block | None,
-        taps: Sequence[Taps],
-        rows: Sequence[Affine],
-        sizes: Sequence[int],
-        features: tuple[Affine, int, int],
-        columns_apart: int = 1,
-    ) -> None:
-        """``bank`` = the products of all taps and feature tiles, for the positions ``rows + [0, sizes)``.
-
-        Those of the last axis are ``columns_apart``.
-        """
-        if self.copies is not None:
-            taps = self.copies.grouped()
-        window, shifts = x, []
-        for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-            stride = x.dims[2 + axis].stride
-            residues = self.copies.apart(axis) if self.copies is not None else 1
-            step = self.axes[axis].step // residues
-            offset = row * step + (taps[axis].offset - self.axes[axis].low) // residues
-            apart = step * columns_apart if axis == len(sizes) - 1 else step
-            dims = (*window.dims[: 2 + axis], Atom(size, stride * apart), *window.dims[3 + axis :])
-            window = window.moved(offset * stride).of(dims)
-            shifts.append(taps[axis].stride * stride // residues)
-        start = Window(window, tuple(shifts))
-        total = self.chunks * prod(tap.count for tap in taps)
-        segments = self.segments_of(pack.groups)
-        if total <= MAX_UNROLLED and kernel is not None:
-            done = False
-            for segment in segments:
-                for chunk in range(segment.first, segment.first + segment.chunks):
-                    for index in product(*(range(tap.count) for tap in taps)):
-                        steps = [Affine(i) for i in index]
-                        lanes = segment.lanes if self.copies is None else self.copies.lanes_of(index)
-                        self._product(bank, start, kernel, taps, steps, lanes, Affine(chunk), features, done)
-                        done = True
-            return
-        self._clear(bank)
-        self._tap_loops(pack, outs, bank, start, kernel, taps, [], features)
-
-    def _clear(self, bank: Block) -> None:
-        """Zeros by a product, which starts the sum."""
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), bank.dims[0].size)])
-        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), bank.dims[1].size)])
-
-    def _tap_loops(
-        self,
-        pack: PackAt,
-        outs: OutputsAt,
-        bank: Block,
-        window: Window,
-        kernel: Block | None,
-        taps: Sequence[Taps],
-        steps: list[Affine],
-        features: tuple[Affine, int, int],
-    ) -> None:
-        if len(steps) < len(taps):
-            for index in self.builder.each(taps[len(steps)].count):
-                self._tap_loops(pack, outs, bank, window, kernel, taps, [*steps, index], features)
-            return
-        part = kernel
-        if part is None:
-            spatial = [index * tap.step + tap.first for tap, index in zip(taps[1:], steps[1:], strict=True)]
-            part = self.stage_kernel(pack, outs, spatial)
-        for segment in self.segments_of(pack.groups):
-            for chunk in self.builder.each(segment.chunks, 8):
-                at = chunk + segment.first
-                self._product(bank, window, part, taps, steps, segment.lanes, at, features, True)
-
-    def _product(
-        self,
-        bank: Block,
-        window: Window,
-        kernel: Block,
-        taps: Sequence[Taps],
-        steps: Sequence[Affine],
-        lanes: int,
-        chunk: Affine,
-        features: tuple[Affine, int, int],
-        accumulate: bool,
-    ) -> None:
-        """One tap of one feature tile."""
-        x, w = window.block.index(1, chunk), kernel.index(1, chunk)
-        for axis, (tap, index, shift) in enumerate(zip(taps, steps, window.shifts, strict=True)):
-            x = x.moved(index * shift)
-            if axis:
-                # a streamed kernel has the one tap only
-                at = Affine() if self.streams_kernel else index * tap.step + tap.first
-                w = w.index(1, at)
-        first, count, step = features
-        stride = w.dims[1].stride
-        w = w.moved(first * stride).of((Atom(lanes, 1, True), Atom(count, stride * step)))
-        free = [atom for atom in x.dims[1:] if atom.size > 1] or [Atom(1, itemsize(x.dtype))]
-        while len(free) > 1 and free[-2].stride == free[-1].stride * free[-1].size:
-            free[-2:] = [Atom(free[-2].size * free[-1].size, free[-1].stride)]
-        x = x.of((Atom(lanes, 1, True), *free))
-        stationary, moving = (x, w) if self.positions_on_lanes else (w, x)
-        flags = ["accumulate"] if accumulate else []
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)

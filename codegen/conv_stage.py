@@ -18,6 +18,8 @@ from neuronx_cc.codegen.views import Atom, View, coalesce
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
+SPARE_REGISTERS = 32
+"""Registers that are left for what else a convolution has to loop over."""
 LONG_RUN = 2048
 """Bytes of a position's features from which a DMA of single positions is as quick as one of rows."""
 
@@ -392,16 +394,29 @@ class ConvStaging(ConvPlan):
             self.emitter.copy(plane, bits)
             yield plane, part, position * width
 
-    def turn(self, source: Block, target: Block) -> None:
-        """Transpose [rows, chunks, lanes] into ``target`` [lanes, chunks, rows...], as many chunks as a bank holds."""
+    def loops_pay(self, count: int) -> bool:
+        """Whether ``count`` equal parts are worth a loop, and a register and its phase are left for it.
+
+        Those of loops inside others are free again behind the outermost one only.
+        """
+        return count > 2 and self.builder.registers_left > SPARE_REGISTERS
+
+    def turn(self, source: Block, target: Block, alone: bool = False) -> None:
+        """Transpose [rows, chunks, lanes] into ``target`` [lanes, chunks, rows...], as many chunks as a bank holds.
+
+        ``alone``: nothing else is transposed in an iteration of the loop around.
+        """
         rows, lanes, total = source.dims[0].size, source.dims[2].size, source.dims[1].size
         identity = self.context.identity(source.dtype)
         identity = replace(identity, dims=(replace(identity.dims[0], size=rows), replace(identity.dims[1], size=rows)))
         sizes = [atom.size for atom in target.dims[2:]]
-        for start, tiles, count in self.builder.tiles(total, max(1, TILE_COLUMNS // rows)):
-            for tile in self.builder.each(tiles, 8):
+        pieces = self.builder.tiles(total, max(1, TILE_COLUMNS // rows))
+        alone = alone and len(pieces) == pieces[0][1] == 1
+        for start, tiles, count in pieces:
+            loops = self.loops_pay(tiles)
+            for tile in self.builder.each(tiles, 1 if loops else 8):
                 first = tile * count + start
-                slot = self.builder.slot(self.turned, several=True)
+                slot = self.builder.slot(self.turned, several=not (alone or loops))
                 bank = Block(self.turned.alloc, "f32", slot, (Atom(lanes, 1, True), *dense([count, rows], "f32")))
                 for position in range(count):
                     self.builder.emit("load_stationary", Stream.TENSOR, [], [source.index(1, first + position)])

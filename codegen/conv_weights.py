@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.conv_plan import atom_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, PackAt
 from neuronx_cc.codegen.dot_plan import TILE_ROWS
@@ -209,24 +209,28 @@ class ConvWeights(ConvStaging):
             return
         for plane, part, shift in self.carriers(natural):
             goal = replace(target, dtype=part, offset=target.offset + shift)
-            self._turn_taps(plane, goal, 0)
+            self._turn_taps(plane, goal)
 
-    def _turn_taps(self, plane: Block, target: Block, done: int) -> None:
+    def _turn_taps(self, plane: Block, target: Block) -> None:
         """``plane`` [rows, kernel..., inputs] -> ``target`` [lanes, chunks, kernel..., rows]."""
-        if len(plane.dims) > 2:
+        *_, inputs = plane.dims
+        taps = merge_free([plane.of(plane.dims[:-1]), target.of((target.dims[0], *target.dims[2:-1]))])
+        if len(taps[0].dims) > 2:
             for tap in self.builder.each(plane.dims[1].size):
-                self._turn_taps(plane.index(1, tap), target.index(2, tap), done + 1)
+                self._turn_taps(plane.index(1, tap), target.index(2, tap))
             return
-        step = plane.dims[1].stride
-        for segment in self.segments:
-            dims = (
-                plane.dims[0],
-                Atom(segment.chunks, segment.chunk_step * step),
-                Atom(segment.lanes, segment.lane_step * step),
-            )
-            source = replace(plane, offset=plane.offset + segment.start * step, dims=dims)
-            goal = target.index(1, Affine(segment.first), segment.chunks)
-            self.turn(source, replace(goal, dims=(Atom(segment.lanes, 1, True), *goal.dims[1:])))
+        count = taps[0].dims[1].size if len(taps[0].dims) > 1 else 1
+        loops = len(self.segments) == 1 and self.loops_pay(count)
+        for tap in self.builder.each(count, 1 if loops else 4):
+            source, goal = (block.index(1, tap) if count > 1 else block for block in taps)
+            for segment in self.segments:
+                chunks = Atom(segment.chunks, segment.chunk_step * inputs.stride)
+                dims = (plane.dims[0], chunks, Atom(segment.lanes, segment.lane_step * inputs.stride))
+                natural = source.moved(segment.start * inputs.stride).of(dims)
+                place = goal.of(
+                    (Atom(segment.lanes, 1, True), Atom(segment.chunks, target.dims[1].stride), target.dims[-1])
+                )
+                self.turn(natural, place.moved(segment.first * target.dims[1].stride), loops)
 
     def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block, done: int) -> None:
         """Tap by tap: spread [rows, inputs] to the columns of each row's group, then transpose."""
