@@ -1,6 +1,6 @@
 """JAX's own tests on the JAX backend: a fixed sample of each file, a table of pass rates, and why the rest fails.
 
-    python benchmarks/jax_tests.py PATH [--sample 40] [--files lax_test,api_test] [--jobs 1] [--seconds 180]
+    python benchmarks/jax_tests.py PATH [--sample 40] [--cases 3] [--files lax_test,api_test] [--jobs 1] [--seconds 180]
 
 PATH is a checkout of JAX, or its git directory, from which the tests of the tag of the installed version are taken. The
 tests need absl-py, and with pytest-timeout a test that hangs ends after SECONDS. The sample depends on the names of
@@ -29,7 +29,32 @@ FILES = (
     *("lax_numpy_einsum_test", "lax_autodiff_test", "lax_vmap_test", "lax_control_flow_test", "random_test", "nn_test"),
     *("fft_test", "api_test", "jax_jit_test", "array_test", "memories_test", "multi_device_test", "pmap_test"),
     *("pjit_test", "shard_map_test", "aot_test", "export_test", "debugging_primitives_test", "checkify_test"),
-    *("custom_api_test", "jaxpr_effects_test"),
+    *(
+        "custom_api_test",
+        "jaxpr_effects_test",
+        "lax_numpy_ufuncs_test",
+        "lax_numpy_vectorize_test",
+        "lax_numpy_setops_test",
+    ),
+    *(
+        "lax_vmap_op_test",
+        "lax_scipy_test",
+        "lax_scipy_special_functions_test",
+        "lax_scipy_sparse_test",
+        "random_lax_test",
+    ),
+    *("scipy_stats_test", "scipy_ndimage_test", "scipy_signal_test", "scipy_interpolate_test", "scipy_optimize_test"),
+    *("scipy_spatial_test", "scipy_fft_test", "linalg_test", "svd_test", "qdwh_test", "image_test", "ode_test"),
+    *(
+        "polynomial_test",
+        "sparse_test",
+        "sparse_bcoo_bcsr_test",
+        "jet_test",
+        "stax_test",
+        "optimizers_test",
+        "ann_test",
+    ),
+    *("dtypes_test", "custom_linear_solve_test", "array_interoperability_test"),
 )
 ENVIRONMENT = {
     "JAX_PLATFORMS": "neuron,cpu",
@@ -125,10 +150,11 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--sample", type=int, default=40, help="tests of each file")
     parser.add_argument("--files", default=",".join(FILES))
+    parser.add_argument("--cases", default=ENVIRONMENT["JAX_NUM_GENERATED_CASES"], help="of a test; others draw others")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=180, help="for one test")
     arguments = parser.parse_args()
-    environment = os.environ | ENVIRONMENT
+    environment = os.environ | ENVIRONMENT | {"JAX_NUM_GENERATED_CASES": arguments.cases}
     total, reasons, examples = Result(), Counter[str](), dict[str, str]()
     print(f"JAX {jax.__version__}, {arguments.sample} tests of each file\n")
     print(f"{'file':<28} {'passed':>6} {'failed':>6} {'skipped':>7} {'rate':>7} {'s':>6}")
