@@ -348,11 +348,11 @@ class _Convolution(ConvSums):
             piece = goal
             for axis, (row, extent) in enumerate(zip(at, sizes, strict=True)):
                 piece = piece.index(axis, row, extent)
-            *outer, row, column, feature = piece.dims
+            *outer, rows, columns, features_of = piece.dims
             assert all(atom.size == 1 for atom in outer), "one image at a time"
             if groups > 1:
-                row = Atom(lanes, span * column.stride)
-            copy(self.builder, replace(piece, dims=(row, column, feature)), result, Stream.DMA_STORE)
+                rows = Atom(lanes, span * columns.stride)
+            copy(self.builder, replace(piece, dims=(rows, columns, features_of)), result, Stream.DMA_STORE)
 
     def _columns_together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""

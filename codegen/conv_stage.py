@@ -142,9 +142,9 @@ class ConvStaging(ConvPlan):
                 inner = inner.index(1 + axis, Affine(starts[axis][r]), ends[axis][r] - starts[axis][r])
             if any(atom.size <= 0 for atom in inner.dims[1:]):
                 continue
-            first = offset + (starts[-2][r] * apart + r - pieces[-2].before) * row
+            begin = offset + (starts[-2][r] * apart + r - pieces[-2].before) * row
             rows = [*atoms[:-2], Atom(inner.dims[-2].size, row * apart), atoms[-1]]
-            source = Block(self.x.alloc, self.x.dtype, first, (Atom(copies.lanes, feature.stride), *rows))
+            source = Block(self.x.alloc, self.x.dtype, begin, (Atom(copies.lanes, feature.stride), *rows))
             target = replace(inner, partition=r * copies.inner * copies.lanes)
             target = replace(target, dims=(Atom(copies.lanes, 1, True), *inner.dims[1:]))
             copy(self.builder, target, source, self._stream)
