@@ -35,7 +35,7 @@ FILES = (
     *("scipy_interpolate_test", "scipy_optimize_test", "scipy_spatial_test", "scipy_fft_test", "linalg_test"),
     *("svd_test", "qdwh_test", "image_test", "ode_test", "polynomial_test", "sparse_test", "sparse_bcoo_bcsr_test"),
     *("jet_test", "stax_test", "optimizers_test", "ann_test", "dtypes_test", "custom_linear_solve_test"),
-    *("array_interoperability_test"),
+    "array_interoperability_test",
 )
 ENVIRONMENT = {
     "JAX_PLATFORMS": "neuron,cpu",
