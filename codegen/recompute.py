@@ -23,7 +23,7 @@ from neuronx_cc.codegen.graph import (
     suffix_reduction,
 )
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import copy_op, ops_of, users
+from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -39,15 +39,14 @@ LONGEST_CHAIN = 3
 
 def spread(computation: hlo.ComputationOp) -> set[hlo.Operation]:
     """Give each user of a cheap op one of its own; the ops to compute where their users are."""
-    chains: dict[hlo.Operation, int] = {}
+    chains: dict[hlo.HloOp, int] = {}
     for op in ops_of(computation.block):
         if op.opcode in CHEAP:
             length = _chain(op, chains)
             if 0 < length <= LONGEST_CHAIN:
                 chains[op] = length
     found: set[hlo.Operation] = set(chains)
-    for op in reversed(list(chains)):
-        assert isinstance(op, hlo.HloOp)
+    for op in reversed(chains):
         for user in list(dict.fromkeys(users(op.result)))[1:]:
             copy = copy_op(op, op.operands)
             computation.block.insert_op_before(copy, user)
@@ -56,7 +55,7 @@ def spread(computation: hlo.ComputationOp) -> set[hlo.Operation]:
     return found
 
 
-def _chain(op: hlo.HloOp, chains: dict[hlo.Operation, int]) -> int:
+def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int]) -> int:
     """Ops from what is in HBM to ``op``; 0 when it is not to be computed again."""
     shape = op.shape
     if (
@@ -75,8 +74,9 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.Operation, int]) -> int:
         return 0
     if read.dtype not in FLOATS or itemsize(read.dtype) > itemsize(shape.dtype):
         return 0
-    if source.owner in chains:
-        return chains[source.owner] + 1
+    maker = defining_op(source)
+    if isinstance(maker, hlo.HloOp) and maker in chains:
+        return chains[maker] + 1
     return 1 if _is_stored(source) else 0
 
 
@@ -94,9 +94,9 @@ def _takes(user: hlo.Operation, shape: hlo.Shape) -> bool:
 
 def _is_stored(value: hlo.SSAValue) -> bool:
     """Whether ``value`` is in HBM whatever its elementwise users do."""
-    if is_given(value):
+    op = defining_op(value)
+    if is_given(value) or not isinstance(op, hlo.HloOp):
         return True
-    op = value.owner
     if isinstance(op, hlo.DotOp):
         return len(list(value.uses)) > 1  # its only user may be added as its sums leave PSUM
     if op.opcode not in ELEMENTWISE and scan_of(op) is None:

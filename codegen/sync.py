@@ -350,10 +350,9 @@ class Synchroniser:
                 distance = self._distance(loop, earlier, later, earlier_walk, later_walk)
                 if distance == 0 or (distance >= loop.count and distance not in loop.phases):
                     continue
-                key = (later.order, earlier.stream)
+                wait = (later.order, earlier.stream)
                 count = last.count - distance * loop.finished[earlier.stream]
-                if key not in found or found[key] < count:
-                    found[key] = count
+                found[wait] = max(count, found.get(wait, count))
 
     def _wait(self, carried: dict[tuple[int, Stream], int]) -> None:
         """Have instructions wait for earlier iterations of the innermost loop, unless one before them does.
