@@ -9,7 +9,6 @@ there and back by Vector's 32 x 32 transposes, which are bit exact), and each bl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from neuronx_cc.codegen import elementwise
 from neuronx_cc.codegen.builder import Affine, Block
@@ -56,8 +55,8 @@ class _Scan:
     def __init__(self, context: Context, op: hlo.ReduceWindowOp, opcode: str, reverse: bool) -> None:
         self.context, self.builder, self.reverse = context, context.builder, reverse
         operand, self.init = op.operands
-        dims = hlo.shape_of(operand).dims
-        self.rows, self.length = prod(dims[:-1]), dims[-1]
+        self.length = max(dim.size for dim in op.window.data)  # dims behind the one that is scanned hold one element
+        self.rows = hlo.shape_of(operand).size // self.length
         self.source = context.dense(operand)
         self.target = context.homes[op.results[0]][0]
         self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD

@@ -33,7 +33,7 @@ def test_last_dim(dims: tuple[int, ...], reverse: bool, random: np.random.Genera
         assert_close(result, expected[..., turn], 1e-5, name=f"result {index}")
 
 
-@pytest.mark.parametrize("dims", [(7, 130), (40, 3, 5), (2, 1000, 2)], ids=str)
+@pytest.mark.parametrize("dims", [(7, 130), (40, 3, 5), (2, 1000, 2), (9, 1), (300, 1), (4, 5, 1, 1)], ids=str)
 def test_other_dims(dims: tuple[int, ...], random: np.random.Generator) -> None:
     x, n = random.standard_normal(dims).astype(np.float32), random.integers(-9, 9, dims).astype(np.int32)
     check_function(
