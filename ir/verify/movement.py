@@ -201,21 +201,18 @@ def _set_dimension_size(op: Any, shapes: list[Shape], result: Shape) -> str:
 def _gather(op: Any, shapes: list[Shape], result: Shape) -> str:
     operand, indices = shapes
     numbers, sizes = op.dims.data, op.slice_sizes.data
-    if not is_integer(indices.dtype):
-        return f"expected start indices of an integer type, found {indices}"
     vector = numbers.index_vector_dim
-    if not 0 <= vector <= indices.rank:
-        return f"expected index_vector_dim between 0 and {indices.rank}, found {vector}"
-    batch_dims = tuple(size for dim, size in enumerate(indices.dims) if dim != vector)
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     problem = (
-        _index_map(numbers.start_index_map, operand, indices, vector)
+        _indices("start", indices, vector)
+        or _index_map(numbers.start_index_map, operand, indices, vector)
         or dims_in_range("collapsed_slice_dims and operand_batching_dims", dropped, operand.rank)
         or _batching(numbers.operand_batching_dims, numbers.start_indices_batching_dims, operand, indices, vector)
         or dims_in_range("offset_dims", numbers.offset_dims, result.rank)
     )
     if problem:
         return problem
+    batch_dims = tuple(size for dim, size in enumerate(indices.dims) if dim != vector)
     if list(numbers.offset_dims) != sorted(numbers.offset_dims):
         return f"expected sorted offset_dims, found {dims_text(numbers.offset_dims)}"
     if len(sizes) != operand.rank or any(not 0 <= s <= d for s, d in zip(sizes, operand.dims, strict=True)):
@@ -230,6 +227,14 @@ def _gather(op: Any, shapes: list[Shape], result: Shape) -> str:
     windows, batches = iter(window), iter(batch_dims)
     expected = tuple(next(windows if dim in numbers.offset_dims else batches) for dim in range(result.rank))
     return expect_dims("a result", expected, result.dims) or expect_dtype("a result", operand.dtype, result.dtype)
+
+
+def _indices(kind: str, indices: Shape, vector: int) -> str:
+    if not is_integer(indices.dtype):
+        return f"expected {kind} indices of an integer type, found {indices}"
+    if not 0 <= vector <= indices.rank:
+        return f"expected index_vector_dim between 0 and {indices.rank}, found {vector}"
+    return ""
 
 
 def _index_map(index_map: tuple[int, ...], operand: Shape, indices: Shape, vector: int) -> str:
@@ -257,14 +262,11 @@ def _batching(
 def scatter_shapes(op: Any, operands: list[Shape], indices: Shape, updates: list[Shape]) -> str:
     """Rules of scatter apart from its combiner."""
     numbers, operand, update = op.dims.data, operands[0], updates[0]
-    if not is_integer(indices.dtype):
-        return f"expected scatter indices of an integer type, found {indices}"
     vector = numbers.index_vector_dim
-    if not 0 <= vector <= indices.rank:
-        return f"expected index_vector_dim between 0 and {indices.rank}, found {vector}"
     dropped = (*numbers.inserted_window_dims, *numbers.input_batching_dims)
     problem = (
-        _index_map(numbers.scatter_dims_to_operand_dims, operand, indices, vector)
+        _indices("scatter", indices, vector)
+        or _index_map(numbers.scatter_dims_to_operand_dims, operand, indices, vector)
         or dims_in_range("inserted_window_dims and input_batching_dims", dropped, operand.rank)
         or _batching(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, operand, indices, vector)
         or dims_in_range("update_window_dims", numbers.update_window_dims, update.rank)
