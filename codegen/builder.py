@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from neuronx_cc.codegen.accesses import Alloc, Frame
 from neuronx_cc.codegen.memory import Arena
-from neuronx_cc.codegen.sync import Alloc, Frame, Synchroniser
+from neuronx_cc.codegen.sync import Synchroniser
 from neuronx_cc.codegen.views import Affine as Affine
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir.errors import CompileError, Loc

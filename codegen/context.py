@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Affine, Block, Builder
 from neuronx_cc.codegen.combiners import simple_combiners
 from neuronx_cc.codegen.fill import fill, repeats_one
 from neuronx_cc.codegen.graph import base, is_view
-from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.views import Atom, View, linear, outermost
 from neuronx_cc.ir import hlo

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import KEPT_BYTES, RESIDENT_BYTES, Context
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_ROWS, Resident, Side, pe_dtype, segments_of
 from neuronx_cc.codegen.dot_stage import DotStaging, Span
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
 from neuronx_cc.codegen.sharing import elements
-from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.views import Atom, View, align, coalesce, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of

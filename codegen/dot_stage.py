@@ -8,12 +8,12 @@ from math import prod
 
 import numpy as np
 
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
 from neuronx_cc.codegen.dot_budget import DotBudget
 from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Resident, Segment, Side
 from neuronx_cc.codegen.emitter import SCALAR_COPIES
 from neuronx_cc.codegen.map_plan import is_given
-from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom

@@ -15,6 +15,7 @@ from itertools import chain
 from math import prod
 
 from neuronx_cc.codegen import bits, elementwise, map_order, scan_rows
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
@@ -35,7 +36,6 @@ from neuronx_cc.codegen.map_plan import (
     resident_view,
     used_outside,
 )
-from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from neuronx_cc.codegen import graph
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import Kernel, base, squeeze, trace
-from neuronx_cc.codegen.sync import Alloc
 from neuronx_cc.codegen.transfer import transfer
 from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
 from neuronx_cc.codegen.views import Atom, View, linear, outermost

@@ -7,7 +7,7 @@ bytes; synchronisation waits for their accesses.
 from bisect import bisect_left, bisect_right, insort
 from operator import attrgetter, itemgetter
 
-from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.ir.isa.program import Space
 
 _lo_of = attrgetter("lo")

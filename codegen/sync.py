@@ -19,93 +19,21 @@ region's count takes part in may be anywhere in the register's range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 
+from neuronx_cc.codegen.accesses import (
+    NO_ROTATIONS,
+    Access,
+    Alloc,
+    Frame,
+    Place,
+    hull,
+    interleaved,
+    remember,
+)
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
-from neuronx_cc.ir.types import itemsize
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """A loop that is being emitted (or the program itself, with ``count`` 1 and no register)."""
-
-    count: int = 1
-    register: int = -1
-    phases: dict[int, int] = field(default_factory=dict)
-    """Modulus -> phase register."""
-    finished: dict[Stream, int] = field(default_factory=dict)
-    """Instructions of each stream in one iteration, so far."""
-    touched: dict[int, tuple[Alloc, list[Access]]] = field(default_factory=dict)
-    learned: list[tuple[dict[Place, int], Place, int, int]] = field(default_factory=list)
-    """What was waited for in here: the counts of the waiting stream, the place, its count before, and the order."""
-
-
-Place = tuple[Stream, tuple[Frame, ...]]
-"""A stream, and the open loops that its counts are relative to, outermost first."""
-
-
-@dataclass(slots=True, eq=False)
-class Alloc:
-    """A piece of memory with one lifetime. ``lo``/``hi`` are bytes in the partition, or HBM addresses."""
-
-    space: Space
-    lo: int
-    hi: int
-    name: str = ""
-    accesses: list[Access] = field(default_factory=list)
-    inherited: dict[Place, int] = field(default_factory=dict)
-    """Last count of the earlier owners of these bytes: accesses here wait for them."""
-
-    def forget(self) -> None:
-        """A barrier: everything that was done to these bytes is complete."""
-        self.accesses, self.inherited = [], {}
-
-    def inherit(self, former: Alloc) -> None:
-        """Take over the hazards of an earlier owner of some of these bytes."""
-        for place, count in former.hazards().items():
-            self.inherited[place] = max(count, self.inherited.get(place, 0))
-
-    def hazards(self) -> dict[Place, int]:
-        """What a later owner of the bytes has to wait for: the last access of each stream, or what was inherited."""
-        if not self.accesses:
-            return self.inherited
-        last: dict[Place, int] = {}
-        for access in self.accesses:
-            last[access.place] = max(access.count, last.get(access.place, 0))
-        return last
-
-
-@dataclass(slots=True, eq=False)
-class Access:
-    """One instruction's access to an allocation: a byte hull, affine in the open loops' registers."""
-
-    stream: Stream
-    write: bool
-    lo: int
-    hi: int
-    partitions: tuple[int, int]
-    coefs: tuple[tuple[int, int], ...]
-    count: int
-    """Position: instructions of the stream finished when this one is, in the current iterations."""
-    place: Place
-    order: int
-    """Place of its instruction among all in order of emission."""
-    pitch: int = 0
-    """Of an HBM access made of equal rows at equal distance: that distance; 0 for other forms."""
-    run: int = 0
-    """Bytes from the start to the end of one such row."""
-    rotations: frozenset[tuple[int, int]] = frozenset()
-    """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
-    covers: bool = True
-    """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
-
-    @property
-    def loops(self) -> tuple[Frame, ...]:
-        """Open loops around it, outermost first."""
-        return self.place[1]
 
 
 @dataclass(slots=True)
@@ -121,75 +49,6 @@ class Walk:
     """Its rotations in loops that are closed."""
     phases: tuple[tuple[int, int], ...]
     """(register, stride) of the loop's own phase registers."""
-
-
-@dataclass(slots=True, frozen=True)
-class Hull:
-    """What an operand touches, relative to its offset."""
-
-    low: int
-    high: int
-    pitch: int
-    run: int
-    """``Access`` explains both; (0, 0) where a row would reach into the next one."""
-
-
-@lru_cache(maxsize=4096)
-def hull(space: Space, dtype: str, dims: tuple[tuple[int, int], ...]) -> Hull:
-    """Byte range [low, high) and rows that an operand of these dims touches, registers at 0."""
-    if space is not Space.HBM:
-        dims = dims[1:]
-    low, high = 0, itemsize(dtype)
-    for count, stride in dims:
-        if stride >= 0:
-            high += (count - 1) * stride
-        else:
-            low += (count - 1) * stride
-    strides = [(stride, count) for count, stride in dims if count > 1]
-    if space is not Space.HBM or not strides or min(strides)[0] < 0:
-        return Hull(low, high, 0, 0)
-    pitch = max(strides)[0]
-    run = itemsize(dtype) + sum((count - 1) * stride for stride, count in strides if stride != pitch)
-    apart = run <= pitch and [stride for stride, _ in strides].count(pitch) == 1
-    return Hull(low, high, pitch, run) if apart else Hull(low, high, 0, 0)
-
-
-def _interleaved(a: Access, b: Access, shift: int, moving: Sequence[int]) -> bool:
-    """Whether rows of equal pitch never meet, with ``a`` moved by ``shift`` bytes and either by ``moving`` strides."""
-    if not a.pitch or a.pitch != b.pitch or any(stride % a.pitch for stride in moving):
-        return False
-    distance = (b.lo - a.lo - shift) % a.pitch
-    return distance >= a.run and distance + b.run <= a.pitch
-
-
-def _in_gaps(old: Access, new: Access) -> bool:
-    """Whether ``old`` may touch what lies between the rows of ``new``, where others do not meet ``new``."""
-    return old.pitch != new.pitch or (old.lo - new.lo) % new.pitch + old.run > new.run
-
-
-_NO_ROTATIONS: frozenset[tuple[int, int]] = frozenset()
-
-
-def _add(alloc: Alloc, new: Access) -> None:
-    """Remember ``new``; forget accesses that anything conflicting with them now finds through it."""
-    accesses = alloc.accesses
-    if new.covers:
-        lo, hi, (first, last) = new.lo, new.hi, new.partitions
-        replaced = [
-            place
-            for place, old in enumerate(accesses)
-            if old.lo >= lo
-            and old.hi <= hi
-            and old.partitions[0] >= first
-            and old.partitions[1] <= last
-            and (new.write or (old.stream is new.stream and not old.write))
-            and old.coefs == new.coefs
-            and old.place[1] == new.place[1]
-            and not (new.pitch and _in_gaps(old, new))
-        ]
-        for place in reversed(replaced):
-            del accesses[place]
-    accesses.append(new)
 
 
 class Synchroniser:
@@ -221,7 +80,7 @@ class Synchroniser:
         count = self.position(stream)
         for alloc, access in accesses:
             access.count = count
-            _add(alloc, access)
+            remember(alloc, access)
             if frame is not self.frames[0]:
                 frame.touched.setdefault(id(alloc), (alloc, []))[1].append(access)
 
@@ -235,7 +94,7 @@ class Synchroniser:
             lo, hi = self._reach(lo, hi, [coef for coef in coefs if coef[0] in self.loaded])
             coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
             pitch, covers = 0, False
-        rotations = self._rotations(coefs) if coefs else _NO_ROTATIONS
+        rotations = self._rotations(coefs) if coefs else NO_ROTATIONS
         order = len(self.pending)
         return Access(place[0], write, lo, hi, parts, coefs, 0, place, order, pitch, touched.run, rotations, covers)
 
@@ -278,7 +137,7 @@ class Synchroniser:
         if a.partitions[0] >= b.partitions[1] or b.partitions[0] >= a.partitions[1]:
             return False
         if a.coefs == b.coefs:
-            return a.lo < b.hi and b.lo < a.hi and not _interleaved(a, b, 0, ())
+            return a.lo < b.hi and b.lo < a.hi and not interleaved(a, b, 0, ())
         common = tuple(coef for coef in a.coefs if coef in b.coefs)
         a_lo, a_hi = self._expanded(a, common)
         b_lo, b_hi = self._expanded(b, common)
@@ -287,7 +146,7 @@ class Synchroniser:
         moving = [
             stride for coefs in (a.coefs, b.coefs) for register, stride in coefs if (register, stride) not in common
         ]
-        return not _interleaved(a, b, 0, moving)
+        return not interleaved(a, b, 0, moving)
 
     def open_region(self) -> None:
         """Begin a region, iteration or case: counts start from 0. The caller has the memories forget accesses."""
@@ -399,14 +258,14 @@ class Synchroniser:
             return 1 if e_lo < l_hi and l_lo < e_hi else 0
         moving = [stride for coefs in (earlier.coefs, later.coefs) for reg, stride in coefs if reg != loop.register]
         if step == 0:
-            return 1 if e_lo < l_hi and l_lo < e_hi and not _interleaved(earlier, later, 0, moving) else 0
+            return 1 if e_lo < l_hi and l_lo < e_hi and not interleaved(earlier, later, 0, moving) else 0
         # earlier at iteration i - d lies d * step lower: find the first d with above < d * step < below and an overlap
         above, below = e_lo - l_hi, e_hi - l_lo
         if step < 0:
             above, below = -below, -above
         first, last = above // abs(step) + 1, (below - 1) // abs(step)
         for distance in range(max(1, first), min(loop.count, 65, last + 1)):
-            if not _interleaved(earlier, later, -distance * step, moving):
+            if not interleaved(earlier, later, -distance * step, moving):
                 return distance
         extent = max(e_hi, l_hi) - min(e_lo, l_lo)
         within = earlier.pitch and earlier.pitch == later.pitch and loop.count * abs(step) <= earlier.pitch

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuronx_cc.codegen.accesses import Access, Alloc
 from neuronx_cc.codegen.memory import Arena
-from neuronx_cc.codegen.sync import Access, Alloc
 from neuronx_cc.ir.isa.program import Instr, Space, Stream
 
 CAPACITY = 4096

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronx_cc.codegen.sync import Alloc
+from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.views import Atom, View, align, coalesce, common_factors, linear
 from neuronx_cc.ir.isa.program import Space
 
