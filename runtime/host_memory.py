@@ -81,9 +81,9 @@ class _Mapped:
         self.total = 0
         self._after_collection = 0
 
-    def make_room(self, nbytes: int) -> None:
+    def make_room(self) -> None:
         """Collect when as much again as the last collection left, or ``GARBAGE_BYTES``, has been mapped since."""
-        if self.total + nbytes > self._after_collection + max(self._after_collection, GARBAGE_BYTES):
+        if self.total > self._after_collection + max(self._after_collection, GARBAGE_BYTES):
             gc.collect()
             self._after_collection = self.total
 
@@ -102,7 +102,7 @@ def pages(nbytes: int) -> Array:
     """``nbytes`` of undefined content, of which only those that are written take memory of the host."""
     if nbytes < LARGE_BYTES:
         return np.empty(nbytes, np.uint8)
-    _MAPPED.make_room(nbytes)
+    _MAPPED.make_room()
     block = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     _MAPPED.add(block, nbytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -55,6 +55,13 @@ def test_oldest_memories_lose_their_pages_but_not_what_is_fixed(kept, monkeypatc
     assert not kept.take(memories[0])
 
 
+def test_the_first_memory_however_large_collects_nothing(monkeypatch):
+    monkeypatch.setattr(host_memory, "GARBAGE_BYTES", 8 << 20)
+    monkeypatch.setattr(host_memory, "_MAPPED", host_memory._Mapped())
+    monkeypatch.setattr(gc, "collect", lambda: pytest.fail("there is no garbage yet"))
+    assert host_memory.pages(16 << 20).nbytes == 16 << 20
+
+
 def test_memories_in_cyclic_garbage_are_collected_by_their_size(monkeypatch):
     """The collector counts objects, and programs are compiled with it at rest: two objects may hold a gigabyte."""
     monkeypatch.setattr(host_memory, "GARBAGE_BYTES", 8 << 20)
