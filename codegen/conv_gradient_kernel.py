@@ -22,7 +22,6 @@ from neuronx_cc.codegen.conv_gradient_plan import (
     SUM_BANKS,
     Loading,
     Piece,
-    Reach,
     Spread,
     Steps,
     Sum,
@@ -31,11 +30,13 @@ from neuronx_cc.codegen.conv_gradient_plan import (
     pieces_of,
     rows_that_fit,
     spread_of,
+    tiles_of,
 )
 from neuronx_cc.codegen.conv_gradient_stage import Side, merged
 from neuronx_cc.codegen.conv_plan import RAW_BYTES, atom_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, PackAt, RowsAt
-from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.halves import carrier_of
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom
@@ -91,7 +92,7 @@ class _Gradient(ConvStaging):
 
     def emit(self) -> None:
         context = self.context
-        context.identity(self.pe_dtype if self.fast(self.pe_dtype) else HALVES[itemsize(self.pe_dtype)][1])
+        context.identity(carrier_of(self.pe_dtype, self.fast(self.pe_dtype)))
         home = context.new_hbm(self.result)
         context.homes[self.result] = [home]
         self.out = home.transpose(self.out_order)
@@ -259,23 +260,20 @@ class _Gradient(ConvStaging):
     def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:
         """Both operands of a block, transposed: [lanes, tiles, kept dim]."""
         spread = self._spread([at.piece.rows for at in left_at])
-        lanes, steps = prod(spread.lanes), [axis.step for axis in self.axes]
+        lanes = prod(spread.lanes)
         left = self.left.loaded_tile(self.loaded[0], "turned left", spread.tiles, lanes, self.turned_buffers)
-        tiles = prod(spread.inner)
-        right = self.right.loaded_tile(self.loaded[1], "turned right", tiles, lanes, self.turned_buffers)
+        count = prod(spread.inner)
+        right = self.right.loaded_tile(self.loaded[1], "turned right", count, lanes, self.turned_buffers)
+        left_tiles, right_tiles = tiles_of(spread, self.axes)
         if self.loaded[0]:
-            self.left.load_windows(left_at, spread, steps, spread.reach, left)
+            self.left.load_windows(left_at, left_tiles, left)
         else:
-            loops = [(axis, *loop) for axis, reach in enumerate(spread.reach) for loop in reach.loops]
-            x = self.left.planes(self.left.stage_input(WHOLE, left_at), "left")
-            self.left.turn_windows(x, spread, steps, loops, left)
-        ones = [1 for _ in steps]
+            self.left.turn_windows(self.left.planes(self.left.stage_input(WHOLE, left_at), "left"), left_tiles, left)
         if self.loaded[1]:
-            plain = [Reach(((count, 1),), 1, 1) for count in spread.inner]
-            self.right.load_windows(right_at, spread, ones, plain, right)
+            self.right.load_windows(right_at, right_tiles, right)
         else:
             w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
-            self.right.turn_windows(w, spread, ones, [(axis, n, 1) for axis, n in enumerate(spread.inner)], right)
+            self.right.turn_windows(w, right_tiles, right)
         return spread, left, right
 
     def _bank(self, rows: int, columns: int, sum_: Sum) -> Block:

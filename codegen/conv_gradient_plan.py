@@ -14,6 +14,7 @@ from functools import cache
 from itertools import product
 from math import gcd, prod
 
+from neuronx_cc.codegen.conv_axis import Axis
 from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
 
@@ -130,6 +131,29 @@ def spread_of(
             best = found
     assert best is not None, "one partition always does"
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of one operand: which positions lie on the partitions together, and how tiles follow each other."""
+
+    lanes: tuple[int, ...]
+    """Partitions along each axis."""
+    apart: tuple[int, ...]
+    """Input positions between neighbouring ones of them."""
+    reach: tuple[Reach, ...]
+
+    @property
+    def loops(self) -> list[tuple[int, int, int]]:
+        """(axis, count, input positions apart), outermost first."""
+        return [(axis, *loop) for axis, reach in enumerate(self.reach) for loop in reach.loops]
+
+
+def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
+    """The tiles of the operand with taps and of the other."""
+    apart = tuple(axis.step * count for axis, count in zip(axes, spread.inner, strict=True))
+    plain = tuple(Reach(((count, 1),), 1, 1) for count in spread.inner)
+    return Tiles(spread.lanes, apart, spread.reach), Tiles(spread.lanes, spread.inner, plain)
 
 
 def _turn_columns(features: int) -> int:

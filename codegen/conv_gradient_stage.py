@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from math import prod
 from typing import TypeAlias
@@ -11,10 +11,11 @@ from typing import TypeAlias
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Axis
-from neuronx_cc.codegen.conv_gradient_plan import Loading, Reach, Spread
+from neuronx_cc.codegen.conv_gradient_plan import Loading, Tiles
 from neuronx_cc.codegen.conv_plan import atom_of, stride_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, RowsAt
-from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS
+from neuronx_cc.codegen.dot_plan import TILE_COLUMNS
+from neuronx_cc.codegen.halves import halves_of, part_of
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
@@ -28,6 +29,29 @@ PLANE_COLUMNS = 64
 """Neighbouring positions of a feature from which loading them onto the partitions may pay."""
 Planes: TypeAlias = list[tuple[Block, str, int]]
 """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Neighbouring partitions along one axis that are loaded together."""
+
+    partition: int
+    count: int
+    axis: int
+    first: list[int]
+    """Index of the first one along each axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    """The first of the tiles that are transposed, where it goes, and how the others follow."""
+
+    source: Block
+    """[kept dim, its tiles, positions on the partitions...]"""
+    target: Block
+    """[lanes, tiles, kept dim]"""
+    loops: tuple[tuple[int, int], ...]
+    """(tiles, bytes between them in ``source``), outermost first; in ``target`` they follow each other."""
 
 
 class Side(ConvStaging):
@@ -72,74 +96,66 @@ class Side(ConvStaging):
             return self.tile(name, self.pe_dtype, [self.inputs, tiles], lanes, buffers).select([0, 2, 1])
         return self.tile(name, self.pe_dtype, [tiles, self.inputs], lanes, buffers)
 
-    def load_windows(
-        self, at: Sequence[RowsAt], spread: Spread, steps: Sequence[int], reach: Sequence[Reach], target: Block
-    ) -> None:
-        """Load tiles of positions into ``target`` [lanes, tiles, kept dim], zeros where they lie in the padding.
-
-        ``steps``: input positions between neighbouring positions of each axis.
-        """
+    def load_windows(self, at: Sequence[RowsAt], tiles: Tiles, target: Block) -> None:
+        """Load tiles of positions into ``target`` [lanes, tiles, kept dim], zeros where they lie in the padding."""
         pieces = [rows.piece for rows in at]
         if any(piece.before or piece.after for piece in pieces):
             self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
         if any(not piece.valid for piece in pieces):
             return
         ends = [(piece.before, piece.before + piece.valid) for piece in pieces]
-        apart = [count * step for count, step in zip(spread.inner, steps, strict=True)]
-        several = [axis for axis, count in enumerate(spread.lanes) if count > 1]
+        loops = [reach.loops[0] for reach in tiles.reach]
+        several = [axis for axis, count in enumerate(tiles.lanes) if count > 1]
         last = several[-1] if several else 0
-        first = [range(count) if axis != last else range(1) for axis, count in enumerate(spread.lanes)]
+        first = [range(count) if axis != last else range(1) for axis, count in enumerate(tiles.lanes)]
         for number, lane in enumerate(product(*first)):
             # of each axis the tiles whose positions exist
             ranges = [
                 _existing(begin * gap, loop, end)
-                for begin, gap, loop, end in zip(lane, apart, (each.loops[0] for each in reach), ends, strict=True)
+                for begin, gap, loop, end in zip(lane, tiles.apart, loops, ends, strict=True)
             ]
             if any(start >= stop for axis, (start, stop) in enumerate(ranges) if axis != last):
                 continue
             # partitions that lack the same tiles are loaded together: all but those at the borders
-            loop, gap = reach[last].loops[0], apart[last]
-            met = [_existing(index * gap, loop, ends[last]) for index in range(spread.lanes[last])]
+            loop, gap = loops[last], tiles.apart[last]
+            met = [_existing(index * gap, loop, ends[last]) for index in range(tiles.lanes[last])]
             for (start, stop), same in groupby(range(len(met)), met.__getitem__):
                 together = list(same)
                 if start < stop:
                     ranges[last] = start, stop
                     firsts = [*lane[:last], together[0], *lane[last + 1 :]]
-                    lanes = number * len(met) + together[0], len(together), gap, last
-                    self._load_tiles(at, firsts, apart, reach, ranges, lanes, target)
+                    lanes = _Lanes(number * len(met) + together[0], len(together), last, firsts)
+                    self._load_tiles(at, tiles, lanes, ranges, target)
 
     def _load_tiles(
         self,
         at: Sequence[RowsAt],
-        lane: Sequence[int],
-        apart: Sequence[int],
-        reach: Sequence[Reach],
+        tiles: Tiles,
+        lanes: _Lanes,
         ranges: Sequence[tuple[int, int]],
-        lanes: tuple[int, int, int, int],
         target: Block,
     ) -> None:
-        """The tiles ``ranges`` of (first partition, partitions, input positions between them, along which axis)."""
-        partition, count, gap, last = lanes
+        """The tiles ``ranges`` (start, stop) along each axis for some of the partitions."""
         offset, free, kept = self.x.start, [], []
-        tiles = 0
+        first = 0
         for axis, rows in enumerate(at):
             stride = atom_of(self.x, axis if axis == 0 else axis + 1).stride
-            (start, stop), (total, distance) = ranges[axis], reach[axis].loops[0]
-            position = lane[axis] * apart[axis] + start * distance - rows.piece.before
+            (start, stop), (total, distance) = ranges[axis], tiles.reach[axis].loops[0]
+            position = lanes.first[axis] * tiles.apart[axis] + start * distance - rows.piece.before
             offset = offset + (rows.input + position) * stride
             free.append(Atom(stop - start, distance * stride))
-            tiles = tiles * total + start
-            behind = prod(each.loops[0][0] for each in reach[axis + 1 :])
+            first = first * total + start
+            behind = prod(each.loops[0][0] for each in tiles.reach[axis + 1 :])
             kept.append(Atom(stop - start, behind * target.dims[1].stride))
-        stride = atom_of(self.x, last if last == 0 else last + 1).stride
+        stride = atom_of(self.x, lanes.axis if lanes.axis == 0 else lanes.axis + 1).stride
         source = Block(
             self.x.alloc,
             self.x.dtype,
             offset,
-            (Atom(count, gap * stride), *free, atom_of(self.x, 1)),
+            (Atom(lanes.count, tiles.apart[lanes.axis] * stride), *free, atom_of(self.x, 1)),
         )
-        place = target.offset + tiles * target.dims[1].stride
-        goal = replace(target, offset=place, partition=partition, dims=(Atom(count, 1, True), *kept, target.dims[2]))
+        goal = target.moved(first * target.dims[1].stride)
+        goal = replace(goal, partition=lanes.partition, dims=(Atom(lanes.count, 1, True), *kept, target.dims[2]))
         order = list(range(len(goal.dims)))
         if target.dims[2].stride > target.dims[1].stride:
             order = [0, order[-1], *order[1:-1]]
@@ -149,87 +165,61 @@ class Side(ConvStaging):
         """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
         if self.fast(tile.dtype):
             return [(tile, tile.dtype, 0)]
-        part, carrier = HALVES[itemsize(tile.dtype)]
         order = sorted(range(1, len(tile.dims)), key=lambda dim: -abs(tile.dims[dim].stride))
-        found = []
-        for position in range(itemsize(tile.dtype) // itemsize(part)):
-            byte = position * itemsize(part)
-            bits = replace(tile, dtype=part, offset=tile.offset + byte)
+
+        def room(carrier: str, number: int) -> Block:
             sizes = [tile.dims[dim].size for dim in order]
-            stored = self.tile(f"{name} bits {position}", carrier, sizes, tile.dims[0].size, 1)
-            plane = stored.select([0, *(1 + order.index(dim) for dim in range(1, len(tile.dims)))])
+            stored = self.tile(f"{name} bits {number}", carrier, sizes, tile.dims[0].size, 1)
+            return stored.select([0, *(1 + order.index(dim) for dim in range(1, len(tile.dims)))])
+
+        def move(target: Block, source: Block) -> None:
             for segment in self.segments_of(1):
-                halves = [block.index(1, Affine(segment.first), segment.chunks) for block in (plane, bits)]
-                halves = [replace(block, dims=(Atom(segment.lanes, 1, True), *block.dims[1:])) for block in halves]
-                self.emitter.copy(*halves)
-            found.append((plane, part, byte))
-        return found
+                pair = [block.index(1, Affine(segment.first), segment.chunks) for block in (target, source)]
+                self.emitter.copy(*(block.of((Atom(segment.lanes, 1, True), *block.dims[1:])) for block in pair))
 
-    def turn_windows(
-        self, planes: Planes, spread: Spread, steps: Sequence[int], loops: Sequence[tuple[int, int, int]], target: Block
-    ) -> None:
-        """Transpose tiles of positions into ``target`` [lanes, tiles, kept dim].
+        return list(halves_of(tile, room, move))
 
-        ``steps``: input positions between neighbouring positions of each axis; ``loops``: (axis, count, input positions
-        apart) of the tiles, outermost first.
-        """
-        tiles = [count for _, count, _ in loops]
-        inner = max((dim for dim, count in enumerate(tiles) if count > 1), default=len(tiles) - 1)
-        self._turn_loops(planes, spread, steps, loops, target, inner, [])
+    def turn_windows(self, planes: Planes, tiles: Tiles, target: Block) -> None:
+        """Transpose tiles of positions into ``target`` [lanes, tiles, kept dim]."""
+        windows = []
+        for plane, part, byte in planes:
+            dims = list(plane.dims)
+            for axis, (lanes, apart) in enumerate(zip(tiles.lanes, tiles.apart, strict=True)):
+                dims[2 + axis] = Atom(lanes, dims[2 + axis].stride * apart)
+            strides = [atom.stride for atom in plane.dims[2:]]
+            loops = tuple((count, distance * strides[axis]) for axis, count, distance in tiles.loops)
+            windows.append(_Turning(plane.of(tuple(dims)), part_of(target, part, byte), loops))
+        self._turn_loops(windows, [])
 
-    def _turn_loops(
-        self,
-        planes: Planes,
-        spread: Spread,
-        steps: Sequence[int],
-        loops: Sequence[tuple[int, int, int]],
-        target: Block,
-        inner: int,
-        at: list[Affine],
-    ) -> None:
+    def _turn_loops(self, windows: Sequence[_Turning], at: list[Affine]) -> None:
+        loops = windows[0].loops
+        inner = max((dim for dim, (count, _) in enumerate(loops) if count > 1), default=len(loops) - 1)
         if len(at) < inner:
-            for index in self.builder.each(loops[len(at)][1], 1):
-                self._turn_loops(planes, spread, steps, loops, target, inner, [*at, index])
+            for index in self.builder.each(loops[len(at)][0], 1):
+                self._turn_loops(windows, [*at, index])
             return
-        count = loops[inner][1]
+        count = loops[inner][0]
         most = max(1, min(GROUP, TILE_COLUMNS // self.lanes_of_pack(1)))
         for start, groups, several in self.builder.tiles(count, -(-count // -(-count // most))):
             for group in self.builder.each(groups, 1):
-                self._turn_group(planes, spread, steps, loops, target, [*at, group * several + start], several)
+                for window in windows:
+                    self._turn_group(window, [*at, group * several + start], several)
 
-    def _turn_group(
-        self,
-        planes: Planes,
-        spread: Spread,
-        steps: Sequence[int],
-        loops: Sequence[tuple[int, int, int]],
-        target: Block,
-        at: list[Affine],
-        several: int,
-    ) -> None:
+    def _turn_group(self, window: _Turning, at: list[Affine], several: int) -> None:
         """``several`` tiles from ``at`` on along its last loop; the loops behind have one tile only."""
-        place = Affine()
-        for (_, count, _), index in zip(loops, at, strict=False):
+        place, source, step = Affine(), window.source, 0
+        for (count, step), index in zip(window.loops, at, strict=False):
             place = place * count + index
-        for plane, part, byte in planes:
-            window, first = plane, plane.offset
-            for axis, (lanes, inner, step) in enumerate(zip(spread.lanes, spread.inner, steps, strict=True)):
-                stride = plane.dims[2 + axis].stride
-                dims = (*window.dims[: 2 + axis], Atom(lanes, stride * step * inner), *window.dims[3 + axis :])
-                window = replace(window, dims=dims)
-            for (axis, _, distance), index in zip(loops, at, strict=False):
-                first = first + index * (distance * plane.dims[2 + axis].stride)
-            axis, _, distance = loops[len(at) - 1]
-            step = distance * plane.dims[2 + axis].stride
-            goal = replace(target, dtype=part, offset=target.offset + byte + place * target.dims[1].stride)
-            for segment in self.segments_of(1):
-                for chunk in self.builder.each(segment.chunks):
-                    source = replace(window, offset=first).index(1, chunk + segment.first)
-                    source = replace(source, dims=(Atom(segment.lanes, 1, True), *source.dims[1:]))
-                    width = goal.dims[2].stride
-                    kept = goal.offset + segment.start * width + chunk * (segment.chunk_step * width)
-                    columns = (Atom(several, goal.dims[1].stride), Atom(segment.lanes, width * segment.lane_step))
-                    self._turn_chunk(source, step, replace(goal, offset=kept, dims=(goal.dims[0], *columns)))
+            source = source.moved(index * step)
+        goal = window.target.moved(place * window.target.dims[1].stride)
+        for segment in self.segments_of(1):
+            for chunk in self.builder.each(segment.chunks):
+                tile = source.index(1, chunk + segment.first)
+                tile = tile.of((Atom(segment.lanes, 1, True), *tile.dims[1:]))
+                width = goal.dims[2].stride
+                kept = goal.offset + segment.start * width + chunk * (segment.chunk_step * width)
+                columns = (Atom(several, goal.dims[1].stride), Atom(segment.lanes, width * segment.lane_step))
+                self._turn_chunk(tile, step, replace(goal, offset=kept, dims=(goal.dims[0], *columns)))
 
     def _turn_chunk(self, source: Block, step: int, target: Block) -> None:
         """``source`` [kept, positions...], each time ``step`` bytes on -> ``target`` [positions, times, kept]."""

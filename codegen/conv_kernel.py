@@ -24,7 +24,8 @@ from neuronx_cc.codegen.conv_plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Out
 from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
 from neuronx_cc.codegen.conv_sums import ConvSums
 from neuronx_cc.codegen.conv_weights import OutputsAt
-from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.halves import carrier_of
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, coalesce
@@ -54,7 +55,7 @@ class _Convolution(ConvSums):
             self.context.homes[self.result] = [self.context.new_hbm(self.result)]
             return
         # made here because staging asks for it inside loops
-        self.context.identity(self.pe_dtype if self.fast(self.pe_dtype) else HALVES[itemsize(self.pe_dtype)][1])
+        self.context.identity(carrier_of(self.pe_dtype, self.fast(self.pe_dtype)))
         self.choose()
         self._laid_out = {}
         self.plan_sizes()

@@ -10,7 +10,8 @@ from neuronx_cc.codegen.builder import Affine, Block, Ring
 from neuronx_cc.codegen.conv_axis import Piece
 from neuronx_cc.codegen.conv_copies import Copies
 from neuronx_cc.codegen.conv_plan import RAW_BYTES, ROW_BYTES, ConvPlan, Segment, atom_of, rows_are_cheap, stride_of
-from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.halves import halves_of, part_of
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -323,8 +324,8 @@ class ConvStaging(ConvPlan):
                         at = offset + row * source.dims[2].stride + column * source.dims[3].stride
                         copy(self.builder, natural, Block(source.alloc, source.dtype, at, dims), self._stream)
                         goal = target.index(2, row, high).index(3, column, wide)
-                        for plane, part, shift in self.carriers(natural):
-                            self._turn_columns(pack, plane, replace(goal, dtype=part, offset=goal.offset + shift))
+                        for plane, part, byte in self.carriers(natural):
+                            self._turn_columns(pack, plane, part_of(goal, part, byte))
 
     def _turn_columns(self, pack: PackAt, plane: Block, goal: Block) -> None:
         """[rows, columns, features] -> ``goal`` [lanes, chunks, rows, columns]."""
@@ -355,8 +356,8 @@ class ConvStaging(ConvPlan):
                 rows = natural.index(1, Affine(begin), count)
                 rows = replace(rows, partition=row * wide.size, dims=(Atom(lanes, 1, True), rows.dims[1]))
                 copy(self.builder, rows, Block(source.alloc, source.dtype, at, dims), self._stream)
-        for plane, part, shift in self.carriers(natural):
-            goal = replace(target, dtype=part, offset=target.offset + shift)
+        for plane, part, byte in self.carriers(natural):
+            goal = part_of(target, part, byte)
             for segment in self.segments_of(pack.groups):
                 size = itemsize(plane.dtype)
                 first = replace(
@@ -380,19 +381,15 @@ class ConvStaging(ConvPlan):
     def carriers(self, natural: Block) -> Iterator[tuple[Block, str, int]]:
         """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
         if self.fast(natural.dtype):
-            yield natural, natural.dtype, 0
-            return
-        part, carrier = HALVES[itemsize(natural.dtype)]
-        width = itemsize(part)
-        for position in range(itemsize(natural.dtype) // width):
-            bits = replace(natural, dtype=part, offset=natural.offset + position * width)
-            ratio = itemsize(carrier), itemsize(natural.dtype)
-            sizes = [atom.size for atom in natural.dims[1:]]
-            plane = self.tile("bits", carrier, sizes, natural.dims[0].size, 2)
-            same_order = tuple(Atom(atom.size, atom.stride // ratio[1] * ratio[0]) for atom in natural.dims[1:])
-            plane = replace(plane, dims=(natural.dims[0], *same_order))
-            self.emitter.copy(plane, bits)
-            yield plane, part, position * width
+            return iter([(natural, natural.dtype, 0)])
+        lanes, *free = natural.dims
+
+        def room(carrier: str, _: int) -> Block:
+            plane = self.tile("bits", carrier, [atom.size for atom in free], lanes.size, 2)
+            wider, width = itemsize(carrier), itemsize(natural.dtype)
+            return plane.of((lanes, *(Atom(atom.size, atom.stride // width * wider) for atom in free)))
+
+        return halves_of(natural, room, self.emitter.copy)
 
     def loops_pay(self, count: int) -> bool:
         """Whether ``count`` equal parts are worth a loop, and a register and its phase are left for it.

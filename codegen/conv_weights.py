@@ -16,6 +16,7 @@ from neuronx_cc.codegen.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.conv_plan import atom_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, PackAt
 from neuronx_cc.codegen.dot_plan import TILE_ROWS
+from neuronx_cc.codegen.halves import part_of
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -207,9 +208,8 @@ class ConvWeights(ConvStaging):
         if pack.groups > 1:
             self._turn_pack(pack, start, natural, target, 0)
             return
-        for plane, part, shift in self.carriers(natural):
-            goal = replace(target, dtype=part, offset=target.offset + shift)
-            self._turn_taps(plane, goal)
+        for plane, part, byte in self.carriers(natural):
+            self._turn_taps(plane, part_of(target, part, byte))
 
     def _turn_taps(self, plane: Block, target: Block) -> None:
         """``plane`` [rows, kernel..., inputs] -> ``target`` [lanes, chunks, kernel..., rows]."""
@@ -247,6 +247,6 @@ class ConvWeights(ConvStaging):
         self.builder.emit("affine_select", Stream.GPSIMD, [wide], [repeated], ["is_ge"], below)
         self.builder.emit("affine_select", Stream.GPSIMD, [wide], [wide], ["is_ge"], above)
         flat = replace(wide, dims=(wide.dims[0], Atom(pack.groups * self.inputs, itemsize(self.pe_dtype))))
-        for plane, part, shift in self.carriers(flat):
+        for plane, part, byte in self.carriers(flat):
             one = replace(plane, dims=(plane.dims[0], Atom(1, 0), plane.dims[1]))
-            self.turn(one, replace(target, dtype=part, offset=target.offset + shift))
+            self.turn(one, part_of(target, part, byte))

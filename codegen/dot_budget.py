@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.codegen.dot_plan import HALVES, TILE_COLUMNS, TILE_ROWS, DotPlan, Side
+from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS, DotPlan, Side
+from neuronx_cc.codegen.halves import HALVES
 from neuronx_cc.codegen.map_plan import LONG_RUN
 from neuronx_cc.ir.types import itemsize
 
@@ -19,6 +20,10 @@ ROW_BYTES = 4096
 """Bytes of a row that are loaded together where its elements are transposed."""
 GROUPED_ROWS = 512
 """Rows of lhs that are staged together where they are neighbours in memory: runs that a DMA moves well."""
+UNROLLED_BLOCKS = 4
+"""Blocks along one dim that are written out."""
+UNROLLED_BANKS = 8
+"""Banks of transposes of one tile that are written out."""
 DMA_BYTES_PER_NS = 272
 """Of all engines together (hardware sheet 1.8.2)."""
 CYCLE_NS = 1 / 2.8
@@ -54,6 +59,16 @@ class DotBudget(DotPlan):
     """Whether blocks of the operand that streams past are transposed once, and kept in HBM."""
     accumulate_in_sbuf = False
     """Whether k is cut into blocks, whose products add up in SBUF."""
+
+    @property
+    def unrolled_blocks(self) -> int:
+        """Most blocks along one dim that are no loop; those of a contraction whose k is cut always are."""
+        return 1 if self.accumulate_in_sbuf else UNROLLED_BLOCKS
+
+    @property
+    def unrolled_banks(self) -> int:
+        """Most banks of transposes of one tile that are no loop."""
+        return 1 if self.accumulate_in_sbuf else UNROLLED_BANKS
 
     def _budget(self) -> None:
         """Block sizes: k whole if possible; then the loop order and blocks that move and transpose least."""

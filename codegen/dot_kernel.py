@@ -17,9 +17,10 @@ from math import prod
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dot_budget import RESULT_BUFFERS, RESULT_COLUMNS
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.dot_stage import DotStaging, Span, batch_start, narrow_parts, strided
 from neuronx_cc.codegen.graph import Kernel, takes_row, takes_sum
+from neuronx_cc.codegen.halves import carrier_of
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -27,7 +28,6 @@ from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import itemsize
 
 
 def lower(context: Context, kernel: Kernel, step: int) -> None:
@@ -80,7 +80,7 @@ class _Dot(DotStaging):
         lhs, rhs = self._choose()
         for dtype in sorted({self.pe_dtype, *(view.dtype for view in (lhs, rhs) if view.dtype in PE_DTYPES)}):
             # made here because staging asks for them inside loops
-            self.context.identity(dtype if self.fast(dtype) else HALVES[itemsize(dtype)][1])
+            self.context.identity(carrier_of(dtype, self.fast(dtype)))
         out = self._choose_output(lhs)
         if self._scatters(rhs, out):
             rhs = self._dense(self.op.rhs, self.rhs_order)
@@ -178,8 +178,8 @@ class _Dot(DotStaging):
             lanes = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
             self.rows = self._dense_tile(self.out.dtype, [prod(self.n_sizes)], lanes, "rows", 2)
         if self.accumulate_in_sbuf:
-            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block, unroll=1):
-                for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block, unroll=1):
+            for m_at, m_size in self._positions(self.m_sizes, self.m_dim, self.m_block):
+                for n_at, n_size in self._positions(self.n_sizes, self.n_dim, self.n_block):
                     self._k_blocks(_Part(batch, m_at, n_at, m_size, n_size))
         elif self.rhs_outside:
             self.kept_filled = False
@@ -222,18 +222,17 @@ class _Dot(DotStaging):
         tile_dim: int,
         block: int,
         at: dict[int, Affine] | None = None,
-        unroll: int = 4,
         first: bool = False,
     ) -> Iterator[tuple[dict[int, Affine], int]]:
         """Loop over all dims of one side: the index of each, and the size of the block along ``tile_dim``.
 
         ``first``: the first block is not part of a loop.
         """
-        at = at or {}
+        at, unroll = at or {}, self.unrolled_blocks
         left = [dim for dim in range(len(sizes)) if dim != tile_dim and dim not in at]
         if left:
             for index in self._each(sizes[left[0]], unroll):
-                yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index}, unroll)
+                yield from self._positions(sizes, tile_dim, block, {**at, left[0]: index})
             return
         pieces = self.builder.tiles(sizes[tile_dim] if tile_dim >= 0 else 1, block)
         if first and pieces[0][1] > unroll:

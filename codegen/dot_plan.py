@@ -18,12 +18,6 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
-HALVES = {4: ("u16", "f32"), 2: ("u8", "bf16"), 1: ("u8", "bf16")}
-"""Bytes of an element -> (integer type of its parts, float type that holds them exactly).
-
-TensorE transposes by multiplying with ones and zeros, so that an infinity or NaN would spread over its
-128 rows (hardware sheet 2.3); the parts of their bit patterns are ordinary integers.
-"""
 TILE_ROWS = 128
 TILE_COLUMNS = 512
 MANY_LANES = 32

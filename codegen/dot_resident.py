@@ -15,9 +15,10 @@ from math import prod
 from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import KEPT_BYTES, RESIDENT_BYTES, Context
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_ROWS, Resident, Side, pe_dtype, segments_of
+from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_ROWS, Resident, Side, pe_dtype, segments_of
 from neuronx_cc.codegen.dot_stage import DotStaging, Span
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
+from neuronx_cc.codegen.halves import carrier_of
 from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.codegen.views import Atom, View, align, coalesce, linear
 from neuronx_cc.ir import hlo
@@ -234,7 +235,7 @@ class _Stager(DotStaging):
         if side.rows_on_lanes:
             self.turn = self._psum_ring(4)
             for dtype in sorted({self.pe_dtype, source.dtype} & PE_DTYPES):
-                self.context.identity(dtype if self.fast(dtype) else HALVES[itemsize(dtype)][1])
+                self.context.identity(carrier_of(dtype, self.fast(dtype)))
         tiled = max(range(len(space.sizes)), key=lambda dim: (space.sizes[dim], dim), default=-1)
         self._blocks(side, into, tiled, {}, chunk_bytes)
         for ring in self.rings:

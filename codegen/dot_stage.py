@@ -11,8 +11,9 @@ import numpy as np
 from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
 from neuronx_cc.codegen.dot_budget import DotBudget
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Resident, Segment, Side
+from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Resident, Segment, Side
 from neuronx_cc.codegen.emitter import SCALAR_COPIES
+from neuronx_cc.codegen.halves import halves_of, part_of
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
@@ -252,7 +253,7 @@ class DotStaging(DotBudget):
             self.emitter.over("tensor_copy", Stream.VECTOR, [cast], [source])
             source = cast
         if source.dims[0].partition:
-            self._turn(side, source, out, chunks, Affine(0), size)
+            self._turn(source, out, chunks, Affine(0), size)
             return out
         row_stride = source.dims[0].stride
         for start, tiles, rows in self.builder.tiles(size, TILE_ROWS):
@@ -281,7 +282,7 @@ class DotStaging(DotBudget):
         copy(self.builder, natural, replace(part, dims=(part.dims[0], *(part.dims[d] for d in order))), stream)
         back = (natural.dims[1 + order.index(dim)] for dim in range(1, len(part.dims)))
         natural = replace(natural, dims=(natural.dims[0], *back))
-        self._turn(side, natural, out, chunks, at, rows)
+        self._turn(natural, out, chunks, at, rows)
 
     def _order_of_rows(self, source: Block) -> list[int]:
         """The dims [chunks..., lanes] of rows in the order in which the DMA reads long runs, unless TensorE would then
@@ -291,12 +292,20 @@ class DotStaging(DotBudget):
         many = prod(atom.size for atom in source.dims[1:-1]) > UNROLLED_CHUNKS
         return list(range(1, len(source.dims))) if self.fast(source.dtype) and many else order
 
-    def _turn(self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
+    def _turn(self, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
         """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, at : at + rows]``."""
-        turn = self._turn_rows if self.fast(natural.dtype) else self._turn_exactly
-        turn(side, natural, out, chunks, at, rows)
+        if self.fast(natural.dtype):
+            self._turn_rows(natural, out, chunks, at, rows)
+            return
+        sizes = [atom.size for atom in natural.dims[1:]]
 
-    def _turn_rows(self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
+        def room(carrier: str, _: int) -> Block:
+            return self._dense_tile(carrier, sizes, rows, "bits", 2)
+
+        for plane, part, byte in halves_of(natural, room, self.emitter.copy):
+            self._turn_rows(plane, part_of(out, part, byte), chunks, at, rows)
+
+    def _turn_rows(self, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
         """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, at : at + rows]``, a PSUM bank at a time."""
         identity = self.context.identity(natural.dtype)
         identity = replace(identity, dims=(replace(identity.dims[0], size=rows), replace(identity.dims[1], size=rows)))
@@ -313,23 +322,9 @@ class DotStaging(DotBudget):
                 self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
             return
         for start, tiles, count in self.builder.tiles(total, per_bank):
-            for loop_index in self.builder.each(tiles, 1 if self.accumulate_in_sbuf else 8):
+            for loop_index in self.builder.each(tiles, self.unrolled_banks):
                 first = loop_index * count + start
                 self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
-
-    def _turn_exactly(
-        self, side: Side, natural: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int
-    ) -> None:
-        """Transpose the bit patterns, half by half, as integers that TensorE carries exactly."""
-        part, carrier = HALVES[itemsize(natural.dtype)]
-        width = itemsize(part)
-        for position in range(itemsize(natural.dtype) // width):
-            bits = replace(natural, dtype=part, offset=natural.offset + position * width)
-            sizes = [atom.size for atom in natural.dims[1:]]
-            plane = self._dense_tile(carrier, sizes, rows, "bits", 2)
-            self.emitter.copy(plane, bits)
-            target = replace(out, dtype=part, offset=out.offset + position * width)
-            self._turn_rows(side, plane, target, chunks, at, rows)
 
     def _turn_some(
         self,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from neuronx_cc.codegen.builder import emit_over
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dot_plan import HALVES, PE_DTYPES
+from neuronx_cc.codegen.dot_plan import PE_DTYPES
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
+from neuronx_cc.codegen.halves import carrier_of
 from neuronx_cc.codegen.map_plan import resident_layout
 from neuronx_cc.codegen.movement_kernel import fill, put
 from neuronx_cc.codegen.transfer import blocks_of
@@ -125,7 +126,7 @@ def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
                     dtypes.add(hlo.shape_of(operand.op.operands[0]).dtype)
                 for dtype in sorted(dtypes & PE_DTYPES):
                     fast = context.fast_relayout and hlo.itemsize(dtype) < 4
-                    context.identity(dtype if fast else HALVES[hlo.itemsize(dtype)][1])
+                    context.identity(carrier_of(dtype, fast))
         elif isinstance(op, hlo.WhileOp | hlo.ConditionalOp):
             for name in called_names(op):
                 make_identities(context, context.module.computation(name))
