@@ -12,6 +12,7 @@ from math import prod
 from neuronx_cc.codegen import column_kernel
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.graph import is_load_cast
 from neuronx_cc.codegen.map_plan import Lanes, is_given, resident_view
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.views import Atom, View
@@ -50,6 +51,7 @@ def _is_depthwise(op: hlo.ConvolutionOp) -> bool:
         window is not None
         and {shape.dtype for shape in shapes} == {"f32"}
         and all(shape.size for shape in shapes)
+        and not any(is_load_cast(value.owner) for value in (op.lhs, op.rhs) if isinstance(value, hlo.OpResult))
         and features > 1
         and op.batch_group_count.data == 1
         and shapes[0].dims[dims.lhs_feature] == shapes[2].dims[dims.out_feature] == features

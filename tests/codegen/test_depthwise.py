@@ -53,3 +53,23 @@ def test_gradients(random: np.random.Generator) -> None:
         return jnp.sum(jnp.sin(y))
 
     check_function(jax.grad(loss, (0, 1)), x, w)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_casts_of_parameters(given: bool, random: np.random.Generator) -> None:
+    """Casts that contractions do as they load: there is no array of their results."""
+    x = random.standard_normal((128, 1, 30), np.float32).astype(jnp.bfloat16)
+    w = random.standard_normal((4, 1, 128), np.float32).astype(jnp.bfloat16)
+
+    def function(x: Any, w: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        return lax.conv_general_dilated(
+            wide if given else jnp.exp(wide),
+            w.astype(jnp.float32),
+            (1,),
+            [(3, 0)],
+            dimension_numbers=("CNW", "WIO", "CNW"),
+            feature_group_count=128,
+        )
+
+    check_function(function, x, w)
