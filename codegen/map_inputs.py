@@ -50,7 +50,7 @@ def load(
         spread = _repeat_row(context, pool, block, lanes, stream)
         if spread is not None:
             return spread
-    extent = gathered(block)
+    extent = gathered(block) if pool.gathers else None
     if extent is not None:
         return _load_gathered(context, pool, block, lanes, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
@@ -110,6 +110,25 @@ def between(block: Block) -> int:
         return 0
     elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
     return max(0, -(-extent.nbytes // elements) - itemsize(block.dtype))
+
+
+def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]], nbytes: int, room: int) -> None:
+    """Take fewer buffers, or do without what lies between elements, where tiles of ``blocks`` would not fit with it.
+
+    A tile has more of that than the whole block where a looped dim is the minor one in HBM. ``loops`` are (free dim,
+    step), ``nbytes`` what the kernel's tiles take without.
+    """
+    if not loops:
+        return
+    for block in blocks:
+        dims = list(block.dims)
+        for dim, step in loops:
+            dims[dim + 1] = replace(dims[dim + 1], size=step)
+        extent = gathered(replace(block, dims=tuple(dims)))
+        nbytes += 0 if extent is None else extent.nbytes
+    pool.gathers = nbytes <= room
+    if pool.gathers:
+        pool.buffers = max(1, min(pool.buffers, room // nbytes))
 
 
 def _load_gathered(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, extent: Extent) -> Block:

@@ -14,13 +14,13 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from neuronx_cc.codegen import bits, elementwise, map_order, scan_rows
+from neuronx_cc.codegen import bits, elementwise, map_inputs, map_order, scan_rows
 from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, between, column_of, is_column, keep_column, load, spread_row
+from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, keep_column, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_parts import fitting
 from neuronx_cc.codegen.map_plan import (
@@ -250,8 +250,8 @@ class _Box:
             if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-        alive = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.deferred}, resident)
-        alive += sum(between(self.blocks[value]) for value in loaded)
+        own = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.deferred}, resident)
+        alive = own + sum(map_inputs.between(self.blocks[value]) for value in loaded)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         rows = [value for value in self.inputs if self._is_spread(value)]
         room -= sum(prod(atom.size for atom in self.blocks[value].dims[1:] if atom.stride) * 8 for value in rows)
@@ -270,6 +270,8 @@ class _Box:
             self.interleaved = True
             tiles = self.sizes[loops[0][0]] // loops[0][1]
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
+        tiles = UNROLL if self.interleaved else 1
+        map_inputs.fit(self.pool, [self.blocks[value] for value in loaded], loops, own * tile, room // tiles)
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
             if not is_column(block, [dim + 1 for dim, _ in loops]):

@@ -19,6 +19,8 @@ class TilePool:
     name: str
     buffers: int = 1
     """Buffers of each tile: more than one lets iterations overlap."""
+    gathers: bool = True
+    """Whether there is room for what lies between the elements of operands in HBM."""
     _rings: list[Ring] = field(default_factory=list)
     _banks: list[Ring] = field(default_factory=list)
     _idle: dict[int, list[Ring]] = field(default_factory=dict)

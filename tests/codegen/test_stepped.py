@@ -56,3 +56,14 @@ def test_windows_in_loops(random: np.random.Generator) -> None:
 def test_zeros_keep_their_signs(random: np.random.Generator) -> None:
     x = random.choice(np.array([0.0, -0.0, np.inf, -np.inf], np.float32), (128, 96))
     same_bits(lambda x: -x[:, ::-8], x)
+
+
+def test_tiles_of_turned_operands_fit(random: np.random.Generator) -> None:
+    """What lies between the elements of a tile is nearly the whole row, where the tiles' dim is the minor one there."""
+    x, y = (random.integers(-9, 9, (4, 257, 127)).astype(np.float32) for _ in range(2))
+
+    def function(x: Any, y: Any) -> Any:
+        product = y * (lax.cummax(x, 1, reverse=True) + y)
+        return product - x, product
+
+    check_function(function, x, y)
