@@ -22,7 +22,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Taps
 from neuronx_cc.codegen.conv_plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
 from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
-from neuronx_cc.codegen.conv_sums import ConvSums
+from neuronx_cc.codegen.conv_sums import ConvSums, Features, Terms
 from neuronx_cc.codegen.conv_weights import OutputsAt
 from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.halves import carrier_of
@@ -199,9 +199,10 @@ class _Convolution(ConvSums):
             if any(tap.count == 0 for tap in taps):
                 self._fill_zeros(goal)
                 continue
+            terms = Terms(pack, outs, x, kernel, taps)
             for row_at, sizes in self._position_tiles(counts, TILE_COLUMNS, []):
                 bank = self._bank(part.lanes, prod(sizes))
-                self._sum(pack, outs, bank, x, kernel, taps, row_at, sizes, (first, part.lanes, part.lane_step))
+                self._sum(terms, bank, row_at, sizes, Features(first, part.lanes, part.lane_step))
                 piece = goal
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(1 + axis, row, size)
@@ -261,9 +262,10 @@ class _Convolution(ConvSums):
         everything = Block(self.out.alloc, self.out.dtype, offset, (*atoms, Atom(outs.size, feature.stride)))
         for phases, goal, counts in self._phases(at, everything, 0):
             taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
+            terms = Terms(pack, outs, x, kernel, taps)
             groups = self._column_groups(counts, outs.size, taps, goal)
             if groups:
-                self._row_tiles(pack, outs, x, kernel, taps, goal, counts, groups)
+                self._row_tiles(terms, goal, counts, groups)
                 continue
             for row_at, sizes in self._position_tiles(counts, TILE_ROWS, []):
                 result = self.tile("result", self.op.shape.dtype, [outs.size], prod(sizes), 3)
@@ -274,7 +276,7 @@ class _Convolution(ConvSums):
                         for index in self.builder.each(tiles):
                             first = index * columns + start
                             bank = self._bank(prod(sizes), columns)
-                            self._sum(pack, outs, bank, x, kernel, taps, row_at, sizes, (first, columns, 1))
+                            self._sum(terms, bank, row_at, sizes, Features(first, columns))
                             self.emitter.copy(result.index(1, first, columns), bank)
                 piece = goal
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
@@ -309,18 +311,9 @@ class _Convolution(ConvSums):
         by_tile = prod(tiles) * each + store_columns(prod(counts), nbytes)
         return best[1] if loops > MAX_LOOPS or best[0] <= by_tile else 0
 
-    def _row_tiles(
-        self,
-        pack: PackAt,
-        outs: OutputsAt,
-        x: Block,
-        kernel: Block | None,
-        taps: Sequence[Taps],
-        goal: Block,
-        counts: list[int],
-        groups: int,
-    ) -> None:
+    def _row_tiles(self, terms: Terms, goal: Block, counts: list[int], groups: int) -> None:
         """``groups`` parts of each row of positions on the partitions, column by column, so that they are long runs."""
+        outs, taps = terms.outs, terms.taps
         span = counts[-1] // groups
         width = max(1, ROW_BYTES // (outs.size * itemsize(self.out.dtype)))
         width = -(-span // -(-span // width))
@@ -343,8 +336,7 @@ class _Convolution(ConvSums):
                                 for number in range(several):
                                     spot = [*at[:-1], at[-1] + (column + number)]
                                     bank = sums.index(1, Affine(number))
-                                    features = place, wide, 1
-                                    self._sum(pack, outs, bank, x, kernel, taps, spot, positions, features, span)
+                                    self._sum(terms, bank, spot, positions, Features(place, wide), span)
                                 self.emitter.copy(result.index(1, column, several).index(2, place, wide), sums)
             piece = goal
             for axis, (row, extent) in enumerate(zip(at, sizes, strict=True)):
