@@ -34,6 +34,8 @@ HBM_BYTES = 16 << 30
 SBUF_BYTES = 180224
 PSUM_BYTES = 16384
 PSUM_BANK = 2048
+LAST_REGISTERS = 16
+"""Free registers from which on loops take those of closed ones: phases, which must not be overwritten, need theirs."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -119,7 +121,7 @@ class Builder:
         if count == 1:
             yield Affine()
             return
-        register = self.new_register()
+        register = self._loop_register()
         frame = self.sync.open_loop(count, register)
         start = Loop(count, register)
         self.program.records.append(start)
@@ -198,6 +200,12 @@ class Builder:
         if not self._free_registers:
             raise CompileError("IREG001", "a loop nest needs more than the 64 sequencer registers", "report this")
         return self._free_registers.pop()
+
+    def _loop_register(self) -> int:
+        """A register for a loop's index: when few are free, that of a loop that was closed in here, which sets it anew."""
+        if len(self._free_registers) > LAST_REGISTERS or not self._closed_registers:
+            return self.new_register()
+        return self._closed_registers.pop()
 
     def load_register(self, view: View, low: int, high: int, stream: Stream, register: int | None = None) -> int:
         """Load the integer scalar at ``view`` into a (new) register of ``stream``, clamped to [low, high]."""

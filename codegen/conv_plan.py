@@ -38,6 +38,8 @@ LARGE_IMAGE = 8192
 """Positions from which a single image is staged in bands, of at most half as many, for the same reason as several."""
 RUN_ELEMENTS = 12
 """Elements a partition that GpSimd moves in the time of a short run of a DMA, which all 16 engines share."""
+SMALL_TILES = 4096
+"""Bytes a partition for rows of zeros and the like, beside what is planned."""
 RAW_BYTES = 16384
 """Bytes a partition of input that is loaded before it is put between its padding."""
 
@@ -282,6 +284,7 @@ class ConvPlan:
             room -= 3 * max(ROW_BYTES, self.block_outputs * out_size)
         else:
             per_output = self.result_buffers * -(-self.block_outputs // TILE_ROWS) * out_size
+        taken = whole - room
         # rather fewer buffers than blocks of single positions
         room = max(room, whole // 8)
         self.input_buffers = 2 if self.copies is None else 3
@@ -295,6 +298,7 @@ class ConvPlan:
             if used <= room or not shrinkable:
                 break
             rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
+        self.builder.sbuf.make_room(min(whole, taken + used + SMALL_TILES))
         self.rows = rows
         """Outputs a phase of each axis in one block."""
         counts = [-(-axis.rows // n) for axis, n in zip(self.axes, rows, strict=True)]
