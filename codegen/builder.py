@@ -202,7 +202,7 @@ class Builder:
         return self._free_registers.pop()
 
     def _loop_register(self) -> int:
-        """A register for a loop's index: when few are free, that of a loop that was closed in here, which sets it anew."""
+        """A register for a loop's index: when few are free, that of a closed loop, which sets it anew."""
         if len(self._free_registers) > LAST_REGISTERS or not self._closed_registers:
             return self.new_register()
         return self._closed_registers.pop()

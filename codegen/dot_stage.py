@@ -236,7 +236,8 @@ class DotStaging(DotBudget):
             self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
         ring = self._tile_rings[key]
         tile = Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
-        if later and any(tile.alloc is block.alloc and tile.offset == block.offset for block in self._unread()):
+        unread = [block.offset for block in self._unread() if block.alloc is tile.alloc]
+        if later and any(_may_meet(tile.offset, offset) for offset in unread):
             self._multiply_staged()
         return tile
 
@@ -425,3 +426,8 @@ def _every(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     for size in sizes:
         out = [(*index, value) for index in out for value in range(size)]
     return out
+
+
+def _may_meet(buffer: Affine, other: Affine) -> bool:
+    """Whether two buffers of a ring may be the same one: a loop's turns and those of unrolled code are not in step."""
+    return buffer.terms != other.terms or buffer.const == other.const

@@ -3,7 +3,7 @@
 Input: canonical hlo. Output: an FP32 dot with batch dims, one operand of which has no other dims than those and at most
 64 contracted elements, becomes a product and a sum over the other operand's last dims. TensorE would hold one column at
 a time, few of its rows in use, and would need each matrix transposed first; other engines read them as they lie. So
-does the product of one vector with the rows of a large matrix.
+does the product of one vector with the rows of a large matrix, and that of two long vectors.
 """
 
 from math import prod
@@ -28,6 +28,9 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
             if isinstance(op, hlo.DotOp):
+                if _is_of_vectors(op):
+                    replace(op, _inner_product(Build.before(module, op), op))
+                    continue
                 dims = op.dims.data
                 sides = (
                     (op.lhs, dims.lhs_batch, dims.lhs_contracting, op.rhs, dims.rhs_batch, dims.rhs_contracting),
@@ -79,6 +82,23 @@ def _is_of_rows(
         and shape.size >= LEAST_MATRIX
         and shape.dims[0] >= 1024
     )
+
+
+def _is_of_vectors(op: hlo.DotOp) -> bool:
+    """Whether ``op`` gives one number, of vectors longer than a partition's row."""
+    shapes = [hlo.shape_of(operand) for operand in op.operands]
+    contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting)
+    return (
+        op.shape.size == 1
+        and shapes[0].size == shapes[1].size > LONGEST_ROW
+        and {shape.dtype for shape in (*shapes, op.shape)} <= {"f32", "bf16", "f16"}
+        and all(list(axes) == sorted(axes) for axes in contracted)
+    )
+
+
+def _inner_product(b: Build, op: hlo.DotOp) -> Value:
+    flat = [b.convert(b.reshape(operand, (hlo.shape_of(operand).size,)), "f32") for operand in op.operands]
+    return b.convert(b.reshape(b.sum(b.mul(*flat), (0,)), op.shape.dims), op.shape.dtype)
 
 
 def _sum(b: Build, matrix: Value, vector: Value, batch: int) -> Value:

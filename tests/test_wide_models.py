@@ -107,7 +107,7 @@ def test_full_size_training_step_is_as_near_to_fp64_as_jaxlib() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet", "llama"])
+@pytest.mark.parametrize("name", ["resnet", "llama", "unet"])
 def test_full_size_model_in_bf16(name: str) -> None:
     model = PROGRAMS[name]()
     error = differences(run(model, "matmult"), model.expected)

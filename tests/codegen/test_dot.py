@@ -270,3 +270,25 @@ def test_transposed_blocks_are_kept(
     out = "".join(sorted({*form} - {*"k,"}, key="mpn".index))
     check_function(lambda x, y: jnp.einsum(f"{form}->{out}", x, y), *inputs, relative=1e-4)
     assert kept
+
+
+@pytest.mark.parametrize("size", [8193, 20_000, 65_536, 100_003])
+def test_long_vectors(size: int, random: np.random.Generator) -> None:
+    x, y = random.standard_normal((2, size), np.float32)
+    check_function(lambda x, y: (jnp.dot(-x, y), jnp.dot(x[None], jnp.exp(y)[:, None])), x, y, relative=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rows"), [((300, 64, 6), 128), ((425, 35, 33), 130), ((280, 35, 17), 16), ((425, 64, 64), 128)]
+)
+def test_blocks_staged_in_loops_and_behind_them(lhs: tuple[int, ...], rows: int, random: np.random.Generator) -> None:
+    """The blocks of a loop take turns by its register, those behind it by themselves: none meets an unread one."""
+    x, w = random.standard_normal(lhs, np.float32), random.standard_normal((rows, lhs[1]), np.float32)
+    check_function(lambda x, w: jnp.einsum("mkj,nk->mjn", x, w), x, w)
+
+
+def test_many_loops_in_one_share_their_registers() -> None:
+    """Each bank of transposes is a loop, in blocks of k of which several are written out."""
+    x, w = (jax.ShapeDtypeStruct((rows, 65_536), np.float32) for rows in (256, 96))
+    program = compile_text(text_of(lambda x, w: x @ w.T, x, w), auto_cast="matmult").program
+    assert program.records
