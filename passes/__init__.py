@@ -65,6 +65,7 @@ PASSES = {
         "short_reductions",
         "simplify_control",
         "split_complex",
+        "split_large_windows",
         "split_long_rows",
         "thin_dots",
         "turn_products",

@@ -196,3 +196,15 @@ def test_parts_hold_every_sum_once(taps: tuple[int, ...], features: int, most: i
         assert max(each.bank for each in part) < conv_gradient_plan.SUM_BANKS
         assert len({(each.bank, each.column) for each in part}) == len(part)
         assert all(each.column + 300 <= 512 for each in part)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(129, 1), (150, 3), (224, 2)])
+def test_depthwise_kernels_of_large_images(size: int, stride: int, random: np.random.Generator) -> None:
+    """One tap needs nearly all of an image, which is cut."""
+
+    def loss(w: Any, x: Any) -> Any:
+        y = lax.conv_general_dilated(x, w, (stride, stride), [(1, 1), (1, 1)], feature_group_count=3)
+        return (y * y).sum()
+
+    x, w = (random.standard_normal(dims, np.float32) for dims in ((1, 3, size, size), (3, 1, 3, 3)))
+    check_function(jax.grad(loss), w, x, relative=1e-4)
