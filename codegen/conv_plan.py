@@ -134,7 +134,9 @@ class ConvPlan:
             self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED, residues)
 
     def _pack(self, most_outputs: int) -> int:
-        """Groups whose features share a tile."""
+        """Groups whose features share a tile, with zeros between them; by themselves, they share no NaN either."""
+        if not self.context.fast_relayout:
+            return 1
         return max(1, min(TILE_ROWS // self.inputs, most_outputs // self.outputs, self.groups))
 
     def _choose_input(self) -> View:

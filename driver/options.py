@@ -211,7 +211,7 @@ PRECISION = (
     Option(
         ("--no-fast-relayout",),
         Kind.FLAG,
-        "every transpose moves bits",
+        "every transpose moves bits, and groups of a convolution share no products",
         dest="fast_relayout",
         default=True,
         const=False,

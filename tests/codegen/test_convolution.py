@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import check_function, check_text, compile_text, text_of
+from generated import assert_close, check_function, check_text, compile_text, text_of
 from jax import lax
 
+import neuronx_cc
 from neuronx_cc.codegen import conv_plan
 from neuronx_cc.ir.errors import CompileError
 
@@ -307,3 +308,16 @@ def test_outputs_of_few_features_do_not_meet_values_outside_their_window(random:
     x, w = operands(random, LAYOUTS[0], 1, 3, 44, 48, 16, 7)
     x[0, 1, 20, 21] = np.inf
     check_function(lambda x, w: lax.conv_general_dilated(x, w, (2, 2), "SAME"), x, w)
+
+
+def test_groups_by_themselves_share_no_nan(random: np.random.Generator) -> None:
+    """Without fast relayout, no products with zeros join the groups."""
+    x, w = random.standard_normal((2, 8, 9, 9), np.float32), random.standard_normal((16, 2, 3, 3), np.float32)
+    x[0, 3, 4, 4], x[1, 6, 2, 2] = np.nan, np.inf
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), [(1, 1), (1, 1)], feature_group_count=4)
+
+    program = neuronx_cc.compile(text_of(function, x, w), auto_cast="none", fast_relayout=False)
+    (result,) = program.run([x, w]).outputs
+    assert_close(result, np.asarray(jax.jit(function)(x, w)))
