@@ -33,8 +33,16 @@ def _retire() -> None:
     global _made
     _made += gc.get_count()[0]
     if _made > PATIENCE:
-        _made = 0
         gc.collect()
     elif not gc.get_freeze_count():  # objects that the user froze would thaw
         gc.freeze()
         gc.unfreeze()
+
+
+def _collected(phase: str, info: dict[str, int]) -> None:
+    global _made
+    if phase == "stop" and info["generation"] == 2:
+        _made = 0
+
+
+gc.callbacks.append(_collected)

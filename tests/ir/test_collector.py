@@ -72,3 +72,12 @@ def test_what_the_user_froze_stays_frozen():
         assert gc.get_freeze_count() == frozen > 0
     finally:
         gc.unfreeze()
+
+
+def test_collections_of_others_count():
+    with collector.paused():
+        for _ in range(1000):
+            Cycle()
+    assert collector._made >= 1000
+    gc.collect()
+    assert collector._made == 0
