@@ -31,6 +31,7 @@ from neuronx_cc.codegen.graph import (
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.scans import Scan, scan_of
+from neuronx_cc.passes.cse import key_of
 from neuronx_cc.passes.effects import has_effects
 from neuronx_cc.passes.split_long_rows import LONGEST_ROW
 
@@ -94,7 +95,7 @@ class _Formation:
         elif (scan := scan_of(op)) is not None:
             self._scan(op, scan, kernel)
         elif op.opcode in ELEMENTWISE:
-            self._elementwise(op, kernel)
+            self._compute_in(op, self._home(op, kernel))
         elif isinstance(op, hlo.ReduceOp) and (count := self._folds(op)):
             self._reduce(op, count, kernel)
         else:
@@ -105,7 +106,7 @@ class _Formation:
         self._place_late(op, *users)
         home = self._home(op, self._newest(op, *users))
         for twin in home.ops if home is not None else []:
-            if _same(twin, op):
+            if key_of(twin) == key_of(op):
                 replace(op, twin.result)
                 return
         self._compute_in(op, home)
@@ -119,9 +120,6 @@ class _Formation:
         else:
             kernel = self._new(op, True, dims)
         kernel.scanned = axis
-
-    def _elementwise(self, op: hlo.HloOp, kernel: Kernel | None) -> None:
-        self._compute_in(op, self._home(op, kernel))
 
     def _home(self, op: hlo.HloOp, kernel: Kernel | None) -> Kernel | None:
         """The kernel that elementwise ``op`` joins: the newest of its producers, or a newer one that reads the same."""
@@ -232,16 +230,6 @@ class _Formation:
 def _needs_array(value: hlo.SSAValue) -> bool:
     """Whether a user of a counting ``value`` reads it from memory."""
     return any(not computes_elementwise(use.operation) and not counts_itself(use) for use in value.uses)
-
-
-def _same(op: hlo.HloOp, other: hlo.HloOp) -> bool:
-    """Whether both compute the same of the same operands."""
-    return (
-        type(op) is type(other)
-        and list(op.operands) == list(other.operands)
-        and op.results[0].type == other.results[0].type
-        and op.properties == other.properties
-    )
 
 
 def _one_scanned(kernel: Kernel, axis: int) -> bool:

@@ -21,14 +21,16 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         seen: dict[Hashable, hlo.SSAValue] = {}
         for op in ops_of(computation.block):
-            kind = type(op)
-            if kind in DISTINCT or has_effects(op):
+            if type(op) in DISTINCT or has_effects(op):
                 continue
-            operands: Hashable = tuple(map(id, op.operands))
-            if kind in COMMUTATIVE and id(op.operands[0]) > id(op.operands[1]):
-                operands = (id(op.operands[1]), id(op.operands[0]))
-            properties = op.properties
-            key = (kind, operands, op.results[0].type, frozenset(properties.items()))
-            first = seen.setdefault(key, op.results[0])
+            first = seen.setdefault(key_of(op), op.results[0])
             if first is not op.results[0]:
                 replace(op, first)
+
+
+def key_of(op: hlo.HloOp) -> Hashable:
+    """Equal for ops that compute the same of the same operands."""
+    operands: Hashable = tuple(map(id, op.operands))
+    if type(op) in COMMUTATIVE and id(op.operands[0]) > id(op.operands[1]):
+        operands = (id(op.operands[1]), id(op.operands[0]))
+    return type(op), operands, op.results[0].type, frozenset(op.properties.items())
