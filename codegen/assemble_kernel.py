@@ -12,6 +12,7 @@ from math import prod
 from neuronx_cc.codegen.builder import Affine, Block, Ring, emit_over
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.relayout_plan import GAIN, LANES, LEAST_ELEMENTS, LONG_RUN, direct_ns
+from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
@@ -47,15 +48,15 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
     dtype, step = ("u32", 4) if size > 4 else (dtype, size)
     rows, pitch = prod(op.shape.dims[:axis]), prod(op.shape.dims[axis:]) * size
     deep = _depth(rows, pitch)
-    parts, start = [], 0
+    pool, parts, start = TilePool(builder, "concatenate"), [], 0
     for operand in op.args:
         width = prod(hlo.shape_of(operand).dims[axis:]) * size
         if width:
             matrix, apart = _matrix(context, operand, rows, width)
             loaded = (deep - 1) * apart + width
-            parts.append(_Part(matrix, apart, width, start, builder.ring(builder.sbuf, loaded, 2, "rows")))
+            parts.append(_Part(matrix, apart, width, start, pool.ring(loaded, 2, "rows")))
         start += width
-    ring = builder.ring(builder.sbuf, deep * pitch, 2, "assembled")
+    ring = pool.ring(deep * pitch, 2, "assembled")
 
     def tile(first: Affine, lanes: int, deep: int) -> None:
         made = Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True),))
@@ -81,9 +82,7 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
                 tile(first, lanes, deep)
             if rest:
                 tile(first + lanes * deep, 1, rest)
-    for part in parts:
-        builder.sbuf.free(part.ring.alloc)
-    builder.sbuf.free(ring.alloc)
+    pool.free()
 
 
 @dataclass(frozen=True, slots=True)

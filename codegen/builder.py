@@ -31,9 +31,13 @@ from neuronx_cc.ir.isa.program import (
 )
 
 HBM_BYTES = 16 << 30
+"""Of one core: half of a chip's (hardware sheet 1.1)."""
 SBUF_BYTES = 180224
+"""A partition's; the runtime keeps 16 KiB more for itself (hardware sheet 1.4)."""
 PSUM_BYTES = 16384
+"""A partition's (hardware sheet 1.4)."""
 PSUM_BANK = 2048
+"""Bytes a partition of one of the eight banks of PSUM: no instruction's operand crosses two (hardware sheet 1.4)."""
 LAST_REGISTERS = 16
 """Free registers from which on loops take those of closed ones: phases, which must not be overwritten, need theirs."""
 
@@ -109,6 +113,7 @@ class Builder:
         self.mark(loc)
 
     def mark(self, loc: Loc) -> None:
+        """Instructions from here on come from the HLO op at ``loc``."""
         debug = Debug(self.kernel, loc.name, loc.op_name, loc.source_file, loc.source_line)
         if debug not in self._debug:
             self._debug[debug] = len(self.program.debug)
@@ -223,9 +228,14 @@ class Builder:
         return self.program.groups.index(groups)
 
     def release_register(self, register: int) -> None:
+        """Give a register back that no instruction from here on uses."""
         self._free_registers.append(register)
 
     def ring(self, arena: Arena, nbytes: int, count: int, name: str = "") -> Ring:
+        """At most ``count`` buffers of ``nbytes`` (a partition, on chip): as many as fit one gap of ``arena``.
+
+        Raises EXSP001 when not even one does. ``tiles.TilePool`` frees rings at the end of a kernel.
+        """
         nbytes = -(-nbytes // arena.alignment) * arena.alignment
         alloc = None
         while alloc is None and count:
@@ -282,6 +292,7 @@ class Builder:
         return instr
 
     def finish(self) -> Program:
+        """The program, with its waits and its use of memory."""
         self.sync.resolve()
         self.program.sbuf_peak = self.sbuf.peak
         self.program.hbm_bytes = self.hbm.peak

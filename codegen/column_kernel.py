@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from neuronx_cc.codegen import transfer
 from neuronx_cc.codegen.builder import Block, Builder, merge_free
+from neuronx_cc.codegen.tiles import TilePool, tile_in
 from neuronx_cc.codegen.transpose_kernel import LANES, turn_squares
-from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
@@ -26,11 +26,10 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
     target, source = merge_free([target, source])
     lanes, rows = source.dims
     width = itemsize(source.dtype)
-    ring = builder.ring(builder.sbuf, lanes.size * width, 2, "rows of a column")
-    tile = Block(ring.alloc, source.dtype, builder.slot(ring), (Atom(rows.size, 1, True), Atom(lanes.size, width)))
-    builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
-    turn_squares(builder, target, tile)
-    builder.sbuf.free(ring.alloc)
+    with TilePool(builder, "rows of a column") as pool:
+        tile = tile_in(builder, pool.ring(lanes.size * width, 2), [lanes.size], source.dtype, rows.size)
+        builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
+        turn_squares(builder, target, tile)
 
 
 def _applies(builder: Builder, target: Block, source: Block) -> bool:

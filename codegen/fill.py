@@ -8,11 +8,13 @@ from __future__ import annotations
 from math import prod
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder
+from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
+LANES = 128
 COLUMNS = 2048
 """Elements a partition of the tile."""
 
@@ -26,32 +28,39 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
     """Write ``number``, or the element at ``scalar`` in HBM, everywhere in the dense HBM array ``target``."""
     total = prod(target.shape)
     size = itemsize(target.dtype)
-    columns = min(COLUMNS, -(-total // 128))
-    ring = builder.ring(builder.sbuf, columns * size, 1, "fill")
-    tile = Block(ring.alloc, target.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True), Atom(columns, size)))
-    if number is not None:
-        engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
-        builder.emit("memset", engine, [tile], [], imm=[number])
-    else:
-        assert scalar is not None, "a value or where it lies"
-        scalar_ring = builder.ring(builder.sbuf, size, 1, "fill value")
-        lanes = Block(scalar_ring.alloc, target.dtype, Affine(scalar_ring.alloc.lo), (Atom(128, 1, True),))
-        source = Block(scalar.alloc, scalar.dtype, Affine(scalar.offset), (Atom(128, 0),))
-        builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
-        spread = Block(lanes.alloc, lanes.dtype, lanes.offset, (lanes.dims[0], Atom(columns, 0)))
-        builder.emit("tensor_copy", Stream.VECTOR, [tile], [spread])
-        builder.sbuf.free(scalar_ring.alloc)
-    base = Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),))
-    for start, tiles, count in builder.tiles(total, 128 * columns):
+    columns = min(COLUMNS, -(-total // LANES))
+    with TilePool(builder, "fill") as pool:
+        tile = pool.apart([columns], target.dtype, LANES)
+        if number is not None:
+            engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
+            builder.emit("memset", engine, [tile], [], imm=[number])
+        else:
+            assert scalar is not None, "a value or where it lies"
+            with TilePool(builder, "fill value") as one:
+                lanes = one_a_lane(builder, one, scalar)
+                builder.emit("tensor_copy", Stream.VECTOR, [tile], [lanes.of((lanes.dims[0], Atom(columns, 0)))])
+        _store_repeatedly(builder, Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),)), tile)
+
+
+def one_a_lane(builder: Builder, pool: TilePool, scalar: View) -> Block:
+    """A tile [128] with the element at ``scalar`` in HBM on each partition."""
+    lanes = pool.apart([], scalar.dtype, LANES)
+    source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(LANES, 0),))
+    builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
+    return lanes
+
+
+def _store_repeatedly(builder: Builder, target: Block, tile: Block) -> None:
+    """Write the dense array ``target`` of one dim with as many copies of ``tile`` [128, columns] as it takes."""
+    lanes, columns = tile.dims[0].size, tile.dims[1].size
+    size = itemsize(tile.dtype)
+    for start, tiles, count in builder.tiles(target.dims[0].size, lanes * columns):
         with builder.loop(tiles) as index:
             at = index * count + start
             full, rest = divmod(count, columns)
             for first, rows, width in ((0, full, columns), (full * columns, 1, rest)):
                 if not rows or not width:
                     continue
-                whole = base.index(0, at + first, rows * width)
-                atoms = (Atom(rows, columns * size), Atom(width, size))
-                there = Block(whole.alloc, whole.dtype, whole.offset, atoms)
-                here = Block(tile.alloc, tile.dtype, tile.offset, (Atom(rows, 1, True), Atom(width, size)))
+                there = target.index(0, at + first, rows * width).of((Atom(rows, columns * size), Atom(width, size)))
+                here = tile.of((Atom(rows, 1, True), Atom(width, size)))
                 copy(builder, there, here, Stream.DMA_STORE)
-    builder.sbuf.free(ring.alloc)

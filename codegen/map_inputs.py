@@ -13,7 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import BANK_ELEMENTS
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.relayout_plan import GAIN, LONG_RUN, Dim, Extent, as_loaded, direct_ns, start_of
-from neuronx_cc.codegen.tiles import TilePool, dense
+from neuronx_cc.codegen.tiles import TilePool, tile_in
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, IterSpace
 from neuronx_cc.ir import hlo
@@ -171,7 +171,7 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dim] for dim in dims)))
     copy(builder, line, source, stream)
     flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
-    target = Block(bank.alloc, "f32", builder.slot(bank), (Atom(lanes, 1, True), Atom(row, 4)))
+    target = tile_in(builder, bank, [row], "f32", lanes)
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
     for start in range(0, row, BANK_ELEMENTS):
         width = min(BANK_ELEMENTS, row - start)
@@ -192,31 +192,29 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     sizes = [block.dims[dim].size for dim in dims]
     row = prod(sizes)
-    line = pool.ring(row * 4, 1)
     in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
     stored = [sizes[at] for at in in_order]
-    loaded = Block(line.alloc, "f32", Affine(line.alloc.lo), (Atom(1, 1, True), *dense(stored, "f32")))
+    loaded = pool.apart(stored, "f32", 1)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
     whole = _whole_banks(sizes)
     kept = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK) if whole else None
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
     if kept is not None:
-        target = Block(kept.alloc, "f32", Affine(kept.alloc.lo), (Atom(lanes, 1, True), *dense(sizes, "f32")))
+        target = tile_in(builder, kept, sizes, "f32", lanes)
         ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
         for start, size, part in _chunks(target):
             blocks = merge_free([part, _part(ordered, start, size)])
             builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
     else:
-        tile = pool.ring(row * 4, 1)
-        target = Block(tile.alloc, "f32", Affine(tile.alloc.lo), (Atom(lanes, 1, True), *dense(sizes, "f32")))
-        bank = builder.ring(builder.psum, PSUM_BANK, 2, "row")
+        target = pool.apart(sizes, "f32", lanes)
         ordered = target.select([0, *(1 + at for at in in_order)])
-        for start, size, part in _chunks(loaded):
-            sums = Block(bank.alloc, "f32", builder.slot(bank), (Atom(lanes, 1, True), *dense(size, "f32")))
-            builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
-            emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
-        builder.psum.free(bank.alloc)
+        with TilePool(builder, "row") as banks:
+            bank = banks.psum(2)
+            for start, size, part in _chunks(loaded):
+                sums = tile_in(builder, bank, size, "f32", lanes)
+                builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
+                emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
     atoms = dict(zip(dims, target.dims[1:], strict=True))
     full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
     return replace(target, dims=(target.dims[0], *full))
@@ -234,10 +232,10 @@ def column_of(pool: TilePool, block: Block, lanes: int) -> Block:
     """A tile for all of ``block``, which stays while tiles of other arrays pass."""
     varying = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     sizes = [block.dims[dim].size for dim in varying]
-    ring = pool.ring(prod(sizes) * itemsize(block.dtype), 1)
-    atoms = dict(zip(varying, dense(sizes, block.dtype), strict=True))
+    tile = pool.apart(sizes, block.dtype, lanes)
+    atoms = dict(zip(varying, tile.dims[1:], strict=True))
     free = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
-    return Block(ring.alloc, block.dtype, Affine(ring.alloc.lo), (Atom(lanes, 1, True), *free))
+    return tile.of((tile.dims[0], *free))
 
 
 def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
@@ -304,8 +302,7 @@ class Counting:
 
     def start(self, dim: int, value: int) -> None:
         """Begin a loop over ``dim``: a loop index is no immediate, so a counter in SBUF follows it."""
-        ring = self.pool.ring(64, 1)
-        block = Block(ring.alloc, "s32", Affine(ring.alloc.lo), (Atom(self.lanes, 1, True), Atom(1, 4)))
+        block = self.pool.apart([1], "s32", self.lanes)
         self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[value])
         self.counters[dim] = block
 

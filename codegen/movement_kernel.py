@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from neuronx_cc.codegen import assemble_kernel, relayout_kernel, relayout_plan
-from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.fill import fill as fill_array
+from neuronx_cc.codegen.fill import one_a_lane
 from neuronx_cc.codegen.relayout_kernel import Blank
 from neuronx_cc.codegen.relayout_plan import Dim, Relayout
+from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import blocks_of, room, transfer
-from neuronx_cc.codegen.views import Atom, View, linear
+from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -83,17 +84,11 @@ def _pad_on_chip(context: Context, op: hlo.PadOp, target: View, part: View, cuts
         if margins is None:
             fill(context, target, op.rhs)
             margins = 0, 0
-        number, ring = context.splat(op.rhs), None
-        blank = Blank(number, *margins) if number is not None else None
-        if blank is None:
-            ring, scalar = builder.ring(builder.sbuf, size, 1, "padding"), context.hbm(op.rhs)
-            lanes = Block(ring.alloc, target.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True),))
-            one = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(128, 0),))
-            builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [one])
-            blank = Blank(lanes, *margins)
-        relayout_kernel.copy(builder, to, source, relayout, Stream.DMA_LOAD, Stream.DMA_STORE, blank)
-        if ring is not None:
-            builder.sbuf.free(ring.alloc)
+        number = context.splat(op.rhs)
+        with TilePool(builder, "padding") as pool:
+            value = one_a_lane(builder, pool, context.hbm(op.rhs)) if number is None else number
+            blank = Blank(value, *margins)
+            relayout_kernel.copy(builder, to, source, relayout, Stream.DMA_LOAD, Stream.DMA_STORE, blank)
         return True
     return False
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen import bits, elementwise
-from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Ring
+from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context, squeezed
-from neuronx_cc.codegen.emitter import Emitter, Splat
+from neuronx_cc.codegen.emitter import BANK_ELEMENTS, Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
-from neuronx_cc.codegen.tiles import dense
+from neuronx_cc.codegen.tiles import TilePool, tile_in
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
@@ -76,8 +76,7 @@ class _Reduce:
         self.kept = kept_space.atoms[0]
         self.kept_out = kept_space.atoms[1]
         self.folded = sorted(folded_space.atoms[0], key=lambda atom: -abs(atom.stride))
-        self.rings: list[Ring] = []
-        self.banks: list[Ring] = []
+        self.pool = TilePool(self.builder, "reduction")
         self.emitter = Emitter(self.builder, self._scratch)
 
     def emit(self) -> None:
@@ -89,10 +88,7 @@ class _Reduce:
             column = len(self.kept) - 1
         others = [dim for dim in range(len(self.kept)) if dim != column]
         self._kept_loops(others, column, offset, out)
-        for ring in self.rings:
-            self.builder.sbuf.free(ring.alloc)
-        for ring in self.banks:
-            self.builder.psum.free(ring.alloc)
+        self.pool.free()
 
     def _kept_loops(self, others: list[int], column: int | None, offset: Affine, out: Affine) -> None:
         if others:
@@ -176,11 +172,10 @@ class _Reduce:
             ones = self._tile([1], "f32", parts, "ones", 1)
             self.builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
             self.builder.emit("load_stationary", Stream.TENSOR, [], [ones])
-            bank = self.builder.ring(self.builder.psum, PSUM_BANK, 2, "column sums")
-            self.banks.append(bank)
-            for start in range(0, columns, 512):
-                width = min(512, columns - start)
-                slot = Block(bank.alloc, "f32", self.builder.slot(bank), (Atom(1, 1, True), Atom(width, 4)))
+            bank = self.pool.psum(2, "column sums")
+            for start in range(0, columns, BANK_ELEMENTS):
+                width = min(BANK_ELEMENTS, columns - start)
+                slot = tile_in(self.builder, bank, [width], "f32")
                 self.builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
                 self.emitter.copy(total.index(1, Affine(start), width), slot)
             return total
@@ -215,9 +210,8 @@ class _Reduce:
         copy(self.builder, target, total, Stream.DMA_STORE)
 
     def _tile(self, sizes: list[int], dtype: str, lanes: int, name: str, count: int) -> Block:
-        ring = self.builder.ring(self.builder.sbuf, prod(sizes) * itemsize(dtype), count, name)
-        self.rings.append(ring)
-        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+        ring = self.pool.ring(prod(sizes) * itemsize(dtype), count, name)
+        return tile_in(self.builder, ring, sizes, dtype, lanes)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
         return self._tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size, "scratch", 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.relayout_plan import LANES, Dim, Extent, Relayout, as_loaded, as_stored, dims_of, start_of
+from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -47,13 +48,11 @@ def copy(
     wanted = {} if on_chip else {"loaded": as_loaded(dims, relayout.pieces, size).nbytes}
     wanted["in order"] = as_stored(dims, relayout.pieces, size, blank is not None).nbytes
     wanted["in order"] += blank.before + blank.after if blank is not None else 0
-    rings = {name: builder.ring(builder.sbuf, nbytes, relayout.buffers, name) for name, nbytes in wanted.items()}
-    work = _Relayout(builder, rings, dims, relayout, load, store, on_chip, blank)
     if not on_chip:
         target, source = (block.of((Atom(1, 0), *block.dims)) for block in (target, source))
-    work.cut(0, target, source)
-    for ring in rings.values():
-        builder.sbuf.free(ring.alloc)
+    with TilePool(builder, "relayout") as pool:
+        rings = {name: pool.ring(nbytes, relayout.buffers, name) for name, nbytes in wanted.items()}
+        _Relayout(builder, rings, dims, relayout, load, store, on_chip, blank).cut(0, target, source)
 
 
 @dataclass(slots=True)

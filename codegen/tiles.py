@@ -1,4 +1,4 @@
-"""Tiles of one kernel: rotating buffers, handed out by size and reused within the kernel."""
+"""Tiles of one kernel: rotating buffers in SBUF, handed out by size and reused within the kernel, and banks of PSUM."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from neuronx_cc.codegen.builder import Block, Builder, Ring
+from neuronx_cc.codegen.builder import PSUM_BANK, Block, Builder, Ring
 from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir.types import itemsize
 
 
 @dataclass(slots=True)
 class TilePool:
-    """SBUF and PSUM rings of a kernel; all are freed together when it ends."""
+    """SBUF and PSUM rings of a kernel; all are freed together when it ends: by ``free``, or behind a ``with``."""
 
     builder: Builder
     name: str
@@ -26,22 +26,34 @@ class TilePool:
     _idle: dict[int, list[Ring]] = field(default_factory=dict)
     _lent: dict[int, Ring] = field(default_factory=dict)
 
+    def __enter__(self) -> TilePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
     def tile(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
         """An uninitialised tile [lanes, sizes...], dense in its free dims."""
         nbytes = max(64, -(-prod(sizes) * itemsize(dtype) // 64) * 64)
         idle = self._idle.setdefault(nbytes, [])
         ring = idle.pop() if idle else self.ring(nbytes, self.buffers)
         self._lent[id(ring.alloc)] = ring
-        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+        return tile_in(self.builder, ring, sizes, dtype, lanes)
 
     def apart(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""
-        ring = self.ring(prod(sizes) * itemsize(dtype), 1)
-        return Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+        return tile_in(self.builder, self.ring(prod(sizes) * itemsize(dtype), 1), sizes, dtype, lanes)
 
-    def ring(self, nbytes: int, buffers: int) -> Ring:
-        ring = self.builder.ring(self.builder.sbuf, nbytes, buffers, self.name)
+    def ring(self, nbytes: int, buffers: int, name: str = "") -> Ring:
+        """At most ``buffers`` buffers of ``nbytes`` a partition in SBUF: as many as fit. Raises EXSP001 for none."""
+        ring = self.builder.ring(self.builder.sbuf, nbytes, buffers, name or self.name)
         self._rings.append(ring)
+        return ring
+
+    def psum(self, banks: int, name: str = "") -> Ring:
+        """The same of whole banks of PSUM."""
+        ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, name or self.name)
+        self._banks.append(ring)
         return ring
 
     def bank(self, nbytes: int) -> Ring | None:
@@ -59,14 +71,20 @@ class TilePool:
             self._idle.setdefault(ring.nbytes, []).append(ring)
 
     def free(self) -> None:
+        """Give all of it back; the pool must not be used again."""
         for ring in self._rings:
             self.builder.sbuf.free(ring.alloc)
         for ring in self._banks:
             self.builder.psum.free(ring.alloc)
 
 
+def tile_in(builder: Builder, ring: Ring, sizes: Sequence[int], dtype: str, lanes: int = 1) -> Block:
+    """The next buffer of ``ring`` as an uninitialised tile [lanes, sizes...], dense in its free dims."""
+    return Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+
+
 def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:
-    """Row-major atoms."""
+    """Atoms of a row-major array, byte strides."""
     stride = itemsize(dtype)
     atoms = []
     for size in reversed(sizes):

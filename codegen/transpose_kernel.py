@@ -7,11 +7,13 @@ runs. Elements of one or two bytes are turned four or two at once, as words, and
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from neuronx_cc.codegen.builder import Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.relayout_plan import direct_ns
+from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -97,27 +99,18 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     wanted = {"rows": words * word * shape.rows, "turned": chunks * height * word}
     if shape.packed > 1:
         wanted["unpacked"] = shape.columns * height * word
-    rings = {
-        name: builder.ring(builder.sbuf, nbytes, 4 if name == "rows" else 2, name) for name, nbytes in wanted.items()
-    }
-    work = _Turn(builder, rings, shape, load)
-
-    def outer(position: int, target: Block, source: Block) -> None:
-        if position < len(others):
-            dim = others[position]
-            with builder.loop(source.dims[dim].size) as index:
-                one_target, one_source = target.index(dim, index, 1), source.index(dim, index, 1)
-                outer(position + 1, one_target, one_source)
-            return
-        work.matrix(target.select([across, along]), source.select([along, across]))
-
-    outer(0, target, source)
-    for ring in rings.values():
-        builder.sbuf.free(ring.alloc)
+    with TilePool(builder, "transpose") as pool, ExitStack() as loops:
+        rings = {name: pool.ring(nbytes, 4 if name == "rows" else 2, name) for name, nbytes in wanted.items()}
+        for dim in others:
+            index = loops.enter_context(builder.loop(source.dims[dim].size))
+            target, source = target.index(dim, index, 1), source.index(dim, index, 1)
+        _Turn(builder, rings, shape, load).matrix(target.select([across, along]), source.select([along, across]))
 
 
 @dataclass(slots=True)
 class _Turn:
+    """Transposes matrices through the tiles of ``rings``: rows as loaded, turned, and with words taken apart."""
+
     builder: Builder
     rings: dict[str, Ring]
     shape: _Shape
