@@ -227,15 +227,27 @@ class DotStaging(DotBudget):
         """Multiply them: what follows may take their place."""
 
     def _dense_tile(
-        self, dtype: str, sizes: Sequence[int], lanes: int, name: str, count: int, later: bool = False
+        self,
+        dtype: str,
+        sizes: Sequence[int],
+        lanes: int,
+        name: str,
+        count: int,
+        later: bool = False,
+        several: bool = False,
     ) -> Block:
-        """The next buffer of a ring. ``later``: of blocks that are read after the next one is staged."""
+        """The next buffer of a ring.
+
+        ``later``: of blocks that are read after the next one is staged; ``several``: of tiles that follow each other in
+        straight-line code.
+        """
         nbytes = prod(sizes) * itemsize(dtype)
         key = (name, count)
         if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
             self._tile_rings[key] = self._ring(nbytes, count, f"{name} of {self.op.loc.name}")
         ring = self._tile_rings[key]
-        tile = Block(ring.alloc, dtype, self.builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+        slot = self.builder.slot(ring, several)
+        tile = Block(ring.alloc, dtype, slot, (Atom(lanes, 1, True), *dense(sizes, dtype)))
         unread = [block.offset for block in self._unread() if block.alloc is tile.alloc]
         if later and any(_may_meet(tile.offset, offset) for offset in unread):
             self._multiply_staged()
@@ -270,15 +282,29 @@ class DotStaging(DotBudget):
                         for piece in range(pieces):
                             here = first + piece * count
                             into = out.index(1, Affine(here), count)
-                            self._rows_turned(side, part.index(1, Affine(here), count), into, [count], at, rows)
+                            taken = part.index(1, Affine(here), count)
+                            self._rows_turned(side, taken, into, [count], at, rows, several=True)
                     continue
                 self._rows_turned(side, part, out, chunks, at, rows)
         return out
 
-    def _rows_turned(self, side: Side, part: Block, out: Block, chunks: Sequence[int], at: Affine, rows: int) -> None:
-        """Load [rows, chunks..., lanes] and transpose it into ``out[lanes, chunk, at : at + rows]``."""
+    def _rows_turned(
+        self,
+        side: Side,
+        part: Block,
+        out: Block,
+        chunks: Sequence[int],
+        at: Affine,
+        rows: int,
+        several: bool = False,
+    ) -> None:
+        """Load [rows, chunks..., lanes] and transpose it into ``out[lanes, chunk, at : at + rows]``.
+
+        ``several``: one of several such parts that follow each other.
+        """
         order = self._order_of_rows(part)
-        natural = self._dense_tile(side.dtype, [part.dims[dim].size for dim in order], rows, f"{side.name} rows", 2)
+        sizes = [part.dims[dim].size for dim in order]
+        natural = self._dense_tile(side.dtype, sizes, rows, f"{side.name} rows", 2, several=several)
         stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
         copy(self.builder, natural, replace(part, dims=(part.dims[0], *(part.dims[d] for d in order))), stream)
         back = (natural.dims[1 + order.index(dim)] for dim in range(1, len(part.dims)))
@@ -301,7 +327,7 @@ class DotStaging(DotBudget):
         sizes = [atom.size for atom in natural.dims[1:]]
 
         def room(carrier: str, _: int) -> Block:
-            return self._dense_tile(carrier, sizes, rows, "bits", 2)
+            return self._dense_tile(carrier, sizes, rows, "bits", 2, several=True)
 
         for plane, part, byte in halves_of(natural, room, self.emitter.copy):
             self._turn_rows(plane, part_of(out, part, byte), chunks, at, rows)
@@ -314,39 +340,39 @@ class DotStaging(DotBudget):
         flat = _flatten_chunks(natural)
         total = prod(chunks)
         per_bank = max(1, TILE_COLUMNS // max(rows, 1))
-        assert self.turn is not None
         if flat is None:
             for position, index in enumerate(_every(chunks)):
                 piece = natural
                 for value in index:
                     piece = piece.index(1, Affine(value))
-                self._turn_some(piece, None, identity, out, Affine(position), 1, at, rows, lanes)
+                bank = self._turn_bank(1, rows, lanes, several=True)
+                self._turn_some(piece, None, identity, out, Affine(position), at, bank)
             return
-        for start, tiles, count in self.builder.tiles(total, per_bank):
+        pieces = self.builder.tiles(total, per_bank)
+        # a whole row of tiles follows, or the other part of their bit patterns
+        several = len(pieces) > 1 or not self.fast(natural.dtype)
+        for start, tiles, count in pieces:
             for loop_index in self.builder.each(tiles, self.unrolled_banks):
                 first = loop_index * count + start
-                self._turn_some(flat, first, identity, out, first, count, at, rows, lanes)
+                bank = self._turn_bank(count, rows, lanes, several=several and tiles == 1)
+                self._turn_some(flat, first, identity, out, first, at, bank)
+
+    def _turn_bank(self, count: int, rows: int, lanes: int, several: bool) -> Block:
+        """A bank of PSUM for ``count`` transposed pieces [lanes, count, rows]; ``several`` as for ``_dense_tile``."""
+        assert self.turn is not None
+        slot = self.builder.slot(self.turn, several)
+        return Block(self.turn.alloc, "f32", slot, (Atom(lanes, 1, True), Atom(count, rows * 4), Atom(rows, 4)))
 
     def _turn_some(
-        self,
-        source: Block,
-        first: Affine | None,
-        identity: Block,
-        out: Block,
-        chunk: Affine,
-        count: int,
-        at: Affine,
-        rows: int,
-        lanes: int,
+        self, source: Block, first: Affine | None, identity: Block, out: Block, chunk: Affine, at: Affine, bank: Block
     ) -> None:
-        assert self.turn is not None
-        slot = self.builder.slot(self.turn)
-        bank = Block(self.turn.alloc, "f32", slot, (Atom(lanes, 1, True), Atom(count, rows * 4), Atom(rows, 4)))
-        for position in range(count):
+        """Transpose pieces of ``source`` from ``first`` on, through ``bank``, into ``out`` from ``chunk`` on."""
+        _, pieces, rows = (atom.size for atom in bank.dims)
+        for position in range(pieces):
             piece = source if first is None else source.index(1, first + position)
             self.builder.emit("load_stationary", Stream.TENSOR, [], [piece])
             self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
-        self._leave_psum(out.index(1, chunk, count).index(2, at, rows), bank)
+        self._leave_psum(out.index(1, chunk, pieces).index(2, at, rows), bank)
 
     def _leave_psum(self, target: Block, bank: Block) -> None:
         """Copy or cast what TensorE made: on Scalar if it can, which takes less time, and keeps Vector from PSUM."""
