@@ -107,7 +107,7 @@ class Context:
         alloc = self.builder.hbm.allocate(nbytes, name)
         if alloc is None:
             live = sorted(self.builder.hbm.live, key=lambda alloc: alloc.lo - alloc.hi)[:5]
-            listed = ", ".join(f"{alloc.name} {(alloc.hi - alloc.lo) >> 20} MiB" for alloc in live)
+            listed = ", ".join(f"{alloc.name} {(alloc.hi - alloc.lo) >> 20} MiB" for alloc in live) or "none"
             raise CompileError(
                 "EOOM001",
                 f"the program needs more than the {self.builder.hbm.capacity >> 30} GiB of HBM of one core: "

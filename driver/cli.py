@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from neuronx_cc.driver import options
 from neuronx_cc.driver.failure import Session, guarded
+from neuronx_cc.driver.files import check_distinct
 from neuronx_cc.driver.options import Command
-from neuronx_cc.driver.parse import closest, find_command, parse, require_files
+from neuronx_cc.driver.parse import Parsed, closest, find_command, parse, require_files
 from neuronx_cc.ir.errors import UsageError
 
 PROGRAM = "neuronx-cc"
@@ -63,7 +64,15 @@ def dispatch(session: Session, program: str, commands: Mapping[str, Command], bo
         os.getcwd()
     except OSError:
         raise UsageError("EFIL901", "the working directory no longer exists", "change to another one") from None
+    _check_files(parsed)
     return bodies[word](session)
+
+
+def _check_files(parsed: Parsed) -> None:
+    """Refuse to write one file twice, or over what is read: the log, too, would be appended to a module."""
+    named = {key: value for key, value in parsed.values.items() if isinstance(value, str)}
+    written = {f"--{key.replace('_', '-')}": named[key] for key in options.WRITTEN if key in named}
+    check_distinct(written, [*parsed.files, *(named[key] for key in options.READ if key in named)])
 
 
 def compile_(session: Session) -> int:

@@ -8,14 +8,18 @@ never the console.
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 
 from neuronx_cc.driver.errors import render
 from neuronx_cc.driver.log import Log
@@ -41,6 +45,8 @@ class Session:
     """File name and content of the input, for reproducers."""
     artifacts: str = ""
     """Directory of a reproducer or dump."""
+    interrupted: bool = False
+    """Whether Ctrl-C was pressed."""
 
     def enter(self, stage: str) -> None:
         """Note and log what is being done now."""
@@ -58,14 +64,17 @@ class Session:
 def guarded(program: str, argv: list[str], body: Callable[[Session], int]) -> int:
     """Run ``body`` and return the exit status."""
     session = Session(program, argv)
+    _prepare_streams()
     try:
-        with session.log:
+        with _noting_interrupts(session), session.log:
             try:
                 status = body(session)
                 sys.stdout.flush()
             except (BrokenPipeError, KeyboardInterrupt):
                 raise
             except Exception as error:
+                if session.interrupted:
+                    raise KeyboardInterrupt from error
                 failure = as_neuron_error(error, session)
                 status = _report(failure, session)
     except BrokenPipeError:
@@ -76,6 +85,37 @@ def guarded(program: str, argv: list[str], body: Callable[[Session], int]) -> in
             print("interrupted", file=sys.stderr)
         return INTERRUPTED
     return status
+
+
+def _prepare_streams() -> None:
+    """Replace streams that the caller has closed; write what their encoding lacks as escapes."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _noting_interrupts(session: Session) -> Iterator[None]:
+    """Note Ctrl-C in ``session``, for the exception may arrive as another one (importing NumPy makes ImportErrors)."""
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        session.interrupted = True
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def as_neuron_error(error: Exception, session: Session) -> NeuronError:

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -41,6 +41,34 @@ def check_writable(path: str, option: str, inputs: Iterable[str] = ()) -> None:
     except ValueError as error:
         problem = str(error)
     raise UsageError("EFIL902", f"cannot write {path}: {problem}", f"choose another {option}")
+
+
+def check_distinct(outputs: Mapping[str, str], inputs: Iterable[str]) -> None:
+    """Refuse ``outputs`` (option -> path) that would overwrite one another or an input; devices may be shared."""
+    read = {_identity(path) for path in inputs} - {None}
+    written: dict[object, str] = {}
+    for option, path in outputs.items():
+        identity = _identity(path)
+        if identity is None:
+            continue
+        if identity in read:
+            raise UsageError("EFIL902", f"cannot write {path}: it is the input", f"choose another {option}")
+        if identity in written:
+            raise UsageError(
+                "EARG905", f"{written[identity]} and {option} are one file, {path}", "give each a file of its own"
+            )
+        written[identity] = option
+
+
+def _identity(path: str) -> object:
+    """What all names of one file share; None for what is no regular file, or no possible name."""
+    try:
+        status = os.stat(path)
+        return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return os.path.realpath(path)
+    except ValueError:
+        return None
 
 
 def write(path: str, fill: Callable[[BinaryIO], object], error_class: ErrorClass) -> None:

@@ -86,6 +86,10 @@ class Command:
     max_files: int = 1
 
 
+READ = ("inputs", "module", "machine")
+"""Keys of options that name a file to read."""
+WRITTEN = ("output", "outputs", "trace", "dump_precision", "logfile")
+"""Keys of options that name a file to write."""
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "user": 35, "error": 40, "critical": 50}
 RELEASES = ("2.1", "2.2", "2.3", "latest")
 INTEGER_DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")

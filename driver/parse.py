@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from neuronx_cc.driver.options import LEVELS, Command, Effect, Kind, Option, Value
 from neuronx_cc.ir.errors import UsageError
 
-_LEVEL = re.compile(r"\d+|" + "|".join(LEVELS), re.IGNORECASE)
+_WHOLE = re.compile(r"[0-9]{1,20}")
+"""As many digits as 64 bits take."""
+_LEVEL = re.compile(f"{_WHOLE.pattern}|" + "|".join(LEVELS), re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d+")
 
 
@@ -291,8 +293,8 @@ def _convert(option: Option, spelling: str, words: tuple[str, ...]) -> Value:
     if option.kind is Kind.CHOICE:
         return _choose(option, spelling, word)
     if option.kind is Kind.INTEGER:
-        if not word.isascii() or not word.isdigit():
-            raise UsageError("EARG902", f"{spelling} takes a whole number from 0 on, found {word!r}")
+        if not _WHOLE.fullmatch(word):
+            raise UsageError("EARG902", f"{spelling} takes a whole number of at most 20 digits, found {word!r}")
         return int(word)
     if option.kind is Kind.NAMES:
         names = tuple(name for name in (part.strip() for part in word.split(",")) if name)

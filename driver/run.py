@@ -105,7 +105,7 @@ def _check_options(parsed: Parsed) -> None:
                 option = f"--{key.replace('_', '-')}"
                 raise UsageError("EARG905", f"--timing-only computes no values, {option} needs them", "drop one")
     if not 1 <= parsed.integer("devices") <= devices.MAX_DEVICES:
-        raise UsageError("EARG905", f"--devices takes 1 to {devices.MAX_DEVICES}", "see --help")
+        raise UsageError("EARG902", f"--devices takes 1 to {devices.MAX_DEVICES}", "see --help")
     if parsed.flag("check") and parsed.integer("devices") > 1:
         raise UsageError("EARG905", "--check runs the reference semantics of one device", "drop --devices")
     if parsed.flag("check") and parsed.values["stochastic_rounding"] is not None:

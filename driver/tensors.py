@@ -6,6 +6,7 @@ same width (what NumPy itself makes of them) and read back by the program's type
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,20 @@ Parameter = tuple[str, Shape]
 """Name and shape of a program input."""
 
 _WIDE = {dtype: np.dtype(np.int8 if dtype in SIGNED else np.uint8) for dtype in ("s2", "u2", "s4", "u4")}
+_WIDEST_BYTES, _HEADER_BYTES, _SLACK_BYTES = 16, 256, 1 << 20
+"""Of an element and of an array's header in an ``.npz`` file, and for arrays there that are no parameters."""
 RANDOM_INTEGERS = 8
 """Random integer inputs are 0 to 7: small enough to be indices into nearly everything."""
 
 
 def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
     """The arrays of ``path`` in parameter order; raises ``RunError`` for anything missing, unknown or misfit."""
-    return _in_order(path, _load(path, len(parameters)), parameters)
+    return _in_order(path, _load(path, parameters), parameters)
 
 
 def read_device_inputs(path: str, parameters: Sequence[Parameter], devices: int) -> list[list[Array]]:
     """The arrays of each device: ``arg0@3`` is device 3's, ``arg0`` that of all devices without one of their own."""
-    named = _load(path, len(parameters))
+    named = _load(path, parameters, devices)
     common: dict[str, Array] = {}
     own: list[dict[str, Array]] = [{} for _ in range(devices)]
     for key, array in named.items():
@@ -130,15 +133,25 @@ def _storable(array: Array) -> Array:
     return array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
 
 
-def _load(path: str, count: int) -> Mapping[str, Array]:
+def _load(path: str, parameters: Sequence[Parameter], devices: int = 1) -> Mapping[str, Array]:
+    count = len(parameters)
+    # of the widest elements, for those have an error of their own; but no small file unpacks to gigabytes
+    limit = devices * sum(_WIDEST_BYTES * prod(shape.dims) + _HEADER_BYTES for _, shape in parameters) + _SLACK_BYTES
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             named = {"arg0": loaded} if count == 1 else None
         else:
             with loaded:
+                held = sum(member.file_size for member in loaded.zip.infolist())
+                if held > limit:
+                    raise RunError(
+                        "ERUN001",
+                        f"{path} holds {held} bytes, more than the program's inputs take",
+                        f"the program has {_signature(parameters)}",
+                    )
                 named = {key: loaded[key] for key in loaded.files}
-    except MemoryError:
+    except (MemoryError, RunError):
         raise
     except OSError as error:
         raise RunError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None

@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Machine(Mapping[str, Value]):
-    """A frozen machine description. ``machine[key]`` raises UsageError EARG907 for an unknown key."""
+    """A frozen machine description. ``machine[key]`` raises UsageError EARG907 for a key that it lacks."""
 
     name: str
     entries: Mapping[str, Entry]
@@ -48,7 +48,11 @@ class Machine(Mapping[str, Value]):
     def __getitem__(self, key: str) -> Any:
         entry = self.entries.get(key)
         if entry is None:
-            raise _unknown(key, self.entries)
+            raise UsageError(
+                "EARG907",
+                f"the machine description {self.name} has no key {key!r}",
+                "add it, or start from a whole description with inherits",
+            )
         return entry.value
 
     def __iter__(self) -> Iterator[str]:

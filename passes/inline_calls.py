@@ -17,10 +17,14 @@ from neuronx_cc.passes.calls import called_names, property_names
 from neuronx_cc.passes.dce import remove_uncalled
 from neuronx_cc.passes.manager import PassContext
 
+MOST_COPIES = 1_000_000
+"""Ops that inlining may add: calls of calls of calls can name more than any memory holds."""
+
 
 class _Inliner:
     def __init__(self, module: HloModule):
         self.module = module
+        self.copies = 0
         self.computations = {c.computation_name: c for c in module.computations()}
         self.references: Counter[str] = Counter()
         for computation in self.computations.values():
@@ -71,8 +75,17 @@ class _Inliner:
     def _copy(self, callee: hlo.ComputationOp, op: hlo.HloOp, arguments: Sequence[hlo.SSAValue]) -> hlo.SSAValue:
         block = op.parent
         assert block is not None
+        inner_ops = list(ops_of(callee.block))
+        self.copies += len(inner_ops)
+        if self.copies > MOST_COPIES:
+            raise CompileError(
+                "EVRF007",
+                f"{op.opcode} of {callee.computation_name!r}: inlining all calls makes more than {MOST_COPIES:,} ops",
+                "call in a loop, or fewer times",
+                loc=op.loc,
+            )
         values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(callee.block.args, arguments, strict=True))
-        for inner in ops_of(callee.block):
+        for inner in inner_ops:
             self.references.update(called_names(inner))
             copied = copy_op(inner, [values[operand] for operand in inner.operands])
             block.insert_op_before(copied, op)

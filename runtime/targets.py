@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from neuronx_cc.ir import machine as machines
+from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.machine import Machine
 
 FOLDER = Path(__file__).parent / "machines"
@@ -24,6 +25,12 @@ def find_machine(source: Machine | str | PathLike[str]) -> Machine:
         return source
     if isinstance(source, str) and source in names():
         return _known(source)
+    if not Path(source).exists():
+        raise UsageError(
+            "EFIL901",
+            f"cannot read the machine description {source}: no such file or target",
+            f"targets: {', '.join(names())}",
+        )
     return machines.load(source)
 
 

@@ -74,6 +74,12 @@ def test_help(argv, capsys):
         (["compile", "graph.hlo", "--dump", "graph.hlo"], "cannot make the directory"),
         (["compile", "graph.hlo", "--dump-precision", "no/such/file"], "no directory"),
         (["opt", "graph.hlo", "--dump-precision", "graph.hlo"], "it is the input"),
+        (["compile", "graph.hlo", "--logfile", "graph.hlo"], "it is the input"),
+        (["compile", "graph.hlo", "--output", "new", "--logfile", "./new"], "--output and --logfile are one file"),
+        (["run", "graph.neff", "--outputs", "new", "--trace=new"], "--outputs and --trace are one file"),
+        (["run", "absent.neff", "--module", "graph.hlo", "--logfile", "graph.hlo"], "it is the input"),
+        (["run", "absent.neff", "--devices", "9" * 5000], "whole number"),
+        (["compile", "graph.hlo", "--verbose=" + "9" * 5000], "--verbose does not take"),
         (["opt", "graph.hlo", "--passes", "dcee"], "did you mean dce"),
         (["opt", "graph.hlo", "--passes", "dce", "--print-ir-before", "cse"], "no pass 'cse' runs"),
         (["list-operators", "graph.hlo"], "no file"),
@@ -188,6 +194,30 @@ def test_reader_that_goes_away():
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout == "Abs\n"
     assert done.stderr == ""
+
+
+@pytest.mark.installed
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(streams):
+    """A caller may hand over fewer than three streams; files that are opened then must not become one of them."""
+    program = Path(sys.executable).with_name("neuronx-cc")
+    script = f"{program} compile graph.hlo --output o.neff {streams} && {program} opt graph.hlo --passes dce {streams}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert main(["inspect", "o.neff"]) == 0
+
+
+@pytest.mark.installed
+def test_narrow_encoding_of_the_terminal():
+    Path("graph.hlo").write_text(
+        MODULE.replace("HloModule g", "HloModule g\n// \u00e9").replace(
+            "tanh(d)", 'tanh(d), metadata={op_name="\u00e9"}'
+        )
+    )
+    done = command("opt", "graph.hlo", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert r"\xe9" in done.stdout
 
 
 @pytest.mark.installed

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,24 @@ def test_exit_status(error, status, capsys, monkeypatch):
     assert fail_with(error) == status
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err + captured.out
+
+
+def test_interrupt_that_arrives_as_another_error(capsys):
+    """NumPy's import turns KeyboardInterrupt into ImportError."""
+
+    def body(session):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("numpy failed to import") from None
+
+    with_default_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert guarded("neuronx-cc", [], body) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, with_default_handler)
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_compile_error_has_the_block_that_scripts_know(capsys):

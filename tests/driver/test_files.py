@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,18 @@ def test_hopeless_outputs_are_refused_early(tmp_path, name, problem):
     with pytest.raises(UsageError, match=problem) as caught:
         files.check_writable(str(tmp_path / name) if name else str(tmp_path), "--output", [str(tmp_path / "input")])
     assert caught.value.code == "EFIL902"
+
+
+def test_files_that_overwrite_each_other(tmp_path):
+    module, link, new = (str(tmp_path / name) for name in ("module", "link", "new"))
+    Path(module).write_text("x")
+    os.link(module, link)
+    files.check_distinct({"--output": new, "--trace": os.devnull, "--logfile": os.devnull}, [module, "bad\0name"])
+    with pytest.raises(UsageError, match="it is the input"):
+        files.check_distinct({"--logfile": link}, [module])
+    with pytest.raises(UsageError, match="--output and --logfile are one file") as caught:
+        files.check_distinct({"--output": new, "--logfile": f"{tmp_path}/./new"}, [module])
+    assert caught.value.code == "EARG905"
 
 
 def test_possible_outputs_pass(tmp_path):

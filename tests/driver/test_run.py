@@ -1,6 +1,7 @@
 """``neuronx-cc run`` and ``inspect`` on NEFFs that ``compile`` makes."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -209,6 +210,8 @@ def test_machine_and_settings(capsys):
     ("argv", "mentions"),
     [
         (["--machine", "absent.toml"], "absent.toml"),
+        (["--machine", "trn9"], "targets: inf2, trn1"),
+        (["--machine", os.devnull], "has no key"),
         (["--machine", "graph.hlo"], "graph.hlo"),
         (["--set", "clock.tensor_ghs=1"], "clock.tensor_ghz"),
         (["--set", "clock.tensor_ghz=fast"], "fast"),

@@ -114,6 +114,15 @@ def test_damaged_files(tmp_path):
             tensors.read_inputs(str(path), PARAMETERS)
 
 
+def test_file_that_unpacks_to_more_than_the_inputs(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, arg0=np.zeros((2, 3), np.float32), bomb=np.zeros(1 << 22, np.int8))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(RunError, match="more than the program's inputs take") as caught:
+        tensors.read_inputs(str(path), PARAMETERS)
+    assert caught.value.code == "ERUN001"
+
+
 def test_absent_file(tmp_path):
     with pytest.raises(RunError, match="No such file"):
         tensors.read_inputs(str(tmp_path / "absent.npz"), PARAMETERS)

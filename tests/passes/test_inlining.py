@@ -6,6 +6,7 @@ import pytest
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes import inline_calls
 from neuronx_cc.passes.manager import PassContext, run_passes, timing_table
 
 F32 = hlo.array_type("f32", (4,))
@@ -137,6 +138,26 @@ def test_equal_combiners_are_merged():
     assert [c.computation_name for c in module.computations()] == ["sum.1", "max", "main"]
     reduces = [op for op in ops_of(module.entry.block) if isinstance(op, hlo.ReduceOp)]
     assert [op.to_apply.data for op in reduces] == [("sum.1",), ("sum.1",), ("max",)]
+
+
+def test_calls_of_calls_that_no_memory_holds():
+    module = hlo.HloModule.empty("m")
+    computation(module, "f0", [F32], lambda emit, x: emit(hlo.NegateOp, (x,), F32))
+    for level in range(1, 60):
+        callee = hlo.StrsAttr((f"f{level - 1}",))
+        computation(
+            module,
+            f"f{level}",
+            [F32],
+            lambda emit, x, callee=callee: emit(
+                hlo.CallOp, (emit(hlo.CallOp, (x,), F32, to_apply=callee),), F32, to_apply=callee
+            ),
+            level == 59,
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline_calls, "MOST_COPIES", 1000)
+        with pytest.raises(CompileError, match=r"EVRF007.*more than 1,000 ops"):
+            run_passes(module, ["inline_calls"], PassContext())
 
 
 def test_call_of_a_missing_computation_is_an_error_that_names_the_pass():
