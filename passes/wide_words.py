@@ -20,6 +20,9 @@ VIEWS = (hlo.ReshapeOp, hlo.SliceOp, hlo.TransposeOp, hlo.BroadcastOp, hlo.Conca
 def run(module: HloModule, context: PassContext) -> None:
     """Rewrite the bit casts of all computations; the caller leaves those that remain alone (``at_boundary``)."""
     for computation in module.computations():
+        for op in list(ops_of(computation.block)):
+            if isinstance(op, hlo.BitcastConvertOp):
+                _in_two_steps(module, op)
         casts = [op for op in ops_of(computation.block) if isinstance(op, hlo.BitcastConvertOp) and _crosses(op)]
         if not casts:
             continue
@@ -35,6 +38,33 @@ def run(module: HloModule, context: PassContext) -> None:
                 erase(op)
             elif op.shape.dtype in WIDE and not at_boundary(op):
                 _make(module, op, context)
+
+
+def _in_two_steps(module: HloModule, op: hlo.BitcastConvertOp) -> None:
+    """A bit cast from or to 64 bits whose other side is not of 32 bits goes through u32 words."""
+    source, target = hlo.shape_of(op.operand), op.shape
+    widths = [NUMPY_DTYPE[shape.dtype].itemsize for shape in (source, target)]
+    if 8 not in widths or 4 in widths:
+        return
+    b = Build.before(module, op)
+    words = (*(source.dims if widths[0] == 8 else target.dims), 2)
+    value: Value = op.operand
+    if source.dtype == target.dtype:
+        op.results[0].replace_all_uses_with(value)
+        erase(op)
+        return
+    if widths[0] == 8:
+        value = b.op(hlo.BitcastConvertOp, (value,), "u32", words)
+    else:
+        value = b.reshape(value, (*words, source.dims[-1] // 2))
+        value = b.op(hlo.BitcastConvertOp, (value,), "u32", words)
+    if widths[1] < 8:
+        parts = (*words, target.dims[-1] // 2)
+        value = b.reshape(b.op(hlo.BitcastConvertOp, (value,), target.dtype, parts), target.dims)
+    else:
+        value = b.op(hlo.BitcastConvertOp, (value,), target.dtype, target.dims)
+    op.results[0].replace_all_uses_with(value)
+    erase(op)
 
 
 def at_boundary(op: hlo.HloOp) -> bool:
