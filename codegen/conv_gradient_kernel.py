@@ -130,18 +130,18 @@ class _Gradient(ConvStaging):
         for loaded in product(self.left.loadings(), self.right.loadings()):
             for slabs in self._slabs():
                 self.loaded, self.slabs, self.columns = loaded, slabs, self._columns(*slabs)
-                rows = rows_that_fit(totals, self._spread, room, self._bytes)
+                rows = rows_that_fit(totals, self._spread, room, self._bytes, self._loads)
                 if rows is None:
                     continue
                 blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
                 again = len(parts_of(self._groups(*slabs), self.columns_are_left)) if blocks > 1 else 1
                 spread = self._spread(rows)
-                cost = float(spread.products + again * spread.turns) * blocks
+                cost = max(spread.products + again * spread.turns, again * self._loads(rows)) * blocks
                 cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
                 # fewer features at a time only for a clear gain
                 if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
                     best = cost, slabs, rows, loaded
-                if prod(spread.lanes) >= ENOUGH_LANES:
+                if prod(spread.lanes) >= ENOUGH_LANES and again == 1:
                     break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
@@ -160,6 +160,12 @@ class _Gradient(ConvStaging):
         """How a block of ``rows`` positions is dealt out, as things have been chosen."""
         return spread_of(self._steps(rows), *self.slabs, self.loaded, self.columns)
 
+    def _loads(self, rows: Sequence[int]) -> float:
+        """Columns of TensorE in the time of loading what is transposed of a block of ``rows`` positions."""
+        extents = [min(axis.extent(count), axis.size) for axis, count in zip(self.axes, rows, strict=True)]
+        sides = zip((self.left, self.right), self.loaded, self.slabs, (extents, rows), strict=True)
+        return sum(slab * side.load_columns(sizes) for side, loaded, slab, sizes in sides if not loaded)
+
     def _columns(self, left: int, right: int) -> int:
         """Columns of the products of one position."""
         widths = (a.width if self.columns_are_left else b[1] for a, b in self._pairs(left, right))
@@ -173,7 +179,8 @@ class _Gradient(ConvStaging):
                 yield left, right
             if max(left, right) == 1:
                 return
-            left, right = (left, -(-right // 2)) if right >= left else (-(-left // 2), right)
+            # of equal numbers that with taps, which has more tiles to transpose
+            left, right = (left, -(-right // 2)) if right > left else (-(-left // 2), right)
 
     def _bytes(self, rows: Sequence[int]) -> int:
         """Bytes a partition that staging a block and its transposed tiles take."""

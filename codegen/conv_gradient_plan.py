@@ -178,7 +178,7 @@ def _stage_columns(loading: Loading, lanes: Sequence[int], reach: Sequence[Reach
         elements *= features
     else:
         runs *= features
-    return int(runs * max(RUN_COLUMNS, elements / COLUMN_ELEMENTS))
+    return int(runs * run_columns(elements))
 
 
 def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
@@ -192,10 +192,21 @@ def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
                 yield count, *rest
 
 
+def run_columns(elements: float) -> float:
+    """Columns of FP32 in the time of a DMA run of ``elements`` 32-bit words."""
+    return max(RUN_COLUMNS, elements / COLUMN_ELEMENTS)
+
+
 def rows_that_fit(
-    totals: Sequence[int], spread: Callable[[Sequence[int]], Spread], room: int, needed: Callable[[Sequence[int]], int]
+    totals: Sequence[int],
+    spread: Callable[[Sequence[int]], Spread],
+    room: int,
+    needed: Callable[[Sequence[int]], int],
+    loads: Callable[[Sequence[int]], float],
 ) -> list[int] | None:
     """Positions of each axis in one block, so that ``needed`` bytes a partition fit; None when not even one does.
+
+    ``loads``: columns of TensorE in the time of loading a block.
 
     Blocks are halved from the outermost axis on. Where the positions of a block have no divisors to fill the partitions
     with, a few less than all may be better.
@@ -207,7 +218,7 @@ def rows_that_fit(
             if needed(cut) > room:
                 continue
             blocks = prod(-(-total // size) for total, size in zip(totals, cut, strict=True))
-            cost = float(blocks * spread(cut).cost)
+            cost = blocks * max(spread(cut).cost, loads(cut))
             # a block more is a stop of the engines; only clear gains are worth it
             if best is None or cost < best[0] * 0.9:
                 best = cost, cut

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.conv_axis import Axis
-from neuronx_cc.codegen.conv_gradient_plan import Loading, Tiles
+from neuronx_cc.codegen.conv_gradient_plan import Loading, Tiles, run_columns
 from neuronx_cc.codegen.conv_plan import atom_of, stride_of
 from neuronx_cc.codegen.conv_stage import ConvStaging, RowsAt
 from neuronx_cc.codegen.dot_plan import TILE_COLUMNS
@@ -69,20 +69,36 @@ class Side(ConvStaging):
         self.groups = self.batch_groups = self.pack = self.outputs = 1
         self.inputs, self.batch = shape.dims[order[1]], shape.dims[order[0]]
         self.axes = axes
-        self.whole: View | None = None
+        self._whole: View | None = None
+
+    @property
+    def whole(self) -> View:
+        """All of the operand, in HBM."""
+        if self._whole is None:
+            self._whole = self.dense_view()
+        return self._whole
 
     def restrict(self, start: int, size: int) -> None:
         """Stage ``size`` of the kept dim's elements from ``start`` on."""
-        if self.whole is None:
-            self.whole = self.dense_view()
         part = self.whole.slice(1, start, size)
         assert part is not None, "an HBM view of one progression slices"
         self.x, self.inputs = part, size
         self._segment()
 
+    def load_columns(self, sizes: Sequence[int]) -> float:
+        """Columns of TensorE in the time of loading one feature at ``sizes`` positions of each axis."""
+        view = self.whole
+        width, run, runs = itemsize(view.dtype), 1, 1
+        for axis in reversed(range(len(sizes))):
+            if runs == 1 and atom_of(view, axis if axis == 0 else axis + 1).stride == run * width:
+                run *= sizes[axis]
+            else:
+                runs *= sizes[axis]
+        return runs * run_columns(run * width / 4)
+
     def loadings(self) -> list[Loading]:
         """How positions may come onto the partitions."""
-        view = self.whole or self.dense_view()
+        view = self.whole
         if stride_of(view, 1) == itemsize(view.dtype):
             return [Loading.ROWS]
         last = len(view.dims) - 1

@@ -12,7 +12,7 @@ from generated import check_function, check_text
 from jax import lax
 
 from neuronx_cc.codegen import conv_gradient_kernel, conv_gradient_plan
-from neuronx_cc.codegen.conv_gradient_plan import Steps, parts_of, pieces_of, rows_that_fit, spread_of
+from neuronx_cc.codegen.conv_gradient_plan import Steps, parts_of, pieces_of, rows_that_fit, run_columns, spread_of
 from neuronx_cc.codegen.memory import Arena
 from neuronx_cc.ir.isa.program import Instr
 
@@ -171,12 +171,23 @@ def test_blocks_fit_or_are_refused() -> None:
     def spread(rows: Any) -> Any:
         return spread_of(tuple(Steps(size, 1, 3, 1) for size in rows), 64, 64)
 
-    assert rows_that_fit([4, 56, 56], spread, 10**6, prod) == [4, 56, 56]
-    fitting = rows_that_fit([4, 56, 56], spread, 2000, prod)
+    assert rows_that_fit([4, 56, 56], spread, 10**6, prod, lambda rows: 0) == [4, 56, 56]
+    fitting = rows_that_fit([4, 56, 56], spread, 2000, prod, lambda rows: 0)
     assert fitting is not None
     assert prod(fitting) <= 2000
     assert prod(spread(fitting).lanes) >= 96
-    assert rows_that_fit([4, 56, 56], spread, 0, prod) is None
+    assert rows_that_fit([4, 56, 56], spread, 0, prod, lambda rows: 0) is None
+
+
+def test_blocks_hold_rows_that_a_dma_moves_well() -> None:
+    def spread(rows: Any) -> Any:
+        return spread_of(tuple(Steps(size, 2, 1, 1) for size in rows), 256, 512)
+
+    def loads(rows: Any) -> float:
+        return 768 * run_columns(rows[1] * rows[2])
+
+    assert rows_that_fit([1, 28, 28], spread, 200, prod, lambda rows: 0) == [1, 4, 28]
+    assert rows_that_fit([1, 28, 28], spread, 200, prod, loads) == [1, 7, 28]
 
 
 @pytest.mark.parametrize(("taps", "features", "most"), [((3, 3), 64, 128), ((7, 7), 3, 128), ((1,), 2000, 512)])
