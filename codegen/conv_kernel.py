@@ -25,7 +25,9 @@ from neuronx_cc.codegen.conv_stage import PackAt, RowsAt, by_stride, rows_suit_l
 from neuronx_cc.codegen.conv_sums import ConvSums, Features, Terms
 from neuronx_cc.codegen.conv_weights import OutputsAt
 from neuronx_cc.codegen.dot_plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.finite import FiniteSums
 from neuronx_cc.codegen.halves import carrier_of
+from neuronx_cc.codegen.residence import assign
 from neuronx_cc.codegen.tiles import dense
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, coalesce
@@ -50,6 +52,9 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
 class _Convolution(ConvSums):
     """Emits one convolution."""
 
+    finite: FiniteSums | None = None
+    """Where groups share products: whether that spoiled any."""
+
     def emit(self) -> None:
         if self.op.shape.size == 0:
             self.context.homes[self.result] = [self.context.new_hbm(self.result)]
@@ -58,6 +63,8 @@ class _Convolution(ConvSums):
         self.context.identity(carrier_of(self.pe_dtype, self.fast(self.pe_dtype)))
         self.choose()
         self._laid_out = {}
+        if self.pack > 1 and self.may_be_infinite:
+            self.finite = FiniteSums(self.builder)
         self.plan_sizes()
         self.sums = self.make_bank(4)
         self.turned = self.make_bank(4)
@@ -67,6 +74,30 @@ class _Convolution(ConvSums):
             for index in self.builder.each(count, 1):
                 self._pack_blocks(PackAt(start, count, groups, index))
         self.release()
+        if self.finite is not None:
+            with self.finite.otherwise():
+                self._emit_apart()
+
+    def _emit_apart(self) -> None:
+        """Once more into the result's home, each group by itself, and without products for transposes."""
+        context, (home,) = self.context, self.context.homes[self.result]
+        homes, moving = context.homes, context.moving
+        with context.scope(f"{context.prefix}{self.op.loc.name}/groups"):
+            context.homes.update({value: list(views) for value, views in homes.items() if value is not self.result})
+            context.moving.update(moving)
+            if not home.in_sbuf:
+                context.outputs[self.result] = home
+            again = _Convolution(context, self.op, self.step)
+            again.apart = True
+            again.emit()
+            if home.in_sbuf:
+                assign(context, home, self.result)
+
+    def _leave(self, target: Block, bank: Block, sizes: Sequence[int]) -> None:
+        """Copy a bank of sums, which are of ``sizes`` to ``target``."""
+        if self.finite is not None:
+            self.finite.look(bank)
+        self.emitter.copy(target, replace(bank, dims=(bank.dims[0], *dense(sizes, "f32"))))
 
     def _pack_blocks(self, pack: PackAt) -> None:
         """All blocks of one pack: the kernel stays while blocks of the input stream by, unless those all fit."""
@@ -206,7 +237,7 @@ class _Convolution(ConvSums):
                 piece = goal
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(1 + axis, row, size)
-                self.emitter.copy(piece, replace(bank, dims=(bank.dims[0], *dense(sizes, "f32"))))
+                self._leave(piece, bank, sizes)
 
     def _fill_zeros(self, block: Block) -> None:
         engine = Stream.VECTOR if block.dtype in FLOATS else Stream.GPSIMD
@@ -277,7 +308,7 @@ class _Convolution(ConvSums):
                             first = index * columns + start
                             bank = self._bank(prod(sizes), columns)
                             self._sum(terms, bank, row_at, sizes, Features(first, columns))
-                            self.emitter.copy(result.index(1, first, columns), bank)
+                            self._leave(result.index(1, first, columns), bank, [columns])
                 piece = goal
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(axis, row, size)
@@ -337,7 +368,8 @@ class _Convolution(ConvSums):
                                     spot = [*at[:-1], at[-1] + (column + number)]
                                     bank = sums.index(1, Affine(number))
                                     self._sum(terms, bank, spot, positions, Features(place, wide), span)
-                                self.emitter.copy(result.index(1, column, several).index(2, place, wide), sums)
+                                goal_of = result.index(1, column, several).index(2, place, wide)
+                                self._leave(goal_of, whole, [several, wide])
             piece = goal
             for axis, (row, extent) in enumerate(zip(at, sizes, strict=True)):
                 piece = piece.index(axis, row, extent)

@@ -21,7 +21,7 @@ from neuronx_cc.codegen.graph import is_load_cast
 from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.codegen.views import Atom, View, coalesce
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
 
 MAX_UNROLLED = 72
@@ -97,6 +97,9 @@ class ConvPlan:
         self.weights, rhs_dtype = self._source(op.rhs)
         self.pe_dtype = lhs_dtype if lhs_dtype == rhs_dtype and lhs_dtype in PE_DTYPES else "f32"
         self.tf32 = False
+        self.apart = not context.fast_relayout
+        """Whether groups share no products, in which an infinity or NaN of one would reach the others."""
+        self.may_be_infinite = bool({hlo.shape_of(op.lhs).dtype, hlo.shape_of(op.rhs).dtype} & FLOATS)
         self.copies: Copies | None = None
         self.rings: list[Ring] = []
         self._tile_rings: dict[str, Ring] = {}
@@ -134,8 +137,8 @@ class ConvPlan:
             self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED, residues)
 
     def _pack(self, most_outputs: int) -> int:
-        """Groups whose features share a tile, with zeros between them; by themselves, they share no NaN either."""
-        if not self.context.fast_relayout:
+        """Groups whose features share a tile, with zeros between them."""
+        if self.apart:
             return 1
         return max(1, min(TILE_ROWS // self.inputs, most_outputs // self.outputs, self.groups))
 

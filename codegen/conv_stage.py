@@ -376,7 +376,7 @@ class ConvStaging(ConvPlan):
 
     def fast(self, dtype: str) -> bool:
         """Whether TensorE transposes values of ``dtype`` as such."""
-        return self.context.fast_relayout and itemsize(dtype) < 4
+        return not self.apart and itemsize(dtype) < 4
 
     def carriers(self, natural: Block) -> Iterator[tuple[Block, str, int]]:
         """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""

@@ -310,14 +310,22 @@ def test_outputs_of_few_features_do_not_meet_values_outside_their_window(random:
     check_function(lambda x, w: lax.conv_general_dilated(x, w, (2, 2), "SAME"), x, w)
 
 
-def test_groups_by_themselves_share_no_nan(random: np.random.Generator) -> None:
-    """Without fast relayout, no products with zeros join the groups."""
-    x, w = random.standard_normal((2, 8, 9, 9), np.float32), random.standard_normal((16, 2, 3, 3), np.float32)
-    x[0, 3, 4, 4], x[1, 6, 2, 2] = np.nan, np.inf
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("layout", [LAYOUTS[0], ("NHWC", "HWIO", "NHWC")])
+def test_groups_share_no_nan(random: np.random.Generator, layout: Any, dtype: Any, fast: bool) -> None:
+    """Products of several groups with zeros between them are computed once more where a sum is not finite."""
+    x, _ = operands(random, layout, 2, 8, 9, 9, 16, 3)
+    _, w = operands(random, layout, 2, 2, 9, 9, 16, 3)
+    features, output = layout[0].index("C"), layout[1].index("O")
+    np.moveaxis(x, features, 0)[3, 0, 4, 4] = np.nan
+    np.moveaxis(x, features, 0)[6, 1, 2, 2] = np.inf
+    np.moveaxis(w, output, 0)[5, 1, 1, 0] = -np.inf
+    x, w = x.astype(dtype), w.astype(dtype)
 
     def function(x: Any, w: Any) -> Any:
-        return lax.conv_general_dilated(x, w, (1, 1), [(1, 1), (1, 1)], feature_group_count=4)
+        return lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=layout, feature_group_count=4)
 
-    program = neuronx_cc.compile(text_of(function, x, w), auto_cast="none", fast_relayout=False)
+    program = neuronx_cc.compile(text_of(function, x, w), auto_cast="none", fast_relayout=fast)
     (result,) = program.run([x, w]).outputs
     assert_close(result, np.asarray(jax.jit(function)(x, w)))
