@@ -67,7 +67,13 @@ def _eigh(
     diagonal = jnp.real(jnp.diagonal(matrix, axis1=-2, axis2=-1)).astype(matrix.dtype)
     whole = half + jnp.conj(jnp.swapaxes(half, -1, -2)) + diagonal[..., None] * jnp.eye(size, dtype=matrix.dtype)
     flat = whole.reshape((-1, size, size)).astype(jnp.promote_types(matrix.dtype, jnp.float32))
-    vectors, values = jax.vmap(_jacobi)(flat)
+    largest = jnp.max(jnp.abs(flat), axis=(1, 2))
+    # a power of two, so that squares neither overflow nor vanish
+    scale = jnp.clip(lax.reduce_precision(largest, 8, 0), 2.0**-100, 2.0**100)
+    vectors, values = jax.vmap(_jacobi)(flat / scale[:, None, None])
+    finite = jnp.isfinite(largest)[:, None]
+    values = jnp.where(finite, values * scale[:, None], jnp.nan)
+    vectors = jnp.where(finite[..., None], vectors, jnp.nan)
     if sort_eigenvalues:
         order = jnp.argsort(values, axis=-1)
         values = jnp.take_along_axis(values, order, axis=-1)
@@ -92,15 +98,18 @@ def _jacobi(matrix: Any) -> tuple[Any, Any]:
     tolerance = (4 * np.finfo(matrix.dtype).eps) ** 2 * jnp.sum(jnp.abs(matrix) ** 2)
 
     def unfinished(state: Any) -> Any:
-        sweep, blocks, *_ = state
-        return (sweep < MAX_SWEEPS) & (_off_diagonal(blocks) > tolerance)
+        number, before, now, *_ = state
+        return (number < MAX_SWEEPS) & (now > tolerance) & (now < 0.9 * before)
 
     def sweep(state: Any) -> Any:
-        number, *rest = state
+        number, _, now, *rest = state
         rest = lax.fori_loop(0, 2 * middle - 1, lambda _, each: _rotate(*each), tuple(rest))
-        return (number + 1, *rest)
+        return (number + 1, now, _off_diagonal(rest[0]), *rest)
 
-    _, blocks, top, bottom = lax.while_loop(unfinished, sweep, (0, blocks, top, bottom))
+    start = _off_diagonal(blocks)
+    *_, blocks, top, bottom = lax.while_loop(
+        unfinished, sweep, (0, jnp.full_like(start, jnp.inf), start, blocks, top, bottom)
+    )
     # the rows of `top` and `bottom` are the conjugated vectors; padding is a vector of its own, beyond `size`
     vectors = jnp.concatenate([top, bottom])
     values = jnp.concatenate([jnp.real(jnp.diagonal(blocks[0])), jnp.real(jnp.diagonal(blocks[3]))])
@@ -127,26 +136,36 @@ def _rotate(blocks: Any, top: Any, bottom: Any) -> Any:
     tangent = jnp.where(present, tangent, 0)
     cosine = lax.rsqrt(1 + tangent * tangent)
     phase = jnp.where(present, mixed / jnp.where(present, size, 1).astype(mixed.dtype), 1)
+    # x - s (y + s' / (1 + c) x) is c x - s y, with an error of the size of the change: small angles add little
     sine = (tangent * cosine).astype(mixed.dtype) * phase
-    cosine = cosine.astype(mixed.dtype)
+    half = sine / (1 + cosine).astype(mixed.dtype)
 
     def rows(upper: Any, lower: Any) -> tuple[Any, Any]:
-        c_, s_ = cosine[:, None], sine[:, None]
-        return upper * c_ - lower * s_, upper * jnp.conj(s_) + lower * c_
+        s_, h_ = sine[:, None], half[:, None]
+        return upper - s_ * (lower + jnp.conj(h_) * upper), lower + jnp.conj(s_) * (upper - h_ * lower)
 
     def columns(left: Any, right: Any) -> tuple[Any, Any]:
-        return left * cosine - right * jnp.conj(sine), left * sine + right * cosine
+        return left - jnp.conj(sine) * (right + half * left), right + sine * (left - jnp.conj(half) * right)
 
     a, c = rows(a, c)
     b, d = rows(b, d)
     a, b = columns(a, b)
     c, d = columns(c, d)
     top, bottom = rows(top, bottom)
+    # what the rotation is for holds exactly: else errors of its products stay, and it never ends
+    change = tangent * size
+    a, d = _with_diagonal(a, jnp.real(first) - change), _with_diagonal(d, jnp.real(second) + change)
+    b, c = (_with_diagonal(block, jnp.zeros_like(change)) for block in (b, c))
     a, c = _next_rows(a, c)
     b, d = _next_rows(b, d)
     a, b = (block.T for block in _next_rows(a.T, b.T))
     c, d = (block.T for block in _next_rows(c.T, d.T))
     return (a, b, c, d), *_next_rows(top, bottom)
+
+
+def _with_diagonal(block: Any, diagonal: Any) -> Any:
+    """``block`` [m, m] with these real numbers [m] on its diagonal."""
+    return jnp.where(jnp.eye(block.shape[0], dtype=bool), diagonal.astype(block.dtype)[:, None], block)
 
 
 def _next_rows(top: Any, bottom: Any) -> tuple[Any, Any]:

@@ -44,6 +44,22 @@ def test_program(outcomes, case):
     assert outcomes[case] == ""
 
 
+LINALG_CASES = re.findall(r"^def (case_\w+)", (SUPPORT / "jax_linalg_cases.py").read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def linalg_outcomes():
+    """Case of factorisations -> what went wrong."""
+    done = run(str(SUPPORT / "jax_linalg_cases.py"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", LINALG_CASES)
+def test_factorisation(linalg_outcomes, case):
+    assert linalg_outcomes[case] == ""
+
+
 HOST_CASES = re.findall(r"^def (case_\w+)", (SUPPORT / "host_call_cases.py").read_text(), re.MULTILINE)
 
 

@@ -49,13 +49,6 @@ def case_jit_and_grad():
     assert np.allclose(gradient, np.sin(2 * X), atol=1e-5)
 
 
-def case_eigh():
-    matrix = X[:5] @ X[:5].T - np.eye(5, dtype=np.float32)
-    values, vectors = jnp.linalg.eigh(matrix)
-    assert np.allclose(values, np.linalg.eigvalsh(matrix), atol=1e-5)
-    assert np.allclose(matrix @ vectors, vectors * values, atol=1e-5)
-
-
 def case_linear_algebra_of_sharded_types():
     matrices = np.stack([X[:4] @ X[:4].T + number * np.eye(4, dtype=np.float32) for number in range(1, 5)])
     mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
@@ -65,56 +58,6 @@ def case_linear_algebra_of_sharded_types():
         assert np.allclose(inverse, np.linalg.inv(matrices), atol=1e-4)
         assert np.allclose(jax.jit(jnp.linalg.slogdet)(given)[1], np.linalg.slogdet(matrices)[1], atol=1e-4)
         assert np.allclose(jax.jit(jnp.linalg.eigvalsh)(given), np.linalg.eigvalsh(matrices), atol=1e-4)
-
-
-def case_eigh_of_a_program_that_promotes_nothing():
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        values = jnp.linalg.eigvalsh(X[:3] @ X[:3].T)
-    assert np.allclose(values, np.linalg.eigvalsh(X[:3] @ X[:3].T), atol=1e-5)
-
-
-def case_householder_forms():
-    """What LAPACK's routines return, from ``Q``: columns by falling norm, one diagonal below, three diagonals."""
-    square = (X[:6, :3] @ X[2:8, :3].T + 1j * X[:6, 1:] @ X[1:7, 1:].T).astype(np.complex64)
-    for matrix in (X[:4, :4], square):
-        reduced, q = jax.scipy.linalg.hessenberg(matrix, calc_q=True)
-        assert np.allclose(q @ reduced @ q.conj().T, matrix, atol=1e-4)
-        assert not np.tril(reduced, -2).any()
-        hermitian = matrix + matrix.conj().T
-        for lower in (False, True):
-            _, diagonal, beside, _ = jax.lax.linalg.tridiagonal(jnp.asarray(hermitian), lower=lower)
-            values = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
-            assert np.allclose(values, np.linalg.eigvalsh(hermitian), atol=1e-4)
-    for matrix in (X, X[:3], np.stack([X[:4], X[4:]]), square):
-        q, r, pivots = jax.scipy.linalg.qr(matrix, mode="economic", pivoting=True)
-        permuted = np.take_along_axis(matrix, np.asarray(pivots)[..., None, :], axis=-1)
-        sizes = np.abs(np.diagonal(r, axis1=-2, axis2=-1))
-        assert np.allclose(q @ r, permuted, atol=1e-4)
-        assert np.all(sizes[..., :-1] >= sizes[..., 1:] - 1e-4)
-
-
-def case_schur_forms():
-    for matrix in (X[:4, :4], X[:4, :4] + 1j * X[4:, :4]):
-        triangle, vectors = jax.scipy.linalg.schur(matrix)
-        assert np.allclose(vectors @ triangle @ vectors.conj().T, matrix, atol=1e-4)
-        assert np.allclose(vectors.conj().T @ vectors, np.eye(4), atol=1e-4)
-        assert not np.tril(triangle, -1 if np.iscomplexobj(matrix) else -2).any()
-
-
-def case_eigenvalues_of_general_matrices():
-    roots = np.array([-3, -2, 0.5, 1 + 2j, 1 - 2j])
-    found = jnp.roots(jnp.asarray(np.poly(roots).real, jnp.float32), strip_zeros=False)
-    assert np.allclose(np.sort_complex(found), np.sort_complex(roots), atol=1e-4)
-    assert np.count_nonzero(np.imag(found)) == 2
-    rotations = np.stack([[[0, 1, 0], [0, 0, 1], [1, 0, 0]], X[:3, :3], X[3:6, :3] * 1e20]).astype(np.float32)
-    for matrices in (rotations, (rotations * 1j).astype(np.complex64)):
-        left, right = (jax.lax.linalg.eig(matrices, compute_left_eigenvectors=side)[side:] for side in (True, False))
-        values, vectors = right[0], right[1]
-        scale = np.abs(matrices).max(axis=(1, 2), keepdims=True)
-        assert np.allclose(matrices / scale @ vectors, values[:, None] * vectors / scale, atol=1e-5)
-        adjoint = np.conj(left[0]).swapaxes(1, 2)
-        assert np.allclose(adjoint @ (matrices / scale), values[:, :, None] * adjoint / scale, atol=1e-5)
-    assert np.isnan(jnp.linalg.eigvals(jnp.array([[jnp.inf]]))).all()
 
 
 def case_many_results_and_empty_arrays():
