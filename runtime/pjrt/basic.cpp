@@ -13,8 +13,10 @@ Event* Event::failed(int code, const std::string& message) {
   return event;
 }
 
+// Whoever waited may destroy the event as soon as its lock is free.
 void Event::set(std::unique_ptr<Error> outcome) {
   std::vector<std::pair<EventCallback, void*>> waiting;
+  std::unique_ptr<Error> told(outcome ? new Error(*outcome) : nullptr);
   {
     std::lock_guard<std::mutex> lock(mutex);
     ready = true;
@@ -23,7 +25,7 @@ void Event::set(std::unique_ptr<Error> outcome) {
     changed.notify_all();
   }
   for (auto& [callback, user] : waiting) {
-    callback(error ? new Error(*error) : nullptr, user);
+    callback(told ? new Error(*told) : nullptr, user);
   }
 }
 

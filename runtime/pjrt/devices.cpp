@@ -290,7 +290,7 @@ Error* device_memory_stats(MemoryStatsArgs* args) {
   size_t from = offsetof(MemoryStatsArgs, in_use);
   memset(reinterpret_cast<char*>(args) + from, 0, std::min(args->head.size, sizeof *args) - from);
   Device* device = args->device;
-  int64_t share = host_bytes_left() / device->peers;
+  int64_t left = host_bytes_left();
   std::lock_guard<std::mutex> lock(device->mutex);
   args->in_use = device->in_use;
   args->peak = device->peak;
@@ -298,7 +298,7 @@ Error* device_memory_stats(MemoryStatsArgs* args) {
   args->largest = device->largest;
   args->limit = device->limit;
   // the host stands in for the HBM of all devices
-  args->reservable = share < 0 ? device->limit : std::min(device->limit, device->in_use + share);
+  args->reservable = left < 0 ? device->limit : std::min(device->limit, device->in_use + left / device->peers);
   args->peak_set = args->allocations_set = args->largest_set = args->limit_set = args->reservable_set = true;
   return nullptr;
 }

@@ -213,6 +213,7 @@ Error* execute_launch(ExecuteArgs* args) {
       try {
         execute(compiled, launch);
       } catch (Failure& failure) {
+        arguments.give_up();  // results may have been written over them
         if (failure.code == kResourceExhausted) failure.message += "; largest buffers: " + Storage::largest(nullptr);
         throw;
       }
@@ -290,7 +291,12 @@ Error* code_bytes(Int64Args<Executable>* args) {
 Error* cost_analysis(CostArgs* args) {
   return guarded([&] {
     Compiled& compiled = *args->executable->compiled;
-    auto cost = compiled.cost ? nullptr : cost_of(compiled);
+    bool missing;
+    {
+      std::lock_guard<std::mutex> lock(compiled.mutex);
+      missing = !compiled.cost;
+    }
+    auto cost = missing ? cost_of(compiled) : nullptr;
     std::lock_guard<std::mutex> lock(compiled.mutex);
     if (!compiled.cost) compiled.cost = std::move(cost);
     args->num_properties = compiled.cost->values.size();

@@ -76,8 +76,9 @@ Error* parameter_layouts(LayoutsArgs* args) {
 }  // namespace
 
 Layout* dense_layout(size_t rank) {
-  static std::mutex mutex;
-  static std::map<size_t, std::string> texts;
+  // never destroyed: jaxlib may ask while the process ends
+  static std::mutex& mutex = *new std::mutex;
+  static auto& texts = *new std::map<size_t, std::string>;
   std::lock_guard<std::mutex> lock(mutex);
   std::string& text = texts[rank];
   if (text.empty()) {

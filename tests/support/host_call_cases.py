@@ -3,6 +3,7 @@
 Prints one JSON object: case -> empty text, or what went wrong.
 """
 
+import functools
 import gc
 import json
 import os
@@ -165,6 +166,23 @@ def case_errors_reach_the_caller():
     with pytest.raises(jax.errors.JaxRuntimeError, match="Incorrect output dtype for return value #0"):
         call(lambda x: x > 0)
     assert np.array_equal(call(lambda x: x), X)  # and the next call works
+
+
+def case_donated_argument_of_a_program_that_fails():
+    """The result may be written over it before the failure; it must not be taken for the array that it was."""
+
+    def fail(x):
+        raise KeyError("too late")
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def double(x):
+        y = x * 2
+        return y, io_callback(fail, like(X), y)
+
+    x = jax.device_put(X, jax.devices("neuron")[0])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="too late"):
+        jax.block_until_ready(double(x))
+    assert x.is_deleted()
 
 
 def case_transformations():
