@@ -7,11 +7,11 @@ in FP32 by Vector and Scalar and rounded once on the way out; integers are exact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import frexp, isfinite, prod
 
-from neuronx_cc.codegen.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
+from neuronx_cc.codegen.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, rotation, shift
 from neuronx_cc.codegen.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
 from neuronx_cc.ir import hlo
@@ -38,6 +38,10 @@ ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "max
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
 LEAST_SCALED = 64
 """Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
+LEAST_SUMMED = 512
+"""Elements of a row that Scalar sums sooner than Vector, if that has more to do."""
+MOST_SUMMED = 4
+"""Such rows, each with an instruction of its own."""
 MOST_SCALES = 256
 """Such instructions in a tile."""
 MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
@@ -52,6 +56,7 @@ ACTIVATION = {
     "abs": "abs",
     "sign": "sign",
 }
+SOFTPLUS = "softplus"
 NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
 """Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
 GPSIMD_UNARY = frozenset(
@@ -130,6 +135,10 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
     """An op with a deferred operand: ``deferrable`` allows arithmetic and scaled activations, ``rotation`` a pair."""
     first = readable[0]
+    soft = next((each for each in readable if isinstance(each, Deferred) and each.alu == SOFTPLUS), None)
+    if soft is not None:
+        e.over("activation", Stream.SCALAR, [out], [soft.block], alu=[SOFTPLUS], imm=[1.0])
+        return
     if isinstance(first, Deferred) and first.alu == ROTATE:
         e.over("int_tensor_tensor", Stream.GPSIMD, [out], [first.block], alu=[ROTATE], imm=[first.constant])
         return
@@ -171,6 +180,9 @@ def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
 
 def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1) -> Deferred | None:
     """``op`` as a deferred operand; None when it is not a block with a constant, or with operand ``scale``."""
+    if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
+        block = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
+        return Deferred(block, SOFTPLUS, 0.0, False) if isinstance(block, Block) else None
     lhs, rhs = ins
     if scale >= 0:
         block, factor = ins[1 - scale], ins[scale]
@@ -215,6 +227,29 @@ def _with_lanes(
             _with_lanes(e, op, stream, out.index(1, index), block.index(1, index), scalar, alu, imm, flags)
         return
     e.builder.emit(op, stream, [out], [block, scalar], alu, imm, flags)
+
+
+def parts(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
+    """The ops that one instruction computes together with ``op``, if nothing else reads them."""
+    return rotation(op, splat) or softplus(op, splat)
+
+
+def softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
+    """The other ops of ``op = max(x, 0) + log1p(exp(-abs(x)))``, which is an activation; none of any other op."""
+    if op.opcode != "add" or op.shape.dtype != "f32":
+        return ()
+    terms = {term.opcode: term for term in (operand.owner for operand in op.operands) if isinstance(term, hlo.HloOp)}
+    if terms.keys() != {"maximum", "log-plus-one"}:
+        return ()
+    largest, logarithm = terms["maximum"], terms["log-plus-one"]
+    chain = [logarithm]
+    for opcode in ("exponential", "negate", "abs"):
+        part = chain[-1].operands[0].owner
+        if not isinstance(part, hlo.HloOp) or part.opcode != opcode:
+            return ()
+        chain.append(part)
+    values = [operand for operand in largest.operands if splat(operand) != 0]
+    return (largest, *chain) if values == [chain[-1].operands[0]] else ()
 
 
 def _power_of_two(value: float) -> bool:
@@ -347,8 +382,8 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
         else:
             e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["bitwise_not"], imm=[0.0])
     elif opcode in ("abs", "sign") or opcode in GPSIMD_UNARY:
-        bits = [op.exponent_bits.data, op.mantissa_bits.data] if isinstance(op, hlo.ReducePrecisionOp) else []
-        gpsimd(e, "program_unary", opcode, out, ins[0], imm=bits)
+        widths = [op.exponent_bits.data, op.mantissa_bits.data] if isinstance(op, hlo.ReducePrecisionOp) else []
+        gpsimd(e, "program_unary", opcode, out, ins[0], imm=widths)
     elif len(ins) == 2:
         emit_binary(e, opcode, dtype, out, ins[0], ins[1])
     else:
@@ -371,8 +406,11 @@ def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, r
         gpsimd(e, "program_binary", opcode, out, lhs, rhs)
 
 
-def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block) -> None:
-    """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``."""
+def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = False) -> None:
+    """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``.
+
+    ``own``: ``source`` is a scratch tile, which an activation may write as it sums long rows.
+    """
     dtype = source.dtype
     if dtype in INTEGERS:
         _reduce_integers(e, opcode, out, source)
@@ -380,8 +418,18 @@ def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block) -> None:
     alu = logical_alu(opcode) if dtype == "pred" else ARITHMETIC[opcode]
     outer = len(out.dims)
     size = prod(atom.size for atom in source.dims[1:])
+    source = _merge_tail(source, outer)
+    balanced = e.scalar_load + size <= e.vector_load
+    if own and balanced and alu == "add" and out.dtype == source.dtype == "f32" and len(source.dims) == outer + 1:
+        rows = prod(atom.size for atom in out.dims[1:])
+        if outer <= 2 and rows <= MOST_SUMMED and size >= LEAST_SUMMED * rows:
+            e.scalar_load += size
+            for row in range(rows):
+                to, of = (block.index(1, Affine(row)) if outer == 2 else block for block in (out, source))
+                e.builder.emit("activation", Stream.SCALAR, [of, to], [of], ["copy"], [1.0], ["accumulate"])
+            return
     e.vector_load += max(64, size)
-    _reduce(e, alu, out, _merge_tail(source, outer))
+    _reduce(e, alu, out, source)
 
 
 def _merge_tail(source: Block, outer: int) -> Block:

@@ -25,6 +25,8 @@ MOST_BETWEEN = 64
 LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
 
+SPREAD_LEAST, SPREAD_MOST = 128, 4096
+"""Elements of a row that is repeated over the partitions once and stays there."""
 MOST_KEPT = 512
 """Elements a partition of an input or of reduced rows that stays while tiles pass."""
 
@@ -181,6 +183,13 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     atoms = dict(zip(dims, line.dims[1:], strict=True))
     full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
     return replace(target, dims=(target.dims[0], *full))
+
+
+def is_row(block: Block) -> bool:
+    """Whether all partitions read the same row in HBM, of a length that may stay on each of them."""
+    row = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dtype == "f32"
+    return repeats and SPREAD_LEAST <= row <= SPREAD_MOST
 
 
 def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:

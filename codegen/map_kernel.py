@@ -14,13 +14,13 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from neuronx_cc.codegen import bits, elementwise, map_inputs, map_order, scan_rows
+from neuronx_cc.codegen import elementwise, map_inputs, map_order, scan_rows
 from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, keep_column, load, spread_row
+from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, is_row, keep_column, load, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_parts import fitting
 from neuronx_cc.codegen.map_plan import (
@@ -51,8 +51,8 @@ STREAM_TILE_BYTES = 8192
 """Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
-SPREAD_LEAST, SPREAD_MOST = 128, 4096
-"""Elements of a row that is repeated over the partitions once and stays there."""
+SPREAD_TILES = 16
+"""Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 OVERLAP_COLUMNS = 512
 """Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
 
@@ -66,15 +66,16 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)
-    plan.lanes = choose_lanes(context, plan, external)
+    results = [op.results[0] for op in kernel.ops]
+    results = [value for value in results if used_outside(value, kernel, member) or value in context.outputs]
+    stores = all(value in context.outputs and context.last_use(value) <= step for value in results)
+    plan.lanes = choose_lanes(context, plan, external, stores)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
-    for op in kernel.ops:
-        value = op.results[0]
-        if used_outside(value, kernel, member) or value in context.outputs:
-            home = choose_output(context, plan, value, step)
-            context.homes[value] = [home]
-            outputs[value] = squeezed(home)
+    for value in results:
+        home = choose_output(context, plan, value, step)
+        context.homes[value] = [home]
+        outputs[value] = squeezed(home)
     _emit_boxes(context, plan, member, kernel.shape, inputs, outputs, (0,) * len(kernel.shape))
 
 
@@ -188,9 +189,9 @@ class _Box:
         """Ops that are computed inside the instruction of their only user -> that user."""
         found: dict[hlo.HloOp, hlo.HloOp] = {}
         for op in self.kernel.ops:
-            shifts = bits.rotation(op, self.context.splat)
-            if shifts is not None and all(self._is_part(shift, outputs) for shift in shifts):
-                found.update(dict.fromkeys(shifts, op))
+            parts = elementwise.parts(op, self.context.splat)
+            if all(self._is_part(part, outputs) for part in parts):
+                found.update(dict.fromkeys(parts, op))
         for op in self.kernel.ops:
             uses = list(op.results[0].uses)
             if len(uses) != 1 or op.results[0] in outputs or len(op.operands) != 2 or op in found:
@@ -260,7 +261,7 @@ class _Box:
         room -= sum(max(64, prod(atom.size for atom in block.dims[1:] if atom.stride) * 4) for block in columns)
         loops = self._loops(self._tile_elements(room // (2 * alive)))
         for value in rows:
-            if all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
+            if self._is_reread(loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.lanes)
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
@@ -289,16 +290,12 @@ class _Box:
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
-        block = self.blocks[value]
-        row = prod(atom.size for atom in block.dims[1:] if atom.stride)
-        repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dtype == "f32"
-        return (
-            repeats
-            and self.kernel.scanned >= 0
-            and self.lanes > 8
-            and SPREAD_LEAST <= row <= SPREAD_MOST
-            and not self._shows_zero_sign(value)
-        )
+        folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0
+        return folds and self.lanes > 8 and is_row(self.blocks[value]) and not self._shows_zero_sign(value)
+
+    def _is_reread(self, loops: Sequence[tuple[int, int]]) -> bool:
+        """Whether scans or many tiles read such a row."""
+        return self.kernel.scanned >= 0 or prod(self.sizes[dim] // step for dim, step in loops) >= SPREAD_TILES
 
     def _tile_elements(self, most: int) -> int:
         """Elements a partition of one tile: small ones overlap, large ones amortise; ``most`` fit."""
@@ -467,7 +464,8 @@ class _Box:
         if not isinstance(source, Block):
             raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
-        elementwise.reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]))
+        own = self.sources[op.operands[0]] not in (None, *self.blocks)
+        elementwise.reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
         dtype = op.shape.dtype
         start = _rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"

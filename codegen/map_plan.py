@@ -8,10 +8,11 @@ from math import prod
 
 from neuronx_cc.codegen import graph
 from neuronx_cc.codegen.accesses import Alloc
+from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.transfer import transfer
-from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS
+from neuronx_cc.codegen.transpose_kernel import LEAST_ELEMENTS, turn_squares
 from neuronx_cc.codegen.views import Atom, View, linear, outermost
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -23,6 +24,8 @@ SHORT_RUN = 512
 """Bytes of a row below which it pays to have several on a partition: DMA moves them in one run."""
 LONG_RUN = 2400
 """Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
+LEAST_ROW = 64
+"""Elements of a row of a vector that is worth turning on chip."""
 RESIDENT_STEPS = 48
 """A value whose last use is more kernels away than this does not stay on chip."""
 
@@ -79,10 +82,13 @@ def lanes_of(view: View) -> Lanes | None:
     return None
 
 
-def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> Lanes | None:
+def choose_lanes(
+    context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue], stores: bool = False
+) -> Lanes | None:
     """The partition assignment of most resident bytes; without residents, the axis that fills most partitions.
 
     A small resident along the innermost axis does not decide: what is large would move element by element.
+    ``stores``: no result stays on chip.
     """
     kernel = plan.kernel
     row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
@@ -100,6 +106,8 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
         votes = {lanes: count for lanes, count in votes.items() if lanes.inner == 1}
     if votes:
         best = max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
+        if stores and _is_column(kernel.shape, best):
+            return Lanes(0, kernel.shape[0] // best.size, best.size)
         if best.axis < len(kernel.shape) - 1 or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
             return best
     if (not kernel.rows and kernel.reduced) or not kernel.shape:
@@ -118,9 +126,16 @@ def choose_lanes(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValu
         axes = axes[:-1]  # neighbours in memory go to one partition
     lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
     run = prod(kernel.shape[lanes.axis + 1 :]) * 4
-    if 4 < run < SHORT_RUN and kernel.scanned < 0:
+    if 4 < run < (LONG_RUN if stores and not kernel.reduced else SHORT_RUN) and kernel.scanned < 0:
         return _streaming_lanes(kernel.shape, rows)
     return lanes
+
+
+def _is_column(shape: Sequence[int], lanes: Lanes) -> bool:
+    """Whether a vector lies with neighbours on neighbouring partitions, several times around: a DMA would move each
+    element by itself. Its rows of all partitions are whole runs.
+    """
+    return len(shape) == 1 and lanes.inner == 1 and shape[0] > lanes.size >= LEAST_ROW and shape[0] % lanes.size == 0
 
 
 def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
@@ -175,6 +190,12 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
         scalar = plan.lanes is None and not squeezed(view).dims
         if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
             return full
+        if (
+            plan.lanes is not None
+            and view.in_sbuf
+            and (rows := _column_as_rows(context, value, full, plan)) is not None
+        ):
+            return rows
     full = full_view(context.hbm(value), plan.kernel)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)
@@ -188,6 +209,28 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     if not isinstance(value.owner, hlo.BroadcastOp) and not _lies_across(full_view(dense, plan.kernel), plan.lanes):
         return full_view(context.dense(value), plan.kernel)
     return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
+
+
+def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: MapPlan) -> View | None:
+    """A column on chip (see ``_is_column``), turned so that each of its rows lies on one partition: another home."""
+    lanes, found = plan.lanes, lanes_of(column)
+    shape = plan.kernel.shape
+    if lanes is None or found is None or not _is_column(shape, found) or lanes != Lanes(0, lanes.size, found.size):
+        return None
+    if len(column.dims[0]) != 2:
+        return None
+    alloc = context.new_resident(value, found.size * itemsize(column.dtype))
+    if alloc is None:
+        return None
+    rows = resident_view(alloc, column.dtype, shape, lanes)
+    (outer, lane), (row, inner) = column.dims[0], rows.dims[0]
+    turn_squares(
+        context.builder,
+        Block(alloc, rows.dtype, rows.start, (row, inner)),
+        Block(column.alloc, column.dtype, column.start, (lane, outer)),
+    )
+    context.homes.setdefault(value, []).append(_unsqueezed(rows, hlo.shape_of(value).dims))
+    return rows
 
 
 def _is_cut(view: View, plan: MapPlan) -> bool:
@@ -256,7 +299,8 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         near = context.last_use(value) - step <= RESIDENT_STEPS or per_partition <= 1024
         alloc = context.new_resident(value, per_partition) if near else None
         if alloc is not None:
-            return _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
+            made = _resident_rows if plan.kernel.scanned >= 0 and lanes.inner == 1 else resident_view
+            return _unsqueezed(made(alloc, shape.dtype, dims, lanes), shape.dims)
     if lanes is None and not dims and context.prefix:
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
@@ -290,6 +334,13 @@ def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -
             stride *= 1 if partition else size
         atoms.append(tuple(reversed(built)))
     return View(alloc, dtype, alloc.lo, tuple(reversed(atoms)))
+
+
+def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:
+    """As ``resident_view``, but what a scan makes in one step, all but the axis of the lanes, lies side by side."""
+    axis = lanes.axis
+    view = resident_view(alloc, dtype, (dims[axis], *dims[:axis], *dims[axis + 1 :]), replace(lanes, axis=0))
+    return view.transpose([*range(1, axis + 1), 0, *range(axis + 1, len(dims))])
 
 
 def _unsqueezed(view: View, dims: Sequence[int]) -> View:

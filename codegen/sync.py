@@ -19,8 +19,9 @@ region's count takes part in may be anywhere in the register's range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 from neuronx_cc.codegen.accesses import (
@@ -34,6 +35,9 @@ from neuronx_cc.codegen.accesses import (
     remember,
 )
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
+
+PIECES = 4
+"""Parts of a loop that what comes behind it tells apart."""
 
 
 @dataclass(slots=True)
@@ -275,45 +279,60 @@ class Synchroniser:
         return 0 if extent <= 64 * abs(step) or loop.count <= 65 or disjoint_rows else 1
 
     def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
-        """Replace the loop's accesses by their hull over all iterations, at the last one's position."""
+        """Replace the loop's accesses by their hulls over (pieces of) its iterations, at each piece's last position."""
         mine = {id(access) for access in accesses}
         outer = [access for access in alloc.accesses if id(access) not in mine]
         registers = {loop.register, *loop.phases.values()}
         merged: dict[tuple[object, ...], Access] = {}
         for access in accesses:
-            lo, hi = access.lo, access.hi
-            for register, stride in access.coefs:
-                if register in registers:
-                    reach = stride * (self.register_range[register] - 1)
-                    lo, hi = min(lo, lo + reach), max(hi, hi + reach)
-            coefs = tuple(coef for coef in access.coefs if coef[0] not in registers)
+            coefs = tuple([coef for coef in access.coefs if coef[0] not in registers])
             moved = [stride for register, stride in access.coefs if register in registers]
             pitch = access.pitch if access.pitch and not any(stride % access.pitch for stride in moved) else 0
-            count = access.count + (loop.count - 1) * loop.finished.get(access.stream, 0)
-            key = (access.stream, access.write, coefs, access.partitions, access.rotations)
-            old = merged.get(key)
-            if old is None:
-                merged[key] = Access(
-                    access.stream,
-                    access.write,
-                    lo,
-                    hi,
-                    access.partitions,
-                    coefs,
-                    count,
-                    (access.stream, tuple([frame for frame in access.loops if frame is not loop])),
-                    access.order,
-                    pitch,
-                    access.run,
-                    access.rotations,
-                )
-            else:
-                if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
-                    old.pitch = 0
-                old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
+            place = (access.stream, tuple([frame for frame in access.loops if frame is not loop]))
+            for piece, (first, last) in enumerate(self._pieces(loop, access)):
+                lo, hi = access.lo, access.hi
+                for register, stride in access.coefs:
+                    if register in registers:
+                        ends = (first, last) if register == loop.register else (0, self.register_range[register] - 1)
+                        lo, hi = lo + min(stride * end for end in ends), hi + max(stride * end for end in ends)
+                count = access.count + last * loop.finished.get(access.stream, 0)
+                key = (access.stream, access.write, coefs, access.partitions, access.rotations, piece)
+                old = merged.get(key)
+                if old is None:
+                    merged[key] = Access(
+                        access.stream,
+                        access.write,
+                        lo,
+                        hi,
+                        access.partitions,
+                        coefs,
+                        count,
+                        place,
+                        access.order,
+                        pitch,
+                        access.run,
+                        access.rotations,
+                    )
+                else:
+                    if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
+                        old.pitch = 0
+                    old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
         alloc.accesses = outer + list(merged.values())
         if len(self.frames) > 2:
             self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())
+
+    def _pieces(self, loop: Frame, access: Access) -> Sequence[tuple[int, int]]:
+        """(first, last) iterations that count as one. Who reads what an outermost loop writes in pieces, one after the
+        other, needs to wait for its piece only.
+        """
+        whole = ((0, loop.count - 1),)
+        own = [stride for register, stride in access.coefs if register == loop.register]
+        if not access.write or len(self.frames) > 2 or not own or abs(own[0]) < access.hi - access.lo:
+            return whole
+        if any(register in loop.phases.values() for register, _ in access.coefs):
+            return whole
+        cuts = sorted({piece * loop.count // PIECES for piece in range(PIECES + 1)})
+        return [(start, end - 1) for start, end in pairwise(cuts)]
 
     def resolve(self) -> None:
         """Write the final waits into the instructions, and forget them."""

@@ -1,6 +1,7 @@
 """Recognises functions that arrive expanded and puts the one op back that engines have. Input: an inlined module.
 
 * ``1 / (1 + exp(-x))`` -> ``logistic(x)``.
+* The guard of softplus, ``select(x != x, x, max(x, 0) + ...)``, whose sum is NaN for such an ``x`` anyway.
 * The complementary error function, which JAX lowers to 65 ops (two polynomials, an exponential and selects), inside
   exact GELU and its gradient: every use multiplies it, one of them by ``x`` when it is erfc of a negative multiple of
   ``x``. Then ``erfc(t)`` -> ``1 - erf(t)``, and ``erfc(-x * c)`` -> ``1 + erf(x * c)``. The error is at most 1.2e-7
@@ -120,6 +121,25 @@ def _erfc(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     return _make(op, hlo.SubtractOp, one, _make(op, hlo.ErfOp, argument))
 
 
+def _softplus(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    """``max(x, 0) + ...`` instead of ``select(x != x, x, max(x, 0) + ...)``."""
+    assert isinstance(op, hlo.SelectOp)
+    condition, guarded = result_op(op.predicate), result_op(op.on_false)
+    if not isinstance(condition, hlo.CompareOp) or not isinstance(guarded, hlo.AddOp):
+        return None
+    value = condition.lhs
+    if condition.direction.data != "NE" or condition.rhs is not value or op.on_true is not value:
+        return None
+    if not is_float(op.shape.dtype):
+        return None
+    terms = [result_op(operand) for operand in guarded.operands]
+    return op.on_false if any(isinstance(term, hlo.MaximumOp) and value in term.operands for term in terms) else None
+
+
+def _select(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    return _softplus(op, module) or _erfc(op, module)
+
+
 def _only_scales(value: hlo.SSAValue) -> bool:
     """Whether every use of ``value`` multiplies it, perhaps after a conversion."""
     for use in value.uses:
@@ -224,7 +244,7 @@ def _splat(op: hlo.HloOp, module: HloModule, number: float) -> hlo.SSAValue:
 
 
 PATTERNS: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
-    hlo.SelectOp: _erfc,
+    hlo.SelectOp: _select,
     hlo.DivideOp: _logistic,
 }
 

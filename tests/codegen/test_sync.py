@@ -214,3 +214,20 @@ def test_loops_run_on_the_streams_they_hold() -> None:
     (loop,) = [record for record in streamed(5, 2).records if isinstance(record, Loop)]
     assert loop.streams == {Stream.DMA_LOAD, Stream.VECTOR, Stream.DMA_STORE}
     assert [modulus for _, modulus in loop.phases] == [2]
+
+
+def test_a_reader_of_the_first_tiles_waits_for_them_only() -> None:
+    bench = Bench(8)
+    alloc = bench.builder.sbuf.allocate(8 * TILE)
+    assert alloc is not None
+    row = Block(alloc, "f32", Affine(alloc.lo), (Atom(LANES, 1, True), Atom(TILE // 4, 4)))
+    x = bench.slot(bench.ring(1))
+    bench.load(x, Affine())
+    with bench.builder.loop(8) as index:
+        bench.scale(bench.at(row, index), x)
+    for place in (0, 3, 7):
+        bench.store(bench.at(row, Affine(place)), Affine(place))
+    program = bench.builder.finish()
+    races.check(program)
+    stores = [record for record in program.records if isinstance(record, Instr) and record.stream is Stream.DMA_STORE]
+    assert [wait.count for store in stores for wait in store.waits if wait.stream is Stream.VECTOR] == [2, 4, 8]

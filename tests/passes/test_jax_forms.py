@@ -159,3 +159,11 @@ def test_deep_chains_do_not_exhaust_the_stack():
     module = parse_text(text)
     run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext())
     assert sum(1 for _ in ops_of(module.entry.block)) == 3005
+
+
+def test_softplus_needs_no_guard():
+    special = np.resize(np.array([np.nan, np.inf, -np.inf, 0, -0.0, 90, -90, 1e30, -1e30], np.float32), X.shape)
+    module, counts, error = compiled(jax.nn.softplus, X)
+    assert counts["select"] == counts["compare"] == 0
+    assert error <= 1e-6
+    np.testing.assert_allclose(evaluate(module, [special])[0], jax.nn.softplus(special), atol=1e-38, rtol=1e-6)

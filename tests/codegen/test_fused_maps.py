@@ -1,0 +1,72 @@
+"""Maps that fewer instructions compute than they have ops, and long rows that Scalar sums."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import Compiled, check_function
+
+from neuronx_cc.ir.isa.program import Instr, Stream
+
+
+def instructions(compiled: Compiled) -> list[Instr]:
+    return [record for record in compiled.program.records if isinstance(record, Instr)]
+
+
+def test_softplus_is_one_activation(random: np.random.Generator) -> None:
+    x = np.concatenate([random.standard_normal(991) * 30, [np.nan, np.inf, -np.inf, 0, -0.0, 90, -90, 1e30, -1e30]])
+    compiled = check_function(jax.nn.softplus, x.astype(np.float32).reshape(10, 100))
+    made = instructions(compiled)
+    assert [instr.alu for instr in made if instr.stream is Stream.SCALAR] == [("softplus",)]
+    assert not any(instr.stream is Stream.GPSIMD for instr in made)
+
+
+def test_softplus_far_below_zero_keeps_its_digits() -> None:
+    x = np.linspace(-80, -5, 256, dtype=np.float32)
+    compiled = check_function(lambda x: jnp.log(jax.nn.softplus(x)), x)
+    np.testing.assert_allclose(compiled.run([x])[0], x, atol=4e-3)
+
+
+@pytest.mark.parametrize("part", ["maximum", "logarithm"])
+def test_softplus_of_which_a_part_is_wanted_too(part: str, random: np.random.Generator) -> None:
+    x = random.standard_normal((8, 64)).astype(np.float32)
+
+    def function(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        largest, rest = jnp.maximum(x, 0), jnp.log1p(jnp.exp(-jnp.abs(x)))
+        return largest + rest, largest if part == "maximum" else rest
+
+    check_function(function, x)
+
+
+def test_near_softplus(random: np.random.Generator) -> None:
+    x, y = random.standard_normal((2, 8, 64)).astype(np.float32)
+    check_function(lambda x, y: jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(y))), x, y)
+    check_function(lambda x: jnp.maximum(x, 1) + jnp.log1p(jnp.exp(-jnp.abs(x))), x)
+    check_function(lambda x: jnp.maximum(x, 0) + jnp.log1p(jnp.exp(jnp.abs(x))), x)
+
+
+def test_scalar_sums_long_rows(random: np.random.Generator) -> None:
+    """A large matrix with one vector: Vector multiplies, and the row of the vector is repeated once."""
+    x, y = random.standard_normal((2560, 768)).astype(np.float32), random.standard_normal(768).astype(np.float32)
+    compiled = check_function(lambda x, y: jnp.sum(x * y, axis=1), x, y)
+    made = instructions(compiled)
+    assert any("accumulate" in instr.flags for instr in made if instr.stream is Stream.SCALAR)
+    assert sum(instr.stream is Stream.DMA_LOAD for instr in made) <= 1
+
+
+def test_scans_lay_their_results_out_step_by_step(random: np.random.Generator) -> None:
+    """Sums over a middle dim behind a scan write neighbours."""
+    decay = random.uniform(0.5, 1, (128, 256, 4)).astype(np.float32)
+    entry = random.standard_normal((128, 256, 4)).astype(np.float32)
+
+    def combine(left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def function(decay: jax.Array, entry: jax.Array) -> jax.Array:
+        _, rows = jax.lax.associative_scan(combine, (decay, entry), axis=0)
+        return jnp.tanh(jnp.sum(rows * entry, axis=2)) @ entry[0]
+
+    compiled = check_function(function, decay, entry)
+    sums = [instr for instr in instructions(compiled) if instr.op == "tensor_reduce"]
+    assert sums
+    assert all(instr.outs[0].dims[-1][1] == 4 for instr in sums)
