@@ -36,6 +36,7 @@ PASSES = {
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",
+        "exact_integer_dots",
         "expand_argument_reductions",
         "expand_batch_norm",
         "expand_dots",

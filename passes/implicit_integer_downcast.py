@@ -1,23 +1,19 @@
 """Applies ``--implicit-integer-downcast`` to integer ops that have no integer datapath. Changes no op.
 
 Input: an inlined module before 64-bit integers are narrowed. An op whose result provably fits the 24 bits that FP32
-holds exactly is fine. Of the others, one that the option permits is warned about, one that it does not is an error
-(EVRF035 dot and convolution, EVRF060 scatter, EVRF061 all-reduce, EVRF062 power of 64-bit integers, EVRF063
-reduce-scatter).
+holds exactly is fine, and so is a contraction that ``exact_integer_dots`` makes exact (all but those of more than 2^18
+terms). Of the others, one that the option permits is warned about, one that it does not is an error (EVRF035 dot and
+convolution, EVRF060 scatter, EVRF061 all-reduce, EVRF062 power of 64-bit integers, EVRF063 reduce-scatter).
 """
-
-from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import INTEGERS, SIGNED
+from neuronx_cc.passes.exact_integer_dots import EXACT_BITS, digits, is_integer_contraction, sum_bits
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.values import computation_kind
-
-EXACT_BITS = 24
-"""Integers of up to this many bits are exact in FP32."""
 
 RULES: dict[type, tuple[str, str]] = {
     hlo.DotOp: ("dot", "EVRF035"),
@@ -56,7 +52,7 @@ def _is_exact(op: hlo.HloOp, module: HloModule) -> bool:
     if isinstance(op, hlo.PowerOp):
         return op.shape.dtype not in ("s64", "u64")
     if isinstance(op, hlo.DotOp | hlo.ConvolutionOp):
-        return _sum_bits(op) <= EXACT_BITS
+        return sum_bits(op) <= EXACT_BITS or (is_integer_contraction(op) and digits(op) is not None)
     # replacing, minimum and maximum need only the operand's own bits; sums of narrow values may still grow
     kinds = {computation_kind(module.computation(name)) for name in _bodies(op)}
     return kinds <= {"maximum", "minimum", "and", "or"} and _bits(op.shape.dtype) <= EXACT_BITS
@@ -73,12 +69,3 @@ def _bits(dtype: str) -> int:
     if dtype == "pred":
         return 1
     return int(dtype[1:]) - (1 if dtype in SIGNED else 0)
-
-
-def _sum_bits(op: hlo.DotOp | hlo.ConvolutionOp) -> int:
-    lhs, rhs = hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
-    if isinstance(op, hlo.DotOp):
-        terms = prod(lhs.dims[i] for i in op.dims.data.lhs_contracting)
-    else:
-        terms = rhs.size // max(1, rhs.dims[op.dims.data.rhs_output_feature])
-    return _bits(lhs.dtype) + _bits(rhs.dtype) + max(terms - 1, 0).bit_length()

@@ -41,7 +41,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_select_and_scatter",
         ),
     ),
-    ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64")),
+    ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64", "exact_integer_dots")),
     (
         "simplify",
         (

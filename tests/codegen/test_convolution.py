@@ -228,12 +228,6 @@ def test_types(types: tuple[str, str, str], layout: tuple[str, str, str], random
     check_function(function, x.astype(left), w.astype(right))
 
 
-def test_full_range_integers_are_refused() -> None:
-    x, w = np.ones((1, 4, 8, 8), np.int32), np.ones((4, 4, 3, 3), np.int32)
-    with pytest.raises(CompileError, match=r"EVRF035"):
-        compile_text(text_of(lambda x, w: lax.conv(x, w, (1, 1), "SAME"), x, w), implicit_integer_downcast=frozenset())
-
-
 @pytest.mark.parametrize("dims", [(1, 0, 5, 5), (0, 3, 5, 5), (1, 3, 0, 5)], ids=str)
 def test_of_nothing(dims: tuple[int, ...]) -> None:
     x, w = np.ones(dims, np.float32), np.ones((2, dims[1], 3, 3), np.float32)
