@@ -25,6 +25,25 @@ def test_quick_start_runs() -> None:
     assert "Simulated on trn1" in run.stdout
 
 
+REFUSED = """HloModule step
+
+ENTRY main {
+  x = f64[8,128] parameter(0)
+  t = token[] after-all()
+  i = ((f32[8]), token[]) infeed(t), metadata={op_name="jit(step)/infeed" source_file="model.py" source_line=41}
+  ROOT y = f64[8,128] tanh(x), metadata={op_name="jit(step)/tanh" source_file="model.py" source_line=17}
+}
+"""
+
+
+def test_refusal_is_printed_as_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "step.hlo"
+    path.write_text(REFUSED)
+    assert cli.main(["compile", str(path), "--logfile", str(tmp_path / "log")]) == 70
+    printed = capsys.readouterr().err.split("\n\nDiagnostic")[0]
+    assert f"{printed}\n" in blocks("README.md")
+
+
 def test_worked_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, optimised = (block for block in blocks("ARCHITECTURE.md") if block.startswith("HloModule dense"))
     path = tmp_path / "dense.hlo"
