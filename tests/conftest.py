@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,6 +28,12 @@ def link_checkout() -> None:
     # commands that tests start need it as well
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(farm), os.environ.get("PYTHONPATH")]))
 
+
+# the same examples in every run, however slow the machine is
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("repeatable")
 
 if importlib.util.find_spec("neuronx_cc") is None:
     link_checkout()

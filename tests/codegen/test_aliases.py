@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated import Array, Compiled, assert_close, check_text, compile_text
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from jax import lax
 from whole_number_graphs import whole_number_modules
 from xla_oracle import run_text
@@ -432,17 +432,14 @@ def check_random(text: str) -> None:
         assert_close(result, want, 0.0)
 
 
-QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-
-
-@settings(QUIET, max_examples=8)
+@settings(max_examples=8)
 @given(text=whole_number_modules())
 def test_random_modules(text: str) -> None:
     check_random(text)
 
 
 @pytest.mark.slow
-@settings(QUIET, max_examples=300)
+@settings(max_examples=300)
 @given(text=whole_number_modules())
 def test_many_random_modules(text: str) -> None:
     check_random(text)

@@ -18,7 +18,7 @@ def touch(alloc: Alloc, count: int) -> None:
     alloc.accesses.append(Access(Stream.VECTOR, True, 0, alloc.hi - alloc.lo, (0, 1), (), count, place, instr))
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_random_lifetimes(data: st.DataObject) -> None:
     arena = Arena(Space.SBUF, CAPACITY, ALIGNMENT)

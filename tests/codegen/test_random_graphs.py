@@ -5,14 +5,12 @@ import zlib
 import numpy as np
 import pytest
 from generated import check_text
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from mixed_graphs import mixed_modules
 from whole_number_graphs import whole_number_modules
 
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir import hlo
-
-QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 def check(text: str) -> None:
@@ -22,27 +20,27 @@ def check(text: str) -> None:
     check_text(text, *inputs, relative=0.0)
 
 
-@settings(QUIET, max_examples=40)
+@settings(max_examples=40)
 @given(text=whole_number_modules())
 def test_small_modules(text: str) -> None:
     check(text)
 
 
 @pytest.mark.slow
-@settings(QUIET, max_examples=1000)
+@settings(max_examples=1000)
 @given(text=whole_number_modules())
 def test_many_small_modules(text: str) -> None:
     check(text)
 
 
-@settings(QUIET, max_examples=15)
+@settings(max_examples=15)
 @given(text=mixed_modules())
 def test_small_modules_of_all_kinds(text: str) -> None:
     check(text)
 
 
 @pytest.mark.slow
-@settings(QUIET, max_examples=400)
+@settings(max_examples=400)
 @given(text=mixed_modules())
 def test_many_small_modules_of_all_kinds(text: str) -> None:
     check(text)

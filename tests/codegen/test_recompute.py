@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from generated import Compiled, check_function, check_text, compile_text, text_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from mixed_graphs import mixed_modules
 from whole_number_graphs import whole_number_modules
 
@@ -20,7 +20,6 @@ from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import DMA_STREAMS, End, Instr, Loop, Space
 from neuronx_cc.ir.types import itemsize
 
-QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 CENTRE = """HloModule m
 add {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }}
 ENTRY main {{
@@ -121,7 +120,7 @@ def test_small_modules(monkeypatch: pytest.MonkeyPatch, mixed: bool) -> None:
     monkeypatch.setattr(recompute, "STREAMED_ELEMENTS", 2)
     monkeypatch.setattr(recompute, "SMALL", 1)
 
-    @settings(QUIET, max_examples=15 if mixed else 60)
+    @settings(max_examples=15 if mixed else 60)
     @given(text=mixed_modules() if mixed else whole_number_modules())
     def check(text: str) -> None:
         draw = np.random.default_rng(zlib.crc32(text.encode()))

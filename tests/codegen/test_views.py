@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 BASE = 4096
 PARTITION = 1 << 40
-SETTINGS = settings(deadline=None, derandomize=True, max_examples=150)
+SETTINGS = settings(max_examples=150)
 HBM = Alloc(Space.HBM, BASE, BASE + (1 << 20))
 SBUF = Alloc(Space.SBUF, BASE, BASE + (1 << 16))
 

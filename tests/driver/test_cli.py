@@ -257,7 +257,7 @@ def test_interrupt(argv):
     )
     with open("pipe", "wb"):  # opens when the command has opened it to read
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(300) == 130
     assert process.stderr is not None
     assert process.stderr.read() == "interrupted\n"
     assert not Path("o.neff").exists()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuronx_cc.driver.cli import main
@@ -72,7 +72,7 @@ def neff(folder):
 
 
 @given(edits)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_edited_modules(folder, changes):
     path = folder / "edited.hlo"
     path.write_text(edit(MODULE, changes), "utf-8", "surrogatepass")
@@ -85,7 +85,7 @@ def test_edited_modules(folder, changes):
 
 
 @given(edits)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 def test_edited_neffs(folder, neff, changes):
     changes = [(position, length, text.encode("utf-8", "surrogatepass")) for position, length, text in changes]
     Path(folder / "edited.neff").write_bytes(edit(neff, changes))

@@ -23,7 +23,7 @@ def run(program, *arguments, **variables):
     }
     environment |= {"JAX_PLATFORMS": "neuron", **variables}
     command = [sys.executable, *(["-c", program] if "\n" in program or " " in program else [program]), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,9 @@ EXITS = {
     # CPython 3.11 looks for a handler before the loop's first instruction when a signal arrives at its end (its jump
     # back): a loop that is the first statement of a `try` is not protected there, so a statement stands before it
     "interrupt": (
-        "import os, signal, threading\nthreading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-        "try:\n    y = x\n    while True: y = f(y)\nexcept BaseException as error: print(type(error).__name__)\n",
+        "import os, signal, threading\nlater = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))\ny = x\n"
+        "try:\n    later.start()\n    while True: y = f(y)\n"
+        "except BaseException as error: print(type(error).__name__)\n",
         0,
     ),
     "fork": (

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxlib import _hlo
 from opcode_texts import TEXTS
@@ -40,12 +40,7 @@ TEXT_CORPUS = [TEXTS[opcode] for opcode in sorted(TEXTS)]
 SECONDS = 5.0
 """CPU seconds one small input may take; a hang or an exponential scan is far above."""
 
-LIMITS = settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+LIMITS = settings(max_examples=150)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +99,7 @@ def test_literals_of_any_text(inside: str) -> None:
         survives(parse_text, f"HloModule m\nENTRY e {{\n ROOT a = {dtype} constant({inside})\n}}")
 
 
-@settings(LIMITS, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_proto_with_bytes_changed(protos: list[bytes], seed: int) -> None:
     chance = random.Random(seed)

@@ -51,7 +51,7 @@ def test_a_listing_reads_back_and_prints_the_same():
     assert program.kernels == ["0.dot", "1.map"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(programs())
 def test_round_trip(records):
     kept = [replace(each, streams=frozenset()) if isinstance(each, Loop) else each for each in records]

@@ -65,7 +65,7 @@ def test_nothing_is_a_program():
     assert decode(encode([]), 0, 0) == []
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(programs())
 def test_round_trip(records):
     assert decode(encode(records), 10, HBM) == records

@@ -304,7 +304,7 @@ def test_a_constant_cannot_be_larger_than_the_file():
     assert "larger than the file" in refused(rebuilt(with_json("sg00/def.json", huge)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_mutated_files_are_refused_or_load(data):
     payload = bytearray(data.draw(st.sampled_from([DATA, PLAIN]))[1024:])
@@ -324,7 +324,7 @@ def test_mutated_files_are_refused_or_load(data):
     assert code in ("", "ENEF901", "EBIR902")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=3000), st.booleans())
 def test_arbitrary_bytes_are_refused(content, zipped):
     refused(resealed(gzip.compress(content) if zipped else content))

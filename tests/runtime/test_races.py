@@ -395,7 +395,7 @@ def small_programs(draw):
     return instrs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(small_programs(), st.booleans())
 def test_agrees_with_a_model_of_explicit_graphs(instrs, all_defined):
     # everything is written once at the start, unless undefined reads are to be found, too
@@ -463,7 +463,7 @@ def looping_programs(draw):
     return [Instr("memset", Stream.SYNC, (everything,)), *started, *block(0, ())]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(looping_programs())
 def test_loops_mean_what_they_unroll_to(records):
     found = []
@@ -481,7 +481,7 @@ def test_unbalanced_loops_are_refused():
     refused([Loop(2, 0), writer(Stream.VECTOR)], "EBIR902")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(small_refs(), min_size=1, max_size=6))
 def test_footprints_are_exact(refs):
     patterns = Patterns()
