@@ -9,7 +9,6 @@ program. ``--values`` also computes values and prints the wall time beside jaxli
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from stopwatch import once
 
 import neuronx_cc
 from neuronx_cc.runtime.targets import find_machine
@@ -101,9 +101,7 @@ def measure(shape: Shape, batch: int, kind: str, layout: str, auto_cast: str, va
     it = case(shape, batch, kind, layout)
     module = jax.jit(it.function, keep_unused=True).lower(*it.inputs).compiler_ir("hlo")
     proto = module.as_serialized_hlo_module_proto()  # type: ignore[union-attr]
-    started = time.perf_counter()
-    executable = neuronx_cc.compile(proto, auto_cast=auto_cast)
-    compiled = time.perf_counter() - started
+    compiled, executable = once(lambda: neuronx_cc.compile(proto, auto_cast=auto_cast))
     report = executable.run(list(it.inputs), timing_only=True, check_races=False).report
     taken = report.summary["total_exec_time"] * 1e6
     bound = roofline(it.flops, it.nbytes, auto_cast) / 1000
@@ -117,17 +115,11 @@ def measure(shape: Shape, batch: int, kind: str, layout: str, auto_cast: str, va
 
 def walls(executable: Any, it: Case) -> str:
     """Wall times of the simulator and of jaxlib's CPU client, in ms, and the largest relative error."""
-    started = time.perf_counter()
-    result = executable.run(list(it.inputs)).outputs[0]
-    first = time.perf_counter() - started
-    started = time.perf_counter()
-    executable.run(list(it.inputs))
-    again = time.perf_counter() - started
+    first, result = once(lambda: executable.run(list(it.inputs)).outputs[0])
+    again, _ = once(lambda: executable.run(list(it.inputs)))
     jitted = jax.jit(it.function)
     wanted = np.asarray(jitted(*it.inputs))
-    started = time.perf_counter()
-    np.asarray(jitted(*it.inputs))
-    peer = time.perf_counter() - started
+    peer, _ = once(lambda: np.asarray(jitted(*it.inputs)))
     error = np.abs(result - wanted).max() / np.abs(wanted).max()
     return f"{first * 1000:>8.0f} {again * 1000:>8.0f} {peer * 1000:>8.0f} {error:.1e}"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.reference.elementwise import round_to_format
-from neuronx_cc.ir.reference.evaluator import Evaluator, unpack
+from neuronx_cc.ir.reference.evaluator import FOLDS, Evaluator, unpack
 from neuronx_cc.ir.reference.values import Array, Value, narrow, widen
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 
@@ -173,17 +173,6 @@ def _windows(x: Array, window: Sequence[hlo.WindowDim], leading: int = 0) -> Arr
     ).view(x.dtype)
 
 
-_FOLDS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "and": np.bitwise_and,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "multiply": np.multiply,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 def reduce(evaluator: Evaluator, op: hlo.ReduceOp, *args: Array) -> Value:
     """Folds the operands over ``dimensions`` by ``to_apply``, starting from the initial values."""
     count = len(args) // 2
@@ -195,8 +184,8 @@ def fold(
 ) -> Value:
     """Folds ``arrays`` over ``dimensions`` by computation ``name``; one array, or a tuple of several."""
     opcode = evaluator.binary_opcode(name)
-    if opcode in _FOLDS and len(arrays) == 1:
-        return _fold_fast(_FOLDS[opcode], arrays[0], initial[0], tuple(dimensions))
+    if opcode in FOLDS and len(arrays) == 1:
+        return _fold_fast(FOLDS[opcode], arrays[0], initial[0], tuple(dimensions))
     kept = [dim for dim in range(arrays[0].ndim) if dim not in dimensions]
     order = [*sorted(dimensions), *kept]
     dims = arrays[0].shape

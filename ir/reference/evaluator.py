@@ -15,6 +15,17 @@ from neuronx_cc.ir.reference.values import Array, Value
 
 Watch = Callable[[hlo.HloOp, Value], None]
 
+FOLDS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+"""Opcode -> the NumPy function that folds by it; all of them commute."""
+
 _IDENTITY_STRUCTURE = frozenset(["tuple", "get-tuple-element", "call", "constant"])
 
 
@@ -94,8 +105,7 @@ class Evaluator:
             return None
         operands = tuple(ops[0].operands)
         parameters = tuple(computation.block.args)
-        commutative = ops[0].opcode in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")
-        if operands == parameters or (commutative and operands == parameters[::-1]):
+        if operands == parameters or (ops[0].opcode in FOLDS and operands == parameters[::-1]):
             return ops[0].opcode
         return None
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.reference.elementwise import total_order_key
-from neuronx_cc.ir.reference.evaluator import Evaluator, unpack
+from neuronx_cc.ir.reference.evaluator import FOLDS, Evaluator, unpack
 from neuronx_cc.ir.reference.values import Array, Value, is_float
 
 
@@ -95,22 +95,12 @@ def scatter(evaluator: Evaluator, op: hlo.ScatterOp, *args: Array) -> Value:
     return unpack(results)
 
 
-_AT: dict[str, np.ufunc] = {
-    "add": np.add,
-    "and": np.bitwise_and,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "multiply": np.multiply,
-    "or": np.bitwise_or,
-}
-
-
 def _combine(
     evaluator: Evaluator, name: str, results: list[Array], places: tuple[Array, ...], updates: list[Array]
 ) -> None:
     opcode = evaluator.binary_opcode(name)
-    if opcode in _AT and len(results) == 1 and results[0].dtype.kind != "V":
-        _AT[opcode].at(results[0], places, updates[0])
+    if opcode in FOLDS and len(results) == 1 and results[0].dtype.kind != "V":
+        FOLDS[opcode].at(results[0], places, updates[0])
         return
     for row in range(updates[0].shape[0]):
         at = tuple(np.broadcast_to(place, updates[0].shape)[row] for place in places)
