@@ -219,3 +219,23 @@ def test_room_for_other_kernels(rows: bool) -> None:
         return lax.fori_loop(0, 2, body, x)
 
     check_function(function, normal(9, 60), *(normal(60, 9000) for _ in range(4)), relative=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "turned"), [(20, 650, True), (1, 640, True), (32, 705, True), (33, 640, False)]
+)
+def test_few_rows_stream_past_resident_columns(
+    rows: int, columns: int, turned: bool, random: np.random.Generator
+) -> None:
+    """Vector turns the sums, with what is added to them and without."""
+    weights = random.standard_normal((columns, columns)).astype(np.float32) * np.float32(columns**-0.5)
+    start, terms = random.standard_normal((rows, columns)), random.standard_normal((3, rows, columns))
+
+    def step(state: jax.Array, term: jax.Array) -> tuple[jax.Array, jax.Array]:
+        state = jnp.tanh(state @ weights + term)
+        state = jnp.tanh(state @ weights)
+        return state, state
+
+    compiled = check_function(lambda *x: lax.scan(step, *x), start.astype(np.float32), terms.astype(np.float32))
+    made = [record for record in compiled.program.records if isinstance(record, Instr) and record.op == "transpose"]
+    assert any(instr.ins[0].space is Space.PSUM for instr in made) is turned
