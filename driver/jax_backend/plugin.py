@@ -49,12 +49,13 @@ def initialize() -> None:
     )
     # lowerings can only be registered for platforms that exist; another JAX may keep its primitive elsewhere
     with suppress(ImportError, AttributeError):
-        from neuronx_cc.driver.jax_backend import eigh, householder, schur, tridiagonal
+        from neuronx_cc.driver.jax_backend import eigh, householder, schur, sparse_solve, tridiagonal
 
         eigh.register("neuron")
         householder.register("neuron")
         tridiagonal.register("neuron")
         schur.register("neuron")
+        sparse_solve.register("neuron")
     with suppress(ImportError, AttributeError):
         from neuronx_cc.driver.jax_backend import host_calls
 

@@ -131,6 +131,20 @@ def case_eigenvectors_of_tridiagonal_matrices():
     assert max(residue(matrix, values, vectors)) < 100
 
 
+def case_sparse_systems():
+    from jax.experimental.sparse.linalg import spsolve
+
+    rng = np.random.default_rng(3)
+    matrix = np.where(rng.random((12, 12)) < 0.3, rng.standard_normal((12, 12)), 0).astype(np.float32)
+    matrix += 3 * np.roll(np.eye(12, dtype=np.float32), 1, axis=0)  # what is large is off the diagonal
+    wanted = rng.standard_normal(12).astype(np.float32)
+    columns, starts = np.nonzero(matrix)[1], np.concatenate([[0], np.cumsum(np.count_nonzero(matrix, axis=1))])
+    padded = np.append(matrix[matrix != 0], np.float32(7)), np.append(columns, 0)  # entries that no row has
+    for data, indices in ((matrix[matrix != 0], columns), padded):
+        found = spsolve(data, indices.astype(np.int32), starts.astype(np.int32), matrix @ wanted)
+        assert np.allclose(found, wanted, atol=1e-4)
+
+
 def main():
     outcome = {}
     for name, function in list(globals().items()):
