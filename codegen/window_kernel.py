@@ -17,6 +17,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
+from neuronx_cc.codegen.scan_rows import turned
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
@@ -30,6 +31,10 @@ from neuronx_cc.passes.windows import running_axis
 
 REPEATABLE = frozenset(["maximum", "minimum", "and", "or"])
 """Combiners that may see an element twice."""
+SCANNED = frozenset(["maximum", "minimum"])
+"""Combiners that give the same bits in any order."""
+LEAST_SCANNED = 32
+"""Length of a window from which scans take less time than doubling."""
 LARGEST = 40_000
 """Elements of an operand of one instruction (hardware sheet 1.4: 64 Ki)."""
 
@@ -115,6 +120,8 @@ class _Windows:
         assert neutral is not None, "simple combiners have an identity"
         self.neutral = neutral
         self.start = self._start()
+        self.scans: dict[int, bool] = {}
+        """Bytes of a tile -> whether there is room for scans of it."""
 
     def emit(self) -> None:
         plan = self.plan
@@ -283,6 +290,9 @@ class _Windows:
         elementwise.emit_binary(self.emitter, self.opcode, self.dtype, out, lhs, rhs)
 
     def _fold_dim(self, result: Block, source: Block, dim: int, window: Dim) -> None:
+        if self._pays_scans(source, dim, window):
+            self._fold_by_scans(result, source, dim, window.window)
+            return
         size = result.dims[dim].size
         before, after = (_product([atom.size for atom in block.dims[1:]]) for block in (source, result))
 
@@ -318,6 +328,50 @@ class _Windows:
             low = source.index(dim, Affine(0), length)
             self._combine(low, low, source.index(dim, Affine(reach * window.dilation), length))
             reach *= 2
+
+    def _pays_scans(self, source: Block, dim: int, window: Dim) -> bool:
+        """Whether two scans of blocks as long as the window take less time than doubling."""
+        nbytes = _product([atom.size for atom in source.dims[1:]]) * self.size
+        simple = nbytes == source.dims[dim].size * self.size and window.stride == window.dilation == 1
+        if not simple or self.dtype != "f32" or self.opcode not in SCANNED or window.window < LEAST_SCANNED:
+            return False
+        # tiles of a size that was met before are there already
+        return self.scans.setdefault(nbytes, self.builder.sbuf.largest_gap() >= 2 * nbytes + 4 * LEAST_SCANNED)
+
+    def _fold_by_scans(self, result: Block, source: Block, dim: int, length: int) -> None:
+        """A window is the end of one block of ``length`` elements and the beginning of the next.
+
+        Tiles hold the folds from the beginning of each element's block, and from the element to the end (van Herk 1992;
+        Gil and Werman 1993).
+        """
+        size, lanes = source.dims[dim].size, source.dims[0].size
+        sizes = [atom.size for atom in source.dims[1:]]
+        ahead, behind = (self.work.tile(sizes, self.dtype, lanes) for _ in range(2))
+        one = self.work.tile([1], self.dtype, lanes)
+        self.emitter.copy(one, Splat(1.0, self.dtype))
+        row = source.select([0, dim])
+        for tile, backward in ((ahead, False), (behind, True)):
+            for start, blocks, count in self.builder.tiles(size, length):
+                with self.builder.loop(blocks) as index:
+                    out, terms = (
+                        block.index(1, index * length + start, count) for block in (tile.select([0, dim]), row)
+                    )
+                    if backward:
+                        out, terms = turned(out, [1]), turned(terms, [1])
+                    first = terms.index(1, Affine())
+                    self.emitter.over("tensor_copy", Stream.VECTOR, [out.index(1, Affine())], [first])
+                    if count > 1:
+                        rest, others = (block.index(1, Affine(1), count - 1) for block in (out, terms))
+                        ins = [others, replace(one, dims=(one.dims[0], Atom(count - 1, 0))), first]
+                        alu = [elementwise.ARITHMETIC[self.opcode], "multiply"]
+                        self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [rest], ins, alu, flags=["ap0"])
+        self._combine(
+            result,
+            behind.index(dim, Affine(0), result.dims[dim].size),
+            ahead.index(dim, Affine(length - 1), result.dims[dim].size),
+        )
+        for tile in (ahead, behind, one):
+            self.work.give_back(tile)
 
 
 def _dense(sizes: Sequence[int], itemsize_: int) -> list[int]:

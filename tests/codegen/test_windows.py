@@ -159,3 +159,17 @@ def test_several_operands(size: Dims, padding: str, random: np.random.Generator)
         return lax.reduce_window((x, i), (np.float32(-np.inf), np.int32(0)), first, size, (2, 2), padding)
 
     check_function(function, x, places)
+
+
+@pytest.mark.parametrize(("size", "length"), [(3000, 32), (3000, 33), (257, 200), (40, 40), (5000, 1000), (64, 32)])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_long_extremes(size: int, length: int, padding: str, random: np.random.Generator) -> None:
+    """Two scans of blocks: what is not a number shows in the windows that hold it only."""
+    x = random.standard_normal(size).astype(np.float32)
+    x[random.integers(0, size, 3)] = [np.nan, np.inf, -np.inf]
+    compiled = check_function(window(lax.max, -np.inf, (length,), padding=padding), x)
+    scans = any(getattr(record, "op", "") == "tensor_tensor_scan" for record in compiled.program.records)
+    assert scans or size == length
+    check_function(window(lax.min, np.inf, (length,), padding=padding), x)
+    rows = random.standard_normal((130, size // 4)).astype(np.float32)
+    check_function(window(lax.min, 0.5, (1, min(length, size // 4)), padding=padding), rows)
