@@ -286,8 +286,8 @@ inline float tanh_(float x) {
     const float small = x + x * (s * p);
     const float clipped = magnitude > 10.f ? 10.f : magnitude;
     const float large = 1.f - 2.f / (exp_(clipped * 2.f) + 1.f);
-    const float signed_large = float_of(bits_of(large) | (bits_of(x) & 0x80000000));
-    return x != x ? x : magnitude < 0.625f ? small : signed_large;
+    const float result = float_of(bits_of(magnitude < 0.625f ? small : large) | (bits_of(x) & 0x80000000));
+    return x != x ? x : result;
 }
 
 // 1 / (1 + e^-x), through e^x where that is the smaller: no result is lost to overflow.

@@ -283,6 +283,18 @@ def test_transcendental_functions_are_accurate(rng):
 
 
 @built
+@pytest.mark.parametrize("function", ["tanh", "sin", "copy", "erf", "sqrt", "gelu"])
+def test_zeros_keep_their_sign(function):
+    bench = Bench()
+    source = bench.load(np.resize(np.array([0.0, -0.0], np.float32), (4, 50)), "f32")
+    target = bench.tile("f32", (4, 50))
+    bench.emit(Instr("activation", S, (target,), (source,), (function,), (1.0,)))
+    bench.program.hbm_bytes = bench.hbm
+    memory, _ = execute(bench.program, bench.inputs, "")
+    np.testing.assert_array_equal(np.signbit(tiles(memory, target)), np.resize([False, True], (4, 50)))
+
+
+@built
 def test_sums_and_extremes(rng):
     for shape, outer in (((7, 300), (7,)), ((7, 5, 40), (7, 5)), ((128, 2, 3, 9), (128,)), ((2, 2000), (2, 1))):
         bench = Bench()
