@@ -43,6 +43,9 @@ _WIDENED = {**_NARROWED, **COMPUTED}
 _DEMOTED = {"f64": "f32", "c128": C64}
 """With ``--fp64-as-fp32``, so does a pass that demotes floats."""
 
+_OF_OTHER_PLATFORMS = ("lapack_", "cusolver_", "hipsolver_", "cu_", "hip_", "xla_ffi_python_", "xla_python_")
+"""How the targets begin that JAX emits for CPUs and GPUs."""
+
 _DTYPE_CODES = {
     "c64": ("EVRF004", "take the parts apart with real and imag"),
     "c128": ("EVRF004", "use complex64 (jax_enable_x64 off), or compile with --fp64-as-fp32"),
@@ -136,6 +139,11 @@ def _custom_call_problems(op: "hlo.HloOp") -> Iterator[Problem]:
         if known.status not in GENERATED:
             message = f"custom call {target} is not supported: {known.reason}"
             yield Problem("EVRF001", op.opcode, message, "write it with plain operators", op.loc)
+        return
+    if target.startswith(_OF_OTHER_PLATFORMS):
+        message = f"custom-call target {target!r} is a routine of the platform that JAX lowered the program for"
+        remedy = "lower it for this one: jax.jit(f).trace(...).lower(lowering_platforms=('neuron',))"
+        yield Problem("EHCA005", op.opcode, message, remedy, op.loc)
         return
     close = get_close_matches(target, CUSTOM_CALLS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""

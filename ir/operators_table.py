@@ -378,6 +378,12 @@ _TARGETS = {
     ),
     ("indexing", "decomposed"): "AwsNeuronArgMax AwsNeuronArgMin AwsNeuronTopK TopK ApproxTopK PartialReduce",
     ("linear algebra", "decomposed"): "AwsNeuronCollectiveMatmul Qr ProductOfElementaryHouseholderReflectors",
+    ("LAPACK, as JAX calls it on a CPU", "decomposed"): " ".join(
+        f"lapack_{letter}{routine}_ffi"
+        for routine, letters in {"potrf": "sdcz", "trsm": "sdcz", "geqrf": "sdcz", "orgqr": "sd", "ungqr": "cz"}.items()
+        for letter in letters
+    )
+    + " lapack_sgetrf_ffi lapack_dgetrf_ffi lapack_cgetrf_ffi lapack_zgetrf_ffi",
     ("host", "native"): "neuron_host_call",
     ("image", "decomposed"): "ResizeNearest ResizeBilinear ResizeNearestGrad",
     ("marker", "folded"): (

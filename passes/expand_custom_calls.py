@@ -18,7 +18,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.types import FLOATS, INTEGERS
-from neuronx_cc.passes import resizing
+from neuronx_cc.passes import lapack_calls, resizing
 from neuronx_cc.passes.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.values import highest, lowest
@@ -309,6 +309,7 @@ RULES: dict[str, Rule] = {
     "ResizeNearest": _resize(resizing.nearest),
     "ResizeNearestGrad": _resize(resizing.nearest_gradient),
     "TopK": _top_k,
+    **lapack_calls.RULES,
     **{target: _identity for target, call in CUSTOM_CALLS.items() if call.status == "folded"},
 }
 """Target -> ``rule(builder above the call, call)``, which replaces it."""

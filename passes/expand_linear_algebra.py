@@ -1,8 +1,9 @@
-"""Rewrites ``cholesky``, ``triangular-solve`` and the QR custom calls with ``passes.linear_algebra``.
+"""Rewrites ``cholesky``, ``triangular-solve`` and the custom calls of QR and LU with ``passes.linear_algebra``.
 
-Input: any module. Output: none of them; counted ``while`` loops, dots and elementwise ops. Custom calls (what JAX
-emits for a platform without LAPACK): ``Qr`` [..., m, n] -> (packed factor, taus), and (packed, taus) ->
-``ProductOfElementaryHouseholderReflectors``. 16-bit and 8-bit floats are computed in FP32.
+Input: any module. Output: none of them; counted ``while`` loops, dots and elementwise ops. Custom calls: ``Qr``
+[..., m, n] -> (packed factor, taus), and (packed, taus) -> ``ProductOfElementaryHouseholderReflectors`` (what JAX emits
+for a platform without LAPACK); ``getrf`` of LAPACK -> (packed factors, pivots, info). 16-bit and 8-bit floats are
+computed in FP32.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes import linear_algebra as algebra
 from neuronx_cc.passes.build import Build, Value, replace_elements
+from neuronx_cc.passes.lapack_calls import LU_TARGETS
 from neuronx_cc.passes.linear_algebra import dims_of
+from neuronx_cc.passes.lu_factor import lu_factor
 from neuronx_cc.passes.manager import PassContext
 
 
@@ -104,10 +107,21 @@ def _householder_product(b: Build, op: hlo.HloOp) -> None:
     replace(op, _back(b, algebra.householder_product(b, _batch(b, x), _batch(b, taus, 1)), type_))
 
 
+def _lu(b: Build, op: hlo.HloOp) -> None:
+    type_ = op.results[0].type
+    assert isinstance(type_, hlo.TupleType)
+    if _is_empty(op):
+        replace_elements(op, [_zeros(b, part) for part in type_.data])
+        return
+    parts = lu_factor(b, _batch(b, op.operands[0]))
+    replace_elements(op, [_back(b, part, wanted) for part, wanted in zip(parts, type_.data, strict=True)])
+
+
 EXPANSIONS: dict[str, Callable[[Build, hlo.HloOp], None]] = {
     "cholesky": _cholesky,
     "triangular-solve": _triangular_solve,
     "Qr": _qr,
     "ProductOfElementaryHouseholderReflectors": _householder_product,
+    **dict.fromkeys(LU_TARGETS, _lu),
 }
 """Opcode or custom-call target -> expansion."""
