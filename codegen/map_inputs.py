@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -37,6 +37,46 @@ Starts = dict[int, tuple[Affine, int]]
 APART = 24
 """Rows for which there is room where the row that is repeated over the partitions gets memory of its own: the next one,
 and the first tile, need not wait then until it is read."""
+
+
+def load_all(
+    context: Context,
+    pool: TilePool,
+    blocks: Mapping[hlo.SSAValue, Block],
+    lanes: int,
+    zero_signs_matter: Callable[[hlo.SSAValue], bool],
+) -> dict[hlo.SSAValue, Block]:
+    """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
+    found: dict[hlo.SSAValue, Block] = {}
+    for value, block in blocks.items():
+        if value in found:
+            continue
+        other, distance = next(
+            ((other, gap) for other, place in blocks.items() if other not in found and (gap := _gap(block, place))),
+            (None, 0),
+        )
+        extent = gathered(block) if other is not None and pool.gathers else None
+        if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
+            found[value] = load(context, pool, value, block, lanes, zero_signs_matter(value))
+            continue
+        stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+        first = block if distance > 0 else blocks[other]
+        tile = _load_gathered(context, pool, first, lanes, stream, extent, abs(distance))
+        pool.share(tile)
+        found[value], found[other] = tile.moved(max(0, -distance)), tile.moved(max(0, distance))
+    return found
+
+
+def _gap(block: Block, other: Block) -> int:
+    """Bytes from the elements of ``block`` to those of ``other`` if these lie between them, else 0."""
+    if block.alloc is not other.alloc or block.alloc.space is not Space.HBM or block.dims != other.dims:
+        return 0
+    if not block.dims[0].stride and block.dims[0].size > 1:
+        return 0
+    gap = other.offset.const - block.offset.const
+    steps = [atom.stride for atom in block.dims[1:] if atom.stride and atom.size > 1]
+    alike = block.dtype == other.dtype and block.offset.terms == other.offset.terms
+    return gap if alike and steps and abs(gap) < min(steps) and gap % itemsize(block.dtype) == 0 else 0
 
 
 def load(
@@ -133,13 +173,18 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
         pool.buffers = max(1, min(pool.buffers, room // nbytes))
 
 
-def _load_gathered(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, extent: Extent) -> Block:
-    """The tile of an input, loaded with what lies between its elements, and read with their steps."""
+def _load_gathered(
+    context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, extent: Extent, more: int = 0
+) -> Block:
+    """The tile of an input, loaded with what lies between its elements, and read with their steps.
+
+    ``more``: bytes behind its only run that are loaded, too.
+    """
     size = itemsize(block.dtype)
-    tile = pool.tile([extent.nbytes // size], block.dtype, lanes)
+    tile = pool.tile([(extent.nbytes + more) // size], block.dtype, lanes)
     moving = [dim + 1 for dim in extent.strides]
     outside = [(block.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
-    run = Atom(extent.run // size, size)
+    run = Atom((extent.run + more) // size, size)
     here = tile.of((tile.dims[0], *(Atom(atom.size, stride) for atom, stride in outside), run))
     there = (block.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
     copy(context.builder, here, replace(block, offset=start_of(block, moving), dims=there), stream)

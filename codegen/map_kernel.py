@@ -20,7 +20,7 @@ from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, is_row, keep_column, load, spread_row
+from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, is_row, keep_column, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_parts import fitting
 from neuronx_cc.codegen.map_plan import (
@@ -381,10 +381,8 @@ class _Box:
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
-        here = {
-            value: load(self.context, self.pool, value, blocks[value], self.lanes, self._shows_zero_sign(value))
-            for value in self.inputs
-        }
+        inputs = {value: blocks[value] for value in self.inputs}
+        here = map_inputs.load_all(self.context, self.pool, inputs, self.lanes, self._shows_zero_sign)
         for value, axis in self.plan.iotas.items():
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
             self.counting.emit(here[value], axis, starts)

@@ -25,6 +25,8 @@ class TilePool:
     _banks: list[Ring] = field(default_factory=list)
     _idle: dict[int, list[Ring]] = field(default_factory=dict)
     _lent: dict[int, Ring] = field(default_factory=dict)
+    _shares: dict[int, int] = field(default_factory=dict)
+    """Tile -> how many more give it back."""
 
     def __enter__(self) -> TilePool:
         return self
@@ -64,8 +66,15 @@ class TilePool:
         self._banks.append(ring)
         return ring
 
+    def share(self, block: Block) -> None:
+        """One more owner of the tile of ``block`` will give it back."""
+        self._shares[id(block.alloc)] = self._shares.get(id(block.alloc), 0) + 1
+
     def give_back(self, block: Block) -> None:
         """Let later tiles use the memory of ``block``; blocks that are no tiles of this pool are left alone."""
+        if self._shares.get(id(block.alloc)):
+            self._shares[id(block.alloc)] -= 1
+            return
         ring = self._lent.pop(id(block.alloc), None)
         if ring is not None:
             self._idle.setdefault(ring.nbytes, []).append(ring)

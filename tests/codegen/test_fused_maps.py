@@ -1,5 +1,7 @@
 """Maps that fewer instructions compute than they have ops, and long rows that Scalar sums."""
 
+from math import prod
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,3 +72,31 @@ def test_scans_lay_their_results_out_step_by_step(random: np.random.Generator) -
     sums = [instr for instr in instructions(compiled) if instr.op == "tensor_reduce"]
     assert sums
     assert all(instr.outs[0].dims[-1][1] == 4 for instr in sums)
+
+
+def loaded(compiled: Compiled) -> int:
+    """Elements of all loads, outside loops."""
+    return sum(prod(instr.outs[0].counts) for instr in instructions(compiled) if instr.stream is Stream.DMA_WEIGHT)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_elements_between_others_are_loaded_with_them(first: int, random: np.random.Generator) -> None:
+    x = random.standard_normal((128, 2048)).astype(np.float32)
+    compiled = check_function(lambda x: jnp.exp(x[:, first::2]) - x[:, 1 - first :: 2] * 3, x)
+    assert loaded(compiled) == x.size
+    compiled = check_function(lambda x: x[:, ::3] * x[:, 2::3] + jnp.tanh(x[:, 1::3]), x[:, :2046])
+    assert x.size < loaded(compiled) < 2.1 * x.size
+    check_function(lambda x: x[:, :1022:2] * x[:, 1024:2046:2] + x[:, 3:1025:2], x)
+
+
+def test_tiles_that_two_inputs_share(random: np.random.Generator) -> None:
+    """One of them is needed for longer than the other."""
+    x, y = random.standard_normal((2, 300, 4096)).astype(np.float32)
+
+    def function(x: jax.Array, y: jax.Array) -> jax.Array:
+        even, odd = x[:, ::2], x[:, 1::2]
+        first = jnp.tanh(even) + y[:, ::2]
+        second = jnp.exp(-jnp.abs(first)) * y[:, 1::2]
+        return jnp.sin(first) + second * odd
+
+    check_function(function, x, y)
