@@ -86,7 +86,12 @@ def _row(
 _ONE_DEVICE = "collectives come with multi-core execution"
 _HOST = "the device has no host channel inside a program"
 _DYNAMIC = "shapes are static"
-_SCALARS = "The computation must consist of elementwise operators on its scalars."
+_OF_SCALARS = Limit(
+    ("latest",),
+    "The computation must consist of elementwise operators on its scalars.",
+    limits.computations_are_elementwise,
+    "keep loops and array operators out of the computation",
+)
 
 _ROWS = (
     _row("abs", "Abs", (*F, *SIGNED), "native", "2.1"),
@@ -189,7 +194,7 @@ _ROWS = (
     _row("log", "Log", F, "native", "2.1"),
     _row("log-plus-one", "Log1p", F, "decomposed"),
     _row("logistic", "Logistic", F, "native"),
-    _row("map", "Map", ALL, "folded"),
+    _row("map", "Map", ALL, "folded", "latest", _OF_SCALARS),
     _row("maximum", "Max", ALL, "native", "2.1"),
     _row("minimum", "Min", ALL, "native", "2.1"),
     _row("mulhi", "MulHi", I, "decomposed"),
@@ -233,12 +238,7 @@ _ROWS = (
             limits.reduce_is_plain,
             "use one of the four computations with a constant initial value, or compile with --release latest",
         ),
-        Limit(
-            ("latest",),
-            _SCALARS,
-            limits.computations_are_elementwise,
-            "keep calls, loops and array operators out of the computation",
-        ),
+        _OF_SCALARS,
     ),
     _row("reduce-precision", "ReducePrecision", F, "decomposed"),
     _row("reduce-scatter", "ReduceScatter", ALL, "native"),
@@ -248,12 +248,7 @@ _ROWS = (
         ALL,
         "native",
         "latest",
-        Limit(
-            ("latest",),
-            _SCALARS,
-            limits.computations_are_elementwise,
-            "keep calls, loops and array operators out of the computation",
-        ),
+        _OF_SCALARS,
     ),
     _row("remainder", "Rem", (*F, *I), "decomposed"),
     _row("replica-id", "ReplicaId", ("u32",), "native"),
@@ -280,6 +275,7 @@ _ROWS = (
         ALL,
         "decomposed",
         "2.1",
+        _OF_SCALARS,
     ),
     _row("select", "Select", ALL, "native", "2.1"),
     _row(
@@ -288,12 +284,7 @@ _ROWS = (
         (*F, *I),
         "native",
         "latest",
-        Limit(
-            ("latest",),
-            _SCALARS,
-            limits.computations_are_elementwise,
-            "keep calls, loops and array operators out of the computation",
-        ),
+        _OF_SCALARS,
     ),
     _row("send", "Send", ALL, "refused", reason=_HOST, remedy="return the data as an output"),
     _row("send-done", "", ALL, "refused", reason=_HOST, remedy="return the data as an output"),
@@ -313,7 +304,7 @@ _ROWS = (
     _row("sine", "Sin", F, "native", "2.1"),
     _row("sinh", "Sinh", F, "decomposed"),
     _row("slice", "Slice", ALL, "folded", "2.1"),
-    _row("sort", "Sort", ALL, "native"),
+    _row("sort", "Sort", ALL, "native", "latest", _OF_SCALARS),
     _row("sqrt", "Sqrt", F, "native", "2.1"),
     _row("stochastic-convert", "StochasticConvertType", F, "native"),
     _row("subtract", "Sub", (*F, *I), "native", "2.1"),

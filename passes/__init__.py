@@ -63,6 +63,7 @@ PASSES = {
         "reroll",
         "resolve_collectives",
         "resolve_host_calls",
+        "scalar_computations",
         "short_reductions",
         "simplify_control",
         "split_complex",

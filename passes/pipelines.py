@@ -15,6 +15,7 @@ IMPORT_CLEANUP = (
     "resolve_collectives",
     "flatten_control",
     "dissolve_tuples",
+    "scalar_computations",
     "dce",
     "dedupe_computations",
 )

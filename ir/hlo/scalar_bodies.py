@@ -12,8 +12,9 @@ ELEMENTWISE = (ElementwiseUnaryOp, ElementwiseBinaryOp, SelectOp, ClampOp, Const
 
 def is_elementwise(body: ComputationOp) -> bool:
     """Whether every op of ``body`` maps scalars to a scalar; a root tuple of such is allowed."""
-    return all(_is_scalar(op) or (isinstance(op, TupleOp) and op.results[0] is body.root) for op in ops_of(body.block))
+    return all(is_scalar(op) or (isinstance(op, TupleOp) and op.results[0] is body.root) for op in ops_of(body.block))
 
 
-def _is_scalar(op: HloOp) -> bool:
+def is_scalar(op: HloOp) -> bool:
+    """Whether ``op`` maps scalars to a scalar, each element for itself."""
     return isinstance(op, ELEMENTWISE) and isinstance(op.results[0].type, ArrayType) and op.shape.rank == 0
