@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from neuronx_cc.codegen import elementwise, map_inputs, map_order, scan_rows
+from neuronx_cc.codegen import elementwise, map_inputs, map_order, reduce_kernel, scan_rows
 from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
@@ -22,7 +22,7 @@ from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, is_row, keep_column, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
-from neuronx_cc.codegen.map_parts import fitting
+from neuronx_cc.codegen.map_parts import fitting, too_long
 from neuronx_cc.codegen.map_plan import (
     LONG_RUN,
     Lanes,
@@ -60,7 +60,10 @@ OVERLAP_COLUMNS = 512
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
     for part in fitting(context, kernel, member):
-        _lower_part(context, part, member, step)
+        if too_long(context, part, member):
+            reduce_kernel.lower(context, part.ops[0], step)
+        else:
+            _lower_part(context, part, member, step)
 
 
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:

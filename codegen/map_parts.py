@@ -42,6 +42,16 @@ def fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     return [smaller for part in parts for smaller in fitting(context, part, member)]
 
 
+def too_long(context: Context, kernel: Kernel, member: Member) -> bool:
+    """Whether ``kernel`` is a reduction whose rows do not fit SBUF as a whole."""
+    op, row = kernel.ops[0], prod(kernel.shape[len(kernel.rows) :])
+    if len(kernel.ops) > 1 or not isinstance(op, hlo.ReduceOp) or row < SPLIT_ROW:
+        return False
+    homes = context.homes.get(base(op.operands[0]), [])
+    loaded = [] if any(home.in_sbuf for home in homes) else [op.operands[0]]
+    return bytes_alive(kernel, loaded, last_uses(kernel, member)) * row > context.builder.sbuf.largest_gap() * 0.95
+
+
 def _thinnest_cut(kernel: Kernel, member: Member) -> int:
     """Where to cut the ops of ``kernel`` in two so that the fewest bytes have to be loaded behind the cut again."""
     first: dict[hlo.SSAValue, int] = {}
