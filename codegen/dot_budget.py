@@ -73,61 +73,74 @@ class DotBudget(DotPlan):
     def _budget(self) -> None:
         """Block sizes: k whole if possible; then the loop order and blocks that move and transpose least."""
         size = itemsize(self.pe_dtype)
-        others = prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
         outers = [segment.outer for segment in self.segments]
-        depth = max(1, max(outers) if len(self.k_sizes) <= 1 else others * sum(outers))
-        lanes = max(segment.lanes for segment in self.segments)
-        m_size = self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
-        n_size = self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
-        results = RESULT_BUFFERS * min(n_size, RESULT_COLUMNS) * itemsize(self.out.dtype)
-        self.keeps_rows = self._keeps_rows()
-        if self.keeps_rows:
-            results = 2 * prod(self.n_sizes) * itemsize(self.out.dtype)
+        depth = max(1, max(outers) if len(self.k_sizes) <= 1 else self.other_terms * sum(outers))
+        natural = max(each.lanes for each in self.segments) * sum(map(self._staged_bytes, (self.lhs, self.rhs)))
+        sides = ((self.lhs, self.tiled_rows), (self.rhs, self.tiled_columns))
+        least = [min(free, TILE_ROWS) for side, free in sides if side.resident is None]
+        chunk = size * 2 * sum(least) + natural
+        self.keeps_rows, self.rhs_outside = self._keeps_rows(), False
+        results = self._result_bytes()
         room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
         if self.addend is not None and not self.add.in_sbuf:
-            room -= RESULT_BUFFERS * min(n_size, RESULT_COLUMNS) * 4
-        natural = lanes * sum(self._staged_bytes(side) for side in (self.lhs, self.rhs))
-        least = [min(free, 128) for side, free in ((self.lhs, m_size), (self.rhs, n_size)) if side.resident is None]
-        one = size * 2 * sum(least) + natural
-        self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // one))
+            room -= RESULT_BUFFERS * min(self.tiled_columns, RESULT_COLUMNS) * 4
+        self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // chunk))
         self.accumulate_in_sbuf = self.k_block < depth
-        self.rhs_outside = False
         if self.accumulate_in_sbuf:
-            self.keeps_rows = False
-            # the sums take room too: two buffers of four rows of tiles
-            room -= 2 * 4 * min(n_size, TILE_COLUMNS) * 4
-            self.k_block = max(1, room // one)
-            self.rhs_buffers = self.lhs_buffers = 2
-            each = (room - natural * self.k_block) // (4 * self.k_block * size)
-            self.m_block = min(_block(m_size, max(1, each), TILE_ROWS), 4 * TILE_ROWS)
-            self.n_block = min(_block(n_size, max(1, each), TILE_COLUMNS), TILE_COLUMNS)
-            least_m, least_n = min(m_size, TILE_ROWS), min(n_size, TILE_ROWS)
-            if self.m_block < least_m or self.n_block < least_n:
-                # these fit, by the choice of k_block; rows that lie on the partitions of a result are never cut
-                self.m_block, self.n_block = least_m, least_n
-            self.builder.sbuf.make_room(room)
+            self._budget_of_k_blocks(room, chunk, natural)
             return
         column = self.k_block * size
-        natural = self._together(self.k_block) * natural
+        natural *= self._together(self.k_block)
         room -= natural
         if self.lhs.resident is not None or self.rhs.resident is not None:
-            self._budget_beside(room, column, m_size, n_size)
+            self._budget_beside(room, column)
             return
-        blocks = min(self._choices(room, column, m_size, n_size), key=self._cost)
+        blocks = min(self._choices(room, column), key=self._cost)
         self.rhs_outside, self.m_block, self.n_block = blocks.rhs_outside, blocks.m, blocks.n
         self.keeps_turned = self._keeps_turned(blocks)
-        self.lhs_buffers, self.rhs_buffers = blocks.lhs_buffers, blocks.rhs_buffers
         batches = prod(self.b_sizes)
-        m_blocks = batches * prod(self.m_sizes) // m_size * -(-m_size // self.m_block)
-        n_blocks = batches * prod(self.n_sizes) // n_size * -(-n_size // self.n_block)
-        self.lhs_buffers = min(self.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
-        self.rhs_buffers = min(self.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
+        m_blocks = batches * self._count(self.m_sizes, self.m_dim, self.m_block)
+        n_blocks = batches * self._count(self.n_sizes, self.n_dim, self.n_block)
+        self.lhs_buffers = min(blocks.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
+        self.rhs_buffers = min(blocks.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
         self.m_group = self._group(room - self.rhs_buffers * self.n_block * column, column)
         staged = (self.lhs_buffers * self.m_block * self.m_group + self.rhs_buffers * self.n_block) * column
         self.builder.sbuf.make_room(staged + natural + results)
 
-    def _choices(self, room: int, column: int, m_size: int, n_size: int) -> Iterator[Blocks]:
-        """What fits: blocks of one operand stay while those of the other stream by, through two or three buffers."""
+    def _result_bytes(self) -> int:
+        """Bytes a partition of what is computed and not yet stored."""
+        width = itemsize(self.out.dtype)
+        if self.keeps_rows:
+            return 2 * prod(self.n_sizes) * width
+        return RESULT_BUFFERS * min(self.tiled_columns, RESULT_COLUMNS) * width
+
+    def _budget_of_k_blocks(self, room: int, chunk: int, natural: int) -> None:
+        """As ``_budget`` where k is cut into blocks.
+
+        ``chunk``: bytes a partition that the smallest blocks take for each chunk of k, ``natural`` of them before their
+        transposes.
+        """
+        m_size, n_size = self.tiled_rows, self.tiled_columns
+        self.keeps_rows = False
+        # the sums take room too: two buffers of four rows of tiles
+        room -= 2 * 4 * min(n_size, TILE_COLUMNS) * 4
+        self.k_block = max(1, room // chunk)
+        self.rhs_buffers = self.lhs_buffers = 2
+        each = (room - natural * self.k_block) // (4 * self.k_block * itemsize(self.pe_dtype))
+        self.m_block = min(_block(m_size, max(1, each), TILE_ROWS), 4 * TILE_ROWS)
+        self.n_block = min(_block(n_size, max(1, each), TILE_COLUMNS), TILE_COLUMNS)
+        least_m, least_n = min(m_size, TILE_ROWS), min(n_size, TILE_ROWS)
+        if self.m_block < least_m or self.n_block < least_n:
+            # these fit, by the choice of k_block; rows that lie on the partitions of a result are never cut
+            self.m_block, self.n_block = least_m, least_n
+        self.builder.sbuf.make_room(room)
+
+    def _choices(self, room: int, column: int) -> Iterator[Blocks]:
+        """What fits: blocks of one operand stay while those of the other stream by, through two or three buffers.
+
+        ``column``: bytes a partition of one row of an operand.
+        """
+        m_size, n_size = self.tiled_rows, self.tiled_columns
         m_inner = min(m_size, TILE_ROWS)
         wide = max((room - m_inner * column) // 3, column)
         n_inner = _block(n_size, min(wide, max(room // 5, TILE_COLUMNS * column)) // column, TILE_COLUMNS)
@@ -202,8 +215,9 @@ class DotBudget(DotPlan):
         most = min(GROUPED_ROWS, room // (self.lhs_buffers * column)) // self.m_block
         return max((size for size in range(1, most + 1) if self.m_sizes[group] % size == 0), default=1)
 
-    def _budget_beside(self, room: int, column: int, m_size: int, n_size: int) -> None:
+    def _budget_beside(self, room: int, column: int) -> None:
         """As ``_budget`` where one operand is resident: blocks of the other one stream past all of it."""
+        m_size, n_size = self.tiled_rows, self.tiled_columns
         self.rhs_outside = self.lhs.resident is not None
         self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_size, n_size, 1, 1
         if self.rhs_outside:
@@ -233,7 +247,7 @@ class DotBudget(DotPlan):
 
         Only where one tile of rows is all there is, and the columns of a row fill its memory.
         """
-        if self.out.in_sbuf or prod(self.m_sizes) != (self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1):
+        if self.out.in_sbuf or prod(self.m_sizes) != self.tiled_rows:
             return False
         width = itemsize(self.out.dtype)
         nbytes = prod(self.n_sizes) * width

@@ -8,11 +8,12 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.builder import Builder, Ring
+from neuronx_cc.codegen.builder import Affine, Builder, Ring
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import Emitter
 from neuronx_cc.codegen.graph import is_load_cast
 from neuronx_cc.codegen.map_plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
+from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.views import Atom, View, align
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -83,6 +84,23 @@ class Side:
         return bool(inner) or not self.free
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of an operand, and terms of k, that are staged together."""
+
+    batch: list[Affine]
+    at: dict[int, Affine]
+    """Index along each free dim; along ``tile_dim`` that of the first row."""
+    tile_dim: int
+    """The free dim that is cut into blocks, -1 without any."""
+    size: int
+    """Rows along it."""
+    first: Affine = field(default_factory=Affine)
+    """First step of the lane dim of k."""
+    steps: int | None = None
+    """How many steps, None for all."""
+
+
 @dataclass(slots=True)
 class Segment:
     """A part of k: ``lanes`` elements on the partitions, in ``outer`` steps, for each tuple of the other k dims."""
@@ -135,9 +153,9 @@ class DotPlan:
         self.k_dims = [lhs_shape.dims[axis] for axis in dims.lhs_contracting]
         self.pe_dtype = pe_dtype(op)
         self.tf32 = op.algorithm is not None and "tf32" in op.algorithm.data
-        self.rings: list[Ring] = []
+        self.pool = TilePool(self.builder, f"contraction {op.loc.name}")
         self._tile_rings: dict[tuple[str, int], Ring] = {}
-        self.psum_rings: list[Ring] = []
+        """(name, buffers) -> the ring of ``pool`` with tiles of that name."""
         self.emitter = Emitter(self.builder, lambda like, dtype: like)
 
     # ---- operands ---------------------------------------------------------------------------------------------
@@ -322,26 +340,37 @@ class DotPlan:
         lhs_lane = [dim for dim, atom in enumerate(self.lhs.free) if atom.partition]
         if len(out_lane) > 1 or len(lhs_lane) > 1 or (out_lane and lhs_lane and out_lane != lhs_lane):
             return False  # a tile's rows are neighbours on the partitions
-        wanted = out_lane or lhs_lane
-        self.m_dim = (
-            wanted[0]
-            if wanted
-            else (max(range(len(self.m_sizes)), key=lambda d: self.m_sizes[d]) if self.m_sizes else -1)
-        )
         rhs_lane = [dim for dim, atom in enumerate(self.rhs.free) if atom.partition]
         if len(rhs_lane) > 1:
             return False
-        self.n_dim = (
-            rhs_lane[0]
-            if rhs_lane
-            else (max(range(len(self.n_sizes)), key=lambda d: self.n_sizes[d]) if self.n_sizes else -1)
-        )
+        self.m_dim = next(iter(out_lane or lhs_lane), _largest(self.m_sizes))
+        self.n_dim = next(iter(rhs_lane), _largest(self.n_sizes))
         return True
+
+    @property
+    def tiled_rows(self) -> int:
+        """Size of the dim of the rows (m) that is cut into tiles."""
+        return self.m_sizes[self.m_dim] if self.m_dim >= 0 else 1
+
+    @property
+    def tiled_columns(self) -> int:
+        """Size of the dim of the columns (n) that is cut into tiles."""
+        return self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
+
+    @property
+    def other_terms(self) -> int:
+        """Elements of k for each index of its dim on the partitions."""
+        return prod(count for dim, count in enumerate(self.k_sizes) if dim != self.k_dim)
 
     def _chunks(self, dim: int) -> int:
         """Products for each tile of the result when k dim ``dim`` lies on the partitions."""
         size = self.k_sizes[dim]
         return prod(self.k_sizes) // size * sum(segment.outer for segment in segments_of(size))
+
+
+def _largest(sizes: Sequence[int]) -> int:
+    """The first dim of the largest size, -1 without any."""
+    return max(range(len(sizes)), key=lambda dim: sizes[dim], default=-1)
 
 
 def _order(rank: int, batch: Sequence[int], contracting: Sequence[int]) -> tuple[list[int], list[int], list[int]]:

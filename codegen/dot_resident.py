@@ -15,8 +15,8 @@ from math import prod
 from neuronx_cc.codegen.accesses import Alloc
 from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.context import KEPT_BYTES, RESIDENT_BYTES, Context
-from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_ROWS, Resident, Side, pe_dtype, segments_of
-from neuronx_cc.codegen.dot_stage import DotStaging, Span
+from neuronx_cc.codegen.dot_plan import PE_DTYPES, TILE_ROWS, Resident, Side, Span, pe_dtype, segments_of
+from neuronx_cc.codegen.dot_stage import DotStaging
 from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_load_cast, is_view
 from neuronx_cc.codegen.halves import carrier_of
 from neuronx_cc.codegen.sharing import elements
@@ -233,15 +233,12 @@ class _Stager(DotStaging):
         side = Side("lhs", value, source, self.pe_dtype, [], space.atoms[0], [terms])
         into = Block(alloc, self.pe_dtype, Affine(alloc.lo), tuple(space.atoms[1]))
         if side.rows_on_lanes:
-            self.turn = self._psum_ring(4)
+            self._make_transposer()
             for dtype in sorted({self.pe_dtype, source.dtype} & PE_DTYPES):
                 self.context.identity(carrier_of(dtype, self.fast(dtype)))
         tiled = max(range(len(space.sizes)), key=lambda dim: (space.sizes[dim], dim), default=-1)
         self._blocks(side, into, tiled, {}, chunk_bytes)
-        for ring in self.rings:
-            self.builder.sbuf.free(ring.alloc)
-        for ring in self.psum_rings:
-            self.builder.psum.free(ring.alloc)
+        self.pool.free()
         return Resident(replace(target, dims=(*target.dims, *sizes)), self.segments, chunk_bytes)
 
     def _source_view(self, value: hlo.SSAValue, others: list[int], folded: int) -> View:

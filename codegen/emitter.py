@@ -95,6 +95,13 @@ class Emitter:
         else:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
 
+    def leave(self, out: Block, bank: Block) -> None:
+        """Copy or cast what TensorE made: on Scalar if it can, which takes less time, and keeps Vector from PSUM."""
+        if {out.dtype, bank.dtype} <= SCALAR_COPIES:
+            self.over("activation", Stream.SCALAR, [out], [bank], alu=["copy"], imm=[1.0])
+        else:
+            self.copy(out, bank)
+
 
 def _in_banks(blocks: list[Block]) -> list[list[Block]]:
     """``blocks`` in parts that are within a bank of PSUM each; their outermost dim is cut."""

@@ -87,9 +87,14 @@ class TilePool:
             self.builder.psum.free(ring.alloc)
 
 
-def tile_in(builder: Builder, ring: Ring, sizes: Sequence[int], dtype: str, lanes: int = 1) -> Block:
-    """The next buffer of ``ring`` as an uninitialised tile [lanes, sizes...], dense in its free dims."""
-    return Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+def tile_in(
+    builder: Builder, ring: Ring, sizes: Sequence[int], dtype: str, lanes: int = 1, several: bool = False
+) -> Block:
+    """The next buffer of ``ring`` as an uninitialised tile [lanes, sizes...], dense in its free dims.
+
+    ``several``: as for ``Builder.slot``.
+    """
+    return Block(ring.alloc, dtype, builder.slot(ring, several), (Atom(lanes, 1, True), *dense(sizes, dtype)))
 
 
 def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:

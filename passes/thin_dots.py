@@ -6,6 +6,7 @@ a time, few of its rows in use, and would need each matrix transposed first; oth
 does the product of one vector with the rows of a large matrix, and that of two long vectors.
 """
 
+from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.ir import hlo
@@ -14,13 +15,11 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
-MOST = 64
+MOST_CONTRACTED = 64
 """Contracted elements up to which the rows of TensorE are wasted."""
-
-
 LEAST_MATRIX = 1 << 20
 """Elements of a matrix from which it pays that TensorE need not transpose it."""
-LONGEST_ROW = 8192
+LONGEST_MATRIX_ROW = 8192
 """Elements of its rows, of which partitions hold several."""
 
 
@@ -32,53 +31,55 @@ def run(module: HloModule, context: PassContext) -> None:
                     replace(op, _inner_product(Build.before(module, op), op))
                     continue
                 dims = op.dims.data
-                sides = (
-                    (op.lhs, dims.lhs_batch, dims.lhs_contracting, op.rhs, dims.rhs_batch, dims.rhs_contracting),
-                    (op.rhs, dims.rhs_batch, dims.rhs_contracting, op.lhs, dims.lhs_batch, dims.lhs_contracting),
-                )
-                for matrix, batch, contracted, vector, vector_batch, vector_contracted in sides:
-                    if _applies(op, matrix, batch, contracted, vector, vector_batch, vector_contracted):
-                        replace(op, _sum(Build.before(module, op), matrix, vector, len(batch)))
+                lhs = _Side(op.lhs, dims.lhs_batch, dims.lhs_contracting)
+                rhs = _Side(op.rhs, dims.rhs_batch, dims.rhs_contracting)
+                for matrix, vector in ((lhs, rhs), (rhs, lhs)):
+                    if _is_of_batches(op, matrix, vector):
+                        replace(op, _sum(Build.before(module, op), matrix.value, vector.value, len(matrix.batch)))
                         break
-                    if _is_of_rows(op, matrix, batch, contracted, vector):
-                        b, row = Build.before(module, op), hlo.shape_of(matrix).dims[1:]
-                        replace(op, b.reshape(_sum(b, matrix, b.reshape(vector, row), 0), op.shape.dims))
+                    if _is_of_rows(op, matrix, vector):
+                        b, row = Build.before(module, op), matrix.shape.dims[1:]
+                        replace(op, b.reshape(_sum(b, matrix.value, b.reshape(vector.value, row), 0), op.shape.dims))
                         break
 
 
-def _applies(
-    op: hlo.DotOp,
-    matrix: Value,
-    batch: tuple[int, ...],
-    contracted: tuple[int, ...],
-    vector: Value,
-    vector_batch: tuple[int, ...],
-    vector_contracted: tuple[int, ...],
-) -> bool:
-    shape, other = hlo.shape_of(matrix), hlo.shape_of(vector)
-    kept = shape.rank - len(contracted)
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """An operand, and which of its dims are batch dims and contracted."""
+
+    value: Value
+    batch: tuple[int, ...]
+    contracted: tuple[int, ...]
+
+    @property
+    def shape(self) -> hlo.Shape:
+        return hlo.shape_of(self.value)
+
+
+def _is_of_batches(op: hlo.DotOp, matrix: _Side, vector: _Side) -> bool:
+    """Whether ``op`` multiplies, for each batch index, the rows of ``matrix`` with a short ``vector``."""
+    shape, other, batch = matrix.shape, vector.shape, matrix.batch
+    kept = shape.rank - len(matrix.contracted)
     return (
         {shape.dtype, other.dtype, op.shape.dtype} == {"f32"}
         and 0 < len(batch) < kept
-        and bool(contracted)
+        and bool(matrix.contracted)
         and batch == tuple(range(len(batch)))
-        and contracted == tuple(range(kept, shape.rank))
-        and (*vector_batch, *vector_contracted) == tuple(range(other.rank))
-        and prod(shape.dims[kept:]) <= MOST
+        and matrix.contracted == tuple(range(kept, shape.rank))
+        and (*vector.batch, *vector.contracted) == tuple(range(other.rank))
+        and prod(shape.dims[kept:]) <= MOST_CONTRACTED
     )
 
 
-def _is_of_rows(
-    op: hlo.DotOp, matrix: Value, batch: tuple[int, ...], contracted: tuple[int, ...], vector: Value
-) -> bool:
+def _is_of_rows(op: hlo.DotOp, matrix: _Side, vector: _Side) -> bool:
     """Whether ``op`` multiplies all rows of a large ``matrix``, as they lie, with one ``vector``."""
-    shape, other = hlo.shape_of(matrix), hlo.shape_of(vector)
+    shape, other = matrix.shape, vector.shape
     return (
         {shape.dtype, other.dtype, op.shape.dtype} == {"f32"}
-        and not batch
-        and contracted == (1,)
+        and not matrix.batch
+        and matrix.contracted == (1,)
         and shape.rank == 2
-        and other.size == shape.dims[1] <= LONGEST_ROW
+        and other.size == shape.dims[1] <= LONGEST_MATRIX_ROW
         and shape.size >= LEAST_MATRIX
         and shape.dims[0] >= 1024
     )
@@ -90,18 +91,20 @@ def _is_of_vectors(op: hlo.DotOp) -> bool:
     contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting)
     return (
         op.shape.size == 1
-        and shapes[0].size == shapes[1].size > LONGEST_ROW
+        and shapes[0].size == shapes[1].size > LONGEST_MATRIX_ROW
         and {shape.dtype for shape in (*shapes, op.shape)} <= {"f32", "bf16", "f16"}
         and all(list(axes) == sorted(axes) for axes in contracted)
     )
 
 
 def _inner_product(b: Build, op: hlo.DotOp) -> Value:
+    """The sum of products of all elements, in FP32."""
     flat = [b.convert(b.reshape(operand, (hlo.shape_of(operand).size,)), "f32") for operand in op.operands]
     return b.convert(b.reshape(b.sum(b.mul(*flat), (0,)), op.shape.dims), op.shape.dtype)
 
 
 def _sum(b: Build, matrix: Value, vector: Value, batch: int) -> Value:
+    """``matrix`` [batch..., rows..., contracted...] times ``vector`` [batch..., contracted...], summed over the end."""
     shape = hlo.shape_of(matrix)
     kept = shape.rank - (hlo.shape_of(vector).rank - batch)
     spread = b.broadcast(vector, shape.dims, [*range(batch), *range(kept, shape.rank)])
