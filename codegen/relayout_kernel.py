@@ -50,6 +50,7 @@ def copy(
     wanted["in order"] += blank.before + blank.after if blank is not None else 0
     if not on_chip:
         target, source = (block.of((Atom(1, 0), *block.dims)) for block in (target, source))
+    builder.sbuf.make_room(relayout.buffers * sum(wanted.values()))
     with TilePool(builder, "relayout") as pool:
         rings = {name: pool.ring(nbytes, relayout.buffers, name) for name, nbytes in wanted.items()}
         _Relayout(builder, rings, dims, relayout, load, store, on_chip, blank).cut(0, target, source)

@@ -10,8 +10,6 @@ from neuronx_cc.codegen import builder
 from neuronx_cc.codegen.memory import Arena
 from neuronx_cc.ir.isa.program import Space
 
-SWAPS = [((64, 32, 2, 40), (0, 2, 1, 3)), ((33, 64, 4), (1, 0, 2)), ((16, 8, 16, 3, 16), (0, 2, 1, 4, 3))]
-
 
 def leave(monkeypatch: pytest.MonkeyPatch, gap: int, cursor: int = 0) -> None:
     """Let programs begin with one gap of ``gap`` bytes in SBUF, in which ``cursor`` bytes were allocated last."""
@@ -28,18 +26,14 @@ def leave(monkeypatch: pytest.MonkeyPatch, gap: int, cursor: int = 0) -> None:
     monkeypatch.setattr(builder, "Arena", arena)
 
 
-@pytest.mark.parametrize(("dims", "order"), SWAPS, ids=str)
-@pytest.mark.parametrize("cursor", [16384, 20480])
+@pytest.mark.parametrize(("dims", "order"), [((256, 128, 16), (2, 1, 0)), ((128, 64, 64), (1, 0, 2))], ids=str)
 def test_copies(
-    dims: tuple[int, ...],
-    order: tuple[int, ...],
-    cursor: int,
-    random: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
+    dims: tuple[int, ...], order: tuple[int, ...], random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave(monkeypatch, 32768, cursor)
+    """Tiles of 64 KB before and behind the reordering."""
+    leave(monkeypatch, 163840, 34816)
     x = random.standard_normal(dims).astype(np.float32)
-    check_function(lambda x: (x.transpose(order), x[..., ::-1], x[..., ::2]), x, relative=0)
+    check_function(lambda x: x.transpose(order), x, relative=0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
