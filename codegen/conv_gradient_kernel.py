@@ -4,7 +4,7 @@
 positions ``k`` and ``c``, which go on the partitions: blocks of both operands are staged with ``n`` and ``o`` on the
 partitions, TensorE transposes up to 128 positions at a time, and the products of all positions add up in PSUM. To ``x``
 the output positions are the taps of a convolution over ``k``; ``conv_gradient_plan`` says how a transposed tile of it
-serves several taps.
+serves several taps. Nothing reads the result soon: Vector and its queue are left to the kernels behind.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class _Gradient(ConvStaging):
     def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
         rows, columns = self._shape(sum_)
         result = self.tile("result", self.out.dtype, [columns], rows, 4)
-        self.emitter.copy(result, self._bank(rows, columns, sum_))
+        self.emitter.leave(result, self._bank(rows, columns, sum_))
         place = self._place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
         dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
         copy(self.builder, Block(self.out.alloc, self.out.dtype, place, dims), result, Stream.DMA_STORE)
@@ -385,7 +385,7 @@ class _Gradient(ConvStaging):
                 target = target.index(1 + axis, Affine(at - begin), sum_.left.taps[1 + axis])
             bank = self._bank(*self._shape(sum_), sum_)
             dims = dense([*sum_.left.taps[1:], piece.size], "f32")
-            self.emitter.copy(target, replace(bank, dims=(bank.dims[0], *dims)))
+            self.emitter.leave(target, replace(bank, dims=(bank.dims[0], *dims)))
         place = self._place(left_start + piece.start, right_start + start, first)
         lanes = Atom(rows, atom_of(self.out, 1).stride)
         by_stride = [0, *(1 + dim for dim in order)]

@@ -57,7 +57,10 @@ class _Turning:
 class Side(ConvStaging):
     """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
 
-    moves_ahead = False
+    @property
+    def _stream(self) -> Stream:
+        """A queue that maps behind this kernel do not wait for; they overlap with it where they do not read it."""
+        return Stream.DMA_WEIGHT
 
     def __init__(
         self, context: Context, op: hlo.ConvolutionOp, value: hlo.SSAValue, order: Sequence[int], axes: list[Axis]
@@ -191,7 +194,9 @@ class Side(ConvStaging):
         def move(target: Block, source: Block) -> None:
             for segment in self.segments_of(1):
                 pair = [block.index(1, Affine(segment.first), segment.chunks) for block in (target, source)]
-                self.emitter.copy(*(block.of((Atom(segment.lanes, 1, True), *block.dims[1:])) for block in pair))
+                to, of = (block.of((Atom(segment.lanes, 1, True), *block.dims[1:])) for block in pair)
+                # not on Vector, which what comes behind needs
+                self.emitter.over("tensor_copy", Stream.GPSIMD, [to], [of])
 
         return list(halves_of(tile, room, move))
 
@@ -249,7 +254,7 @@ class Side(ConvStaging):
             moved = replace(source, offset=source.offset + number * step, dims=positions)
             self.builder.emit("load_stationary", Stream.TENSOR, [], [moved])
             self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(number))], [unit])
-        self.emitter.copy(target, bank)
+        self.emitter.leave(target, bank)
 
     def free(self) -> None:
         for ring in self.rings:

@@ -95,7 +95,7 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
         return
     if isinstance(lhs, Splat) and isinstance(rhs, Splat):
         lhs = fill(e, out, lhs)
-    if lhs is rhs and alu == "multiply" and out.dtype in FLOATS:
+    if lhs == rhs and alu == "multiply" and out.dtype in FLOATS:
         e.over("activation", Stream.SCALAR, [out], [block_of(e, out, lhs)], alu=["square"], imm=[1.0])
         return
     if isinstance(lhs, Block) and isinstance(rhs, Block):

@@ -20,6 +20,8 @@ from neuronx_cc.passes.canonical_patches import patches
 from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
 
 Value = hlo.SSAValue
+LEAST_POSITIONS = 256
+"""Positions of images, features last, from which a gradient of a 1 x 1 kernel stays a convolution."""
 
 
 def _reversed_kernel(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
@@ -51,9 +53,12 @@ def _single_position(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
         return None
     if not _adjacent(rhs_dims, dims.rhs_input_feature, dims.rhs_spatial):
         return None
-    positions_inside = len(lhs_dims) - 1 in dims.lhs_spatial
-    if positions_inside and lhs_dims[dims.lhs_feature] < 8 and prod(dim.size for dim in window) >= 16:
-        return None  # both operands have to be transposed, which a convolution does with fewer transfers
+    # a gradient of a kernel: its operands lie features first, or will, and have to be transposed; fewer transfers do it
+    last = len(lhs_dims) - 1
+    gradient = last in dims.lhs_spatial or last == dims.lhs_batch
+    least = 16 if last in dims.lhs_spatial else LEAST_POSITIONS
+    if gradient and lhs_dims[dims.lhs_feature] < 8 and prod(dim.size for dim in window) >= least:
+        return None
     lhs, rhs = op.lhs, op.rhs
     lhs_folded = (dims.lhs_feature, *dims.lhs_spatial)
     rhs_folded = (dims.rhs_input_feature, *dims.rhs_spatial)

@@ -35,7 +35,7 @@ def patches(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
     build = Build.before(scope.module, op)
     sides = list(zip(window, image, sums, strict=True))
     taps = prod(dim.size for dim in window)
-    if prod(sums) >= LEAST_CONTRACTED and all(_interleaved(*side) for side in sides):
+    if taps > 1 and prod(sums) >= LEAST_CONTRACTED and all(_interleaved(*side) for side in sides):
         return _contracted(op, build, inner=False)
     if taps >= LEAST_CONTRACTED and all(_side_by_side(*side) for side in sides):
         return _contracted(op, build, inner=True)

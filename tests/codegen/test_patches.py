@@ -82,3 +82,25 @@ def test_windows_that_overlap_or_leave_gaps(random: np.random.Generator) -> None
 
         assert convolutions(function, x, w) == 1
         check_function(function, x, w)
+
+
+def test_convolutions_of_1_x_1_stay_what_they_are(random: np.random.Generator) -> None:
+    x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((2, 9, 8, 12), (1, 1, 12, 20)))
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    assert convolutions(function, x, w) == 1
+    check_function(function, x, w)
+
+
+def test_gradients_of_1_x_1_kernels_of_large_images_stay_convolutions(random: np.random.Generator) -> None:
+    x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((2, 17, 16, 12), (1, 1, 12, 20)))
+
+    def gradient(x: Any, w: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        loss = lambda w: (lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=numbers) ** 2).sum()  # noqa: E731
+        return jax.grad(loss)(w)
+
+    assert convolutions(gradient, x, w) == 2
+    check_function(gradient, x, w)
