@@ -159,7 +159,9 @@ if __name__ == "__main__":
     from running import main
 
     def from_arguments(arguments: Any) -> Model:
-        config = Config(width=arguments.width, image=arguments.image, batch=arguments.batch)
+        blocks = Config.blocks[: arguments.stages]
+        config = Config(blocks, width=arguments.width, image=arguments.image, batch=arguments.batch)
         return build(config, arguments.mode)
 
-    main(__doc__, from_arguments, {"width": 64, "image": 224, "batch": 1}, {"mode": ("forward", "train")})
+    sizes = {"stages": len(Config.blocks), "width": 64, "image": 224, "batch": 1}
+    main(__doc__, from_arguments, sizes, {"mode": ("forward", "train")})
