@@ -1,8 +1,9 @@
 """Rewrites ops that no engine does directly into ops that engines do, and names the combiners of reductions.
 
 Input: an inlined, canonical module. Output: no ``clamp``, ``bitcast``, integer ``power`` with a small constant
-exponent, dot that contracts nothing or gives integers narrower than 32 bits; ``kind`` set on every reduce whose body
-is recognised. All other elementwise functions stay: code generation has an instruction or a GpSimd program for each.
+exponent, dot that contracts nothing or gives integers narrower than 32 bits, or ``reduce-precision`` of FP16 that keeps
+its exponents; ``kind`` set on every reduce whose body is recognised. All other elementwise functions stay: code
+generation has an instruction or a GpSimd program for each.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, ops_of, replace
 from neuronx_cc.ir.types import COMPLEX, INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.argument_reductions import argument_kind
+from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.values import computation_kind, splat_number
 
 LARGEST_EXPONENT = 64
 """Integer powers above this keep the op: no integer type holds more than a power of 64 of anything but 0, 1 and -1."""
+
+HALF_EXPONENT, HALF_MANTISSA = 5, 10
+"""Bits of FP16."""
 
 
 def _clamp(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue:
@@ -124,6 +129,29 @@ def _bool_contraction(op: hlo.DotOp | hlo.ConvolutionOp, module: HloModule) -> h
     return insert_before(op, hlo.CompareOp, (total, zero), op.results[0].type, op.loc, properties)
 
 
+def _reduce_precision(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
+    """On the bits of FP16, in which 8-bit floats are rounded too, where the exponent keeps its range.
+
+    The instruction works on FP32, where the smallest numbers of FP16 are normal: it would take them for others.
+    """
+    assert isinstance(op, hlo.ReducePrecisionOp)
+    dtype, kept = op.shape.dtype, op.mantissa_bits.data
+    if NUMPY_DTYPE[dtype].itemsize > 2 or dtype == "bf16" or op.exponent_bits.data < HALF_EXPONENT:
+        return None
+    b = Build.before(module, op)
+    value = b.convert(op.operand, "f16")
+    dropped = HALF_MANTISSA - kept
+    if dropped > 0:
+        bits = b.op(hlo.BitcastConvertOp, (value,), "u16", op.shape.dims)
+        last = b.each(hlo.ShiftRightLogicalOp, bits, b.number_like(dropped, bits))
+        last = b.each(hlo.AndOp, last, b.number_like(1, bits))
+        half = b.add(last, b.number_like((1 << (dropped - 1)) - 1, bits))
+        rounded = b.each(hlo.AndOp, b.add(bits, half), b.number_like(0x10000 - (1 << dropped), bits))
+        result = b.op(hlo.BitcastConvertOp, (rounded,), "f16", op.shape.dims)
+        value = b.select(b.compare(value, value, "NE"), value, result)
+    return b.convert(value, dtype)
+
+
 def _name_combiner(op: hlo.HloOp, module: HloModule) -> None:
     assert isinstance(op, hlo.ReduceOp)
     body = module.computation(op.to_apply.data[0])
@@ -142,6 +170,7 @@ RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
     hlo.PowerOp: _integer_power,
     hlo.RealOp: _part,
     hlo.ReduceOp: _name_combiner,
+    hlo.ReducePrecisionOp: _reduce_precision,
 }
 
 

@@ -368,3 +368,14 @@ def test_casts_need_no_instruction(function: Any, dtype: str) -> None:
     np.testing.assert_array_equal(cast.run(list(inputs))[0], plain.run(list(inputs))[0].astype(dtype))
     count = [sum(isinstance(record, Instr) for record in each.program.records) for each in (plain, cast)]
     assert count[0] == count[1]
+
+
+@pytest.mark.parametrize(("exponent", "mantissa"), [(5, 2), (5, 10), (8, 7), (6, 0), (4, 3), (11, 52)])
+@pytest.mark.parametrize("dtype", ["f16", "f8e5m2", "f8e4m3"])
+def test_reduced_precision_of_small_numbers(dtype: str, exponent: int, mantissa: int) -> None:
+    """Numbers below the smallest normal ones of FP16 are rounded as its bits are."""
+    words = np.arange(0, 1 << 16, 7).astype(np.uint16) if dtype == "f16" else np.arange(256).astype(np.uint8)
+    values = words.view(NUMPY_DTYPE[dtype])
+    attributes = f", exponent_bits={exponent}, mantissa_bits={mantissa}"
+    text = unary_text("reduce-precision", dtype, values.shape, attributes=attributes)
+    assert_same(compile_text(text).run([values])[0], run_text(text, [values])[0])
