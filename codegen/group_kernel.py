@@ -129,19 +129,22 @@ class _Walk:
             self.pool.give_back(self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups))
             base = self.pool.tile([1], "s32", LANES * groups)
             self.builder.emit("memset", Stream.GPSIMD, [base], [], imm=[0])
-        self._chunk(table, groups, Affine(), size, base, True)
+        self._chunk(table, groups, Affine(), size, slots, base, True)
         for first, chunks, rows in self.builder.tiles(height - size, size):
             with self.builder.loop(chunks) as index:
                 assert base is not None, "there is a second chunk"
                 self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [base], [base], ["add"], [size])
-                self._chunk(table, groups, index * rows + (first + size), rows, base, False)
+                self._chunk(table, groups, index * rows + (first + size), rows, slots, base, False)
         if base is not None:
             self.pool.give_back(base)
 
-    def _chunk(self, table: Affine, groups: int, first: Affine, rows: int, base: Block | None, fresh: bool) -> None:
-        """Rows ``first`` to ``first + rows`` of the tables; ``fresh`` for the first chunk."""
+    def _chunk(
+        self, table: Affine, groups: int, first: Affine, rows: int, room: int, base: Block | None, fresh: bool
+    ) -> None:
+        """Rows ``first`` to ``first + rows`` of the tables, in a tile for ``room`` a partition; ``fresh``: first chunk."""
         slots = -(-rows // LANES)
-        tile = self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups)
+        whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * groups)
+        tile = whole.index(1, Affine(), slots)
         if rows % slots or rows < LANES * slots or self.tables.splat is not None:
             self._fill(tile, 0 if self.tables.splat is None else self.tables.splat)
         if self.tables.splat is None:
@@ -151,7 +154,7 @@ class _Walk:
                 self._tile(tile, table, groups, index * size + start, entries, size, base, fresh)
         if self.result is not None:
             self._move_tables(tile, self.result, table, groups, first, rows, True)
-        self.pool.give_back(tile)
+        self.pool.give_back(whole)
 
     def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
         """(start, count, entries a partition, entries) of the tiles of a list."""

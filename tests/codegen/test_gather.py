@@ -49,6 +49,12 @@ def test_tables_larger_than_their_partitions(random: np.random.Generator) -> Non
     check_function(lambda x, i: x[i], x, random.integers(-(10**6), 10**6, 70_000).astype(np.int32))
 
 
+def test_short_last_part_of_a_table(random: np.random.Generator) -> None:
+    """It lies where the others did: there is no room for both."""
+    x, rows = random.standard_normal((10, 512), np.float32), random.standard_normal((4000, 512), np.float32)
+    check_function(lambda x, i, u: x.at[i].set(u[0]), x, random.integers(0, 10, 4000).astype(np.int32), rows)
+
+
 @pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
 def test_along_an_axis(mode: str, random: np.random.Generator) -> None:
     x, i = random.standard_normal((20, 300)).astype(np.float32), random.integers(0, 300, (20, 400)).astype(np.int32)
