@@ -141,7 +141,7 @@ class _Walk:
     def _chunk(
         self, table: Affine, groups: int, first: Affine, rows: int, room: int, base: Block | None, fresh: bool
     ) -> None:
-        """Rows ``first`` to ``first + rows`` of the tables, in a tile for ``room`` a partition; ``fresh``: first chunk."""
+        """Rows ``first`` to ``first + rows`` of the tables, in a tile for ``room`` of them; the first: ``fresh``."""
         slots = -(-rows // LANES)
         whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * groups)
         tile = whole.index(1, Affine(), slots)
