@@ -1,21 +1,21 @@
-"""Tiles of a map kernel's operands: loaded, repeated over the partitions, or counted."""
+"""Tiles of a map kernel's operands: loaded, or repeated over the partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 from neuronx_cc.codegen import column_kernel
-from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.builder import PSUM_BANK, Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emitter import BANK_ELEMENTS
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.relayout_plan import GAIN, LONG_RUN, Dim, Extent, as_loaded, direct_ns, start_of
 from neuronx_cc.codegen.tiles import TilePool, tile_in
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.views import Atom, IterSpace
+from neuronx_cc.codegen.views import Atom
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.types import itemsize
@@ -29,9 +29,6 @@ SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there."""
 MOST_KEPT = 512
 """Elements a partition of an input or of reduced rows that stays while tiles pass."""
-
-Starts = dict[int, tuple[Affine, int]]
-"""Looped free dim -> (first index, size) of the current tile."""
 
 
 APART = 24
@@ -327,76 +324,3 @@ def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
     for dim, (first, count) in enumerate(zip(start, size, strict=True)):
         block = block.index(dim + 1, Affine(first), count)
     return block
-
-
-@dataclass(slots=True)
-class Counting:
-    """Operands that count along an axis of the kernel's space: its dims are the digits of a mixed-radix number."""
-
-    builder: Builder
-    pool: TilePool
-    space: IterSpace
-    lane_dim: int
-    order: Sequence[int]
-    """Refined dim of each free dim of the tile."""
-    origin: Sequence[int]
-    lanes: int
-    counters: dict[int, Block] = field(default_factory=dict)
-    """Looped free dim -> counter of the counting operands along it, [lanes, 1] s32."""
-
-    def weight(self, dim: int) -> int:
-        """Elements along the axis of free dim ``dim`` that one step of it skips."""
-        position = self.order[dim]
-        axis = self.space.axes[position]
-        inner = (size for at, size in enumerate(self.space.sizes) if self.space.axes[at] == axis and at > position)
-        return prod(inner)
-
-    def axis(self, dim: int) -> int:
-        return self.space.axes[self.order[dim]]
-
-    def start(self, dim: int, value: int) -> None:
-        """Begin a loop over ``dim``: a loop index is no immediate, so a counter in SBUF follows it."""
-        block = self.pool.apart([1], "s32", self.lanes)
-        self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[value])
-        self.counters[dim] = block
-
-    def step(self, dim: int, amount: int) -> None:
-        counter = self.counters[dim]
-        self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [counter], [counter], ["add"], [amount])
-
-    def emit(self, out: Block, axis: int, starts: Starts) -> None:
-        """Fill ``out`` with the index along ``axis`` (zeros when the axis has size 1, ``axis`` -1)."""
-        digits = [dim for dim in range(len(self.space.sizes)) if self.space.axes[dim] == axis]
-        weights: dict[int, int] = {}
-        weight = 1
-        for dim in reversed(digits):
-            weights[dim] = weight
-            weight *= self.space.sizes[dim]
-        lane = weights.get(self.lane_dim, 0)
-        steps = [weights.get(dim, 0) for dim in self.order]
-        counted = [dim for dim in starts if dim in self.counters and steps[dim]]
-        first = self.origin[axis] if axis >= 0 else 0
-        first += sum(at.const * steps[dim] for dim, (at, _) in starts.items() if dim not in counted)
-        if not counted:
-            self._iota(out, first, lane, steps)
-            return
-        sizes = [atom.size for atom in out.dims[1:]]
-        total = out if out.dtype in ("s32", "u32") else self.pool.tile(sizes, "s32", self.lanes)
-        self._iota(total, first, lane, steps)
-        for dim in counted:
-            counter = self.counters[dim]
-            spread = replace(counter, dims=(counter.dims[0], *(Atom(size, 0) for size in sizes)))
-            emit_over(self.builder, "int_tensor_tensor", Stream.GPSIMD, [total], [total, spread], ["add"])
-        if total is not out:
-            emit_over(self.builder, "convert", Stream.GPSIMD, [out], [total])
-            self.pool.give_back(total)
-
-    def _iota(self, out: Block, first: int, lane: int, steps: Sequence[int]) -> None:
-        dims = [dim for dim in range(len(steps)) if out.dims[dim + 1].size > 1]
-        if len(dims) > 4:
-            outer = dims[0]
-            for index in range(out.dims[outer + 1].size):
-                self._iota(out.index(outer + 1, Affine(index), 1), first + index * steps[outer], lane, steps)
-            return
-        target = out.select([0, *(dim + 1 for dim in dims)])
-        self.builder.emit("iota", Stream.GPSIMD, [target], [], imm=[first, lane, *(steps[dim] for dim in dims)])

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 
-from neuronx_cc.codegen import elementwise, map_inputs, map_order, reduce_kernel, scan_rows
-from neuronx_cc.codegen.accesses import Alloc
+from neuronx_cc.codegen import elementwise, map_inputs, reduce_kernel, scan_rows
 from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.map_inputs import Counting, Starts, column_of, is_column, is_row, keep_column, spread_row
+from neuronx_cc.codegen.map_counting import Counting, Starts
+from neuronx_cc.codegen.map_fusion import Fusion
+from neuronx_cc.codegen.map_inputs import column_of, is_column, is_row, keep_column, spread_row
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_parts import fitting, too_long
 from neuronx_cc.codegen.map_plan import (
@@ -31,21 +32,18 @@ from neuronx_cc.codegen.map_plan import (
     choose_lanes,
     choose_output,
     external_operands,
-    full_view,
     lane_divisor,
-    resident_view,
     used_outside,
 )
+from neuronx_cc.codegen.map_space import Views, tile_space
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
-from neuronx_cc.codegen.views import Atom, View, align
+from neuronx_cc.codegen.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.passes.values import identity_of
-
-Views = dict[hlo.SSAValue, View]
 
 STREAM_TILE_BYTES = 8192
 """Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
@@ -60,8 +58,9 @@ OVERLAP_COLUMNS = 512
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
     for part in fitting(context, kernel, member):
-        if too_long(context, part, member):
-            reduce_kernel.lower(context, part.ops[0], step)
+        first = part.ops[0]
+        if isinstance(first, hlo.ReduceOp) and too_long(context, part, member):
+            reduce_kernel.lower(context, first, step)
         else:
             _lower_part(context, part, member, step)
 
@@ -79,38 +78,40 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
         home = choose_output(context, plan, value, step)
         context.homes[value] = [home]
         outputs[value] = squeezed(home)
-    _emit_boxes(context, plan, member, kernel.shape, inputs, outputs, (0,) * len(kernel.shape))
+    _emit_boxes(context, plan, member, _Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs))
 
 
-def _emit_boxes(
-    context: Context,
-    plan: MapPlan,
-    member: Member,
-    shape: tuple[int, ...],
-    inputs: Views,
-    outputs: Views,
-    origin: tuple[int, ...],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Area:
+    """A rectangular part of a map kernel's space: its sizes, where it begins, and the views of what lies in it."""
+
+    shape: tuple[int, ...]
+    origin: tuple[int, ...]
+    inputs: Views
+    outputs: Views
+
+    def cut(self, axis: int, start: int, size: int) -> _Area:
+        """``size`` indices of ``axis`` from ``start`` on."""
+        return _Area(
+            (*self.shape[:axis], size, *self.shape[axis + 1 :]),
+            (*self.origin[:axis], self.origin[axis] + start, *self.origin[axis + 1 :]),
+            {value: _cut(view, axis, start, size) for value, view in self.inputs.items()},
+            {value: _cut(view, axis, start, size) for value, view in self.outputs.items()},
+        )
+
+
+def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
     """Split off the rest of an axis that its lanes do not divide, then emit each box."""
     lanes = plan.lanes
-    if lanes is None or not shape[lanes.axis] % (lanes.size * lanes.inner):
-        _Box(context, plan, member, shape, inputs, outputs, origin).emit()
+    if lanes is None or not area.shape[lanes.axis] % (lanes.size * lanes.inner):
+        _Box(context, plan, member, area).emit()
         return
-    axis = lanes.axis
-    whole = shape[axis] // (lanes.size * lanes.inner) * lanes.size * lanes.inner
-    rest = shape[axis] - whole
-    rest_lanes = Lanes(axis, lane_divisor(rest), rest // lane_divisor(rest))
+    total, step = area.shape[lanes.axis], lanes.size * lanes.inner
+    whole, rest = total // step * step, total % step
+    rest_lanes = Lanes(lanes.axis, lane_divisor(rest), rest // lane_divisor(rest))
     for start, size, box_lanes in ((0, whole, lanes), (whole, rest, rest_lanes)):
         if size:
-            _emit_boxes(
-                context,
-                replace(plan, lanes=box_lanes),
-                member,
-                (*shape[:axis], size, *shape[axis + 1 :]),
-                {value: _cut(view, axis, start, size) for value, view in inputs.items()},
-                {value: _cut(view, axis, start, size) for value, view in outputs.items()},
-                (*origin[:axis], origin[axis] + start, *origin[axis + 1 :]),
-            )
+            _emit_boxes(context, replace(plan, lanes=box_lanes), member, area.cut(lanes.axis, start, size))
 
 
 def _cut(view: View, axis: int, start: int, size: int) -> View:
@@ -122,113 +123,22 @@ def _cut(view: View, axis: int, start: int, size: int) -> View:
 class _Box:
     """One rectangular part of a map kernel's space."""
 
-    def __init__(
-        self,
-        context: Context,
-        plan: MapPlan,
-        member: Member,
-        shape: tuple[int, ...],
-        inputs: Views,
-        outputs: Views,
-        origin: tuple[int, ...],
-    ) -> None:
-        self.context, self.builder, self.plan, self.kernel, self.member = (
-            context,
-            context.builder,
-            plan,
-            plan.kernel,
-            member,
-        )
+    def __init__(self, context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
+        self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
+        self.kernel = plan.kernel
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
         self.interleaved = False
         """Whether tiles are emitted together, op by op."""
-        self.inputs = list(inputs)
+        self.inputs = list(area.inputs)
         self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
         """Operands met so far -> the value of the kernel that each is."""
         self.dying: dict[int, list[hlo.SSAValue]] = {}
-        rows = len(self.kernel.rows) if self.kernel.reduced else len(shape)
-        values = [*inputs, *outputs]
-        views = [
-            view if len(view.dims) == len(shape) else view.broadcast(shape, range(rows))
-            for view in (*inputs.values(), *outputs.values())
-        ]
-        # a dense on-chip layout that marks the partition dim
-        template = resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, plan.lanes or Lanes(-1, 1, 1))
-        # an axis that is counted along stays apart from its neighbours
-        apart = self._counted_axes() | {self.kernel.scanned} - {-1}
-        fences = frozenset([rows, *(fence for axis in apart for fence in (axis, axis + 1))])
-        space = align([template, *views], shape, fences)
-        if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
-            # a view whose atoms do not nest with the lanes: go through a dense copy
-            views = [
-                view if _keeps_lanes(template, view, shape) else full_view(context.dense(value), self.kernel)
-                for value, view in zip(values, views, strict=True)
-            ]
-            space = align([template, *views], shape, fences)
-        assert space is not None, "dense views align with anything"
-        space, pair = map_order.paired(space, views, self.kernel, rows)
-        self.lane_dim = map_order.lane_dim(space)
-        self.order = map_order.order(space, views, self.kernel, pair)
-        self.sizes = [space.sizes[dim] for dim in self.order]
-        self.reduced = [space.axes[dim] >= rows for dim in self.order]
-        scanned = [dim for dim in sorted(self.order) if space.axes[dim] == self.kernel.scanned]
-        self.walk = [self.order.index(dim) + 1 for dim in scanned]
-        self.lanes = space.sizes[self.lane_dim] if self.lane_dim >= 0 else 1
-        self.counting = Counting(self.builder, self.pool, space, self.lane_dim, self.order, origin, self.lanes)
-        self.blocks = {
-            value: self._block(view, atoms) for value, view, atoms in zip(values, views, space.atoms[1:], strict=True)
-        }
-        self.scales: dict[hlo.HloOp, int] = {}
-        """Products that are computed inside an activation -> which operand is the scale."""
-        self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
-        """Casts -> the op whose result they narrow, and whose instruction writes it."""
-        self.deferred = self._deferred_ops(outputs)
-
-    def _block(self, view: View, atoms: list[Atom]) -> Block:
-        head = atoms[self.lane_dim] if self.lane_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
-        return Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in self.order)))
-
-    def _deferred_ops(self, outputs: Views) -> dict[hlo.HloOp, hlo.HloOp]:
-        """Ops that are computed inside the instruction of their only user -> that user."""
-        found: dict[hlo.HloOp, hlo.HloOp] = {}
-        for op in self.kernel.ops:
-            parts = elementwise.parts(op, self.context.splat)
-            if all(self._is_part(part, outputs) for part in parts):
-                found.update(dict.fromkeys(parts, op))
-        for op in self.kernel.ops:
-            uses = list(op.results[0].uses)
-            if len(uses) != 1 or op.results[0] in outputs or len(op.operands) != 2 or op in found:
-                continue
-            user = uses[0].operation
-            if not isinstance(user, hlo.HloOp) or self.member.get(user.results[0]) is not self.kernel:
-                continue
-            arrays = [operand for operand in op.operands if self.context.splat(operand) is None]
-            taken = user in found or user in found.values()
-            if len(arrays) == 2 and not taken and elementwise.takes_scale(op, user):
-                places = [place for place in (0, 1) if self._is_scale(op.operands[place])]
-                if places:
-                    found[op], self.scales[op] = user, places[0]
-                continue
-            if len(arrays) != 1 or hlo.shape_of(arrays[0]).dtype != "f32" or taken:
-                continue
-            source = trace(arrays[0], self.kernel, self.member)
-            chained = isinstance(source, hlo.OpResult) and source.op in found
-            if not chained and elementwise.deferrable(op, user):
-                found[op] = user
-        for op in self.kernel.ops:
-            made = self._narrowed_by(op, outputs)
-            if made is None or op in found or op in found.values():
-                continue
-            found.update({part: op for part, user in found.items() if user is made})
-            found[made], self.casts[op] = op, made
-        return found
-
-    def _narrowed_by(self, op: hlo.HloOp, outputs: Views) -> hlo.HloOp | None:
-        """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
-        made = op.operands[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
-        if not isinstance(made, hlo.HloOp) or made.opcode not in elementwise.NARROWED or made.shape.dtype != "f32":
-            return None
-        return made if self._is_part(made, outputs) else None
+        """Op number -> values that nothing behind it reads."""
+        tiles = tile_space(context, plan, area.shape, {**area.inputs, **area.outputs}, self._counted_axes())
+        self.sizes, self.reduced, self.walk, self.lanes = tiles.sizes, tiles.reduced, tiles.walk, tiles.lanes
+        self.blocks = tiles.blocks
+        self.counting = Counting(self.builder, self.pool, tiles, area.origin)
+        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
@@ -239,22 +149,17 @@ class _Box:
         varying = prod(atom.size for atom in block.dims[1:] if atom.stride)
         return varying * elementwise.LEAST_SCALED <= prod(self.sizes) and varying <= elementwise.MOST_SCALES
 
-    def _is_part(self, op: hlo.HloOp, outputs: Views) -> bool:
-        """Whether ``op`` is computed here for one user."""
-        value = op.results[0]
-        return self.member.get(value) is self.kernel and value.has_one_use() and value not in outputs
-
     # which free dims are looped over -----------------------------------------------------------------------------
 
     def emit(self) -> None:
-        self.dying = last_uses(self.kernel, self.member, self.deferred)
+        self.dying = last_uses(self.kernel, self.member, self.fusion.users)
         loaded = [
             value
             for value in self.inputs
             if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-        own = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.deferred}, resident)
+        own = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
         alive = own + sum(map_inputs.between(self.blocks[value]) for value in loaded)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         rows = [value for value in self.inputs if self._is_spread(value)]
@@ -390,7 +295,7 @@ class _Box:
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
             self.counting.emit(here[value], axis, starts)
         for index, op in enumerate(self.kernel.ops):
-            if op in self.deferred:
+            if op in self.fusion:
                 continue
             self.builder.mark(op.loc)
             result = op.results[0]
@@ -398,7 +303,7 @@ class _Box:
             home = blocks.get(result)
             here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
-            op = self.casts.get(op, op)
+            op = self.fusion.casts.get(op, op)
             ins = [self._operand(operand, here) for operand in op.operands]
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
@@ -443,11 +348,11 @@ class _Box:
         if operand not in self.sources:
             self.sources[operand] = trace(operand, self.kernel, self.member)
         source = self.sources[operand]
-        if isinstance(source, hlo.OpResult) and source.op in self.deferred:
+        if isinstance(source, hlo.OpResult) and source.op in self.fusion:
             op = source.op
             assert isinstance(op, hlo.HloOp)
             ins = [self._operand(value, here) for value in op.operands]
-            deferred = elementwise.defer(op, ins, self.scales.get(op, -1))
+            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred
         if source is not None:
@@ -473,12 +378,6 @@ class _Box:
         # the engines sum from +0, which either zero leaves as it is
         if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
-
-
-def _keeps_lanes(template: View, view: View, shape: tuple[int, ...]) -> bool:
-    """Whether ``view`` has one stride along the partitions of ``template``."""
-    space = align([template, view], shape)
-    return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1
 
 
 def _iota_axis(op: hlo.IotaOp) -> int:
