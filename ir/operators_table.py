@@ -385,8 +385,8 @@ _TARGETS = {
     ),
     ("sharding and placement", "folded"): (
         "Sharding SPMDFullToShardShape SPMDShardToFullShape LayoutConstraint xla.sdy.FuncResultSharding "
-        "xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape MoveToHost MoveToDevice PinToDevice "
-        "annotate_device_placement"
+        "xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape xla.sdy.ShardingGroup MoveToHost "
+        "MoveToDevice PinToDevice annotate_device_placement"
     ),
 }
 

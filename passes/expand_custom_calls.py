@@ -15,7 +15,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo.editing import erase, ops_of, replace, users
 from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.types import FLOATS, INTEGERS
 from neuronx_cc.passes import lapack_calls, resizing
@@ -255,8 +255,11 @@ def _collective_matmul(b: Build, op: hlo.CustomCallOp) -> None:
 
 
 def _identity(b: Build, op: hlo.CustomCallOp) -> None:
-    """Markers, placements and shardings of one device: results are the operands."""
+    """Markers, placements and shardings of one device: results are the operands, or there are none."""
     result = op.results[0].type
+    if isinstance(result, hlo.TupleType) and not result.data and not users(op.results[0]):
+        erase(op)
+        return
     wanted = list(result.data) if isinstance(result, hlo.TupleType) else [result]
     if [operand.type for operand in op.args] != wanted:
         raise _bad(op, "results differ from operands: the program is partitioned over several devices")

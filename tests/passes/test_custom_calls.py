@@ -162,6 +162,16 @@ def test_markers_disappear(target: str) -> None:
     check(target, [X], [X])
 
 
+def test_markers_without_results() -> None:
+    module = """HloModule m
+      ENTRY main {
+        x = f32[4,37] parameter(0)
+        group = () custom-call(x), custom_call_target="xla.sdy.ShardingGroup", custom_call_has_side_effect=true
+        ROOT sum = f32[4,37] add(x, x)
+      }"""
+    assert np.array_equal(compile_text(module).run([X])[0], X + X)
+
+
 def test_markers_of_several_values() -> None:
     check("NeuronBoundaryMarker-End", [X, G], [X, G])
     with pytest.raises(CompileError, match="partitioned over several devices"):

@@ -20,6 +20,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.experimental import serialize_executable
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.shard_alike import shard_alike
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
@@ -287,6 +289,26 @@ def case_shard_map_and_pmap():
         (lambda x: jax.lax.ppermute(x, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]), np.roll(given, 1, 0)),
     ):
         assert np.allclose(jax.pmap(function, axis_name="i")(given), wanted, atol=1e-5)
+
+
+def case_custom_partitioning():
+    """The function is partitioned like others; what it says about its parts goes unheard."""
+
+    @custom_partitioning
+    def doubled(x):
+        return x * 2 + x.sum(axis=1, keepdims=True)
+
+    doubled.def_partition(lambda *_: None, infer_sharding_from_operands=lambda *_: None, sharding_rule="i j -> i j")
+    given = jax.device_put(X, NamedSharding(Mesh(np.array(jax.devices()), "d"), P("d")))
+    result = jax.jit(doubled)(given)
+    assert np.allclose(result, X * 2 + X.sum(axis=1, keepdims=True), atol=1e-5)
+    assert result.sharding.is_equivalent_to(given.sharding, 2)
+
+
+def case_sharding_groups_of_one_device():
+    one, other = jax.jit(lambda x: shard_alike(x, x * 2))(X)
+    assert np.array_equal(one, X)
+    assert np.array_equal(other, X * 2)
 
 
 def case_unreduced_axes():
