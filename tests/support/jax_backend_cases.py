@@ -311,6 +311,25 @@ def case_sharding_groups_of_one_device():
     assert np.array_equal(other, X * 2)
 
 
+def case_ragged_all_to_all():
+    """Device i sends 1 + (i + j) % 3 rows to device j, its rows in the order of j, which stand there in that of i."""
+    count = np.add.outer(np.arange(4), np.arange(4)) % 3 + 1
+    begin, arrive = np.cumsum(count, axis=1) - count, np.cumsum(count, axis=0) - count
+    rows = np.random.default_rng(4).standard_normal((4, 9, 5)).astype(np.float32)
+    wanted = np.full((4, 9, 5), -1, np.float32)
+    for i, j in np.ndindex(4, 4):
+        wanted[j, arrive[i, j] :][: count[i, j]] = rows[i, begin[i, j] :][: count[i, j]]
+    mesh = Mesh(np.array(jax.devices()), "d")
+
+    def exchange(x, *numbers):
+        arguments = (x[0], jnp.full_like(x[0], -1), *(each[0] for each in numbers))
+        return jax.lax.ragged_all_to_all(*arguments, axis_name="d")[None]
+
+    numbers = [each.astype(np.int32) for each in (begin, count, arrive, count.T)]
+    result = jax.jit(jax.shard_map(exchange, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(rows, *numbers)
+    assert np.array_equal(result, wanted)
+
+
 def case_unreduced_axes():
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
     with jax.set_mesh(mesh):
