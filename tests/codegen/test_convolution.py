@@ -337,3 +337,23 @@ def test_groups_share_no_nan_on_chip(random: np.random.Generator) -> None:
         return jnp.pad(jnp.tanh(conv(jnp.maximum(conv(state), 0))), ((0, 0), (0, 0), (2, 2)))
 
     check_function(lambda x: lax.fori_loop(0, 2, body, x), x, relative=1e-4)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_padding_meets_an_infinity(dilation: int) -> None:
+    """Zeros of padding and between dilated elements times an infinity of the kernel: NaN, or no product at all."""
+    x, w = np.ones((1, 8, 6), np.float32), np.ones((8, 1, 3), np.float32)
+    w[::2, 0, 0] = np.inf
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1,), [(1, 1)], lhs_dilation=(dilation,), feature_group_count=8)
+
+    (result,) = compile_text(text_of(function, x, w)).run([x, w])
+    finite = np.asarray(jax.jit(function)(x, np.ones_like(w)))
+    first = np.pad(np.repeat([[1.0] + [0.0] * (dilation - 1)], 6, 0).reshape(-1), (1, 1))[: finite.shape[2]]
+    np.testing.assert_array_equal(result[:, 1::2], finite[:, 1::2])
+    infinite = result[0, ::2]
+    assert np.all(np.isposinf(infinite[:, first == 1])), "elements of the array count"
+    rest = infinite[:, first == 0]
+    others = finite[0, ::2][:, first == 0]
+    assert np.all(np.isnan(rest) | (rest == others)), "all else is NaN or left out"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import assert_close, check_function, check_text, compile_text
+from generated import assert_close, check_function, check_text, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.hlo_import.parser import parse_text
@@ -152,3 +153,22 @@ def test_padding_of_frameworks(padding: Any, random: np.random.Generator) -> Non
     source = random.standard_normal(jax.eval_shape(pooled, x).shape).astype(np.float32)
     check_function(lambda x, g: jax.vjp(pooled, x)[1](g)[0], x, source)
     check_function(lambda x, g: jax.vjp(pooled, x)[1](g)[0], np.full_like(x, -np.inf), source)
+
+
+def test_narrow_sums_are_rounded_once_in_each_iteration(random: np.random.Generator) -> None:
+    """In BF16, XLA's CPU client rounds each addition; a loop may then select other elements than here."""
+    x, source = (random.standard_normal((2, 8, size, size), np.float32) for size in (16, 8))
+    x, source = x.astype(ml_dtypes.bfloat16), source.astype(ml_dtypes.bfloat16)
+
+    def gradient(x: Any, source: Any) -> Any:
+        window = ((1, 1, 3, 3), (1, 1, 2, 2), ((0, 0), (0, 0), (0, 1), (0, 1)))
+        return jax.vjp(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, *window), x)[1](source)[0]
+
+    want = x
+    for _ in range(2):
+        summed = np.asarray(jax.jit(gradient)(want.astype(np.float32), source.astype(np.float32)))
+        want = want + summed.astype(x.dtype)
+    (result,) = compile_text(
+        text_of(lambda x, source: lax.fori_loop(0, 2, lambda _, x: x + gradient(x, source), x), x, source)
+    ).run([x, source])
+    np.testing.assert_array_equal(result.view(np.uint16), want.view(np.uint16))
