@@ -12,12 +12,12 @@ typedef int64_t i64;
 
 // Numbers that encode.py has, too.
 enum Type { F32, BF16, F16, U8, S8, U16, S16, U32, S32, PRED, RAW8, SMALL_FLOAT };  // small floats: one number each
-enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD };
+enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN };
 enum Step {
     ADD, SUBTRACT, DIVIDE, MULTIPLY_, MAX, MIN, EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, LESS_EQUAL, LESS,
     AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH,
     FIRST_UNARY, ABS = FIRST_UNARY, NOT, SQUARE, RELU, SQRT, RSQRT, RECIPROCAL, SIGN, EXP, TANH, SIGMOID, ERF, GELU,
-    GELU_TANH, SILU, NEGATE, ROUND_EVEN
+    GELU_TANH, SILU, NEGATE, ROUND_EVEN, SOFTPLUS
 };
 
 const int MAX_OPERANDS = 6;
@@ -75,8 +75,8 @@ struct Item {
     std::vector<Operation> operations;
     std::vector<Operand> operands;
     std::vector<i64> columns;  // MULTIPLY: where the columns of a result lie that is not dense
-    Nest nest;              // of all operands; reductions: of the outer dims; TensorE, gather: of the result's free dims
-    Nest inside;            // reductions: the dims that go; TensorE, gather: the source's free dims
+    Nest nest;              // of all operands; reductions: of the outer dims; scans: of the partitions; TensorE, gather: of the result's free dims
+    Nest inside;            // reductions: the dims that go; scans: those walked along; TensorE, gather: the source's free dims
     i64 jump;               // LOOP: index of its END and back
     i64 seen = -1;          // MULTIPLY: run in which a constant moving tile was looked at
     bool identity = false;
@@ -116,6 +116,7 @@ struct Kernels {
     void (*bits)(const Item&, char* const*, i64, i64, Workspace&);
     void (*integer)(const Item&, char* const*, i64, i64, Workspace&);
     void (*reduce)(const Item&, char* const*, i64, i64, Workspace&);
+    void (*scan)(const Item&, char* const*, i64, i64, Workspace&);
     void (*settle)(Weights&);
     bool (*transposed)(const Item&, const char*, i64, i64, i64, char*, i64, i64);  // false: it would be no transpose
     bool (*is_identity)(const Item&, const char*, Workspace&);

@@ -95,6 +95,10 @@ void join_item(Item& item) {
             item.nest = join(all, 0, int(item.params[1]));
             item.inside = join({all[1]}, int(item.params[1]), all[1]->ndims);
             break;
+        case SCAN:  // the start has the partitions only
+            item.nest = join(all, 0, 1);
+            item.inside = join({all[0], all[1], all[2]}, 1, all[0]->ndims);
+            break;
         case LOAD:
             item.inside = join({all[0]}, 1, all[0]->ndims);
             break;
@@ -146,7 +150,7 @@ Code* decode(const i64* words, i64 count) {
         }
         for (i64 n = reader.next(); n > 0; --n) item.operands.push_back(read_operand(reader));
         item.elementwise = item.kind == MAP || item.kind == COPY || item.kind == SELECT || item.kind == BITS ||
-                           item.kind == INTEGER;
+                           item.kind == INTEGER || item.kind == SCAN;
         item.overlapped = false;
         const i64 index = i64(code->items.size()) - 1;
         if (item.kind == LOOP) {

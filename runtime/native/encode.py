@@ -15,8 +15,8 @@ from neuronx_cc.ir.isa.program import Instr, Ref, Space
 from neuronx_cc.ir.isa.semantics import BITVEC, UNARY_ALU
 from neuronx_cc.ir.types import FLOATS
 
-(LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD) = range(
-    14
+(LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN) = (
+    range(15)
 )
 """Kinds of items, numbered as in core.h; so are the types and steps below."""
 
@@ -52,7 +52,7 @@ _STEP_NAMES = (
         "exp",
         "tanh",
     ),
-    *("sigmoid", "erf", "gelu", "gelu_apprx_tanh", "silu", "negate", "round-nearest-even"),
+    *("sigmoid", "erf", "gelu", "gelu_apprx_tanh", "silu", "negate", "round-nearest-even", "softplus"),
 )
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
 NO_FLOAT_STEPS = frozenset(range(STEP["bitwise_and"], STEP["abs"])) | {STEP["bitwise_not"]}
@@ -74,7 +74,7 @@ _BINARY_NAMES = {
 }  # fmt: skip
 _ACTIVATIONS = frozenset(STEP) & frozenset(
     ["square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "exp", "tanh", "sigmoid", "erf", "gelu", "silu",
-     "gelu_apprx_tanh"]
+     "gelu_apprx_tanh", "softplus"]
 )  # fmt: skip
 
 Operation = tuple[int, int, int, int]
@@ -83,6 +83,10 @@ MAX_DIMS = 5
 MAX_COEFS = 6
 MAX_ROW = 65536
 """Elements of a partition that a sum can take (``Workspace.row``)."""
+
+
+SCANNED = frozenset(["add", "multiply", "max", "min"])
+"""Operators of scans."""
 
 
 class Form(NamedTuple):
@@ -105,6 +109,7 @@ _FLAGS: dict[str, frozenset[str]] = {
     "tensor_scalar": frozenset(["ap0", "ap1", "reverse0", "reverse1"]),
     "scalar_tensor_tensor": frozenset(["ap0", "reverse0", "reverse1"]),
     "tensor_reduce": frozenset(["negate"]),
+    "tensor_tensor_scan": frozenset(["ap0"]),
     "copy_predicated": frozenset(["reverse"]),
     "activation": frozenset(["scale_ap", "bias", "accumulate"]),
     "int_tensor_tensor": frozenset(["reverse"]),
@@ -235,6 +240,16 @@ def _reduce(instr: Instr) -> Form | None:
     return Form(REDUCE, (int("negate" in instr.flags), outer), ((STEP[instr.alu[0]], 1, 0, 0),))
 
 
+def _scan(instr: Instr) -> Form | None:
+    y, a, b = instr.outs[0], *instr.ins[:2]
+    refs = (*instr.outs, *instr.ins)
+    plain = len(y.dims) > 1 and _same_counts(y, a, b) and all(ref.dtype == "f32" for ref in refs)
+    if not plain or len(refs) != 4 or any(op not in SCANNED for op in instr.alu):
+        return None
+    first, second = (STEP[op] for op in instr.alu)
+    return Form(SCAN, (), ((first, 1, 0, 0), (second, 2, 0, 0)), lanes=frozenset([3]))
+
+
 def _select(instr: Instr) -> Form | None:
     y, predicate = instr.outs[0], instr.ins[0]
     width = STORAGE[y.dtype].itemsize
@@ -357,6 +372,7 @@ _FORMS: dict[str, Callable[[Instr], Form | None]] = {
     "tensor_scalar": _tensor_scalar,
     "scalar_tensor_tensor": _scalar_tensor_tensor,
     "tensor_reduce": _reduce,
+    "tensor_tensor_scan": _scan,
     "copy_predicated": _select,
     "transpose": _transpose,
     "reciprocal": _reciprocal,

@@ -5,10 +5,11 @@
 
 namespace LEVEL {
 
-// level_map.cpp: chains of f32 operations on elements; reductions of rows
+// level_map.cpp: chains of f32 operations on elements; reductions and scans of rows
 void map(const Item&, char* const*, i64, i64, Workspace&);
 void accumulate(const Item&, char* const*, i64, i64, Workspace&);
 void reduce(const Item&, char* const*, i64, i64, Workspace&);
+void scan(const Item&, char* const*, i64, i64, Workspace&);
 
 // level_move.cpp: bits moved, selected, combined; exact integers
 void copy(const Nest&, int, char*, const char*, i64, i64);

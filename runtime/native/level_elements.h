@@ -325,6 +325,21 @@ inline float gelu_tanh_(float x) {
     return ((tanh_(inner) + 1.f) * factor(x)) * 0.5f;
 }
 
+// log(1 + e^x), as max(x, 0) + log1p(e^-|x|), within 2 ulp.
+inline float softplus_(float x) {
+    const float y = exp_(float_of(bits_of(x) | 0x80000000)), s = y / (y + 2.f), z = s * s;
+    // (atanh(s) - s) / s^3 in z = s^2 for s <= 1 / 3, its series
+    float p = z * 0.0588235294f + 0.0666666667f;
+    p = p * z + 0.0769230769f;
+    p = p * z + 0.0909090909f;
+    p = p * z + 0.111111111f;
+    p = p * z + 0.142857143f;
+    p = p * z + 0.2f;
+    p = p * z + 0.333333333f;
+    const float logarithm = y - s * (y - z * p * 2.f);  // 2 s = y - s y
+    return x != x ? x : logarithm + (x > 0.f ? x : 0.f);
+}
+
 // d = x op y for all elements; y is one element for all where `one`.
 template <class F>
 inline void each2(float* d, const float* a, const float* b, bool one_a, bool one_b, int n, F f) {
@@ -385,6 +400,7 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(GELU_TANH, gelu_tanh_(x))
         ONE(SILU, sigmoid_(x) * factor(x))
         ONE(ROUND_EVEN, rint_(x))
+        ONE(SOFTPLUS, softplus_(x))
         default: return;
     }
 #undef ONE

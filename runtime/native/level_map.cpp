@@ -185,4 +185,53 @@ void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace
     }
 }
 
+// Operands: result, two sources, one start a partition; all are f32. Each element is op1(op0(a, the one before), b).
+// Partitions are worked on side by side, since each of them is one chain.
+template <class F>
+inline void scan_with(const Item& item, char* const* start, i64 first, i64 last, F f) {
+    const int TOGETHER = 8;
+    const Nest &nest = item.nest, &inside = item.inside;
+    for (i64 lane = first; lane < last; lane += TOGETHER) {
+        const int count = int(last - lane < TOGETHER ? last - lane : TOGETHER);
+        float state[TOGETHER] = {};
+        char* at[3];
+        for (int o = 0; o < 3; ++o) at[o] = start[o] + lane * nest.stride[o][0];
+        for (int k = 0; k < count; ++k)
+            state[k] = *reinterpret_cast<const float*>(start[3] + (lane + k) * nest.stride[3][0]);
+        Rows rows(inside, 3, at, 0);
+        for (i64 row = 0; row < inside.rows; ++row, rows.next()) {
+            char* place[3] = {rows.at[0], rows.at[1], rows.at[2]};
+            for (i64 i = 0; i < inside.inner; ++i) {
+                for (int k = 0; k < count; ++k) {
+                    const float a = *reinterpret_cast<const float*>(place[1] + k * nest.stride[1][0]);
+                    const float b = *reinterpret_cast<const float*>(place[2] + k * nest.stride[2][0]);
+                    state[k] = f(a, state[k], b);
+                    *reinterpret_cast<float*>(place[0] + k * nest.stride[0][0]) = state[k];
+                }
+                for (int o = 0; o < 3; ++o) place[o] += rows.step(o);
+            }
+        }
+    }
+}
+
+void scan(const Item& item, char* const* start, i64 first, i64 last, Workspace&) {
+    const auto both = [&](auto inner) {
+        const auto with = [&](auto outer) {
+            scan_with(item, start, first, last, [&](float a, float s, float b) { return outer(inner(a, s), b); });
+        };
+        switch (item.operations[1].step) {
+            case ADD: return with([](float x, float y) { return x + y; });
+            case MULTIPLY_: return with([](float x, float y) { return x * y; });
+            case MAX: return with([](float x, float y) { return maximum(x, y); });
+            default: return with([](float x, float y) { return minimum(x, y); });
+        }
+    };
+    switch (item.operations[0].step) {
+        case ADD: return both([](float x, float y) { return x + y; });
+        case MULTIPLY_: return both([](float x, float y) { return x * y; });
+        case MAX: return both([](float x, float y) { return maximum(x, y); });
+        default: return both([](float x, float y) { return minimum(x, y); });
+    }
+}
+
 }  // namespace LEVEL

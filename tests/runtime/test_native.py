@@ -4,6 +4,7 @@ Whole memories are compared, bit for bit; sums and transcendental functions with
 """
 
 import os
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -248,7 +249,7 @@ def test_chains_of_words_with_gaps_and_repeated_elements(rng, dtype):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_functions(rng, dtype):
     exact = ["copy", "square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "erf", "gelu"]
-    close = ["exp", "tanh", "sigmoid", "silu"]
+    close = ["exp", "tanh", "sigmoid", "silu", "softplus"]
     shape = (4, 3, 50)
     for functions, tolerance in ((exact, 0), (close, 1e-6 if dtype == "f32" else 1 / 128)):
         bench = Bench()
@@ -266,10 +267,11 @@ def test_functions(rng, dtype):
 
 @built
 def test_transcendental_functions_are_accurate(rng):
-    """Within 2 ulp of the exact value, over the whole range of exp and tanh."""
+    """Within 2 ulp of the exact value, over the whole range of exp, tanh and softplus."""
     x = np.concatenate([rng.uniform(-104, 89, 20000), rng.standard_normal(20000), 10.0 ** rng.uniform(-30, 1, 20000)])
     x = np.resize(x.astype(np.float32), (120, 500))
-    for function, exact in (("exp", np.exp), ("tanh", np.tanh)):
+    softplus = lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))  # noqa: E731
+    for function, exact in (("exp", np.exp), ("tanh", np.tanh), ("softplus", softplus)):
         bench = Bench()
         source = bench.load(x, "f32")
         target = bench.tile("f32", x.shape)
@@ -316,6 +318,35 @@ def test_sums_and_extremes(rng):
         for ref in outs:
             np.testing.assert_array_equal(tiles(memory, ref), tiles(expected, ref))
         np.testing.assert_allclose(tiles(memory, sums[0]), tiles(expected, sums[0]), atol=prod(shape) * 1e-7)
+
+
+@built
+@pytest.mark.parametrize("shape", [(5, 40), (128, 3, 7), (9, 2, 2, 5)], ids=str)
+@pytest.mark.parametrize("first", ["add", "multiply", "max", "min"])
+def test_scans(rng, first, shape):
+    """Forwards, backwards, with a repeated source, and onto a source."""
+    bench = Bench()
+    special = values(rng, "f32", shape)
+    a, b = (
+        bench.load(np.where(special == 0, np.float32(1), special) if place else data, "f32")
+        for place, data in enumerate((rng.uniform(-1, 1, shape).astype(np.float32), special))
+    )
+    start = bench.load(rng.standard_normal((shape[0], 1)).astype(np.float32), "f32")
+    one = bench.load(np.ones((shape[0], 1), np.float32), "f32")
+    ones = replace(one, dims=(one.dims[0], *((count, 0) for count in shape[1:])))
+    back = replace(a, offset=a.offset + 4 * (prod(shape[1:]) - 1), dims=(a.dims[0], *((n, -s) for n, s in a.dims[1:])))
+    outs = []
+    for second in ("add", "multiply", "max", "min"):
+        for source in (a, back):
+            outs.append(bench.tile("f32", shape))
+            ins = (source, b, start)
+            bench.emit(Instr("tensor_tensor_scan", V, outs[-1:], ins, (first, second), (), frozenset(["ap0"])))
+    outs.append(bench.tile("f32", shape))
+    flags = frozenset(["ap0"])
+    bench.emit(Instr("tensor_tensor_scan", V, outs[-1:], (a, ones, start), (first, "multiply"), (), flags))
+    outs.append(b)
+    bench.emit(Instr("tensor_tensor_scan", V, (b,), (a, b, start), (first, "add"), (), flags))
+    agree(bench, outs)
 
 
 @built
