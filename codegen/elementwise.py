@@ -12,27 +12,13 @@ from dataclasses import replace
 from math import frexp, isfinite, prod
 
 from neuronx_cc.codegen.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, rotation, shift
-from neuronx_cc.codegen.builder import Affine, Block, merge_free
+from neuronx_cc.codegen.builder import Affine, Block
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
+from neuronx_cc.codegen.lanes import lane_block, lane_scalar, over_lanes, with_lanes
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
+from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
-
-
-def lane_scalar(operand: Operand) -> bool:
-    """One f32 value a partition: usable as the scalar operand of an instruction."""
-    return (
-        isinstance(operand, Block)
-        and operand.dtype == "f32"
-        and all(atom.stride == 0 or atom.size == 1 for atom in operand.dims[1:])
-    )
-
-
-def lane_block(block: Block) -> Block:
-    """The [P, 1] block behind a lane scalar."""
-    return replace(block, dims=block.dims[:1])
-
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
@@ -124,12 +110,33 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
     assert not isinstance(other, Deferred), "one operand is deferred at most"
     alus = [deferred.alu, alu]
     flags = (["reverse0"] if deferred.reverse else []) + ([] if first else ["reverse1"])
-    if isinstance(other, Splat):
+    if deferred.lane is not None:
+        _after_lane(e, alus, out, deferred.block, lane_block(deferred.lane), other, flags)
+    elif isinstance(other, Splat):
         imm = [deferred.constant, other.value]
         e.over("tensor_scalar", Stream.VECTOR, [out], [deferred.block], alu=alus, imm=imm, flags=flags)
     else:
         blocks = [deferred.block, other]
         e.over("scalar_tensor_tensor", Stream.VECTOR, [out], blocks, alu=alus, imm=[deferred.constant], flags=flags)
+
+
+def _after_lane(
+    e: Emitter, alus: list[str], out: Block, block: Block, lane: Block, other: Operand, flags: list[str]
+) -> None:
+    """``(block op0 lane) op1 other`` in one Vector instruction; from PSUM in two."""
+    if any(each.alloc.space is Space.PSUM for each in (out, block, other) if isinstance(each, Block)):
+        between = e.scratch(out, "f32")
+        _with_lane_scalar(e, alus[0], between, block, lane, [flag for flag in flags if flag == "reverse0"])
+        operands = (other, between) if "reverse1" in flags else (between, other)
+        arithmetic(e, alus[1], out, *operands)
+        return
+    flags = ["ap0", *flags]
+    if isinstance(other, Splat):
+        over_lanes(e, "tensor_scalar", out, [block], [lane], alus, [other.value], flags)
+    elif lane_scalar(other):
+        over_lanes(e, "tensor_scalar", out, [block], [lane, lane_block(other)], alus, [], [*flags, "ap1"])
+    else:
+        over_lanes(e, "scalar_tensor_tensor", out, [block, other], [lane], alus, [], flags)
 
 
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
@@ -160,7 +167,7 @@ def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> Non
             with e.builder.loop(scale.dims[dim].size) as index:
                 _scaled(e, alu, *(operand.index(dim, index) for operand in (out, block, scale)))
             return
-    _with_lanes(e, "activation", Stream.SCALAR, out, block, lane_block(scale), [alu], [1.0], ["scale_ap"])
+    with_lanes(e, "activation", Stream.SCALAR, out, block, lane_block(scale), [alu], [1.0], ["scale_ap"])
 
 
 def takes_scale(op: hlo.HloOp, user: hlo.HloOp) -> bool:
@@ -178,12 +185,17 @@ def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
     return op.opcode == "multiply" and user.opcode in ACTIVATION
 
 
-def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1) -> Deferred | None:
-    """``op`` as a deferred operand; None when it is not a block with a constant, or with operand ``scale``."""
+def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, lane: int = -1) -> Deferred | None:
+    """``op`` as a deferred operand; None when it is not a block with a constant, or operand ``scale`` or ``lane``."""
     if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
         block = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
         return Deferred(block, SOFTPLUS, 0.0, False) if isinstance(block, Block) else None
     lhs, rhs = ins
+    if lane >= 0:
+        block, value = ins[1 - lane], ins[lane]
+        assert isinstance(block, Block)
+        assert isinstance(value, Block)
+        return Deferred(block, ARITHMETIC[op.opcode], 0.0, lane == 0, lane=value)
     if scale >= 0:
         block, factor = ins[1 - scale], ins[scale]
         return Deferred(block, "multiply", 1.0, False, factor) if isinstance(block, Block) else None  # type: ignore[arg-type]
@@ -198,35 +210,11 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1) -> Deferred |
 
 def _with_lane_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
     if alu == "multiply" and e.scalar_load < e.vector_load:
-        _with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
+        with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
     elif alu == "add" and e.scalar_load < e.vector_load:
-        _with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
+        with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
     else:
-        _with_lanes(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
-
-
-def _with_lanes(
-    e: Emitter,
-    op: str,
-    stream: Stream,
-    out: Block,
-    block: Block,
-    scalar: Block,
-    alu: list[str],
-    imm: list[float],
-    flags: list[str],
-) -> None:
-    size = prod(atom.size for atom in out.dims[1:])
-    if stream is Stream.VECTOR:
-        e.vector_load += max(64, size)
-    else:
-        e.scalar_load += max(64, size)
-    out, block = merge_free([out, block])
-    if len(out.dims) > MAX_FREE_DIMS + 1:
-        with e.builder.loop(out.dims[1].size) as index:
-            _with_lanes(e, op, stream, out.index(1, index), block.index(1, index), scalar, alu, imm, flags)
-        return
-    e.builder.emit(op, stream, [out], [block, scalar], alu, imm, flags)
+        with_lanes(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
 
 
 def parts(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:

@@ -35,6 +35,8 @@ class Deferred:
     """``constant alu block`` instead."""
     scale: Block | None = None
     """A factor with few values a partition, instead of ``constant``."""
+    lane: Block | None = None
+    """One value a partition, instead of ``constant``."""
 
     @property
     def dtype(self) -> str:

@@ -22,6 +22,7 @@ from neuronx_cc.codegen.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.map_counting import Counting, Starts
 from neuronx_cc.codegen.map_fusion import Fusion
 from neuronx_cc.codegen.map_inputs import column_of, is_column, is_row, keep_column, spread_row
+from neuronx_cc.codegen.map_lanes import defer_lanes, rows_of
 from neuronx_cc.codegen.map_lifetimes import Member, bytes_alive, last_uses
 from neuronx_cc.codegen.map_parts import fitting, too_long
 from neuronx_cc.codegen.map_plan import (
@@ -139,6 +140,9 @@ class _Box:
         self.blocks = tiles.blocks
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
+        self.lane_places: dict[hlo.HloOp, int] = {}
+        """Arithmetic inside its user's instruction -> which operand is one value a partition."""
+
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
@@ -190,6 +194,10 @@ class _Box:
             elif self.kernel.reduced:
                 self.blocks[value] = column_of(self.pool, block, self.lanes)
                 kept.append((block, self.blocks[value]))
+        self.lane_places = defer_lanes(
+            self.kernel, self.member, self.blocks, dict(loops), self.fusion.users, self.context.splat
+        )
+        self.dying = last_uses(self.kernel, self.member, self.fusion.users)
         self._nest(loops, {}, self.blocks)
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
@@ -317,7 +325,7 @@ class _Box:
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
-                elementwise.emit(emitter, op, out, [_rows_of(x, row_dims) for x in ins] if is_row else ins)
+                elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
             if home is not None and home.alloc.space is Space.HBM:
                 copy(self.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
             for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
@@ -352,7 +360,7 @@ class _Box:
             op = source.op
             assert isinstance(op, hlo.HloOp)
             ins = [self._operand(value, here) for value in op.operands]
-            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1))
+            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.lane_places.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred
         if source is not None:
@@ -373,7 +381,7 @@ class _Box:
         own = self.sources[op.operands[0]] not in (None, *self.blocks)
         elementwise.reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
         dtype = op.shape.dtype
-        start = _rows_of(init, row_dims)
+        start = rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
         # the engines sum from +0, which either zero leaves as it is
         if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
@@ -384,12 +392,3 @@ def _iota_axis(op: hlo.IotaOp) -> int:
     """Axis of the kernel's space (without size-1 dims) that ``op`` counts along; -1 when it has size 1."""
     dims, axis = op.shape.dims, op.iota_dimension.data
     return len(squeeze(dims[:axis])) if dims[axis] != 1 else -1
-
-
-def _rows_of(operand: Readable, row_dims: Sequence[int]) -> Readable:
-    if isinstance(operand, Block):
-        return operand.select(row_dims)
-    if isinstance(operand, Deferred):
-        scale = None if operand.scale is None else operand.scale.select(row_dims)
-        return replace(operand, block=operand.block.select(row_dims), scale=scale)
-    return operand

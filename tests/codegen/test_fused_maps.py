@@ -100,3 +100,31 @@ def test_tiles_that_two_inputs_share(random: np.random.Generator) -> None:
         return jnp.sin(first) + second * odd
 
     check_function(function, x, y)
+
+
+LANES = {
+    "product": lambda x, y, m, s: (x - m) * y,
+    "turned": lambda x, y, m, s: (m - x) * y,
+    "last": lambda x, y, m, s: y - (x - m),
+    "two": lambda x, y, m, s: (x - m) * s,
+    "both turned": lambda x, y, m, s: s - (m - x),
+    "constant": lambda x, y, m, s: jnp.maximum(x * s, 0.5),
+    "constant first": lambda x, y, m, s: 2 - (x + m),
+    "chain": lambda x, y, m, s: jnp.maximum((x - m) * s + y, 0) * m + s,
+    "sums": lambda x, y, m, s: jnp.sum((x - m) * y, axis=(1, 2)) + jnp.sum((y - s) * 3, axis=(1, 2)),
+    "twice": lambda x, y, m, s: ((x - m) * (x - m), (x - m) + y),
+}
+
+
+@pytest.mark.parametrize("name", LANES)
+@pytest.mark.parametrize("features", [64, 192])
+def test_one_value_a_partition_is_part_of_the_next_instruction(
+    name: str, features: int, random: np.random.Generator
+) -> None:
+    x, y = random.standard_normal((2, features, 24, 70)).astype(np.float32)
+    x[0, 0, :4] = np.nan, np.inf, -np.inf, -0.0
+    mean, scale = random.standard_normal((2, features)).astype(np.float32)
+    function = LANES[name]
+    compiled = check_function(lambda x, y, m, s: function(x, y, m[:, None, None], s[:, None, None]), x, y, mean, scale)
+    fused = [instr for instr in instructions(compiled) if "ap0" in instr.flags and len(instr.alu) == 2]
+    assert fused or name == "twice"
