@@ -188,8 +188,8 @@ def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
 def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, lane: int = -1) -> Deferred | None:
     """``op`` as a deferred operand; None when it is not a block with a constant, or operand ``scale`` or ``lane``."""
     if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
-        block = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
-        return Deferred(block, SOFTPLUS, 0.0, False) if isinstance(block, Block) else None
+        innermost = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
+        return Deferred(innermost, SOFTPLUS, 0.0, False) if isinstance(innermost, Block) else None
     lhs, rhs = ins
     if lane >= 0:
         block, value = ins[1 - lane], ins[lane]
