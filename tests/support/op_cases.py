@@ -298,8 +298,6 @@ def _rarely_true(dims: tuple[int, ...], seed: str) -> Array:
 
 def _contraction(opcode: str, dtype: str, lhs: tuple[int, ...], rhs: tuple[int, ...], root: str) -> Case:
     inputs = (random_array(dtype, lhs, "l", -1, 1), random_array(dtype, rhs, "r", -1, 1))
-    if dtype in INTEGERS:
-        inputs = (inputs[0] % 11, inputs[1] % 11)
     if dtype == "pred":
         inputs = (_rarely_true(lhs, "l"), _rarely_true(rhs, "r"))
     text = module_text([(dtype, lhs), (dtype, rhs)], f"  ROOT r = {dtype}{root}")

@@ -14,6 +14,7 @@ import sweeps_of_control
 import sweeps_of_custom_calls
 import sweeps_of_indices
 import sweeps_of_reductions
+import sweeps_of_special_values
 import sweeps_of_values
 from op_cases import _BINARY, _DOMAIN, _EXACT, _UNARY, ROUNDING, Array, _words, random_array
 from sweep_variants import SHAPES, Variant, braces, variant
@@ -37,6 +38,7 @@ def sweep(opcode: str, dtype: str) -> Iterator[Variant]:
         yield from _elementwise(opcode, dtype)
     elif opcode in SWEEPS:
         yield from SWEEPS[opcode](dtype)
+    yield from sweeps_of_special_values.more(opcode, dtype)
 
 
 def _elementwise(opcode: str, dtype: str) -> Iterator[Variant]:
@@ -216,8 +218,6 @@ def _dot(dtype: str) -> Iterator[Variant]:
         ((2, 129, 3), (129, 2, 7), ((0,), (1,)), ((1,), (0,))),
     ):
         inputs = [random_array(dtype, dims, side, -1, 1) for side, dims in zip("lr", (lhs, rhs), strict=True)]
-        if dtype in INTEGERS:
-            inputs = [array % 11 for array in inputs]
         result = [lhs[axis] for axis in batch[0]]
         for dims, axes, shared in ((lhs, contracting[0], batch[0]), (rhs, contracting[1], batch[1])):
             result += [size for axis, size in enumerate(dims) if axis not in (*axes, *shared)]
