@@ -7,6 +7,7 @@ which inverse iteration for eigenvectors (``jax.scipy.linalg.eigh_tridiagonal``)
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from neuronx_cc.driver.jax_backend.eigh import lowering, plain_promotion
@@ -39,7 +40,7 @@ def solve(lower: Any, diagonal: Any, upper: Any, right: Any, *, perturb_singular
     pivots, *others = rows
     if perturb_singular:
         largest = jnp.max(jnp.stack([jnp.max(jnp.abs(each), axis=0) for each in rows[:3]]), axis=0)
-        smallest = jnp.finfo(pivots.dtype).eps * jnp.where(largest > 0, largest, 1)
+        smallest = np.finfo(pivots.dtype).eps * jnp.where(largest > 0, largest, 1)
         signed = jnp.where(jnp.real(pivots) < 0, -smallest, smallest).astype(pivots.dtype)
         pivots = jnp.where(jnp.abs(pivots) < smallest, signed, pivots)
     start = (jnp.zeros_like(right[0]), jnp.zeros_like(right[0]))
