@@ -24,6 +24,8 @@ SHORT_RUN = 512
 """Bytes of a row below which it pays to have several on a partition: DMA moves them in one run."""
 LONG_RUN = 2400
 """Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
+LEAST_CUT = 2048
+"""Elements a partition from which it pays to cut an axis that no number of partitions divides."""
 LEAST_ROW = 64
 """Elements of a row of a vector that is worth turning on chip."""
 RESIDENT_STEPS = 48
@@ -139,11 +141,15 @@ def _is_column(shape: Sequence[int], lanes: Lanes) -> bool:
 
 
 def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
-    """The axis out of ``axes`` that fills most partitions; a ``flat`` space of one axis is cut into equal runs."""
+    """The axis out of ``axes`` that fills most partitions; a ``flat`` space of one axis is cut into equal runs.
+
+    Where that fills few of them with much, a long axis is taken whose last elements are a box of their own.
+    """
     axis = max(axes, key=lambda axis: (lane_divisor(shape[axis]), axis))
     size = lane_divisor(shape[axis])
-    if size < 32 and shape[axis] > 128:
-        return Lanes(axis, 128, shape[axis] // 128)
+    longest = max(axes, key=lambda axis: shape[axis])
+    if size < 32 and shape[longest] > 128 and (axis == longest or prod(shape) > size * LEAST_CUT):
+        return Lanes(longest, 128, shape[longest] // 128)
     if len(shape) == 1 and flat:
         return Lanes(axis, size, shape[axis] // size)
     return Lanes(axis, size, 1)

@@ -8,6 +8,7 @@ import pytest
 from generated import check_function, check_text
 from jax import lax
 
+from neuronx_cc.ir.isa.program import Instr, Stream
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime.executable import Executable
 
@@ -282,6 +283,23 @@ def test_rows_that_no_view_cuts_are_copied() -> None:
         return jnp.sort(jnp.sort(x, 0), 2)
 
     check_function(function, np.random.default_rng(0).standard_normal((4, 33, 7)).astype(np.float32))
+
+
+@pytest.mark.parametrize("dims", [(4, 197, 384), (3, 131, 700), (2, 257, 1100)], ids=str)
+def test_long_axes_that_no_number_of_partitions_divides(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    """They are cut where the short axes beside them would leave most partitions without work."""
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        i = x * y + lax.broadcasted_iota(jnp.int32, dims, 1)
+        turned = jnp.tanh(z) + x
+        return i ^ 5, (i // 3).sum(-1), turned.swapaxes(0, -2), turned.max(-1), turned[:, ::-1] * z
+
+    x, y = (random.integers(-999, 999, dims).astype(np.int32) for _ in range(2))
+    z = normal(random, *dims[:-2], dims[-1], dims[-2]).swapaxes(-1, -2)
+    compiled = check_function(function, x, y, z)
+    check_function(lambda x: jnp.cumsum(function(x, x, x * 0.5)[2], 1), x)
+    products = [r for r in compiled.program.records if isinstance(r, Instr) and r.stream is Stream.GPSIMD and r.outs]
+    assert max(record.outs[0].counts[0] for record in products) == 128
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "s32", "u8", "pred", "c64", "s64"])
