@@ -72,7 +72,7 @@ def digits(op: Contraction) -> tuple[Digits, Digits] | None:
         for rhs in (Digits.of(hlo.shape_of(op.rhs).dtype, kept, width) for width in DIGITS)
         if lhs.magnitude + rhs.magnitude + terms <= EXACT_BITS
     ]
-    return min(ways, key=lambda way: len(_pairs(*way, kept)), default=None)
+    return min(ways, key=lambda way: len(_pairs(way[0], way[1], kept)), default=None)
 
 
 def _bits_of_terms(op: Contraction) -> int:
@@ -108,7 +108,8 @@ def _rewrite(module: HloModule, op: Contraction) -> None:
         return
     kept = bits(dtype)
     taken = [_digits(b, x, way, kept) for x, way in zip((op.lhs, op.rhs), ways, strict=True)]
-    type_, total = hlo.array_type("s32", op.shape.dims), None
+    type_ = hlo.array_type("s32", op.shape.dims)
+    total: Value | None = None
     for i, j in _pairs(*ways, kept):
         part = b.typed(type(op), (taken[0][i], taken[1][j]), type_, **op.properties)
         shift = i * ways[0].width + j * ways[1].width
