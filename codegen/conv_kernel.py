@@ -133,8 +133,9 @@ class _Convolution(ConvSums):
         """All output features ``outs`` at the positions of one block."""
         if kernel is None and not self.streams_kernel:
             kernel = self.stage_kernel(pack, outs)
+        terms = Terms(pack, outs, x, kernel)
         if self.positions_on_lanes:
-            self._positions_block(pack, outs, at, x, kernel)
+            self._positions_block(terms, at)
             return
         tiles = self._output_tiles(outs.size)
         target = self._feature_target(pack, outs, at, tiles)
@@ -142,7 +143,8 @@ class _Convolution(ConvSums):
             for index in self.builder.each(part.tiles, 1):
                 to = target.index(1, index + part.first)
                 to = replace(to, dims=(Atom(part.lanes, 1, True), *to.dims[1:]))
-                self._feature_tile(pack, outs, part, index, at, x, kernel, to)
+                features = Features(index * part.tile_step + part.start, part.lanes, part.lane_step)
+                self._feature_tile(terms, features, at, to)
         if not self.out.in_sbuf:
             self._store_features(pack, outs, at, tiles, target)
 
@@ -212,28 +214,17 @@ class _Convolution(ConvSums):
             atoms.append(Atom(rows.piece.outs, atom.stride))
         return offset, atoms
 
-    def _feature_tile(
-        self,
-        pack: PackAt,
-        outs: OutputsAt,
-        part: Outputs,
-        index: Affine,
-        at: list[RowsAt],
-        x: Block,
-        kernel: Block | None,
-        target: Block,
-    ) -> None:
+    def _feature_tile(self, terms: Terms, features: Features, at: list[RowsAt], target: Block) -> None:
         """One tile of output features at all positions of the block; ``target`` is [lanes, batch, spatial...]."""
-        first = index * part.tile_step + part.start
         for phases, goal, counts in self._phases(at, target, 1):
             taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
             if any(tap.count == 0 for tap in taps):
                 self._fill_zeros(goal)
                 continue
-            terms = Terms(pack, outs, x, kernel, taps)
+            sums = replace(terms, taps=taps)
             for row_at, sizes in self._position_tiles(counts, TILE_COLUMNS, []):
-                bank = self._bank(part.lanes, prod(sizes))
-                self._sum(terms, bank, row_at, sizes, Features(first, part.lanes, part.lane_step))
+                bank = self._bank(features.count, prod(sizes))
+                self._sum(sums, bank, row_at, sizes, features)
                 piece = goal
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(1 + axis, row, size)
@@ -286,14 +277,15 @@ class _Convolution(ConvSums):
 
     # ---- positions on the partitions --------------------------------------------------------------------------
 
-    def _positions_block(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], x: Block, kernel: Block | None) -> None:
+    def _positions_block(self, whole: Terms, at: list[RowsAt]) -> None:
+        pack, outs = whole.pack, whole.outs
         offset, atoms = self._out_positions(at)
         feature = atom_of(self.out, 1)
         offset = offset + (pack.group * self.outputs + outs.first) * feature.stride
         everything = Block(self.out.alloc, self.out.dtype, offset, (*atoms, Atom(outs.size, feature.stride)))
         for phases, goal, counts in self._phases(at, everything, 0):
             taps = [axis.taps[phase] for axis, phase in zip(self.axes, phases, strict=True)]
-            terms = Terms(pack, outs, x, kernel, taps)
+            terms = replace(whole, taps=taps)
             groups = self._column_groups(counts, outs.size, taps, goal)
             if groups:
                 self._row_tiles(terms, goal, counts, groups)

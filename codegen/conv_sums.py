@@ -35,14 +35,15 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all sums of one phase of a block multiply."""
+    """What all sums of a block multiply."""
 
     pack: PackAt
     outs: OutputsAt
     x: Block
     kernel: Block | None
     """None if its taps are staged one by one."""
-    taps: Sequence[Taps]
+    taps: Sequence[Taps] = ()
+    """Of the phase, for each axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,42 +153,29 @@ class ConvWeights(ConvStaging):
     # ---- output features on the partitions, to be transposed --------------------------------------------------
 
     def _transposed(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None) -> Block:
-        kernel = [1 for _ in self.kernel] if taps is not None else self.kernel
+        source = self._natural(pack, outs, taps)
+        kernel = [atom.size for atom in source.dims[1:-1]]
         lanes = self.lanes_of_pack(pack.groups)
         tile = self.tile("kernel", self.pe_dtype, [self.chunks, *kernel, outs.size], lanes, self.weight_buffers)
         for start in range(0, outs.size, TILE_ROWS):
             rows = min(TILE_ROWS, outs.size - start)
             target = tile.index(len(tile.dims) - 1, Affine(start), rows)
-            self._turn_rows(pack, outs.first + start, start, rows, taps, kernel, target)
+            self._turn_kernel(pack, start, source.index(0, Affine(start), rows), target, 0)
         return tile
 
-    def _turn_rows(
-        self,
-        pack: PackAt,
-        first: Affine,
-        start: int,
-        rows: int,
-        taps: Sequence[Affine] | None,
-        kernel: list[int],
-        target: Block,
-    ) -> None:
-        """Outputs ``first + [0, rows)`` of a pack: load, expand where the pack has groups, transpose."""
+    def _natural(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None) -> Block:
+        """The kernel of ``outs`` as it lies in HBM: [outputs, kernel spatial..., inputs], of ``taps`` if given."""
         output, feature = atom_of(self.w, 0), atom_of(self.w, 1)
-        offset = (pack.group * self.outputs + first) * output.stride + self.w.offset
-        source = Block(
-            self.w.alloc,
-            self.w.dtype,
-            offset,
-            (
-                Atom(rows, output.stride),
-                *(Atom(size, atom_of(self.w, 2 + axis).stride) for axis, size in enumerate(kernel)),
-                Atom(self.inputs, feature.stride),
-            ),
-        )
+        spatial = [atom_of(self.w, 2 + axis).stride for axis in range(len(self.kernel))]
+        offset = (pack.group * self.outputs + outs.first) * output.stride + self.w.offset
+        sizes = self.kernel
         if taps is not None:
-            for axis, tap in enumerate(taps):
-                source = replace(source, offset=source.offset + tap * atom_of(self.w, 2 + axis).stride)
-        self._turn_kernel(pack, start, source, target, 0)
+            sizes = [1 for _ in self.kernel]
+            for tap, stride in zip(taps, spatial, strict=True):
+                offset = offset + tap * stride
+        kernel = (Atom(size, stride) for size, stride in zip(sizes, spatial, strict=True))
+        dims = (Atom(outs.size, output.stride), *kernel, Atom(self.inputs, feature.stride))
+        return Block(self.w.alloc, self.w.dtype, offset, dims)
 
     def _turn_kernel(self, pack: PackAt, start: int, source: Block, target: Block, done: int) -> None:
         """Loop over kernel dims (from ``1 + done`` on) until a part is small enough to be loaded at once."""
