@@ -97,8 +97,8 @@ def _rewrite(module: HloModule, op: Contraction) -> None:
     signed = any(shape.dtype in SIGNED for shape in operands)
     if sum_bits(op) <= EXACT_BITS:
         if dtype == "u32" and signed:  # FP32 sums below zero would become 0
-            total = b.typed(type(op), (op.lhs, op.rhs), hlo.array_type("s32", op.shape.dims), **op.properties)
-            replace(op, b.convert(total, dtype))
+            sums = b.typed(type(op), (op.lhs, op.rhs), hlo.array_type("s32", op.shape.dims), **op.properties)
+            replace(op, b.convert(sums, dtype))
         return
     if isinstance(op, hlo.DotOp) and op.shape.size * _terms(op) <= SMALL:
         replace(op, b.convert(_one_by_one(b, op), dtype))
