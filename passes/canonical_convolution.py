@@ -53,11 +53,12 @@ def _single_position(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
         return None
     if not _adjacent(rhs_dims, dims.rhs_input_feature, dims.rhs_spatial):
         return None
-    # a gradient of a kernel: its operands lie features first, or will, and have to be transposed; fewer transfers do it
-    last = len(lhs_dims) - 1
-    gradient = last in dims.lhs_spatial or last == dims.lhs_batch
-    least = 16 if last in dims.lhs_spatial else LEAST_POSITIONS
-    if gradient and lhs_dims[dims.lhs_feature] < 8 and prod(dim.size for dim in window) >= least:
+    # gradients of kernels, which convolutions contract with fewer transfers: both operands have to be transposed, or
+    # so many positions are contracted that they do not fit at once
+    positions, last = prod(dim.size for dim in window), len(lhs_dims) - 1
+    if last in dims.lhs_spatial and lhs_dims[dims.lhs_feature] < 8 and positions >= 16:
+        return None
+    if last == dims.lhs_batch and positions >= LEAST_POSITIONS:
         return None
     lhs, rhs = op.lhs, op.rhs
     lhs_folded = (dims.lhs_feature, *dims.lhs_spatial)
