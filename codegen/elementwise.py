@@ -1,4 +1,4 @@
-"""Elementwise HLO ops as engine instructions: one rule per opcode and type class, in one table.
+"""Elementwise HLO ops as engine instructions: a rule for each kind of op and class of types; ``emit`` chooses.
 
 A rule gets blocks of equal sizes (dim 0 on the partitions) and emits instructions. Floats are computed
 in FP32 by Vector and Scalar and rounded once on the way out; integers are exact on GpSimd; for bits see
@@ -7,12 +7,12 @@ in FP32 by Vector and Scalar and rounded once on the way out; integers are exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import frexp, isfinite, prod
 
-from neuronx_cc.codegen.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, rotation, shift
-from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
+from neuronx_cc.codegen.builder import Block
 from neuronx_cc.codegen.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
 from neuronx_cc.codegen.lanes import lane_block, lane_scalar, over_lanes, with_lanes
 from neuronx_cc.ir import hlo
@@ -21,16 +21,11 @@ from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
+"""HLO opcode -> ALU operator."""
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
-LEAST_SCALED = 64
-"""Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
-LEAST_SUMMED = 512
-"""Elements of a row that Scalar sums sooner than Vector, if that has more to do."""
-MOST_SUMMED = 4
-"""Such rows, each with an instruction of its own."""
-MOST_SCALES = 256
-"""Such instructions in a tile."""
+"""HLO comparison direction -> ALU operator."""
 MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
+"""Direction of a comparison -> that with its operands swapped."""
 ACTIVATION = {
     "exponential": "exp",
     "log": "log",
@@ -42,9 +37,8 @@ ACTIVATION = {
     "abs": "abs",
     "sign": "sign",
 }
+"""HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 SOFTPLUS = "softplus"
-NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
-"""Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
 GPSIMD_UNARY = frozenset(
     [
         "acos",
@@ -71,7 +65,6 @@ GPSIMD_UNARY = frozenset(
         "reduce-precision",
     ]
 )
-GPSIMD_BINARY = frozenset(["power", "remainder", "atan2", "stochastic-convert"])
 
 
 def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
@@ -170,21 +163,6 @@ def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> Non
     with_lanes(e, "activation", Stream.SCALAR, out, block, lane_block(scale), [alu], [1.0], ["scale_ap"])
 
 
-def takes_scale(op: hlo.HloOp, user: hlo.HloOp) -> bool:
-    """Whether ``op`` is a product that Scalar computes on the way into the activation ``user``."""
-    dtypes = {hlo.shape_of(value).dtype for value in (*op.operands, op.results[0])}
-    return op.opcode == "multiply" and user.opcode in ACTIVATION and dtypes == {"f32"}
-
-
-def deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
-    """Whether ``op`` (float arithmetic with a constant) can be part of ``user``'s instruction."""
-    if op.opcode not in ARITHMETIC or op.shape.dtype != "f32":
-        return False
-    if user.opcode in ARITHMETIC:
-        return user.operands[0] is not user.operands[1]
-    return op.opcode == "multiply" and user.opcode in ACTIVATION
-
-
 def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, lane: int = -1) -> Deferred | None:
     """``op`` as a deferred operand; None when it is not a block with a constant, or operand ``scale`` or ``lane``."""
     if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
@@ -215,29 +193,6 @@ def _with_lane_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Bl
         with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
     else:
         with_lanes(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
-
-
-def parts(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
-    """The ops that one instruction computes together with ``op``, if nothing else reads them."""
-    return rotation(op, splat) or softplus(op, splat)
-
-
-def softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
-    """The other ops of ``op = max(x, 0) + log1p(exp(-abs(x)))``, which is an activation; none of any other op."""
-    if op.opcode != "add" or op.shape.dtype != "f32":
-        return ()
-    terms = {term.opcode: term for term in (operand.owner for operand in op.operands) if isinstance(term, hlo.HloOp)}
-    if terms.keys() != {"maximum", "log-plus-one"}:
-        return ()
-    largest, logarithm = terms["maximum"], terms["log-plus-one"]
-    chain = [logarithm]
-    for opcode in ("exponential", "negate", "abs"):
-        part = chain[-1].operands[0].owner
-        if not isinstance(part, hlo.HloOp) or part.opcode != opcode:
-            return ()
-        chain.append(part)
-    values = [operand for operand in largest.operands if splat(operand) != 0]
-    return (largest, *chain) if values == [chain[-1].operands[0]] else ()
 
 
 def _power_of_two(value: float) -> bool:
@@ -392,71 +347,3 @@ def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, r
         arithmetic(e, ARITHMETIC[opcode], out, lhs, rhs)
     else:
         gpsimd(e, "program_binary", opcode, out, lhs, rhs)
-
-
-def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = False) -> None:
-    """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``.
-
-    ``own``: ``source`` is a scratch tile, which an activation may write as it sums long rows.
-    """
-    dtype = source.dtype
-    if dtype in INTEGERS:
-        _reduce_integers(e, opcode, out, source)
-        return
-    alu = logical_alu(opcode) if dtype == "pred" else ARITHMETIC[opcode]
-    outer = len(out.dims)
-    size = prod(atom.size for atom in source.dims[1:])
-    source = _merge_tail(source, outer)
-    balanced = e.scalar_load + size <= e.vector_load
-    if own and balanced and alu == "add" and out.dtype == source.dtype == "f32" and len(source.dims) == outer + 1:
-        rows = prod(atom.size for atom in out.dims[1:])
-        if outer <= 2 and rows <= MOST_SUMMED and size >= LEAST_SUMMED * rows:
-            e.scalar_load += size
-            for row in range(rows):
-                to, of = (block.index(1, Affine(row)) if outer == 2 else block for block in (out, source))
-                e.builder.emit("activation", Stream.SCALAR, [of, to], [of], ["copy"], [1.0], ["accumulate"])
-            return
-    e.vector_load += max(64, size)
-    _reduce(e, alu, out, source)
-
-
-def _merge_tail(source: Block, outer: int) -> Block:
-    """Merge the reduced dims where their strides allow."""
-    dims = list(source.dims)
-    index = outer
-    while index + 1 < len(dims):
-        if dims[index].stride == dims[index + 1].stride * dims[index + 1].size:
-            dims[index : index + 2] = [replace(dims[index + 1], size=dims[index].size * dims[index + 1].size)]
-        else:
-            index += 1
-    return replace(source, dims=tuple(dims))
-
-
-def _reduce(e: Emitter, alu: str, out: Block, source: Block) -> None:
-    if len(source.dims) > 5 and len(out.dims) > 1:
-        with e.builder.loop(out.dims[1].size) as index:
-            _reduce(e, alu, out.index(1, index), source.index(1, index))
-        return
-    if len(source.dims) > 5:
-        raise AssertionError("a reduction over more than four strided dims")
-    e.builder.emit("tensor_reduce", Stream.VECTOR, [out], [source], alu=[alu])
-
-
-def _reduce_integers(e: Emitter, opcode: str, out: Block, source: Block) -> None:
-    """Exact integer fold by halving: log2(n) GpSimd instructions over a scratch copy."""
-    outer = len(out.dims)
-    work = e.scratch(source, source.dtype)
-    e.over("tensor_copy", Stream.GPSIMD, [work], [source])
-    work = _merge_tail(work, outer)
-    assert len(work.dims) <= outer + 1, "scratch tiles are dense"
-    if len(work.dims) == outer:
-        e.over("tensor_copy", Stream.GPSIMD, [out], [work])
-        return
-    count = work.dims[outer].size
-    while count > 1:
-        half = count // 2
-        low = work.index(outer, Affine(0), half)
-        high = work.index(outer, Affine(count - half), half)
-        e.over("int_tensor_tensor", Stream.GPSIMD, [low], [low, high], alu=[opcode])
-        count -= half
-    e.over("tensor_copy", Stream.GPSIMD, [out], [work.index(outer, Affine(0))])

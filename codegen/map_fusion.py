@@ -1,18 +1,22 @@
 """Ops of a map kernel that have no instruction of their own: another op's computes them on the way.
 
-Whole patterns are one instruction (``elementwise.parts``); arithmetic with a constant, or with few values a partition,
-is done to an operand as it is read; casts happen as a result is written.
+Whole patterns (softplus, rotations of bits) are one instruction; arithmetic with a constant, or with few values a
+partition, is done to an operand as it is read; casts happen as a result is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
-from neuronx_cc.codegen import elementwise
+from neuronx_cc.codegen.bits import rotation
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.graph import Kernel, trace
 from neuronx_cc.codegen.map_lifetimes import Member
 from neuronx_cc.ir import hlo
+
+_NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
+"""Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
 
 
 class Fusion:
@@ -46,7 +50,7 @@ class Fusion:
 
     def _take_patterns(self) -> None:
         for op in self._kernel.ops:
-            parts = elementwise.parts(op, self._context.splat)
+            parts = _parts(op, self._context.splat)
             if all(self._is_part(part) for part in parts):
                 self.users.update(dict.fromkeys(parts, op))
 
@@ -57,7 +61,7 @@ class Fusion:
                 continue
             arrays = [operand for operand in op.operands if self._context.splat(operand) is None]
             taken = user in self.users or user in self.users.values()
-            if len(arrays) == 2 and not taken and elementwise.takes_scale(op, user):
+            if len(arrays) == 2 and not taken and _takes_scale(op, user):
                 places = [place for place in (0, 1) if is_scale(op.operands[place])]
                 if places:
                     self.users[op], self.scales[op] = user, places[0]
@@ -66,7 +70,7 @@ class Fusion:
                 continue
             source = trace(arrays[0], self._kernel, self._member)
             chained = isinstance(source, hlo.OpResult) and source.op in self.users
-            if not chained and elementwise.deferrable(op, user):
+            if not chained and _deferrable(op, user):
                 self.users[op] = user
 
     def _take_casts(self) -> None:
@@ -80,7 +84,7 @@ class Fusion:
     def _narrowed_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
         """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
         made = op.operands[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
-        if not isinstance(made, hlo.HloOp) or made.opcode not in elementwise.NARROWED or made.shape.dtype != "f32":
+        if not isinstance(made, hlo.HloOp) or made.opcode not in _NARROWED or made.shape.dtype != "f32":
             return None
         return made if self._is_part(made) else None
 
@@ -99,3 +103,41 @@ class Fusion:
         """Whether ``op`` is computed here for one user."""
         value = op.results[0]
         return self._member.get(value) is self._kernel and value.has_one_use() and value not in self._stored
+
+
+def _takes_scale(op: hlo.HloOp, user: hlo.HloOp) -> bool:
+    """Whether ``op`` is a product that Scalar computes on the way into the activation ``user``."""
+    dtypes = {hlo.shape_of(value).dtype for value in (*op.operands, op.results[0])}
+    return op.opcode == "multiply" and user.opcode in ACTIVATION and dtypes == {"f32"}
+
+
+def _deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
+    """Whether ``op`` (float arithmetic with a constant) can be part of ``user``'s instruction."""
+    if op.opcode not in ARITHMETIC or op.shape.dtype != "f32":
+        return False
+    if user.opcode in ARITHMETIC:
+        return user.operands[0] is not user.operands[1]
+    return op.opcode == "multiply" and user.opcode in ACTIVATION
+
+
+def _parts(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
+    """The ops that one instruction computes together with ``op``, if nothing else reads them."""
+    return rotation(op, splat) or _softplus(op, splat)
+
+
+def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
+    """The other ops of ``op = max(x, 0) + log1p(exp(-abs(x)))``, which is an activation; none of any other op."""
+    if op.opcode != "add" or op.shape.dtype != "f32":
+        return ()
+    terms = {term.opcode: term for term in (operand.owner for operand in op.operands) if isinstance(term, hlo.HloOp)}
+    if terms.keys() != {"maximum", "log-plus-one"}:
+        return ()
+    largest, logarithm = terms["maximum"], terms["log-plus-one"]
+    chain = [logarithm]
+    for opcode in ("exponential", "negate", "abs"):
+        part = chain[-1].operands[0].owner
+        if not isinstance(part, hlo.HloOp) or part.opcode != opcode:
+            return ()
+        chain.append(part)
+    values = [operand for operand in largest.operands if splat(operand) != 0]
+    return (largest, *chain) if values == [chain[-1].operands[0]] else ()

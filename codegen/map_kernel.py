@@ -37,6 +37,7 @@ from neuronx_cc.codegen.map_plan import (
     used_outside,
 )
 from neuronx_cc.codegen.map_space import Views, tile_space
+from neuronx_cc.codegen.row_reduction import reduce_rows
 from neuronx_cc.codegen.tiles import TilePool
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View
@@ -52,6 +53,10 @@ UNROLL = 4
 """Tiles up to which a loop is unrolled."""
 SPREAD_TILES = 16
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
+LEAST_SCALED = 64
+"""Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
+MOST_SCALES = 256
+"""Such instructions in a tile."""
 OVERLAP_COLUMNS = 512
 """Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
 
@@ -143,7 +148,6 @@ class _Box:
         self.lane_places: dict[hlo.HloOp, int] = {}
         """Arithmetic inside its user's instruction -> which operand is one value a partition."""
 
-
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
         source = trace(operand, self.kernel, self.member)
@@ -151,7 +155,7 @@ class _Box:
         if block is None or block.dtype != "f32" or not block.dims[0].stride:
             return False
         varying = prod(atom.size for atom in block.dims[1:] if atom.stride)
-        return varying * elementwise.LEAST_SCALED <= prod(self.sizes) and varying <= elementwise.MOST_SCALES
+        return varying * LEAST_SCALED <= prod(self.sizes) and varying <= MOST_SCALES
 
     # which free dims are looped over -----------------------------------------------------------------------------
 
@@ -379,7 +383,7 @@ class _Box:
             raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
         own = self.sources[op.operands[0]] not in (None, *self.blocks)
-        elementwise.reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
+        reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
         dtype = op.shape.dtype
         start = rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"

@@ -15,6 +15,7 @@ from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emitter import BANK_ELEMENTS, Emitter, Splat
 from neuronx_cc.codegen.map_plan import is_given
 from neuronx_cc.codegen.movement_kernel import fill
+from neuronx_cc.codegen.row_reduction import reduce_rows
 from neuronx_cc.codegen.tiles import TilePool, tile_in
 from neuronx_cc.codegen.transfer import copy
 from neuronx_cc.codegen.views import Atom, View, align
@@ -139,7 +140,7 @@ class _Reduce:
         row = acc.index(2, Affine(0))
         if run > 1:
             row = self._tile([columns.size], self.acc_dtype, lanes, "row", 1)
-            elementwise.reduce_rows(self.emitter, self.opcode, row, acc)
+            reduce_rows(self.emitter, self.opcode, row, acc)
         total = self._across(row, lanes, columns.size)
         self._store(total, out, out_columns)
 
