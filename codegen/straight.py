@@ -1,16 +1,18 @@
 """Operands whose neighbours lie a step apart, or backwards: copied dense ahead of the kernels that load whole runs.
 
-Maps load what lies between and step over it on chip; copies do so, too (``relayout_kernel``).
+Maps load what lies between and step over it on chip; copies do so, too (``relayout_kernel``). So are operands of which
+more elements are contracted than are staged whole, if these are no progression in memory.
 """
 
 from __future__ import annotations
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import is_view
+from neuronx_cc.codegen.graph import is_load_cast, is_view
 from neuronx_cc.codegen.relayout_plan import LEAST_ELEMENTS
-from neuronx_cc.codegen.views import View
+from neuronx_cc.codegen.views import View, coalesce
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
 
 _READERS = (hlo.DotOp, hlo.ConvolutionOp, hlo.ReduceOp)
 
@@ -19,13 +21,25 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
     """Give operands of a contraction or reduction ``op`` a dense home where no other lets a DMA move runs."""
     if not isinstance(op, _READERS):
         return
+    contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting) if isinstance(op, hlo.DotOp) else ()
     for index, operand in enumerate(op.operands):
-        if not _steps(operand) or hlo.shape_of(operand).size < LEAST_ELEMENTS:
+        deep = index < len(contracted) and _is_deep(operand, contracted[index])
+        steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
+        if not deep and not steps:
             continue
         if (op, index) in context.staged or context.literal(operand) is not None:
             continue
-        if all(_is_stepped(view) for view in context.in_place(operand)):
+        while deep and isinstance(operand, hlo.OpResult) and is_load_cast(operand.op):
+            operand = operand.op.operands[0]
+        views = context.in_place(operand)
+        scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
+        if scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)
+
+
+def _is_deep(value: hlo.SSAValue, axes: tuple[int, ...]) -> bool:
+    """Whether one contracted dim is too long to be staged whole."""
+    return len(axes) == 1 and hlo.shape_of(value).dims[axes[0]] > MOST_CONTRACTED
 
 
 def _steps(value: hlo.SSAValue) -> bool:

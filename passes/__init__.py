@@ -58,6 +58,7 @@ PASSES = {
         "hoist_products",
         "implicit_integer_downcast",
         "inline_calls",
+        "merge_contracted",
         "narrow_int64",
         "remove_barriers",
         "reroll",

@@ -63,7 +63,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "dce",
         ),
     ),
-    ("layout", ("thin_dots", "split_large_windows", "features_first", "turn_products", "dce")),
+    ("layout", ("thin_dots", "merge_contracted", "split_large_windows", "features_first", "turn_products", "dce")),
     ("precision", ("accumulate_f32", "short_reductions", "split_long_rows", "auto_cast", "clean_casts")),
     (
         "cleanup",
