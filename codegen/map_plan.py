@@ -89,7 +89,8 @@ def choose_lanes(
 ) -> Lanes | None:
     """The partition assignment of most resident bytes; without residents, the axis that fills most partitions.
 
-    A small resident along the innermost axis does not decide: what is large would move element by element.
+    A small resident along the innermost axis does not decide, for what is large would move element by element, nor
+    does one that would leave most partitions without work.
     ``stores``: no result stays on chip.
     """
     kernel = plan.kernel
@@ -110,7 +111,9 @@ def choose_lanes(
         best = max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
         if stores and _is_column(kernel.shape, best):
             return Lanes(0, kernel.shape[0] // best.size, best.size)
-        if best.axis < len(kernel.shape) - 1 or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
+        fills = best.size >= 32 or prod(kernel.shape) <= best.size * LEAST_CUT
+        outer = best.axis < len(kernel.shape) - 1 and fills
+        if outer or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
             return best
     if (not kernel.rows and kernel.reduced) or not kernel.shape:
         return None

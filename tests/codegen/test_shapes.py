@@ -285,7 +285,7 @@ def test_rows_that_no_view_cuts_are_copied() -> None:
     check_function(function, np.random.default_rng(0).standard_normal((4, 33, 7)).astype(np.float32))
 
 
-@pytest.mark.parametrize("dims", [(4, 197, 384), (3, 131, 700), (2, 257, 1100)], ids=str)
+@pytest.mark.parametrize("dims", [(4, 197, 384), (3, 131, 700), (2, 257, 1100), (5, 2, 139, 400)], ids=str)
 def test_long_axes_that_no_number_of_partitions_divides(dims: tuple[int, ...], random: np.random.Generator) -> None:
     """They are cut where the short axes beside them would leave most partitions without work."""
 
