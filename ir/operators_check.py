@@ -147,7 +147,8 @@ def _custom_call_problems(op: "hlo.HloOp") -> Iterator[Problem]:
         return
     close = get_close_matches(target, CUSTOM_CALLS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    message = f"custom-call target {target!r} is not recognised; known targets: {', '.join(CUSTOM_CALLS)}"
+    shown = ", ".join(known for known in CUSTOM_CALLS if not known.startswith(_OF_OTHER_PLATFORMS))
+    message = f"custom-call target {target!r} is not recognised; known targets: {shown}"
     yield Problem("EHCA005", op.opcode, message, f"{hint}write it with plain operators", op.loc)
 
 
