@@ -138,7 +138,7 @@ def oracle(opcode: str, a: Array, b: Array, dtype: str, out: str = "", attribute
     text = f"HloModule m\n\nENTRY main {{\n  a = {dtype}{array} parameter(0)\n  b = {dtype}{array} parameter(1)\n" + (
         f"  ROOT y = {out or dtype}{array} {opcode}(a, b){attributes}\n}}\n"
     )
-    return run_text(text, [a, b], optimize=False)[0]
+    return run_text(text, [a, b])[0]
 
 
 def integer_power(a: Array, b: Array) -> Array:
@@ -195,7 +195,7 @@ def test_sign_of_zeros(opcode: str, dtype: str) -> None:
     values = np.array([0.0, -0.0, -0.25], NUMPY_DTYPE[dtype])
     text = unary_text(opcode, dtype, values.shape)
     (result,) = compile_text(text).run([values])
-    (want,) = run_text(text, [values], optimize=False)
+    (want,) = run_text(text, [values])
     numbers = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(result)[numbers], np.signbit(want)[numbers])
 
