@@ -8,7 +8,8 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 
 
 def _text(source: str, dims: str, target: str, result: str) -> str:
-    return f"HloModule m\nENTRY main {{\n  p = {source}[{dims}] parameter(0)\n  ROOT r = {target}[{result}] bitcast-convert(p)\n}}\n"
+    converted = f"  p = {source}[{dims}] parameter(0)\n  ROOT r = {target}[{result}] bitcast-convert(p)\n"
+    return f"HloModule m\nENTRY main {{\n{converted}}}\n"
 
 
 def _words(count: int) -> np.ndarray:
