@@ -188,18 +188,25 @@ class Build:
         if any(computation.computation_name == name for computation in self.module.computations()):
             return name
         scalar = hlo.array_type(dtype, ())
-        computation, inner = self.computation(name, [scalar, scalar])
+        computation, inner = self.computation(name, [scalar, scalar], shared=True)
         computation.block.last_op.operands = [inner.each(kind, *computation.block.args)]  # type: ignore[union-attr]
         return name
 
-    def computation(self, name: str, parameters: Sequence[hlo.Attribute]) -> tuple[hlo.ComputationOp, Build]:
-        """A new computation, callees first, that returns its first parameter so far; and a builder for its body."""
+    def computation(
+        self, name: str, parameters: Sequence[hlo.Attribute], shared: bool = False
+    ) -> tuple[hlo.ComputationOp, Build]:
+        """A new computation that returns its first parameter so far; and a builder for its body.
+
+        Callees come first: it stands just before its caller, and so behind what it may call itself. What others will
+        look up by name and call (``shared``) calls nothing, and stands ahead of all.
+        """
         computation = hlo.ComputationOp.make(name, parameters)
         last = hlo.ReturnOp.create(operands=[computation.block.args[0]])
         computation.block.add_op(last)
         block = self.module.op.body.block
-        assert block.first_op is not None
-        block.insert_op_before(computation, block.first_op)
+        caller = block.first_op if shared else self.anchor.parent_op()
+        assert caller is not None
+        block.insert_op_before(computation, caller)
         return computation, Build(self.module, last, self.loc)
 
     def fresh_name(self, stem: str) -> str:

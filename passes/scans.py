@@ -171,7 +171,7 @@ def recurrence_body(build: Build, outer: str, inner: str, dtype: str) -> str:
     if any(computation.computation_name == name for computation in build.module.computations()):
         return name
     scalar = hlo.array_type(dtype, ())
-    computation, inside = build.computation(name, [scalar] * 4)
+    computation, inside = build.computation(name, [scalar] * 4, shared=True)
     a, b, later_a, later_b = computation.block.args
     both = inside.each(hlo.OPCODES[inner], later_a, a)
     value = inside.each(hlo.OPCODES[outer], inside.each(hlo.OPCODES[inner], later_a, b), later_b)

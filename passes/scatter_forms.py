@@ -200,7 +200,7 @@ def _combiner(b: Build, kind: str, dtype: str) -> str:
     name = f"assign.{dtype}.scalar"
     if all(computation.computation_name != name for computation in b.module.computations()):
         scalar = hlo.array_type(dtype, ())
-        computation, _ = b.computation(name, [scalar, scalar])
+        computation, _ = b.computation(name, [scalar, scalar], shared=True)
         assert computation.block.last_op is not None
         computation.block.last_op.operands = [computation.block.args[1]]
     return name

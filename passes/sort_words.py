@@ -121,7 +121,7 @@ class Words:
         b = self.build
         name = f"upwards.{keys}.of.{words}"
         if all(computation.computation_name != name for computation in b.module.computations()):
-            computation, inner = b.computation(name, [hlo.array_type("s32", ())] * (2 * words))
+            computation, inner = b.computation(name, [hlo.array_type("s32", ())] * (2 * words), shared=True)
             parameters = computation.block.args
             less = Words(inner).before(parameters[: 2 * keys : 2], parameters[1 : 2 * keys : 2])
             computation.block.last_op.operands = [less]  # type: ignore[union-attr]

@@ -330,7 +330,7 @@ def _second_f32(b: Build) -> str:
     """Name of a computation of two f32 scalars that returns the second."""
     name = "second.f32.scalar"
     if not any(computation.computation_name == name for computation in b.module.computations()):
-        computation, _ = b.computation(name, [hlo.array_type("f32", ())] * 2)
+        computation, _ = b.computation(name, [hlo.array_type("f32", ())] * 2, shared=True)
         assert computation.block.last_op is not None
         computation.block.last_op.operands = [computation.block.args[1]]
     return name

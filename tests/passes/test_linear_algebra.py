@@ -6,7 +6,9 @@ from op_cases import shaped
 from op_cases_math import complex_array
 
 from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.reference import evaluate
+from neuronx_cc.passes.calls import called_names
 from neuronx_cc.passes.manager import PassContext, count_ops, run_passes
 
 Array = np.ndarray
@@ -130,3 +132,23 @@ def test_empty_matrices(call: str) -> None:
     x = np.zeros((0, 3, 3), np.float32)
     result = "f32[0,3,3]" if "cholesky" in call else "(f32[0,3,3], f32[0,3])"
     assert expanded(text_of("f32", result, call, x), x)[0].shape == (0, 3, 3)
+
+
+def test_computations_of_several_factorisations_stand_ahead_of_their_callers() -> None:
+    module = parse_text("""HloModule m
+      ENTRY e {
+        a = f32[6,4] parameter(0)
+        b = f32[6,4] parameter(1)
+        q = (f32[6,4], f32[4]) custom-call(a), custom_call_target="Qr"
+        r = (f32[6,4], f32[4]) custom-call(b), custom_call_target="Qr"
+        x = f32[6,4] get-tuple-element(q), index=0
+        y = f32[6,4] get-tuple-element(r), index=0
+        ROOT sum = f32[6,4] add(x, y)
+      }""")
+    run_passes(module, ["expand_custom_calls", "expand_linear_algebra", "dce"], PassContext(), verify_each=True)
+    seen: set[str] = set()
+    for computation in module.computations():
+        called = {name for op in ops_of(computation.block) for name in called_names(op)}
+        assert called <= seen
+        seen.add(computation.computation_name)
+    assert len(seen) > 4
