@@ -57,13 +57,12 @@ class _Side:
 
 
 def _is_of_batches(op: hlo.DotOp, matrix: _Side, vector: _Side) -> bool:
-    """Whether ``op`` multiplies, for each batch index, the rows of ``matrix`` with a short ``vector``."""
+    """Whether ``op`` multiplies, for each batch index, the rows of ``matrix`` with a short ``vector`` or one number."""
     shape, other, batch = matrix.shape, vector.shape, matrix.batch
     kept = shape.rank - len(matrix.contracted)
     return (
         {shape.dtype, other.dtype, op.shape.dtype} == {"f32"}
-        and 0 < len(batch) < kept
-        and bool(matrix.contracted)
+        and 0 < len(batch) <= kept
         and batch == tuple(range(len(batch)))
         and matrix.contracted == tuple(range(kept, shape.rank))
         and (*vector.batch, *vector.contracted) == tuple(range(other.rank))
