@@ -383,6 +383,7 @@ _TARGETS = {
         "AwsNeuronModuleMarkerEnd-Forward AwsNeuronModuleMarkerEnd-Backward "
         "NeuronBoundaryMarker-Start NeuronBoundaryMarker-End"
     ),
+    ("wish for an order of execution", "folded"): "control_dep",
     ("sharding and placement", "folded"): (
         "Sharding SPMDFullToShardShape SPMDShardToFullShape LayoutConstraint xla.sdy.FuncResultSharding "
         "xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape xla.sdy.ShardingGroup MoveToHost "

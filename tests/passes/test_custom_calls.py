@@ -172,6 +172,21 @@ def test_markers_without_results() -> None:
     assert np.array_equal(compile_text(module).run([X])[0], X + X)
 
 
+def test_the_order_of_execution_is_the_compilers() -> None:
+    """JAX's ``control_deps.schedule``: also against the order of the program, and of values that nothing else reads."""
+    module = """HloModule m
+      ENTRY main {
+        x = f32[4,37] parameter(0)
+        first = f32[4,37] negate(x)
+        second = f32[4,37] add(x, x)
+        unread = f32[4,37] multiply(x, x)
+        _ = () custom-call(second, first), custom_call_target="control_dep", custom_call_has_side_effect=true
+        __ = () custom-call(unread, second), custom_call_target="control_dep", custom_call_has_side_effect=true
+        ROOT sum = f32[4,37] subtract(second, first)
+      }"""
+    assert_close(compile_text(module).run([X])[0], 3 * X, 1e-6)
+
+
 def test_markers_of_several_values() -> None:
     check("NeuronBoundaryMarker-End", [X, G], [X, G])
     with pytest.raises(CompileError, match="partitioned over several devices"):
