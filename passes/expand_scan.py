@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, ops_of
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.build import Build, Value, replace_results
 from neuronx_cc.passes.manager import PassContext
 
@@ -20,9 +20,7 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
             if isinstance(op, hlo.ScanOp):
-                results = _loop(Build.before(module, op), op)
-                _callees_first(module, computation, defining_op(results[0]))
-                replace_results(op, results)
+                replace_results(op, _loop(Build.before(module, op), op))
 
 
 def _loop(b: Build, op: hlo.ScanOp) -> list[Value]:
@@ -61,13 +59,3 @@ def _loop(b: Build, op: hlo.ScanOp) -> list[Value]:
 
     done = b.loop(count, [*inits, *inputs, *outputs], step)
     return [*done[carries + len(inputs) :], *done[:carries]]
-
-
-def _callees_first(module: HloModule, caller: hlo.ComputationOp, element: hlo.Operation | None) -> None:
-    """The new loop's body calls a computation of the module, which stands above ``caller``: so does the body."""
-    assert isinstance(element, hlo.GetTupleElementOp)
-    loop = defining_op(element.operand)
-    assert isinstance(loop, hlo.WhileOp)
-    body, block = module.computation(loop.body.data[0]), module.op.body.block
-    block.detach_op(body)
-    block.insert_op_before(body, caller)
