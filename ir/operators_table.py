@@ -221,7 +221,7 @@ _ROWS = (
             "use a constant integer exponent, or exp(y * log(x)), or compile with --release latest",
         ),
     ),
-    _row("ragged-all-to-all", "RaggedAllToAll", ALL, "planned", reason=_ONE_DEVICE),
+    _row("ragged-all-to-all", "RaggedAllToAll", ALL, "decomposed"),
     _row("ragged-dot", "RaggedDot", F, "decomposed"),
     _row("real", "Real", F, "native"),
     _row("recv", "Recv", ALL, "refused", reason=_HOST, remedy="pass the data as a parameter"),
@@ -335,9 +335,9 @@ _ON_COMPLEX = (
     "call cholesky collective-permute compare concatenate "
     "conditional constant convert convolution copy copy-done copy-start cosine custom-call divide domain dot "
     "dynamic-slice dynamic-update-slice exponential exponential-minus-one fft fusion gather get-tuple-element imag "
-    "iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power real reduce reduce-window "
-    "reduce-scatter reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh transpose "
-    "triangular-solve tuple while"
+    "iota log log-plus-one logistic map multiply negate opt-barrier pad parameter power ragged-all-to-all real reduce "
+    "reduce-window reduce-scatter reshape reverse rsqrt scatter select sign sine slice sort sqrt subtract tan tanh "
+    "transpose triangular-solve tuple while"
 )
 """Opcodes that take c64 besides the types of their row."""
 

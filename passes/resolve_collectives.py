@@ -1,10 +1,11 @@
 """Brings collectives to one form: one operand, groups as device numbers, a reduction that the hardware has.
 
-Input: an inlined module; its header says how many replicas and partitions run it. Output: each collective has one
-array as operand and result, and lists the groups (or pairs) of *devices* it connects, device = replica * partitions +
+Input: an inlined module; its header says how many replicas and partitions run it. Output: each collective has one array
+as operand and result, and lists the groups (or pairs) of *devices* it connects, device = replica * partitions +
 partition, whatever mode and spelling it came in (StableHLO specification, "Collective ops"). Collectives within one
-device are gone, as are the identifiers of a dimension of one. A reduction by any other computation becomes an
-exchange and a local reduction. Without devices of their own (one replica, one partition) programs lose them all.
+device are gone, as are the identifiers of a dimension of one. A reduction by any other computation becomes an exchange
+and a local reduction, an exchange of ragged rows one of all rows and a choice (``ragged_exchange``). Without devices of
+their own (one replica, one partition) programs lose them all.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,12 @@ from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
 from neuronx_cc.passes.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.ragged_exchange import exchange_rows
 from neuronx_cc.passes.values import computation_kind, identity_of
 
 Groups = tuple[tuple[int, ...], ...]
 
-EXCHANGES = (hlo.AllToAllOp, hlo.CollectiveBroadcastOp, hlo.CollectivePermuteOp)
+EXCHANGES = (hlo.AllToAllOp, hlo.CollectiveBroadcastOp, hlo.CollectivePermuteOp, hlo.RaggedAllToAllOp)
 """With a channel these connect partitions; the others connect replicas and partitions."""
 COLLECTIVES = (hlo.AllReduceOp, hlo.AllGatherOp, hlo.ReduceScatterOp, *EXCHANGES)
 
@@ -48,6 +50,10 @@ def _resolve(module: HloModule, op: hlo.HloOp, replicas: int, partitions: int) -
     build = Build.before(module, op)
     if isinstance(op, hlo.AllToAllOp) and op.split_dimension is None:
         _exchange_operands(build, op, groups)
+        return
+    if isinstance(op, hlo.RaggedAllToAllOp):
+        _group_size(op, groups)
+        replace(op, exchange_rows(build, op, groups, replicas, partitions))
         return
     is_tuple = isinstance(op.results[0].type, hlo.TupleType)
     types = op.results[0].type.data if isinstance(op.results[0].type, hlo.TupleType) else [op.results[0].type]

@@ -57,10 +57,9 @@ def initialize() -> None:
         schur.register("neuron")
         sparse_solve.register("neuron")
     with suppress(ImportError, AttributeError):
-        from neuronx_cc.driver.jax_backend import custom_partitioning, ragged
+        from neuronx_cc.driver.jax_backend import custom_partitioning
 
         custom_partitioning.register("neuron")
-        ragged.register("neuron")
     with suppress(ImportError, AttributeError):
         from neuronx_cc.driver.jax_backend import host_calls
 

@@ -37,6 +37,14 @@ def collective_permute(op: hlo.CollectivePermuteOp, *operands: Array) -> Value:
     return unpack(np.zeros_like(operand) for operand in operands)
 
 
+def ragged_all_to_all(op: hlo.HloOp, sent: Array, output: Array, *numbers: Array) -> Value:
+    """Slices of the rows of ``sent`` put into ``output``, on one device."""
+    result = output.copy()
+    for source, size, target in zip(*numbers[:3], strict=True):
+        result[target : target + size] = sent[source : source + size]
+    return result
+
+
 def custom_call(op: hlo.CustomCallOp, *operands: Value) -> Value:
     """Markers give their operands back; what other targets compute is said by the pass ``expand_custom_calls``."""
     known = CUSTOM_CALLS.get(op.target.data)
@@ -181,6 +189,7 @@ CONTROL: dict[str, Callable[..., Value]] = {
     "get-tuple-element": get_tuple_element,
     "opt-barrier": identity,
     "partition-id": zero_index,
+    "ragged-all-to-all": ragged_all_to_all,
     "reduce-scatter": collective,
     "replica-id": zero_index,
     "tuple": tuple_,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from neuronx_cc.ir.hlo import TOKEN, ArrayType, TupleType, array_type, tuple_type
-from neuronx_cc.ir.types import Shape
+from neuronx_cc.ir.types import INTEGERS, Shape
 from neuronx_cc.ir.verify.compute import _arrays, _results, _scalars
 from neuronx_cc.ir.verify.rule import (
     ANY,
@@ -219,6 +219,16 @@ def _permuted(op: Any, operands: list[Any], result: Any) -> str:
     return expect_type("a result", expected, result)
 
 
-@type_rule("all-gather-start", "collective-permute-start", "ragged-all-to-all", operands=(1, ANY))
+@array_rule("ragged-all-to-all", operands=6)
+def _ragged_all_to_all(op: Any, shapes: list[Shape], result: Shape) -> str:
+    sent, output, *numbers = shapes
+    if not sent.rank or sent.dims[1:] != output.dims[1:] or sent.dtype != output.dtype:
+        return f"expected arrays of equal rows, found {sent} and {output}"
+    if any(each.rank != 1 or each.dtype not in INTEGERS or each.dims != numbers[0].dims for each in numbers):
+        return f"expected vectors of equally many offsets and sizes, found {', '.join(map(str, numbers))}"
+    return "" if result == output else f"expected a result {output}, found {result}"
+
+
+@type_rule("all-gather-start", "collective-permute-start", operands=(1, ANY))
 def _unchecked(op: Any, operands: list[Any], result: Any) -> str:
     return ""

@@ -112,6 +112,67 @@ def test_members_are_in_the_order_of_their_group(order: tuple[int, ...]) -> None
         np.testing.assert_array_equal(scattered[device], sum(xs)[2 * place : 2 * place + 2])
 
 
+@pytest.mark.parametrize(
+    ("groups", "replicas", "partitions"),
+    [
+        ("{}", 4, 1),
+        ("{{0,1,2,3}}, channel_id=1", 1, 4),
+        ("{{2,0},{1,3}}", 4, 1),
+        ("{{1,0}}", 2, 2),
+        ("{{0},{1}}", 2, 1),
+    ],
+)
+@pytest.mark.parametrize("number", ["s32", "s64", "u32"])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_ragged_all_to_all(groups: str, replicas: int, partitions: int, number: str, slices: int) -> None:
+    """Each member sends slices of 0 to 2 rows to each; they stand behind each other where they arrive."""
+    count = replicas * partitions
+    given = [tuple(map(int, group.split(","))) for group in groups.split("}}")[0].strip("{}").split("},{") if group]
+    together = given or [(0, 1, 2, 3)]
+    if partitions == 2:
+        together = [tuple(2 * replica + partition for replica in group) for group in together for partition in range(2)]
+    size = len(together[0])
+    shape = (size, slices)
+    sizes = np.random.default_rng(count + slices).integers(0, 3, (count, *shape))
+    xs = blocks(count, (2 * slices * size, 3))
+    begins = np.stack([np.cumsum(each).reshape(shape) - each for each in sizes])
+    targets, wanted = np.zeros_like(sizes), [np.full((15, 3), 7, np.float32) for _ in range(count)]
+    for group in together:
+        for place, receiver in enumerate(group):
+            row = 1
+            for sender, slice_ in np.ndindex(shape):
+                device = group[sender]
+                length, begin = sizes[device, place, slice_], begins[device, place, slice_]
+                targets[device, place, slice_] = row
+                wanted[receiver][row : row + length] = xs[device][begin : begin + length]
+                row += length
+    tables = np.stack([begins, sizes, targets]).reshape(3, count, -1)
+    names = [f"{number}[{count},{size * slices}]", f"{number}[1,{size * slices}]", f"{number}[{size * slices}]"]
+    lines = ["  r_id = u32[] replica-id()", "  p_id = u32[] partition-id()", "  zero = u32[] constant(0)"]
+    lines += [f"  parts = u32[] constant({partitions})", "  base = u32[] multiply(r_id, parts)"]
+    lines += ["  id = u32[] add(base, p_id)", "  seven = f32[] constant(7)"]
+    lines += ["  out = f32[15,3] broadcast(seven), dimensions={}"]
+    for name, table in zip("bst", tables, strict=True):
+        rows = ", ".join("{" + ", ".join(map(str, row)) + "}" for row in table)
+        lines += [f"  {name} = {names[0]} constant({{{rows}}})"]
+        lines += [
+            f"  {name}1 = {names[1]} dynamic-slice({name}, id, zero), dynamic_slice_sizes={{1,{size * slices}}}",
+            f"  {name}2 = {names[2]} reshape({name}1)",
+        ]
+    lines += [f"  ROOT r = f32[15,3] ragged-all-to-all(x, out, b2, s2, t2, s2), replica_groups={groups}"]
+    results = run("\n".join(lines), xs, replicas=replicas, partitions=partitions)
+    for device, result in enumerate(results):
+        np.testing.assert_array_equal(result, wanted[device])
+
+
+def test_ragged_all_to_all_of_slices_that_do_not_go_round() -> None:
+    body = (
+        "  n = s32[3] constant({0, 0, 0})\n  ROOT r = SHAPE ragged-all-to-all(x, x, n, n, n, n), replica_groups={{0,1}}"
+    )
+    with pytest.raises(CompileError, match="3 slices in groups of 2"):
+        run(body, blocks(2), replicas=2)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_all_to_all(axis: int) -> None:
     xs = blocks(4, (8, 12))

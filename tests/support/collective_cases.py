@@ -24,6 +24,16 @@ def _one(opcode: str, attributes: str) -> Text:
     return lambda shape, dtype: f"  ROOT r = {shape} {opcode}(p0), {attributes}"
 
 
+def _ragged(shape: str, dtype: str) -> str:
+    """All rows go where they were."""
+    rows = shape[shape.index("[") + 1 :].split(",")[0]
+    return (
+        f"  first = s32[1] constant({{0}})\n  all = s32[1] constant({{{rows}}})\n"
+        f"  out = {shape} reverse(p0), dimensions={{0}}\n"
+        f"  ROOT r = {shape} ragged-all-to-all(p0, out, first, all, first, all), {_GROUPS}"
+    )
+
+
 BODIES: dict[str, Text] = {
     "all-gather": _one("all-gather", f"{_GROUPS}, dimensions={{0}}"),
     "all-gather-done": _pair("all-gather", f"{_GROUPS}, dimensions={{0}}", "(T, T)"),
@@ -36,6 +46,7 @@ BODIES: dict[str, Text] = {
     "collective-permute": _one("collective-permute", _PAIRS),
     "collective-permute-done": _pair("collective-permute", _PAIRS, "(T, T)"),
     "collective-permute-start": _pair("collective-permute", _PAIRS, "(T, T)"),
+    "ragged-all-to-all": _ragged,
     "reduce-scatter": _one("reduce-scatter", f"{_GROUPS}, dimensions={{0}}, to_apply=sum"),
 }
 
