@@ -11,15 +11,16 @@ from typing import Protocol
 
 import numpy as np
 
+from neuronx_cc.ir.extremes import Extreme, maximum, minimum
 from neuronx_cc.ir.isa.elements import Array, State, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.types import FLOATS
 
-REDUCTIONS: dict[str, np.ufunc] = {
+REDUCTIONS: dict[str, np.ufunc | Extreme] = {
     "add": np.add,
     "multiply": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": maximum,
+    "min": minimum,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,

@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from neuronx_cc.ir.extremes import maximum, minimum
+
 Array: TypeAlias = np.ndarray[Any, Any]
 Function: TypeAlias = Callable[[Array], Array]
 F32 = np.float32
@@ -143,7 +145,7 @@ def sign(x: Array) -> Array:
 
 def relu(x: Array) -> Array:
     """``max(x, 0)``; NaN stays NaN."""
-    return np.maximum(x, F32(0))
+    return maximum(x, F32(0))
 
 
 def sine_unreduced(x: Array) -> Array:
@@ -241,8 +243,8 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "remainder": np.fmod,
     "atan2": atan2,
     "divide": np.divide,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
+    "maximum": maximum,
+    "minimum": minimum,
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,

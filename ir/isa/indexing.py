@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from neuronx_cc.ir.extremes import Extreme, maximum, minimum
 from neuronx_cc.ir.isa.elements import Array, State, raw
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.scans import INTEGER_SCANS
@@ -17,7 +18,12 @@ from neuronx_cc.ir.isa.semantics import Kernel
 LANES = 16
 """Partitions of a group."""
 
-COMBINE: dict[str, np.ufunc | None] = {"assign": None, **INTEGER_SCANS}
+COMBINE: dict[str, np.ufunc | Extreme | None] = {
+    "assign": None,
+    **INTEGER_SCANS,
+    "maximum": maximum,
+    "minimum": minimum,
+}
 """How an update joins the row that it meets; results are rounded to the row's type each time."""
 
 _OF_PREDICATES = {"add": np.bitwise_or, "maximum": np.bitwise_or, "multiply": np.bitwise_and, "minimum": np.bitwise_and}

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from neuronx_cc.ir.extremes import Extreme, maximum, minimum
 from neuronx_cc.ir.isa import blas, functions
 from neuronx_cc.ir.isa.elements import F32, STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
@@ -19,13 +20,13 @@ Kernel: TypeAlias = Callable[..., Any]
 """What it returns is ignored."""
 Binary: TypeAlias = Callable[..., Array]
 
-ARITHMETIC: dict[str, np.ufunc] = {
+ARITHMETIC: dict[str, np.ufunc | Extreme] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": maximum,
+    "min": minimum,
 }
 COMPARE: dict[str, np.ufunc] = {
     "is_equal": np.equal,

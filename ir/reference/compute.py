@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.extremes import Extreme
 from neuronx_cc.ir.reference.elementwise import round_to_format
 from neuronx_cc.ir.reference.evaluator import FOLDS, Evaluator, unpack
 from neuronx_cc.ir.reference.values import Array, Value, narrow, widen
@@ -204,11 +205,11 @@ def fold(
     return unpack(evaluator.call_on_arrays(name, *starts, *(x[0] for x in rows)))
 
 
-def _fold_fast(ufunc: np.ufunc, x: Array, initial: Array, dimensions: tuple[int, ...]) -> Array:
+def _fold_fast(ufunc: np.ufunc | Extreme, x: Array, initial: Array, dimensions: tuple[int, ...]) -> Array:
     wide = widen(x)
     if wide.dtype == np.bool_ and ufunc in (np.add, np.multiply):
         ufunc = np.logical_or if ufunc is np.add else np.logical_and
-    if ufunc in (np.maximum, np.minimum):
+    if isinstance(ufunc, Extreme):
         if _product([x.shape[dim] for dim in dimensions]) == 0:
             return np.broadcast_to(initial, [size for dim, size in enumerate(x.shape) if dim not in dimensions])
         folded = ufunc.reduce(wide, axis=dimensions)

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from neuronx_cc.ir import hlo
+from neuronx_cc.ir import extremes, hlo
 from neuronx_cc.ir.reference.values import Array, is_float, narrow, widen
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
 
@@ -53,7 +53,7 @@ def total_order_key(x: Array) -> Array:
 
 def clamp(op: hlo.ClampOp, minimum: Array, operand: Array, maximum: Array) -> Array:
     """``min(max(operand, minimum), maximum)``; NaN wins."""
-    return narrow(np.minimum(np.maximum(widen(operand), widen(minimum)), widen(maximum)), op.shape.dtype)
+    return narrow(extremes.minimum(extremes.maximum(widen(operand), widen(minimum)), widen(maximum)), op.shape.dtype)
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -157,17 +157,6 @@ def _erf(x: Array) -> Array:
 
 def _logistic(x: Array) -> Any:
     return 1 / (1 + np.exp(-x))
-
-
-def _maximum(lhs: Array, rhs: Array) -> Any:
-    # NumPy gives either zero; IEEE 754 maximum gives +0
-    zeros = (lhs == 0) & (rhs == 0) if lhs.dtype.kind == "f" else False
-    return np.where(zeros, lhs + rhs, np.maximum(lhs, rhs)) if np.any(zeros) else np.maximum(lhs, rhs)
-
-
-def _minimum(lhs: Array, rhs: Array) -> Any:
-    zeros = (lhs == 0) & (rhs == 0) if lhs.dtype.kind == "f" else False
-    return np.where(zeros, -(-lhs - rhs), np.minimum(lhs, rhs)) if np.any(zeros) else np.minimum(lhs, rhs)
 
 
 def mulhi(op: hlo.HloOp, lhs: Array, rhs: Array) -> Array:
@@ -368,8 +357,8 @@ ELEMENTWISE: dict[str, Elementwise] = {
     "log": _unary(np.log),
     "log-plus-one": _unary(np.log1p),
     "logistic": _unary(_logistic),
-    "maximum": _binary(_maximum),
-    "minimum": _binary(_minimum),
+    "maximum": _binary(extremes.maximum),
+    "minimum": _binary(extremes.minimum),
     "mulhi": mulhi,
     "multiply": _binary(np.multiply),
     "negate": _unary(_negate),

@@ -10,16 +10,17 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.extremes import Extreme, maximum, minimum
 from neuronx_cc.ir.reference.elementwise import ELEMENTWISE
 from neuronx_cc.ir.reference.values import Array, Value
 
 Watch = Callable[[hlo.HloOp, Value], None]
 
-FOLDS: dict[str, np.ufunc] = {
+FOLDS: dict[str, np.ufunc | Extreme] = {
     "add": np.add,
     "and": np.bitwise_and,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
+    "maximum": maximum,
+    "minimum": minimum,
     "multiply": np.multiply,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,

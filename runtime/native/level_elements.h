@@ -82,8 +82,19 @@ inline float rint_(float x) {
     return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
 }
 
-inline float maximum(float a, float b) { return a != a ? a : a > b ? a : b; }
-inline float minimum(float a, float b) { return a != a ? a : a < b ? a : b; }
+// Of two zeros +0 is the greater, and NaN wins. The greater of x and y is y where they are equal, so that a positive
+// `a` stands there, and a negative one as x.
+inline float maximum(float a, float b) {
+    const bool negative = int32_t(bits_of(a)) < 0;
+    const float x = negative ? a : b, y = negative ? b : a, greater = x > y ? x : y;
+    return x != x ? x : greater;
+}
+
+inline float minimum(float a, float b) {
+    const bool negative = int32_t(bits_of(a)) < 0;
+    const float x = negative ? b : a, y = negative ? a : b, less = x < y ? x : y;
+    return x != x ? x : less;
+}
 
 // To a mantissa of 10 bits, ties to even; NaN and infinity as they are.
 inline float to_tf32(float x) {

@@ -36,8 +36,9 @@ SPECIAL = np.array(
 
 @pytest.mark.skipif(os.environ.get("CI") != "true", reason="only where a compiler is promised: CI=true")
 def test_the_core_was_built() -> None:
-    """The extension is optional, so an error in its sources would pass for a missing compiler."""
+    """The extensions are optional, so an error in their sources would pass for a missing compiler."""
     assert library.load() is not None
+    assert race_native.load() is not None
 
 
 def test_levels_are_named_and_unknown_ones_are_not_there() -> None:
@@ -193,6 +194,29 @@ def test_arithmetic(rng, dtype, shape):
     bench.emit(Instr("scalar_tensor_tensor", V, outs[-1:], (a, b, lane), ("multiply", "add"), (), frozenset(["ap0"])))
     outs.append(bench.tile("f32", shape))
     bench.emit(Instr("reciprocal", V, outs[-1:], (a,)))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f8e4m3"])
+def test_extremes_of_signed_zeros(rng, dtype):
+    bench, shape = Bench(), (5, 83)
+    arrays = [np.copysign(rng.integers(0, 2, shape), rng.standard_normal(shape)) for _ in range(2)]
+    a, b = (bench.load(array.astype(STORAGE[dtype]), dtype) for array in arrays)
+    start = bench.load(np.copysign(0, rng.standard_normal((5, 1))).astype(np.float32), "f32")
+    outs = []
+    for alu, name in (("max", "maximum"), ("min", "minimum")):
+        outs += [bench.tile("f32", shape) for _ in range(4)] + [bench.tile("f32", (5, 1))]
+        bench.emit(Instr("tensor_tensor", V, outs[-5:-4], (a, b), (alu,)))
+        bench.emit(Instr("program_binary", G, outs[-4:-3], (b, a), (name,)))
+        bench.emit(Instr("tensor_scalar", V, outs[-3:-2], (a,), (alu, "add"), (0.0, -0.0)))
+        bench.emit(Instr("tensor_scalar", V, outs[-2:-1], (a,), (alu, "add"), (-0.0, -0.0)))
+        bench.emit(Instr("tensor_reduce", V, outs[-1:], (a,), (alu,)))
+        if dtype == "f32":
+            outs.append(bench.tile("f32", shape))
+            bench.emit(Instr("tensor_tensor_scan", V, outs[-1:], (a, b, start), (alu, "max"), (), frozenset(["ap0"])))
+    outs.append(bench.tile(dtype, shape))
+    bench.emit(Instr("activation", S, outs[-1:], (a,), ("relu",)))
     agree(bench, outs)
 
 
