@@ -242,28 +242,32 @@ class ConvStaging(ConvPlan):
         chunk = Atom(segment.chunks, segment.chunk_step * atom_of(self.x, 1).stride)
         order = by_stride(self.x, target.dims[1:])
         target = replace(target, dims=(Atom(segment.lanes, 1, True), *target.dims[1:])).select(order)
+        # as much as a block away from the borders has, which comes behind one with padding
+        extent = prod(min(rows.piece.extent, rows.piece.axis.size) for rows in at)
+        most = min(RAW_BYTES, segment.chunks * extent * itemsize(self.pe_dtype))
         for first, lanes, lane_offset, stride in self._lane_pieces(pack, segment):
             dims = (Atom(lanes, stride), chunk, *atoms)
             source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims).select(order)
             part = replace(target, partition=first, dims=(Atom(lanes, 1, True), *target.dims[1:]))
             if padded and first == 0 and lanes == segment.lanes and not rows_are_cheap(lanes, source.dims[-1].size):
-                self._load_beside(part, source)
+                self._load_beside(part, source, most)
             else:
                 copy(self.builder, part, source, self._stream)
 
-    def _load_beside(self, target: Block, source: Block) -> None:
-        """In long runs to a tile of its own, then engines move it between the padding."""
+    def _load_beside(self, target: Block, source: Block, room: int) -> None:
+        """In long runs to a tile of its own, of ``room`` bytes, then engines move it between the padding."""
         sizes = [atom.size for atom in source.dims[1:]]
         if len(sizes) > 1 and prod(sizes) * itemsize(self.pe_dtype) > RAW_BYTES and sizes[0] > 1:
             most = max(1, RAW_BYTES // (prod(sizes[1:]) * itemsize(self.pe_dtype)))
             for start, tiles, size in self.builder.tiles(sizes[0], most):
                 for index in self.builder.each(tiles):
                     at = index * size + start
-                    self._load_beside(target.index(1, at, size), source.index(1, at, size))
+                    self._load_beside(target.index(1, at, size), source.index(1, at, size), room)
             return
         if len(sizes) > 1 and sizes[0] == 1:
-            self._load_beside(target.index(1, Affine()), source.index(1, Affine()))
+            self._load_beside(target.index(1, Affine()), source.index(1, Affine()), room)
             return
+        self.ring("raw input", max(room, prod(sizes) * itemsize(self.pe_dtype)), 2)
         raw = self.tile("raw input", self.pe_dtype, sizes, source.dims[0].size, 2)
         copy(self.builder, raw, source, self._stream)
         self.move(target, raw)

@@ -157,17 +157,19 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
     A tile has more of that than the whole block where a looped dim is the minor one in HBM. ``loops`` are (free dim,
     step), ``nbytes`` what the kernel's tiles take without.
     """
-    if not loops:
-        return
+    more = 0
     for block in blocks:
         dims = list(block.dims)
         for dim, step in loops:
             dims[dim + 1] = replace(dims[dim + 1], size=step)
         extent = gathered(replace(block, dims=tuple(dims)))
-        nbytes += 0 if extent is None else extent.nbytes
-    pool.gathers = nbytes <= room
+        more += 0 if extent is None else extent.nbytes
+    pool.gathers = nbytes + more <= room
     if pool.gathers:
-        pool.buffers = max(1, min(pool.buffers, room // nbytes))
+        pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))
+        if more:
+            # large tiles among small ones: all in one gap
+            pool.builder.sbuf.make_room((nbytes + more) * pool.buffers)
 
 
 def _load_gathered(

@@ -51,6 +51,8 @@ STREAM_TILE_BYTES = 8192
 """Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
+LONG_BODY = 16
+"""Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
 SPREAD_TILES = 16
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 LEAST_SCALED = 64
@@ -188,7 +190,8 @@ class _Box:
             tiles = self.sizes[loops[0][0]] // loops[0][1]
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
         tiles = UNROLL if self.interleaved else 1
-        map_inputs.fit(self.pool, [self.blocks[value] for value in loaded], loops, own * tile, room // tiles)
+        if loops or alive * tile > room:
+            map_inputs.fit(self.pool, [self.blocks[value] for value in loaded], loops, own * tile, room // tiles)
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
             if not is_column(block, [dim + 1 for dim, _ in loops]):
@@ -231,7 +234,8 @@ class _Box:
             return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4, most))
         fits = max(1, min(room // (4 * min(live, 12)), most))
         if len(self.kernel.ops) > 1 and whole > OVERLAP_COLUMNS:
-            return min(fits, max(OVERLAP_COLUMNS, -(-whole // UNROLL)))
+            tiles = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
+            return min(fits, max(OVERLAP_COLUMNS, -(-whole // tiles)))
         return fits
 
     def _loops(self, elements: int) -> list[tuple[int, int]]:

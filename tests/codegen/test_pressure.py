@@ -1,5 +1,6 @@
 """Kernels whose values alive at once fill SBUF: many operands, many results, long reduced rows."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -8,6 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from generated import check_function
+
+from neuronx_cc.codegen import map_inputs
+from neuronx_cc.codegen.accesses import Alloc
+from neuronx_cc.codegen.builder import Affine, Block
+from neuronx_cc.codegen.memory import Arena
+from neuronx_cc.codegen.views import Atom
+from neuronx_cc.ir.isa.program import Space
 
 Array = np.ndarray[Any, Any]
 
@@ -96,3 +104,21 @@ def test_transformer_layer_and_its_gradient(random: np.random.Generator) -> None
         return jax.tree.leaves(jax.value_and_grad(loss)(list(weights), x))
 
     check_function(function, normal(random, 3, 33, 64), *parameters(random, 64), relative=1e-4)
+
+
+def test_what_lies_between_elements_finds_one_gap() -> None:
+    """A tile with it is large beside the others, which must not come to lie in the middle of the only gap."""
+    arena = Arena(Space.SBUF, 180_000, 64)
+    assert arena.allocate(60_000) is not None
+    pool: Any = SimpleNamespace(builder=SimpleNamespace(sbuf=arena), buffers=1, gathers=True)
+    dims = (Atom(32, 65536), Atom(1024, 64))
+    block = Block(Alloc(Space.HBM, 0, 1 << 21), "f32", Affine(), dims)
+    first = arena.allocate(50_000)
+    assert first is not None
+    arena.free(first)
+    map_inputs.fit(pool, [block], [], 12_000, 114_000)
+    assert pool.gathers
+    assert arena.allocate(12_000) is not None
+    assert arena.allocate(64 * 1024) is not None
+    map_inputs.fit(pool, [block], [], 12_000, 50_000)
+    assert not pool.gathers
