@@ -4,6 +4,7 @@
 * One whose result has one position becomes a dot over input features and window where these are neighbouring dims of
   both operands: fully connected layers written as convolutions, some gradients of 1 x 1 kernels, convolutions without
   window dims. Others are better contracted as convolutions, position by position.
+* Gradients of kernels of transposed convolutions take the form of other kernels' (``canonical_gradients``).
 * Large patches that do not overlap become dots (``canonical_patches``).
 
 Sums keep their terms but for products with padding; their order, which HLO leaves open, may change.
@@ -15,6 +16,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims, WindowDim
 from neuronx_cc.ir.hlo.editing import insert_before
+from neuronx_cc.passes.canonical_gradients import window_as_input
 from neuronx_cc.passes.canonical_movement import reshaped
 from neuronx_cc.passes.canonical_patches import patches
 from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
@@ -87,4 +89,6 @@ def _adjacent(dims: tuple[int, ...], feature: int, spatial: tuple[int, ...]) -> 
     return False
 
 
-RULES: dict[type, tuple[Rule, ...]] = {hlo.ConvolutionOp: (_reversed_kernel, _single_position, patches)}
+RULES: dict[type, tuple[Rule, ...]] = {
+    hlo.ConvolutionOp: (_reversed_kernel, _single_position, window_as_input, patches)
+}

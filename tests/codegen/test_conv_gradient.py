@@ -120,6 +120,10 @@ TEXTS = {
     "every other": ("2,30,30,3", "7,2,15,15", "7,7,3,7", "size=15x15 pad=3_2x3_2 rhs_dilate=2x2", "f01b_oi01->01bf"),
     "cut": ("2,30,30,3", "2,14,14,9", "3,2,3,9", "size=14x14 pad=0_-1x0_-2 rhs_dilate=2x2", "f01b_i01o->01bf"),
     "many taps": ("40,2,12,12", "5,2,12,12", "40,5,7,7", "size=12x12 pad=3_3x3_3", "bf01_oi01->bf01"),
+    "dilated input": ("5,2,9", "3,2,16", "5,3,5", "size=16 pad=2_1 lhs_dilate=2", "bf0_oi0->bf0"),
+    "dilated input, cut": ("5,2,9", "3,2,17", "3,5,3", "size=17 pad=3_-1 lhs_dilate=2", "bf0_oi0->0bf"),
+    "dilated input, apart": ("5,2,7", "3,2,18", "5,3,4", "size=18 stride=3 pad=4_5 lhs_dilate=3", "bf0_oi0->bf0"),
+    "transposed kernel": ("6,2,8,7", "5,2,16,7", "4,3,6,5", "size=16x7 pad=2_2x1_1 lhs_dilate=2x1", "bf01_oi01->01bf"),
     "many features": ("600,1,16", "700,1,16", "1,600,700", "size=16", "bf0_oi0->0bf"),
     "many features, turned": ("300,1,16", "700,1,16", "300,700,3", "size=16 pad=1_1", "bf0_oi0->bf0"),
 }
