@@ -1,8 +1,20 @@
 """The cheap check that always runs: definitions before uses, one return per computation, callees before callers."""
 
 from neuronx_cc.ir.errors import CompileError, Loc
-from neuronx_cc.ir.hlo import Alias, Attribute, ComputationOp, HloModule, HloOp, ReturnOp, SSAValue, StrsAttr, TupleType
+from neuronx_cc.ir.hlo import (
+    Alias,
+    ArrayType,
+    Attribute,
+    ComputationOp,
+    HloModule,
+    HloOp,
+    ReturnOp,
+    SSAValue,
+    StrsAttr,
+    TupleType,
+)
 from neuronx_cc.ir.verify.op import CALL_FIELDS
+from neuronx_cc.ir.verify.rule import show
 
 
 def verify_structure(module: HloModule) -> None:
@@ -51,26 +63,48 @@ def _computation(computation: ComputationOp, seen: set[str]) -> None:
 
 
 def _aliases(module: HloModule) -> None:
+    """Aliases and donors exist, and each buffer is given once, for what fits: an alias that must be for the same type,
+    others for as many bytes, as XLA has it."""
     entry = module.entry
     parameters = [argument.type for argument in entry.block.args]
+    given: set[tuple[int, tuple[int, ...]]] = set()
     for alias in module.aliases:
-        if not _exists(entry.root.type, alias.output_index):
+        output = _part(entry.root.type, alias.output_index)
+        if output is None:
             raise CompileError("EVRF064", f"expected an output index of the entry, found {_shown(alias)}")
-        if not 0 <= alias.parameter < len(parameters) or not _exists(
-            parameters[alias.parameter], alias.parameter_index
-        ):
+        parameter = _parameter(parameters, alias.parameter, alias.parameter_index)
+        if parameter is None:
             raise CompileError("EVRF064", f"expected a parameter of the entry, found {_shown(alias)}")
-    for parameter, index in module.donors:
-        if not 0 <= parameter < len(parameters) or not _exists(parameters[parameter], index):
-            raise CompileError("EVRF064", f"expected a parameter of the entry to donate, found {parameter} {index}")
+        if output != parameter and (alias.must or _nbytes(output) != _nbytes(parameter)):
+            how = "which differ" if alias.must else "which have different sizes"
+            types = f"{show(output)} and {show(parameter)}, {how}"
+            raise CompileError("EVRF064", f"expected one buffer for both, found an alias of {_shown(alias)}: {types}")
+        source = (alias.parameter, alias.parameter_index)
+        if source in given:
+            raise CompileError("EVRF064", f"expected one output for each parameter, found two: {_shown(alias)}")
+        given.add(source)
+    for number, index in module.donors:
+        if _parameter(parameters, number, index) is None:
+            raise CompileError("EVRF064", f"expected a parameter of the entry to donate, found {number} {index}")
 
 
-def _exists(type_: Attribute, index: tuple[int, ...]) -> bool:
+def _parameter(parameters: list[Attribute], number: int, index: tuple[int, ...]) -> Attribute | None:
+    return _part(parameters[number], index) if 0 <= number < len(parameters) else None
+
+
+def _part(type_: Attribute, index: tuple[int, ...]) -> Attribute | None:
+    """The type at an index of nested tuples; None where there is none."""
     for number in index:
         if not isinstance(type_, TupleType) or not 0 <= number < len(type_.data):
-            return False
+            return None
         type_ = type_.data[number]
-    return True
+    return type_
+
+
+def _nbytes(type_: Attribute) -> int:
+    if isinstance(type_, TupleType):
+        return sum(_nbytes(part) for part in type_.data)
+    return type_.data.nbytes if isinstance(type_, ArrayType) else 0
 
 
 def _shown(alias: Alias) -> str:

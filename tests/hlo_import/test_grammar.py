@@ -6,7 +6,7 @@ import pytest
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import Loc
+from neuronx_cc.ir.errors import CompileError, Loc
 from neuronx_cc.ir.reference import evaluate
 
 HEADER = """HloModule jit_f, is_scheduled=true,
@@ -41,6 +41,43 @@ def test_header() -> None:
 def test_an_alias_must_exist() -> None:
     with pytest.raises(Exception, match="expected an output index"):
         parse_text(HEADER.replace("{ {0}: (1", "{ {7}: (1"))
+
+
+ALIASED = """HloModule m, input_output_alias={{ {} }}
+
+ENTRY main {{
+  p = {} parameter(0)
+  q = f32[4] parameter(1)
+  ROOT r = (f32[4], f32[4]) tuple(q, q)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("aliases", "parameter", "problem"),
+    [
+        ("{0}: (0, {}, may-alias)", "f32[5]", r"f32\[4\] and f32\[5\], which have different sizes"),
+        ("{1}: (0, {}, must-alias)", "s32[4]", r"f32\[4\] and s32\[4\], which differ"),
+        ("{0}: (0, {}, must-alias)", "f32[2,2]", r"f32\[4\] and f32\[2,2\], which differ"),
+        ("{0}: (0, {}, may-alias), {1}: (0, {}, may-alias)", "f32[4]", "one output for each parameter, found two"),
+    ],
+)
+def test_aliases_that_cannot_be(aliases: str, parameter: str, problem: str) -> None:
+    with pytest.raises(CompileError, match=problem):
+        parse_text(ALIASED.format(aliases, parameter))
+
+
+@pytest.mark.parametrize(
+    ("aliases", "parameter"),
+    [
+        ("{0}: (0, {}, may-alias)", "s32[4]"),
+        ("{0}: (0, {}, may-alias)", "f32[2,2]"),
+        ("{0}: (0, {}, must-alias), {1}: (1, {}, must-alias)", "f32[4]"),
+    ],
+)
+def test_aliases_that_xla_takes_too(aliases: str, parameter: str) -> None:
+    """An alias that need not be may change shape and type, as jaxlib's CPU client has it."""
+    assert len(parse_text(ALIASED.format(aliases, parameter)).aliases) == aliases.count(":")
 
 
 LONG = """HloModule m
