@@ -92,6 +92,12 @@ _OF_SCALARS = Limit(
     limits.computations_are_elementwise,
     "keep loops and array operators out of the computation",
 )
+_OF_SCALARS_AND_LOOPS = Limit(
+    ("latest",),
+    "The computation must consist of elementwise operators on its scalars and loops of such, outside of branches.",
+    limits.computations_are_elementwise,
+    "keep loops in branches and array operators out of the computation",
+)
 
 _ROWS = (
     _row("abs", "Abs", (*F, *SIGNED), "native", "2.1"),
@@ -194,7 +200,7 @@ _ROWS = (
     _row("log", "Log", F, "native", "2.1"),
     _row("log-plus-one", "Log1p", F, "decomposed"),
     _row("logistic", "Logistic", F, "native"),
-    _row("map", "Map", ALL, "folded", "latest", _OF_SCALARS),
+    _row("map", "Map", ALL, "folded", "latest", _OF_SCALARS_AND_LOOPS),
     _row("maximum", "Max", ALL, "native", "2.1"),
     _row("minimum", "Min", ALL, "native", "2.1"),
     _row("mulhi", "MulHi", I, "decomposed"),
@@ -238,7 +244,7 @@ _ROWS = (
             limits.reduce_is_plain,
             "use one of the four computations with a constant initial value, or compile with --release latest",
         ),
-        _OF_SCALARS,
+        _OF_SCALARS_AND_LOOPS,
     ),
     _row("reduce-precision", "ReducePrecision", F, "decomposed"),
     _row("reduce-scatter", "ReduceScatter", ALL, "native"),

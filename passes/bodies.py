@@ -6,7 +6,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of
 from neuronx_cc.ir.hlo.scalar_bodies import is_elementwise
 
-__all__ = ["apply_body", "is_elementwise"]
+__all__ = ["apply_body", "apply_op", "is_elementwise"]
 
 
 def apply_body(
@@ -22,23 +22,27 @@ def apply_body(
     ``body`` to return instead of its results.
     """
     values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(body.block.args, operands, strict=True))
-    block = anchor.parent
-    assert block is not None
     root = body.root
     roots = [root]
     for op in ops_of(body.block):
         if isinstance(op, hlo.TupleOp):
             roots = list(op.operands)
             continue
-        result_type = hlo.array_type(op.shape.dtype, dims)
-        scalar = isinstance(op, hlo.ConstantOp)
-        copied = copy_op(
-            op, [values[operand] for operand in op.operands], op.results[0].type if scalar else result_type
-        )
-        block.insert_op_before(copied, anchor)
-        value: hlo.SSAValue = copied.results[0]
-        if scalar and dims:
-            spread = {"dimensions": hlo.IntsAttr(())}
-            value = insert_before(anchor, hlo.BroadcastOp, (value,), result_type, op.loc, spread)
-        values[op.results[0]] = value
+        values[op.results[0]] = apply_op(anchor, op, [values[operand] for operand in op.operands], dims)
     return [values[result] for result in wanted or roots]
+
+
+def apply_op(
+    anchor: hlo.Operation, op: hlo.HloOp, operands: Sequence[hlo.SSAValue], dims: tuple[int, ...]
+) -> hlo.SSAValue:
+    """Insert above ``anchor`` what ``op``, an operator on scalars, is of arrays of ``dims``; returns its result."""
+    block = anchor.parent
+    assert block is not None
+    result_type = hlo.array_type(op.shape.dtype, dims)
+    is_constant = isinstance(op, hlo.ConstantOp)
+    copied = copy_op(op, operands, op.results[0].type if is_constant else result_type)
+    block.insert_op_before(copied, anchor)
+    if not is_constant or not dims:
+        return copied.results[0]
+    spread = {"dimensions": hlo.IntsAttr(())}
+    return insert_before(anchor, hlo.BroadcastOp, (copied.results[0],), result_type, op.loc, spread)

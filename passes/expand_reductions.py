@@ -16,6 +16,7 @@ from neuronx_cc.passes.bodies import apply_body
 from neuronx_cc.passes.build import Build, Value, replace_results
 from neuronx_cc.passes.expand_argument_reductions import EXTREMES
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
 from neuronx_cc.passes.strided import strided_slice
 from neuronx_cc.passes.values import computation_kind
 
@@ -30,7 +31,12 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
             if isinstance(op, hlo.ReduceOp) and not _is_known(op, module):
-                replace_results(op, _Fold(module, op).results())
+                replace_results(op, fold(module, op))
+
+
+def fold(module: HloModule, op: hlo.ReduceOp) -> list[Value]:
+    """The results of ``op``, built above it, whose computation consists of operators on scalars and loops of them."""
+    return _Fold(module, op).results()
 
 
 def _is_known(op: hlo.ReduceOp, module: HloModule) -> bool:
@@ -47,6 +53,7 @@ class _Fold:
         self.op = op
         self.build = Build.before(module, op)
         self.body = module.computation(op.to_apply.data[0])
+        self.loops = loops_on_scalars(module, self.body)
         count = len(op.operands) // 2
         self.arrays, self.starts = list(op.operands[:count]), list(op.operands[count:])
 
@@ -71,6 +78,8 @@ class _Fold:
         return self._combine(starts, [self.build.reshape(x, out) for x in rows], out)
 
     def _combine(self, first: Sequence[Value], second: Sequence[Value], dims: tuple[int, ...]) -> list[Value]:
+        if self.loops:
+            return apply_loops(self.build, self.body, [*first, *second], dims)
         return apply_body(self.op, self.body, [*first, *second], dims)
 
     def _fold(self, rows: list[Value], axis: int) -> list[Value]:

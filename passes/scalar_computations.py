@@ -2,7 +2,8 @@
 
 Input: a module without tuples but those of control flow. Output: in the computations of maps, reductions, windows,
 scatters and sorts, a ``conditional`` whose branches consist of operators on scalars is these operators and a
-``select``; a ``map`` of such a computation is its operators on whole arrays.
+``select``; a ``map`` of such a computation is its operators on whole arrays. A ``map`` or ``reduce`` whose computation
+loops over scalars is made of whole arrays too, with loops that go on while any element does.
 """
 
 from typing import Any, cast
@@ -12,8 +13,10 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, ops_of, replace
 from neuronx_cc.ir.hlo.scalar_bodies import is_scalar
 from neuronx_cc.passes.bodies import apply_body, is_elementwise
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.build import Build, Value, replace_results
+from neuronx_cc.passes.expand_reductions import fold
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
 
 APPLYING = (hlo.MapOp, hlo.ReduceOp, hlo.ReduceWindowOp, hlo.ScatterOp, hlo.SelectAndScatterOp, hlo.SortOp)
 
@@ -25,10 +28,13 @@ def run(module: HloModule, context: PassContext) -> None:
                 continue
             for name in cast(Any, op).to_apply.data:
                 _select_branches(module, module.computation(name))
-            if isinstance(op, hlo.MapOp):
-                body = module.computation(op.to_apply.data[0])
-                if is_elementwise(body):
-                    replace(op, apply_body(op, body, op.operands, op.shape.dims)[0])
+            body = module.computation(cast(Any, op).to_apply.data[0])
+            if isinstance(op, hlo.MapOp) and is_elementwise(body):
+                replace(op, apply_body(op, body, op.operands, op.shape.dims)[0])
+            elif isinstance(op, hlo.MapOp) and loops_on_scalars(module, body):
+                replace(op, apply_loops(Build.before(module, op), body, op.operands, op.shape.dims)[0])
+            elif isinstance(op, hlo.ReduceOp) and loops_on_scalars(module, body):
+                replace_results(op, fold(module, op))
 
 
 def _select_branches(module: HloModule, body: hlo.ComputationOp) -> None:
@@ -36,6 +42,9 @@ def _select_branches(module: HloModule, body: hlo.ComputationOp) -> None:
     for op in list(ops_of(body.block)):
         if isinstance(op, hlo.ConditionalOp):
             changed |= _select(module, op)
+        elif isinstance(op, hlo.WhileOp):
+            for name in (*op.condition.data, *op.body.data):
+                _select_branches(module, module.computation(name))
     if changed:
         for inner in reversed(list(ops_of(body.block))):
             if isinstance(inner, hlo.TupleOp) and inner.results[0].first_use is None:
