@@ -66,12 +66,22 @@ def files(pattern: str) -> list[str]:
 EXTENSIONS = [
     Library(
         "neuronx_cc.runtime.native.libcore",
-        [name for name in files("runtime/native/*.cpp") if "/level_" not in name],
+        [name for name in files("runtime/native/*.cpp") if not any(part in name for part in ("/level_", "/race_"))],
         leveled=files("runtime/native/level_*.cpp"),
         depends=["setup.py", *files("runtime/native/*.h")],
         define_macros=[("HAVE_LEVELS", str(int(len(LEVELS) > 1)))],
         extra_compile_args=[*FLAGS, *FLOAT_FLAGS],
         extra_link_args=[*LINK_FLAGS, "-pthread"],
+        language="c++",
+        optional=True,
+    ),
+    Library(
+        "neuronx_cc.runtime.native.librace",
+        files("runtime/native/race_*.cpp"),
+        leveled=[],
+        depends=["setup.py"],
+        extra_compile_args=FLAGS,
+        extra_link_args=LINK_FLAGS,
         language="c++",
         optional=True,
     ),

@@ -19,6 +19,7 @@ from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.program import Ref, Space
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.runtime.intervals import Array, distinct
+from neuronx_cc.runtime.race_native import distinct_firsts
 
 SIZE = {
     Space.HBM: limits.HBM_BYTES,
@@ -155,8 +156,9 @@ class Footprints:
     @classmethod
     def of(cls, patterns: Patterns, numbers: Array, bases: Array, writes: Array) -> tuple[Footprints, Array]:
         """The footprints of accesses, and the number of each access's."""
-        keys, owners = np.unique(numbers * _SPAN + bases, return_inverse=True)
-        owners = owners.reshape(-1)
+        every = numbers * _SPAN + bases
+        owners, firsts = distinct_firsts(every)
+        keys = every[firsts]
         pattern, base = np.divmod(keys, _SPAN)
         facts = [(each.extent, each.first, each.last, int(each.space)) for each in patterns.all]
         extent, first, last, space = np.array(facts, np.int64).reshape(-1, 4).T

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronx_cc.ir.isa.program import DMA_STREAMS
+from neuronx_cc.runtime import race_native
 from neuronx_cc.runtime.intervals import Array
 from neuronx_cc.runtime.race_trace import STREAMS, Piece, Trace
 
 _ALWAYS = (1 << 31) - 1
 """A count that is never exceeded: of one's own instructions, in an engine."""
+_IN_ORDER = np.array([stream not in DMA_STREAMS for stream in STREAMS])
+"""Slots whose instructions know all earlier ones of the slot to be complete."""
 _SHIFT = 32
 """Keys are a number shifted so far up, plus a position or a count."""
 
@@ -50,7 +53,22 @@ class Clocks:
 
 def clocks_of(trace: Trace) -> Clocks:
     """The clocks of a trace. Raises DeadlockError for a wait that never ends."""
-    pieces = np.repeat(np.arange(len(trace.pieces)), [piece.last - piece.first for piece in trace.pieces])
+    sizes = np.array([piece.last - piece.first for piece in trace.pieces])
+    pieces = np.repeat(np.arange(len(trace.pieces)), sizes)
+    waits = trace.waits
+    bases = np.array([piece.base for piece in trace.pieces])
+    found = race_native.clocks(sizes, bases, _IN_ORDER, trace.slots, waits.at, waits.awaited, waits.count)
+    if found is None:
+        return _clocks_of(trace, pieces)
+    if len(found) == 2:
+        failed, issued = found
+        raise DeadlockError(int(waits.at[failed]), int(waits.awaited[failed]), int(waits.count[failed]), issued)
+    positions, versions, known, implied = found
+    return Clocks(positions, versions, known, pieces, implied)
+
+
+def _clocks_of(trace: Trace, pieces: Array) -> Clocks:
+    """The same without the native pass."""
     positions = _positions(trace, pieces)
     _check_issued(trace, pieces)
     waits = trace.waits

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.runtime import race_native
 from neuronx_cc.runtime.footprints import Footprints
 from neuronx_cc.runtime.intervals import Array, numbers, touches, union
 from neuronx_cc.runtime.race_clocks import Clocks
@@ -36,10 +37,12 @@ class Conflict:
 
 def find_conflict(trace: Trace, clocks: Clocks) -> Conflict | None:
     """Of the first instruction that conflicts with an earlier one: an access, and the last one it conflicts with."""
-    visits = _Visits(trace, clocks)
+    pairs: _Pairs | _Visits | None = _native_pairs(trace, clocks)
+    if pairs is None:
+        pairs = _Visits(trace, clocks)
     found: Conflict | None = None
     for slot in range(len(STREAMS)):
-        for earlier, later in visits.unordered(slot):
+        for earlier, later in pairs.unordered(slot):
             meeting = _meeting(trace, earlier, later)
             if len(meeting):
                 earlier, later = earlier[meeting], later[meeting]
@@ -64,15 +67,47 @@ def _meeting(trace: Trace, earlier: Array, later: Array) -> Array:
     return exact
 
 
+def _native_pairs(trace: Trace, clocks: Clocks) -> _Pairs | None:
+    """What ``_Visits`` finds whose hulls meet; None where the native pass is not to be had."""
+    kept, pages = _looked_at(trace)
+    accesses, footprints = trace.accesses, trace.footprints
+    facts = (footprints.base, footprints.end, footprints.first, footprints.last, *pages)
+    instrs = (trace.slots, clocks.pieces, clocks.positions, clocks.versions, clocks.known)
+    found = race_native.pairs((kept, accesses.at, accesses.footprint, accesses.write), facts, *instrs)
+    return None if found is None else _Pairs(trace, *found)
+
+
+def _looked_at(trace: Trace) -> tuple[Array, tuple[Array, Array]]:
+    """Accesses to what is written, and the pages of all footprints."""
+    kept = np.flatnonzero(_contended(trace.footprints)[trace.accesses.footprint])
+    return kept, _pages(trace.footprints, trace.accesses.footprint[kept])
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Unordered pairs of accesses."""
+
+    trace: Trace
+    earlier: Array
+    later: Array
+
+    def unordered(self, slot: int) -> Iterator[tuple[Array, Array]]:
+        """Those whose earlier access is of stream ``slot``; first those whose later one writes."""
+        mine = self.trace.slots[self.trace.accesses.at[self.earlier]] == slot
+        writes = self.trace.accesses.write[self.later]
+        for chosen in (mine & writes, mine & ~writes):
+            yield self.earlier[chosen], self.later[chosen]
+
+
 class _Visits:
     """Accesses to pages: a row for each access and page that its hull touches, by piece, page and time."""
 
     def __init__(self, trace: Trace, clocks: Clocks) -> None:
         self._clocks = clocks
         accesses = trace.accesses
-        kept = np.flatnonzero(_contended(trace.footprints)[accesses.footprint])
+        kept, (lows, highs) = _looked_at(trace)
         touched = accesses.footprint[kept]
-        lowest, highest = _pages(trace.footprints, touched)
+        lowest, highest = lows[touched], highs[touched]
         pieces = clocks.pieces[accesses.at[kept]] * (int(highest.max(initial=0)) + 1)
         lowest, highest = lowest + pieces, highest + pieces  # barriers order accesses of different pieces
         pages, visitors = numbers(lowest, highest + 1), np.repeat(np.arange(len(kept)), highest - lowest + 1)
@@ -119,13 +154,14 @@ def _contended(footprints: Footprints) -> Array:
 
 
 def _pages(footprints: Footprints, touched: Array) -> tuple[Array, Array]:
-    """First and last page of each footprint of ``touched``. Pages of all memories are numbered together."""
-    low, high = footprints.base[touched], footprints.end[touched] - 1
+    """First and last page of each footprint, for accesses to ``touched``. Those of all memories have one count."""
+    low, high = footprints.base.copy(), footprints.end - 1
+    times = np.bincount(touched, minlength=len(footprints))
     behind = 0
     for space in Space:
-        here = np.flatnonzero(footprints.space[touched] == int(space))
+        here = np.flatnonzero((footprints.space == int(space)) & (times > 0))
         if len(here):
-            size = int(np.mean(high[here] - low[here])) + 1
+            size = int(np.average(high[here] - low[here], weights=times[here])) + 1
             low[here] = low[here] // size + behind
             high[here] = high[here] // size + behind
             behind = int(high[here].max()) + 1

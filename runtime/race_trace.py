@@ -95,30 +95,35 @@ class _Table:
     """Rows (instruction, tag, value) that come one by one, or for all iterations of a loop; in the end the columns."""
 
     def __init__(self) -> None:
-        self._single: list[tuple[int, int, int]] = []
-        self._looped: list[tuple[Array, int, Any]] = []
+        self._single: list[tuple[int, int, int, int]] = []
+        self._looped: list[tuple[Array, int, int, Any]] = []
+        self._last: int | Array = -1
+        self._rank = 0
 
     def add(self, at: int | Array, tag: int, value: Any) -> None:
-        """``at`` numbers the instruction, or those of all iterations, between which ``value`` may differ."""
+        """``at`` numbers the instruction, or those of all iterations, between which ``value`` may differ.
+
+        The rows of an instruction come one after the other, with the same object ``at``.
+        """
+        self._rank = self._rank + 1 if at is self._last else 0
+        self._last = at
         if isinstance(at, int):
-            self._single.append((at, tag, value))
+            self._single.append((at, self._rank, tag, value))
         else:
-            self._looped.append((at, tag, value))
+            self._looped.append((at, self._rank, tag, value))
 
     def columns(self) -> tuple[Array, Array, Array]:
         """All rows by instruction; those of one instruction as they came."""
-        single = np.array(self._single, np.int64).reshape(-1, 3)
-        sizes = np.array([len(at) for at, _, _ in self._looped], np.int64)
-        tags = np.repeat(np.array([tag for _, tag, _ in self._looped], np.int64), sizes)
-        fixed = [value if isinstance(value, int) else None for _, _, value in self._looped]
-        values = np.repeat(np.array([value or 0 for value in fixed], np.int64), sizes)
-        varying = [value for _, _, value in self._looped if not isinstance(value, int)]
-        if varying:
-            values[np.repeat(np.array([value is None for value in fixed]), sizes)] = np.concatenate(varying)
-        at = np.concatenate([single[:, 0], *(at for at, _, _ in self._looped)])
-        order = np.argsort(at, kind="stable")
-        tags, values = np.concatenate([single[:, 1], tags]), np.concatenate([single[:, 2], values])
-        return at[order], tags[order], values[order]
+        single = np.array(self._single, np.int64).reshape(-1, 4).T
+        sizes = np.bincount(np.concatenate([single[0], *(at for at, _, _, _ in self._looped)]))
+        starts = np.cumsum(sizes) - sizes
+        tags, values = np.empty((2, int(sizes.sum())), np.int64)
+        places = starts[single[0]] + single[1]
+        tags[places], values[places] = single[2], single[3]
+        for at, rank, tag, value in self._looped:
+            places = starts[at] + rank
+            tags[places], values[places] = tag, value
+        return np.repeat(np.arange(len(sizes)), sizes), tags, values
 
 
 class Unrolling:

@@ -20,6 +20,7 @@ from neuronx_cc.runtime.footprints import Footprints
 from neuronx_cc.runtime.intervals import Array, distinct, inside, touches, union
 from neuronx_cc.runtime.race_clocks import Clocks
 from neuronx_cc.runtime.race_maps import HbmMap, Map, OnChipMap, parts_of_hbm
+from neuronx_cc.runtime.race_native import distinct_firsts
 from neuronx_cc.runtime.race_trace import Area, Block, Trace
 
 Event = tuple[int, int, bool]
@@ -32,7 +33,7 @@ def find_undefined(trace: Trace, clocks: Clocks, initialised: Array) -> int | No
     always = (footprints.space == int(Space.HBM)) & inside(initialised, footprints.base, footprints.end)
     kept = np.flatnonzero(~always[accesses.footprint])
     kinds = (clocks.pieces[accesses.at[kept]] * len(footprints) + accesses.footprint[kept]) * 2 + accesses.write[kept]
-    kept = kept[np.sort(np.unique(kinds, return_index=True)[1])]  # the first of each kind
+    kept = kept[distinct_firsts(kinds)[1]]  # the first of each kind
     touched, writes = accesses.footprint[kept], accesses.write[kept]
     found = []
     for memory, members in _maps(footprints, touched, writes, initialised):

@@ -14,6 +14,7 @@ from one_instruction import Bench, dense
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Program, Ref, Space, Stream, While
+from neuronx_cc.runtime import race_native
 from neuronx_cc.runtime.memory import Memory
 from neuronx_cc.runtime.native import library
 from neuronx_cc.runtime.native.executor import NativeExecutor, make_executor

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from generated import compile_text
 from race_model import unrolled, verdict
+from race_twins import check
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Debug, Instr, Program, Record, Ref, Space, Stream
-from neuronx_cc.runtime.races import check
 
 PROGRAMS = {
     "dense": """

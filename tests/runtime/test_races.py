@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from race_model import meet, unrolled, verdict
+from race_twins import check
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import (
@@ -26,7 +27,6 @@ from neuronx_cc.ir.isa.program import (
 from neuronx_cc.runtime import race_maps
 from neuronx_cc.runtime.footprints import Footprints, Patterns
 from neuronx_cc.runtime.race_sites import describe
-from neuronx_cc.runtime.races import check
 
 TILE = 2048
 ROWS = 128

@@ -1,0 +1,136 @@
+"""The passes of the race check that are native where a compiler was (``native/race_core.cpp``), on arrays.
+
+Each finds what the NumPy code of its caller finds, in one walk over the dynamic instructions. They choose for
+themselves: which one runs changes no verdict, so ``NEURONX_CC_SIMULATOR`` says nothing about them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from neuronx_cc.runtime.intervals import Array
+
+ABI = 1
+"""Must be the number in race_core.cpp."""
+PATH = Path(__file__).parent / "native" / "librace.so"
+MAX_PAGES = 1 << 22
+"""Pages that are walked through natively, some 130 bytes each."""
+MAX_PAIRS = 1 << 23
+"""Pairs that there is room for; the callers look at more part by part."""
+_MAX_SLOTS = 16
+_MOST = (1 << 31) - 1
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """The library; None where it was not built, or was built from other sources than these."""
+    try:
+        library = ctypes.CDLL(str(PATH))
+        if library.race_abi() != ABI:
+            return None
+    except (OSError, AttributeError):
+        return None
+    word, array = ctypes.c_int64, ctypes.c_void_p
+    library.race_clocks.argtypes = [word, array, array, word, array, array, word, *[array] * 7]
+    library.race_pairs.argtypes = [word, *[array] * 5, word, *[array] * 5, word, word, array, array]
+    library.race_distinct.argtypes = [word, array, array, array]
+    library.race_clocks.restype = library.race_pairs.restype = library.race_distinct.restype = word
+    return library
+
+
+def clocks(
+    sizes: Array, bases: Array, in_order: Array, slots: Array, at: Array, awaited: Array, counts: Array
+) -> tuple[Array, Array, Array, int] | tuple[int, int] | None:
+    """Positions and versions of all instructions, what is known in each version, and how many waits are implied.
+
+    ``sizes`` (pieces), ``bases`` (pieces, slots), ``in_order`` (slots, bool), ``slots`` (instructions); the waits'
+    columns ascend by ``at``. A wait that never ends gives its number and how many instructions are issued by then.
+    None: not to be had.
+    """
+    library = load()
+    if library is None or bases.shape[1] > _MAX_SLOTS or max(counts.max(initial=0), len(slots) + len(at)) > _MOST // 2:
+        return None
+    positions, versions = np.empty((2, len(slots)), np.int64)
+    known = np.empty((bases.size + len(at), bases.shape[1]), np.int32)
+    totals = np.zeros(2, np.int64)
+    sizes, bases, at, awaited, counts = (_words(column) for column in (sizes, bases, at, awaited, counts))
+    in_order, slots = np.ascontiguousarray(in_order, bool), np.ascontiguousarray(slots, np.int8)
+    failed = library.race_clocks(
+        len(sizes),
+        *_pointers(sizes, bases),
+        bases.shape[1],
+        *_pointers(in_order, slots),
+        len(at),
+        *_pointers(at, awaited, counts, positions, versions, known, totals),
+    )
+    if failed >= 0:
+        return int(failed), int(totals[0])
+    return positions, versions, known[: totals[0]], int(totals[1])
+
+
+def pairs(
+    accesses: tuple[Array, Array, Array, Array],
+    footprints: tuple[Array, ...],
+    slots: Array,
+    pieces: Array,
+    positions: Array,
+    versions: Array,
+    known: Array,
+) -> tuple[Array, Array] | None:
+    """Pairs (earlier, later) of accesses whose hulls meet, one of them a write, that clocks do not order.
+
+    ``accesses``: the numbers of those looked at, and of all accesses instruction, footprint and whether they write.
+    ``footprints``: base, end, first and last partition, lowest and highest page. The other columns have a row for each
+    instruction. None: not to be had.
+    """
+    library = load()
+    count = int(footprints[-1].max(initial=-1)) + 1
+    if library is None or count > MAX_PAGES or known.shape[1] > _MAX_SLOTS:
+        return None
+    chosen, at, touched, writes = accesses
+    sizes = (footprints[-1] - footprints[-2] + 1)[touched[chosen]]
+    if int(sizes.sum()) > _MOST // 4:
+        return None
+    facts = _words(np.stack(footprints, axis=1))
+    chosen, at, touched, pieces, positions, versions = (
+        _words(column) for column in (chosen, at, touched, pieces, positions, versions)
+    )
+    writes, slots, known = np.ascontiguousarray(writes, bool), np.ascontiguousarray(slots), np.ascontiguousarray(known)
+    earlier, later = np.empty((2, MAX_PAIRS), np.int64)
+    found = library.race_pairs(
+        len(chosen),
+        *_pointers(chosen, at, touched, writes, facts),
+        known.shape[1],
+        *_pointers(slots, pieces, positions, versions, known),
+        count,
+        MAX_PAIRS,
+        *_pointers(earlier, later),
+    )
+    return None if found < 0 else (earlier[:found].copy(), later[:found].copy())
+
+
+def distinct_firsts(keys: Array) -> tuple[Array, Array]:
+    """Numbers of equal keys, given in the order of their first places; and these places."""
+    library = load()
+    if library is None or len(keys) > _MOST // 4:
+        _, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
+        ranks = np.argsort(firsts)
+        places = np.empty(len(firsts), np.int64)
+        places[ranks] = np.arange(len(firsts))
+        return places[numbers.reshape(-1)], firsts[ranks]
+    keys = _words(keys)
+    numbers, firsts = np.empty((2, len(keys)), np.int64)
+    found = library.race_distinct(len(keys), *_pointers(keys, numbers, firsts))
+    return numbers, firsts[:found].copy()
+
+
+def _words(column: Array) -> Array:
+    return np.ascontiguousarray(column, np.int64)
+
+
+def _pointers(*arrays: Array) -> list[int]:
+    return [array.ctypes.data for array in arrays]
