@@ -31,6 +31,11 @@ from neuronx_cc.ir.isa.program import Stream
 
 TURNED_CHUNKS = 5
 """Chunks of the contracted dim from which turning sums pays."""
+UNROLLED_BATCHES = 16
+"""Products of a batch that are written out, of all its dims together."""
+UNROLLED_TILES = 96
+"""Tiles multiplied or transposed in those of them that stand in a loop over the others: where each has many, what
+iterations wait for each other is short beside it."""
 
 
 def lower(context: Context, kernel: Kernel, step: int) -> None:
@@ -94,7 +99,8 @@ class _Dot(DotResult):
 
     def _batches(self, batch: list[Affine]) -> None:
         if len(batch) < len(self.b_sizes):
-            for index in self._each(self.b_sizes[len(batch)], 16):
+            unroll = self._unrolled_batches() // prod(self.b_sizes[len(batch) + 1 :])
+            for index in self._each(self.b_sizes[len(batch)], unroll):
                 self._batches([*batch, index])
             return
         if self.keeps_rows:
@@ -127,6 +133,15 @@ class _Dot(DotResult):
                 self.out.alloc, self.out.dtype, batch_start(self.out, self.out_batch, batch), (head, self.rows.dims[1])
             )
             copy(self.builder, target, self.rows, Stream.DMA_STORE)
+
+    def _unrolled_batches(self) -> int:
+        """Products of a batch that are no loop: all of a small one, else so many that they are worth an iteration."""
+        if prod(self.b_sizes) <= UNROLLED_BATCHES:
+            return UNROLLED_BATCHES
+        chunks, rows, columns = (-(-prod(sizes) // TILE_ROWS) for sizes in (self.k_sizes, self.m_sizes, self.n_sizes))
+        products = rows * -(-columns * TILE_ROWS // TILE_COLUMNS)
+        turned = rows * self.lhs.rows_on_lanes + columns * self.rhs.rows_on_lanes
+        return max(1, min(UNROLLED_BATCHES, UNROLLED_TILES // max(1, chunks * (products + turned))))
 
     def _row_blocks(self) -> Iterator[tuple[dict[int, Affine], int]]:
         """As ``_positions`` for the rows, several tiles of them where these are staged together."""
