@@ -75,6 +75,8 @@ OF_BITS = (
     hlo.ShiftRightLogicalOp,
 )
 """Ops for which it matters where in a byte an integer ends."""
+SUBNORMAL = frozenset(["f8e5m2fnuz"])
+"""Types some of whose numbers are subnormal in FP16."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -214,6 +216,8 @@ class _Widener:
             self._carry(result)
         elif dtype in BITS and isinstance(op, OF_BITS):
             self._becomes(op, self._of_bits(Build.before(self.module, op), op, dtype), dtype)
+        elif isinstance(op, hlo.ReducePrecisionOp) and dtype in SUBNORMAL:
+            self._reduce_precision(op, dtype)
         else:
             self._compute(op)
 
@@ -273,6 +277,14 @@ class _Widener:
                 made = self._after(element, part, partial(self._rounded, op=op, small=small))
                 self.small[made] = small
         erase(op)
+
+    def _reduce_precision(self, op: hlo.ReducePrecisionOp, dtype: str) -> None:
+        """In FP16, where XLA rounds 8-bit floats: a number may be subnormal there, and fewer exponents lose it."""
+        b = Build.before(self.module, op)
+        value = self._number(b, op.operand, "f16")
+        bits_kept = {"exponent_bits": op.exponent_bits, "mantissa_bits": op.mantissa_bits}
+        rounded = b.typed(hlo.ReducePrecisionOp, (value,), value.type, **bits_kept)
+        self._becomes(op, encode(b, b.convert(rounded, "f32"), dtype), dtype)
 
     def _operand_type(self, op: hlo.HloOp) -> str:
         """The element type of decoded floats: BF16 for contractions of 8- and 16-bit ones."""

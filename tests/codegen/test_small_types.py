@@ -214,6 +214,13 @@ def test_bit_casts(result: str, source: Any, dims: tuple[int, ...]) -> None:
     check_op(result, "bitcast-convert(p0)", values)
 
 
+@pytest.mark.parametrize(("exponent", "mantissa"), [(8, 1), (5, 2), (5, 0), (4, 1)])
+def test_reduced_precision_keeps_subnormals_of_f16(exponent: int, mantissa: int) -> None:
+    """XLA rounds 8-bit floats in f16, where the smallest numbers of this one are subnormals."""
+    attributes = f"exponent_bits={exponent}, mantissa_bits={mantissa}"
+    check_op("f8e5m2fnuz[256]", f"reduce-precision(p0), {attributes}", codes("f8e5m2fnuz"))
+
+
 def test_stochastic_rounding_to_a_small_float_is_refused() -> None:
     text = (
         "HloModule m\nENTRY e {\n  p0 = f32[8] parameter(0)\n  p1 = u32[8] parameter(1)\n"
