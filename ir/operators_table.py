@@ -254,7 +254,7 @@ _ROWS = (
         ALL,
         "native",
         "latest",
-        _OF_SCALARS,
+        _OF_SCALARS_AND_LOOPS,
     ),
     _row("remainder", "Rem", (*F, *I), "decomposed"),
     _row("replica-id", "ReplicaId", ("u32",), "native"),

@@ -24,6 +24,7 @@ from neuronx_cc.passes.bodies import apply_body
 from neuronx_cc.passes.build import Build, Value, replace_results
 from neuronx_cc.passes.combiners import duplicate
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
 from neuronx_cc.passes.strided import padded, strided_slice
 from neuronx_cc.passes.values import computation_kind, identity_of, splat_number
 from neuronx_cc.passes.windows import PLAIN, is_running, windowed
@@ -38,9 +39,14 @@ def run(module: HloModule, context: PassContext) -> None:
             if not isinstance(op, hlo.ReduceWindowOp):
                 continue
             kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""
-            results = [_Known(module, op, kind).result()] if kind else _Own(module, op).results()
+            results = [_Known(module, op, kind).result()] if kind else own_windows(module, op)
             if results[0] is not op.results[0]:
                 replace_results(op, results)
+
+
+def own_windows(module: HloModule, op: hlo.ReduceWindowOp) -> list[Value]:
+    """The results of ``op``, built above it; its computation is of operators on scalars and loops of them."""
+    return _Own(module, op).results()
 
 
 class _Known:
@@ -182,6 +188,7 @@ class _Own:
         self.body = module.computation(op.to_apply.data[0])
         count = len(op.operands) // 2
         self.arrays, self.starts = list(op.operands[:count]), list(op.operands[count:])
+        self.loops = loops_on_scalars(module, self.body)
         self.flagged = False
 
     def results(self) -> list[Value]:
@@ -207,7 +214,7 @@ class _Own:
                 arrays = self.run(arrays, axis, window[axis].pad_high > 0)
             else:
                 arrays = self.slide(arrays, axis, rest[axis])
-        return self.first(starts, arrays, out)
+        return self.first(starts, arrays)
 
     def out_dims(self) -> tuple[int, ...]:
         type_ = self.op.results[0].type
@@ -218,24 +225,30 @@ class _Own:
 
     def combine(self, left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
         """``left`` before ``right``; what does not exist leaves the other as it is."""
-        dims = hlo.shape_of(left[0]).dims
         if not self.flagged:
-            return apply_body(self.op, self.body, [*left, *right], dims)
+            return self.applied([*left, *right])
         *values, here = left
         *others, there = right
-        both = apply_body(self.op, self.body, [*values, *others], dims)
+        both = self.applied([*values, *others], self.build.each(hlo.AndOp, here, there) if self.loops else None)
         chosen = []
         for combined, value, other in zip(both, values, others, strict=True):
             chosen.append(self.build.select(here, self.build.select(there, combined, value), other))
         return [*chosen, self.build.each(hlo.OrOp, here, there)]
 
-    def first(self, starts: list[Value], arrays: list[Value], dims: tuple[int, ...]) -> list[Value]:
+    def first(self, starts: list[Value], arrays: list[Value]) -> list[Value]:
         if not self.flagged:
             neutral = log_sum_exp.matches(self.body) and splat_number(self.starts[0], self.module) == -np.inf
-            return arrays if neutral else apply_body(self.op, self.body, [*starts, *arrays], dims)
+            return arrays if neutral else self.applied([*starts, *arrays])
         *values, here = arrays
-        both = apply_body(self.op, self.body, [*starts, *values], dims)
+        both = self.applied([*starts, *values], here)
         return [self.build.select(here, *pair) for pair in zip(both, starts, strict=True)]
+
+    def applied(self, operands: Sequence[Value], live: Value | None = None) -> list[Value]:
+        """The computation; of what is not ``live`` any result will do."""
+        dims = hlo.shape_of(operands[0]).dims
+        if self.loops:
+            return apply_loops(self.build, self.body, operands, dims, live)
+        return apply_body(self.op, self.body, operands, dims)
 
     def shifted(self, arrays: Sequence[Value], axis: int, start: int, count: int, step: int = 1) -> list[Value]:
         return [strided_slice(self.build, array, axis, start, count, step) for array in arrays]

@@ -2,8 +2,9 @@
 
 Input: a module without tuples but those of control flow. Output: in the computations of maps, reductions, windows,
 scatters and sorts, a ``conditional`` whose branches consist of operators on scalars is these operators and a
-``select``; a ``map`` of such a computation is its operators on whole arrays. A ``map`` or ``reduce`` whose computation
-loops over scalars is made of whole arrays too, with loops that go on while any element does.
+``select``; a ``map`` of such a computation is its operators on whole arrays. A ``map``, ``reduce`` or
+``reduce-window`` whose computation loops over scalars is made of whole arrays too, with loops that go on while any
+element does.
 """
 
 from typing import Any, cast
@@ -15,6 +16,7 @@ from neuronx_cc.ir.hlo.scalar_bodies import is_scalar
 from neuronx_cc.passes.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.build import Build, Value, replace_results
 from neuronx_cc.passes.expand_reductions import fold
+from neuronx_cc.passes.expand_windows import own_windows
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
 
@@ -35,6 +37,8 @@ def run(module: HloModule, context: PassContext) -> None:
                 replace(op, apply_loops(Build.before(module, op), body, op.operands, op.shape.dims)[0])
             elif isinstance(op, hlo.ReduceOp) and loops_on_scalars(module, body):
                 replace_results(op, fold(module, op))
+            elif isinstance(op, hlo.ReduceWindowOp) and loops_on_scalars(module, body):
+                replace_results(op, own_windows(module, op))
 
 
 def _select_branches(module: HloModule, body: hlo.ComputationOp) -> None:

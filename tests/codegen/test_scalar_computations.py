@@ -92,6 +92,27 @@ def test_loops_in_a_reduction_of_several_arrays_in_a_loop() -> None:
     np.testing.assert_array_equal(compiled.run([x])[0], want)
 
 
+def _add_by_ones(a: Any, b: Any) -> Any:
+    """Does not come to an end for a negative ``b``."""
+    return lax.while_loop(lambda pair: pair[1] != 0, lambda pair: (pair[0] + 1, pair[1] - 1), (a, b))[0]
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1), (36, 0), (0, 36)])
+@pytest.mark.parametrize("size", [2, 9, 37])
+def test_loops_in_a_window(padding: tuple[int, int], size: int) -> None:
+    """What the padding holds, the initial value, is combined with nothing, and no loop waits for it."""
+    x = np.random.default_rng(5).integers(0, 9, (5, 37)).astype(np.int32)
+
+    def function(x: Any) -> Any:
+        return lax.reduce_window(x, np.int32(-3), _add_by_ones, (1, size), (1, 1), ((0, 0), padding))
+
+    padded = np.pad(x, ((0, 0), padding))
+    want = np.lib.stride_tricks.sliding_window_view(padded, size, axis=1).sum(-1) - 3
+    exists = np.lib.stride_tricks.sliding_window_view(np.pad(np.ones_like(x), ((0, 0), padding)), size, axis=1).any(-1)
+    result = compile_text(text_of(function, x)).run([x])[0]
+    np.testing.assert_array_equal(result, np.where(exists, want, -3))
+
+
 def test_loops_in_a_map() -> None:
     text = """HloModule m
 more {
@@ -182,10 +203,9 @@ def _until_large(v: Any) -> Any:
     "function",
     [
         lambda x: lax.reduce(x, np.float32(0), lambda a, b: lax.cond(a > b, _until_large, lambda a: a + b, a), (1,)),
-        lambda x: lax.reduce_window(x, np.float32(0), lambda a, b: _until_large(a + b), (1, 2), (1, 1), "VALID"),
         lambda x: x.at[jnp.array([0, 3])].apply(_until_large),
     ],
-    ids=["branch", "reduce-window", "scatter"],
+    ids=["branch", "scatter"],
 )
 def test_loops_are_refused(function: Any) -> None:
     with pytest.raises(CompileError, match=r"EVRF001.*elementwise.*\(at %.*keep loops"):
