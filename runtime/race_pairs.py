@@ -155,15 +155,15 @@ def _contended(footprints: Footprints) -> Array:
 
 def _pages(footprints: Footprints, touched: Array) -> tuple[Array, Array]:
     """First and last page of each footprint, for accesses to ``touched``. Those of all memories have one count."""
-    low, high = footprints.base.copy(), footprints.end - 1
+    low, high = np.zeros((2, len(footprints)), np.int64)
     times = np.bincount(touched, minlength=len(footprints))
     behind = 0
     for space in Space:
         here = np.flatnonzero((footprints.space == int(space)) & (times > 0))
         if len(here):
-            size = int(np.average(high[here] - low[here], weights=times[here])) + 1
-            low[here] = low[here] // size + behind
-            high[here] = high[here] // size + behind
+            base, last = footprints.base[here], footprints.end[here] - 1
+            size = int(np.average(last - base, weights=times[here])) + 1
+            low[here], high[here] = base // size + behind, last // size + behind
             behind = int(high[here].max()) + 1
     return low, high
 
