@@ -33,6 +33,7 @@ PASSES = {
         "dce",
         "decompose",
         "demote_f64",
+        "depthwise_gradients",
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",

@@ -63,7 +63,18 @@ DEFAULT_PIPELINE: Pipeline = (
             "dce",
         ),
     ),
-    ("layout", ("thin_dots", "merge_contracted", "split_large_windows", "features_first", "turn_products", "dce")),
+    (
+        "layout",
+        (
+            "thin_dots",
+            "merge_contracted",
+            "features_first",
+            "depthwise_gradients",
+            "split_large_windows",
+            "turn_products",
+            "dce",
+        ),
+    ),
     ("precision", ("accumulate_f32", "short_reductions", "split_long_rows", "auto_cast", "clean_casts")),
     (
         "cleanup",

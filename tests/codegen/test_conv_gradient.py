@@ -223,3 +223,39 @@ def test_depthwise_kernels_of_large_images(size: int, stride: int, random: np.ra
 
     x, w = (random.standard_normal(dims, np.float32) for dims in ((1, 3, size, size), (3, 1, 3, 3)))
     check_function(jax.grad(loss), w, x, relative=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
+@pytest.mark.parametrize(
+    ("batch", "features", "size", "kernel", "stride", "dtype"),
+    [
+        (2, 5, 9, 3, 1, "float32"),
+        (1, 130, 7, 3, 2, "float32"),
+        (3, 48, 12, 5, 2, "bfloat16"),
+        (2, 40, 6, 5, 1, "float32"),
+    ],
+)
+def test_depthwise_kernels(
+    layout: tuple[str, str, str],
+    batch: int,
+    features: int,
+    size: int,
+    kernel: int,
+    stride: int,
+    dtype: str,
+    random: np.random.Generator,
+) -> None:
+    image = {"N": batch, "C": features, "H": size, "W": size + 1}
+    taps = {"O": features, "I": 1, "H": kernel, "W": kernel}
+    x, w = (normal(random, *(dims[c] for c in order)) for dims, order in ((image, layout[0]), (taps, layout[1])))
+
+    def forward(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(
+            x, w, (stride, stride), "SAME", dimension_numbers=layout, feature_group_count=features
+        )
+
+    y = jax.eval_shape(forward, x, w)
+    x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
+    w = w.astype(x.dtype)
+    compiled = check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+    assert not any(entry.kernel.endswith("convolution") for entry in compiled.program.debug)
