@@ -124,3 +124,27 @@ def encode(b: Build, number: Value, dtype: str) -> Value:
         signed = b.select(b.compare(code, zero, "EQ"), zero, b.each(hlo.OrOp, code, sign))
         code = b.select(fits, signed, b.number(SIGN, "u32", w.dims))
     return b.convert(code, "u8")
+
+
+def encode_stochastically(b: Build, number: Value, random: Value, dtype: str) -> Value:
+    """The u8 codes of ``dtype`` next to f32 numbers: away from zero where the random bits (u8, u16 or u32), as a
+    fraction, lie below the part of the magnitude that is cut off. Numbers beyond the largest stay what rounding to
+    nearest makes of them, and are not rounded up to infinity or NaN."""
+    w = _Words(b, number)
+    bits = hlo.shape_of(random).dtype
+    word = w.bits(number, "u32")
+    size = w.bits(w.immediate(hlo.AndOp, word, 0x7FFFFFFF), "f32")
+    nearest = encode(b, size, dtype)
+    over = b.compare(decode(b, nearest, dtype), size, "GT")
+    low = b.select(over, b.sub(nearest, b.number_like(1, nearest)), nearest)
+    below, above = decode(b, low, dtype), decode(b, b.add(low, b.number_like(1, low)), dtype)
+    fraction = b.div(b.sub(size, below), b.sub(above, below))  # exact, for steps are powers of two
+    cut = b.convert(b.mul(fraction, b.number_like(2.0 ** int(bits[1:]), fraction)), bits)  # NaN gives 0
+    up = b.compare(random, cut, "LT")
+    code = b.select(up, b.add(low, b.number_like(1, low)), low)
+    sign = b.convert(w.immediate(hlo.ShiftRightLogicalOp, w.immediate(hlo.AndOp, word, SIGN << 24), 24), "u8")
+    signed = b.each(hlo.OrOp, code, sign)
+    if dtype == CONVERTED or not FORMATS[dtype].unsigned_zero:
+        return signed
+    zero = b.number_like(0, code)
+    return b.select(b.compare(code, zero, "EQ"), zero, signed)

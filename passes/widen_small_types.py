@@ -20,7 +20,7 @@ from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, bits, itemsize
 from neuronx_cc.passes.build import Build, Value
 from neuronx_cc.passes.calls import called_names
-from neuronx_cc.passes.eight_bit_floats import DTYPES, decode, encode
+from neuronx_cc.passes.eight_bit_floats import DTYPES, decode, encode, encode_stochastically
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.sub_byte_integers import BITS, BYTE, clamped, low_bits, packed, unpacked, wrapped
 from neuronx_cc.passes.values import computation_kind
@@ -205,9 +205,11 @@ class _Widener:
     def _widen(self, op: hlo.HloOp) -> None:
         result = op.results[0]
         dtype = result.type.data.dtype if isinstance(result.type, hlo.ArrayType) else ""
-        if isinstance(op, RANDOM):
+        if isinstance(op, hlo.StochasticConvertOp) and self._is_rounded(op, dtype):
+            self._round_stochastically(op, dtype)
+        elif isinstance(op, RANDOM):
             raise _refusal(op, dtype or "a small type")
-        if isinstance(op, hlo.ConstantOp):
+        elif isinstance(op, hlo.ConstantOp):
             self._constant(op, CARRIED[dtype])
             self._carry(result)
         elif isinstance(op, hlo.BitcastConvertOp):
@@ -277,6 +279,15 @@ class _Widener:
                 made = self._after(element, part, partial(self._rounded, op=op, small=small))
                 self.small[made] = small
         erase(op)
+
+    def _is_rounded(self, op: hlo.StochasticConvertOp, dtype: str) -> bool:
+        random = op.operands[1]
+        return dtype in DTYPES and random not in self.small and itemsize(hlo.shape_of(random).dtype) <= 4
+
+    def _round_stochastically(self, op: hlo.StochasticConvertOp, dtype: str) -> None:
+        b = Build.before(self.module, op)
+        number = b.convert(self._number(b, op.operands[0]), "f32")
+        self._becomes(op, encode_stochastically(b, number, op.operands[1], dtype), dtype)
 
     def _reduce_precision(self, op: hlo.ReducePrecisionOp, dtype: str) -> None:
         """In FP16, where XLA rounds 8-bit floats: a number may be subnormal there, and fewer exponents lose it."""

@@ -11,7 +11,9 @@ from generated import compile_text, text_of
 from jax import lax
 from xla_oracle import run_text
 
+from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
 Array = np.ndarray[Any, Any]
@@ -221,10 +223,33 @@ def test_reduced_precision_keeps_subnormals_of_f16(exponent: int, mantissa: int)
     check_op("f8e5m2fnuz[256]", f"reduce-precision(p0), {attributes}", codes("f8e5m2fnuz"))
 
 
-def test_stochastic_rounding_to_a_small_float_is_refused() -> None:
+@pytest.mark.parametrize("target", FLOATS)
+@pytest.mark.parametrize(("source", "word"), [("f32", "u32"), ("f16", "u16"), ("f8e5m2fnuz", "u8")])
+def test_stochastic_rounding_to_a_small_float(target: str, source: str, word: str) -> None:
+    """XLA's CPU client has no such op; the reference semantics decide."""
+    random, special = np.random.default_rng(2), [0.0, np.inf, np.nan, 447.9, 448.1, 463.9, 464.1, 1e4, 1e-9, 2.0**-18]
+    drawn = random.standard_normal(700) * 2.0 ** random.integers(-20, 17, 700)
+    with np.errstate(all="ignore"):
+        numbers = np.concatenate([drawn, special, np.negative(special), codes(target).astype(np.float32)])
+        x = numbers.astype(np.float32).astype(NUMPY_DTYPE[source])
+    most = np.iinfo(NUMPY_DTYPE[word]).max
+    bits = random.integers(0, most, x.size, NUMPY_DTYPE[word], endpoint=True)
+    bits[::3] = np.where(random.random(bits[::3].size) < 0.5, 0, most)
     text = (
-        "HloModule m\nENTRY e {\n  p0 = f32[8] parameter(0)\n  p1 = u32[8] parameter(1)\n"
-        "  ROOT r = f8e4m3fn[8] stochastic-convert(p0, p1)\n}"
+        f"HloModule m\nENTRY e {{\n  p0 = {source}[{x.size}] parameter(0)\n  p1 = {word}[{x.size}] parameter(1)\n"
+        f"  ROOT r = {target}[{x.size}] stochastic-convert(p0, p1)\n}}"
     )
-    with pytest.raises(CompileError, match="stochastic-convert of f8e4m3fn"):
+    (found,) = compile_text(text).run([x, bits])
+    (wanted,) = evaluate(parse_text(text), [x, bits])
+    real = ~np.isnan(wanted.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), ~real)
+    np.testing.assert_array_equal(found.view(np.uint8)[real], wanted.view(np.uint8)[real])
+
+
+def test_stochastic_rounding_of_a_small_float_to_another_type_is_refused() -> None:
+    text = (
+        "HloModule m\nENTRY e {\n  p0 = f8e4m3fn[8] parameter(0)\n  p1 = u8[8] parameter(1)\n"
+        "  ROOT r = s8[8] stochastic-convert(p0, p1)\n}"
+    )
+    with pytest.raises(CompileError, match="stochastic-convert of"):
         compile_text(text)
