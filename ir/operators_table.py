@@ -83,7 +83,6 @@ def _row(
     return Operator(opcode, tuple(names.split()), dtypes, status, since, limits, reason, remedy)
 
 
-_ONE_DEVICE = "collectives come with multi-core execution"
 _HOST = "the device has no host channel inside a program"
 _DYNAMIC = "shapes are static"
 _OF_SCALARS = Limit(
@@ -137,7 +136,14 @@ _ROWS = (
     _row("collective-permute", "CollectivePermute", ALL, "native"),
     _row("collective-permute-done", "", ALL, "decomposed"),
     _row("collective-permute-start", "", ALL, "decomposed"),
-    _row("collective-reduce", "CollectiveReduce", ALL, "planned", reason=_ONE_DEVICE),
+    _row(
+        "collective-reduce",
+        "CollectiveReduce",
+        ALL,
+        "refused",
+        reason="what devices hold that do not receive the result is specified nowhere",
+        remedy="use all-reduce",
+    ),
     _row("compare", "Compare Eq Ge Gt Le Lt Ne", ALL, "native", "2.1"),
     _row("complex", "Complex", ("f32",), "native"),
     _row("concatenate", "Concatenate", ALL, "folded", "2.1"),

@@ -15,7 +15,7 @@ from neuronx_cc.passes.build import Build, Value
 
 def loops_on_scalars(module: HloModule, body: hlo.ComputationOp) -> bool:
     """Whether ``body`` has loops, and consists of them and of operators on scalars, and so do they."""
-    return _is_applicable(module, body) and any(isinstance(op, hlo.WhileOp) for op in ops_of(body.block))
+    return any(isinstance(op, hlo.WhileOp) for op in ops_of(body.block)) and _is_applicable(module, body)
 
 
 def _is_applicable(module: HloModule, body: hlo.ComputationOp) -> bool:
