@@ -21,6 +21,9 @@ MAX_RUNS = 1 << 22
 """Runs that a map of HBM holds, about; beyond, the memory is mapped in parts."""
 _SMALLEST = 1 << 12
 """Bytes of the smallest part."""
+GRID_CELLS = 64
+"""Cells of a grid that cost no more than a run of a map of HBM."""
+_LARGEST_GRID = 1 << 28
 _BITS = 64
 
 
@@ -105,6 +108,48 @@ class HbmMap:
         if last == first + 1:
             return slice(self._begin[first], self._end[first])
         return numbers(self._begin[first:last], self._end[first:last])
+
+
+class GridMap:
+    """HBM from the least to the greatest byte of some footprints: a flag for each few bytes, within which none of them
+    begins or ends a run."""
+
+    def __init__(self, footprints: Footprints, members: Array, initialised: Array, grain: int) -> None:
+        self._footprints, self._grain = footprints, grain
+        self._low, high = int(footprints.base[members].min()), int(footprints.end[members].max())
+        self.state: Array = np.zeros((high - self._low) // grain, bool)
+        for start, end in ((np.clip(initialised, self._low, high) - self._low) // grain).tolist():
+            self.state[start:end] = True
+
+    def define(self, footprint: int) -> None:
+        self._cells(footprint)[...] = True
+
+    def defines(self, footprint: int) -> bool:
+        return bool(self._cells(footprint).all())
+
+    def _cells(self, footprint: int) -> Array:
+        pattern, base = self._footprints.at(footprint)
+        shape = (*[count for count, _ in reversed(pattern.dims)], pattern.run // self._grain)
+        strides = (*[stride // self._grain for _, stride in reversed(pattern.dims)], 1)
+        return np.ndarray(shape, bool, self.state, (base - self._low) // self._grain, strides)
+
+
+def grid_of_hbm(footprints: Footprints, members: Array, initialised: Array, copies: int) -> GridMap | None:
+    """A grid of these footprints, copied so often; None where an ``HbmMap`` takes less time."""
+    patterns = footprints.patterns.all
+    numbered = footprints.pattern[members]
+    low, high = int(footprints.base[members].min()), int(footprints.end[members].max())
+    bounds = np.clip(initialised, low, high) - low
+    bounds = bounds[bounds[:, 0] < bounds[:, 1]].reshape(-1)
+    used = [patterns[number] for number in distinct(numbered).tolist()]
+    grain = gcd(*[gcd(pattern.run, pattern.pitch) for pattern in used])
+    grain = gcd(grain, int(np.gcd.reduce(footprints.base[members] - low)), int(np.gcd.reduce(bounds)))
+    sizes = np.zeros((len(patterns), 2))
+    sizes[distinct(numbered)] = [(pattern.runs, pattern.runs * pattern.run) for pattern in used]
+    runs, nbytes = sizes[numbered].sum(axis=0)
+    if high - low > _LARGEST_GRID * grain or (high - low) * copies + nbytes > GRID_CELLS * grain * runs:
+        return None
+    return GridMap(footprints, members, initialised, grain)
 
 
 def parts_of_hbm(footprints: Footprints, members: Array, low: int, high: int) -> Iterator[tuple[int, int, Array]]:

@@ -19,7 +19,7 @@ from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.runtime.footprints import Footprints
 from neuronx_cc.runtime.intervals import Array, distinct, inside, touches, union
 from neuronx_cc.runtime.race_clocks import Clocks
-from neuronx_cc.runtime.race_maps import HbmMap, Map, OnChipMap, parts_of_hbm
+from neuronx_cc.runtime.race_maps import HbmMap, Map, OnChipMap, grid_of_hbm, parts_of_hbm
 from neuronx_cc.runtime.race_native import distinct_firsts
 from neuronx_cc.runtime.race_trace import Area, Block, Trace
 
@@ -36,7 +36,7 @@ def find_undefined(trace: Trace, clocks: Clocks, initialised: Array) -> int | No
     kept = kept[distinct_firsts(kinds)[1]]  # the first of each kind
     touched, writes = accesses.footprint[kept], accesses.write[kept]
     found = []
-    for memory, members in _maps(footprints, touched, writes, initialised):
+    for memory, members in _maps(footprints, touched, writes, initialised, len(trace.pieces)):
         mine = np.isin(touched, members)
         events = zip(kept[mine].tolist(), touched[mine].tolist(), writes[mine].tolist(), strict=True)
         pieces = zip(clocks.pieces[accesses.at[kept[mine]]].tolist(), events, strict=True)
@@ -45,7 +45,9 @@ def find_undefined(trace: Trace, clocks: Clocks, initialised: Array) -> int | No
     return min([access for access in found if access is not None], default=None)
 
 
-def _maps(footprints: Footprints, touched: Array, writes: Array, initialised: Array) -> Iterator[tuple[Map, Array]]:
+def _maps(
+    footprints: Footprints, touched: Array, writes: Array, initialised: Array, pieces: int
+) -> Iterator[tuple[Map, Array]]:
     """Maps of all memory that is read, each with the footprints that it knows."""
     spaces = footprints.space[touched]
     for space in (Space.SBUF, Space.PSUM):
@@ -57,6 +59,10 @@ def _maps(footprints: Footprints, touched: Array, writes: Array, initialised: Ar
     if len(reads):
         wanted = union(footprints.base[reads], footprints.end[reads])
         members = in_hbm[touches(wanted, footprints.base[in_hbm], footprints.end[in_hbm])]
+        grid = grid_of_hbm(footprints, members, initialised, pieces)
+        if grid is not None:
+            yield grid, members
+            return
         for low, high, part in parts_of_hbm(footprints, members, int(wanted[0, 0]), int(wanted[-1, 1])):
             yield HbmMap(footprints, part, initialised, low, high), part
 
