@@ -13,6 +13,7 @@ from xla_oracle import run_text
 
 from neuronx_cc.codegen.graph import ELEMENTWISE
 from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE
@@ -379,3 +380,13 @@ def test_reduced_precision_of_small_numbers(dtype: str, exponent: int, mantissa:
     attributes = f", exponent_bits={exponent}, mantissa_bits={mantissa}"
     text = unary_text("reduce-precision", dtype, values.shape, attributes=attributes)
     assert_same(compile_text(text).run([values])[0], run_text(text, [values])[0])
+
+
+@pytest.mark.parametrize("dtype", ["u8", "u32"])
+@pytest.mark.parametrize("opcode", ["abs", "sign"])
+def test_signs_of_unsigned_numbers_are_refused(opcode: str, dtype: str) -> None:
+    """As StableHLO does, by which jaxlib reads HLO."""
+    with pytest.raises(CompileError, match=f"{opcode}: element type {dtype} is not supported"):
+        compile_text(unary_text(opcode, dtype, (3,)))
+    with pytest.raises(Exception, match=f"stablehlo.{opcode}"):
+        run_text(unary_text(opcode, dtype, (3,)), [np.zeros(3, NUMPY_DTYPE[dtype])])
