@@ -51,8 +51,8 @@ def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> Value:
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), op.shape.dims)
     form, tables = _plan(windows, op.shape.dtype, defining_op(operand) is not None, exact)
-    if form == "rows":
-        return _rows(b, operand, windows, wanted)
+    if form in ("rows", "turned"):
+        return _rows(b, operand, windows, wanted, form == "turned")
     return _tables(b, operand, windows, tables, wanted, form == "compare")
 
 
@@ -116,7 +116,7 @@ def _plan(windows: Windows, dtype: str, made: bool, exact: bool) -> tuple[str, l
     if windows.between:
         total = contiguous * runs
         turned = costs.turned(nbytes + total * windows.count) + costs.rows(windows.count, total)
-        choices.append((turned, "rows", []))
+        choices.append((turned, "turned", []))
     steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
     for tables in windows.tables:
         count = prod(windows.dims[dim] for dim in tables)
@@ -164,10 +164,10 @@ def _tables(b: Build, operand: Value, windows: Windows, tables: list[int], wante
     return arranged(b, found, windows, [*outer, *inner, *row], wanted)
 
 
-def _rows(b: Build, operand: Value, windows: Windows, wanted: list[Label]) -> Value:
-    """All reached dims together are the rows; dims between them go to the row where that needs no copy."""
+def _rows(b: Build, operand: Value, windows: Windows, wanted: list[Label], turned: bool) -> Value:
+    """All reached dims together are the rows; dims between them go to the row, without a copy unless ``turned``."""
     reached, between = windows.reached, windows.between
-    if between and reached[-1] - reached[0] >= len(reached):
+    if between and not turned and reached[-1] - reached[0] >= len(reached):
         reached, between = list(range(reached[-1] + 1)), []
     last = reached[-1]
     height = windows.sizes[last]

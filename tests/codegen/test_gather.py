@@ -7,9 +7,15 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import check_function, check_text
+from generated import check_function, check_text, text_of
 from indexing_cases import windows
 from jax import lax
+
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes import pipelines
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -95,3 +101,16 @@ def test_special_values_stay_where_they_are(random: np.random.Generator) -> None
 def test_search_sorted(random: np.random.Generator) -> None:
     x, at = np.sort(random.standard_normal(100)).astype(np.float32), random.standard_normal(50).astype(np.float32)
     check_function(lambda x, at: jnp.searchsorted(x, at, method="scan_unrolled"), x, at)
+
+
+def test_features_between_indexed_dims_are_one_row(random: np.random.Generator) -> None:
+    """Pixels of images features first, as deformable sampling takes them: an index a pixel, not one an element."""
+    images = random.standard_normal((2, 48, 20, 20)).astype(np.float32)
+    y, x = (random.integers(-3, 24, (2, 700)).astype(np.int32) for _ in range(2))
+    pixels = jax.vmap(lambda image, y, x: image[:, y, x])
+    text = text_of(pixels, images, y, x)
+    module = parse_text(text)
+    run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(auto_cast="none")))
+    ops = [op for block in module.computations() for op in ops_of(block.block) if isinstance(op, hlo.GatherOp)]
+    assert [op.shape.dims for op in ops] == [(1400, 1, 48)]
+    check_text(text, images, y, x)
