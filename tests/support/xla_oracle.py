@@ -23,28 +23,25 @@ def _context() -> Any:
     return jax_mlir.make_ir_context()
 
 
-ONLY_FUSED = (" power(", " reduce-precision(")
-"""Ops that XLA's other emitters compute wrongly: (-1) ** -1 of integers, NaNs without mantissa."""
+def compile_text(text: str) -> Any:
+    """Loaded executable of HLO text. LLVM does little, which compiles three times as fast.
 
-
-def compile_text(text: str, fused: bool = False) -> Any:
-    """Loaded executable of HLO text. LLVM optimises little, and XLA's emitters of fusions, its default, take part only
-    if ``fused`` or needed: compiling takes a third of the time."""
-    fused = fused or any(op in text for op in ONLY_FUSED)
+    XLA's emitters are its default ones: without those of fusions it compiles faster still, but the others reach beside
+    arrays where indices are of 8 bits, and compute (-1) ** -1 of integers wrongly.
+    """
     module = _hlo.hlo_module_from_text(text)
     computation = _hlo.XlaComputation(module.as_serialized_hlo_module_proto())
     stablehlo = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
     options = xla_client.CompileOptions()
     options.executable_build_options.debug_options.xla_backend_optimization_level = 0
-    options.env_option_overrides = [("xla_cpu_use_fusion_emitters", fused)]
     with _context():
         parsed = mlir_ir.Module.parse(stablehlo)
         return _client().compile_and_load(parsed, _jax.DeviceList(tuple(_client().devices()[:1])), options)
 
 
-def run_text(text: str, inputs: Sequence[np.ndarray[Any, Any]], fused: bool = False) -> list[np.ndarray[Any, Any]]:
+def run_text(text: str, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Flat outputs of HLO text on the CPU."""
-    executable = compile_text(text, fused)
+    executable = compile_text(text)
     with jax.enable_x64(True):
         buffers = [jax.device_put(np.array(array, order="C"), jax.devices("cpu")[0]) for array in inputs]
     results = executable.execute_sharded(buffers)
