@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from neuronx_cc.codegen import control, dot_kernel, formation, map_kernel
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
+from neuronx_cc.codegen.control import regions as control
+from neuronx_cc.codegen.dots import kernel as dot_kernel
+from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.formation import form as formation
+from neuronx_cc.codegen.formation.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.maps import kernel as map_kernel
+from neuronx_cc.codegen.movement.straight import straighten
 from neuronx_cc.codegen.sharing import elements
-from neuronx_cc.codegen.straight import straighten
-from neuronx_cc.codegen.views import View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 

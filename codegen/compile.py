@@ -10,10 +10,10 @@ import numpy as np
 from neuronx_cc.codegen import donation
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.control import write_back
-from neuronx_cc.codegen.graph import ELEMENTWISE, base, is_view
+from neuronx_cc.codegen.control.regions import write_back
+from neuronx_cc.codegen.emission.views import View, linear
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
-from neuronx_cc.codegen.views import View, linear
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.passes.resolve_collectives import device_counts

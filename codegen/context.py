@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neuronx_cc.codegen.accesses import Alloc
-from neuronx_cc.codegen.builder import Affine, Block, Builder
-from neuronx_cc.codegen.combiners import simple_combiners
-from neuronx_cc.codegen.fill import fill, repeats_one
-from neuronx_cc.codegen.graph import base, is_view
-from neuronx_cc.codegen.transfer import transfer
-from neuronx_cc.codegen.views import Atom, View, linear, outermost
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
+from neuronx_cc.codegen.formation.combiners import simple_combiners
+from neuronx_cc.codegen.formation.graph import base, is_view
+from neuronx_cc.codegen.movement.fill import fill, repeats_one
+from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.ir.isa.table import NUMBER
-from neuronx_cc.passes.effects import effectful_computations
+from neuronx_cc.passes.analysis.effects import effectful_computations
 
 if TYPE_CHECKING:
-    from neuronx_cc.codegen.dot_plan import Resident
+    from neuronx_cc.codegen.dots.plan import Resident
 
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""

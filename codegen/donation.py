@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import base, same_order
+from neuronx_cc.codegen.formation.graph import base, same_order
 from neuronx_cc.codegen.sharing import is_free, updates
 from neuronx_cc.ir import hlo
 

@@ -2,19 +2,11 @@
 
 from collections.abc import Callable
 
-from neuronx_cc.codegen import (
-    collective_kernel,
-    conv_kernel,
-    gather_kernel,
-    host_kernel,
-    indexed_kernel,
-    movement_kernel,
-    reduce_kernel,
-    scatter_kernel,
-    select_scatter_kernel,
-    sort_kernel,
-    window_kernel,
-)
+from neuronx_cc.codegen.convolutions import kernel as conv_kernel
+from neuronx_cc.codegen.exchange import collective_kernel, host_kernel
+from neuronx_cc.codegen.indexing import gather_kernel, indexed_kernel, scatter_kernel, sort_kernel
+from neuronx_cc.codegen.movement import concatenate_kernel as movement_kernel
+from neuronx_cc.codegen.reductions import reduce_kernel, select_scatter_kernel, window_kernel
 
 LOWERINGS: dict[str, Callable[..., None]] = {
     "all-gather": collective_kernel.lower,

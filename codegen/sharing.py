@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.graph import base, is_view
+from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.ir import hlo
 
 

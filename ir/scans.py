@@ -1,4 +1,4 @@
-"""Scans and shifts by one element: the custom calls that ``passes.scans`` makes, and how to read them."""
+"""Scans and shifts by one element: the custom calls that ``passes.expansions.scans`` makes, and how to read them."""
 
 from dataclasses import dataclass
 

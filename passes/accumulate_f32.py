@@ -8,9 +8,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
-from neuronx_cc.passes.combiners import combiner_in
+from neuronx_cc.passes.analysis.values import combiner_kind
+from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext, PrecisionRecord
-from neuronx_cc.passes.values import combiner_kind
 
 NARROW_FLOATS = ("bf16", "f16", "f8e4m3", "f8e5m2")
 

@@ -17,7 +17,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of
 from neuronx_cc.passes.accumulate_f32 import record
-from neuronx_cc.passes.calls import called_names
+from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.manager import CAST_DTYPES, PassContext
 
 Contraction = hlo.DotOp | hlo.ConvolutionOp

@@ -1,16 +1,16 @@
 """Brings gathers and scatters into the few forms that code generation has.
 
 Input: an inlined, canonical module without 64-bit integers. Output: gathers and scatters of rows only, with index
-arithmetic as ordinary ops around them: see ``indexing_gather`` and ``indexing_scatter``; dynamic slices and updates
+arithmetic as ordinary ops around them: see ``indexing.gather`` and ``indexing.scatter``; dynamic slices and updates
 with starts of 32 bits, as sequencer registers load them.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
-from neuronx_cc.passes.build import Build
-from neuronx_cc.passes.indexing_gather import canonical_gather
-from neuronx_cc.passes.indexing_scatter import canonical_scatter
+from neuronx_cc.passes.expansions.build import Build
+from neuronx_cc.passes.indexing.gather import canonical_gather
+from neuronx_cc.passes.indexing.scatter import canonical_scatter
 from neuronx_cc.passes.manager import PassContext
 
 

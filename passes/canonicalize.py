@@ -1,7 +1,7 @@
 """Rewrites ops into their simplest equal form. Input and output: any inlined hlo module.
 
-One forward sweep over each computation, dispatched on the op class to the rules of ``canonical_arithmetic``,
-``canonical_movement`` and ``canonical_contraction``. Operands are canonical when a rule sees an op; ops that a rule
+One forward sweep over each computation, dispatched on the op class to the rules of ``canonical.arithmetic``,
+``canonical.movement`` and ``canonical.contraction``. Operands are canonical when a rule sees an op; ops that a rule
 builds are offered to the rules again. Every rule is exact for IEEE floats (NaN payloads aside), except where its
 docstring names the error.
 """
@@ -32,12 +32,12 @@ LIMIT = 64
 
 @cache
 def _all_rules() -> dict[type, tuple[Rule, ...]]:
-    from neuronx_cc.passes.canonical_arithmetic import RULES as ARITHMETIC
-    from neuronx_cc.passes.canonical_contraction import RULES as CONTRACTION
-    from neuronx_cc.passes.canonical_contraction import TRANSPOSE_RULES
-    from neuronx_cc.passes.canonical_convolution import RULES as CONVOLUTION
-    from neuronx_cc.passes.canonical_movement import RULES as MOVEMENT
-    from neuronx_cc.passes.canonical_movement import sink_broadcast, sink_reshape
+    from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
+    from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
+    from neuronx_cc.passes.canonical.contraction import TRANSPOSE_RULES
+    from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
+    from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
+    from neuronx_cc.passes.canonical.movement import sink_broadcast, sink_reshape
 
     rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION, **CONVOLUTION}
     rules[hlo.TransposeOp] += TRANSPOSE_RULES

@@ -15,7 +15,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.auto_cast import TF32_BITS, Casts, Contraction, code_computations
-from neuronx_cc.passes.combiners import combiner_in
+from neuronx_cc.passes.expansions.combiners import combiner_in
 from neuronx_cc.passes.manager import PassContext
 
 MOVEMENT = (

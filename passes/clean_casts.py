@@ -12,7 +12,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, ops_of, replace
 from neuronx_cc.ir.types import itemsize
-from neuronx_cc.passes.conversions import is_lossless, skips_middle
+from neuronx_cc.passes.analysis.conversions import is_lossless, skips_middle
 from neuronx_cc.passes.manager import PassContext
 
 MOVEMENT = (hlo.BroadcastOp, hlo.ReshapeOp, hlo.TransposeOp, hlo.ReverseOp)

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
-from neuronx_cc.passes.effects import has_effects
+from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.manager import PassContext
 
 COMMUTATIVE = frozenset([hlo.AddOp, hlo.MultiplyOp, hlo.AndOp, hlo.OrOp, hlo.XorOp])

@@ -8,8 +8,8 @@ from collections.abc import Set
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase
-from neuronx_cc.passes.calls import called_names
-from neuronx_cc.passes.effects import effectful_computations, has_effects
+from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.effects import effectful_computations, has_effects
 from neuronx_cc.passes.manager import PassContext
 
 

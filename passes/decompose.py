@@ -14,10 +14,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, insert_splat, ops_of, replace
 from neuronx_cc.ir.types import COMPLEX, INTEGERS, NUMPY_DTYPE
-from neuronx_cc.passes.argument_reductions import argument_kind
-from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.analysis.argument_reductions import argument_kind
+from neuronx_cc.passes.analysis.values import computation_kind, splat_number
+from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import computation_kind, splat_number
 
 LARGEST_EXPONENT = 64
 """Integer powers above this keep the op: no integer type holds more than a power of 64 of anything but 0, 1 and -1."""

@@ -7,7 +7,7 @@ and branches of control flow stay apart: they are rewritten together with the op
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase
-from neuronx_cc.passes.calls import call_properties
+from neuronx_cc.passes.analysis.calls import call_properties
 from neuronx_cc.passes.flatten_control import control_computations
 from neuronx_cc.passes.manager import PassContext
 

@@ -10,7 +10,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import argument_block, defining_op, ops_of, retype
 from neuronx_cc.ir.types import NUMPY_DTYPE
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
 NARROW = {"f64": "f32", "c128": "c64"}

@@ -12,7 +12,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, SliceDim
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.types import FLOATS
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
 FEW_OUTPUTS, MOST_OUTPUTS = 25, 49

@@ -1,14 +1,14 @@
 """Makes tokens arrays without elements: ``pred[0]``.
 
 Input: any module. Output: no value of a token type, alone or in a tuple. Tokens order effects; here ops with effects
-keep the order in which they stand (``passes.dce``, ``codegen.graph``), which is one that their tokens allow.
+keep the order in which they stand (``passes.dce``, ``codegen.formation.graph``), which is one that their tokens allow.
 """
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace, retype
-from neuronx_cc.passes.build import Build
 from neuronx_cc.passes.dissolve_tuples import leaves
+from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
 
 NOTHING = hlo.array_type("pred", (0,))

@@ -16,7 +16,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_splat, ops_of
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
-from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
 
 LEAST_ELEMENTS = 1 << 19

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
-from neuronx_cc.passes.build import Build, Value, replace_elements
+from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
 
 BatchNorm = hlo.BatchNormTrainingOp | hlo.BatchNormInferenceOp | hlo.BatchNormGradOp

@@ -18,10 +18,10 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, ops_of, replace, users
 from neuronx_cc.ir.operators_table import CUSTOM_CALLS
 from neuronx_cc.ir.types import FLOATS, INTEGERS
-from neuronx_cc.passes import lapack_calls, resizing
-from neuronx_cc.passes.build import Build, Value, replace_elements
+from neuronx_cc.passes.analysis.values import highest, lowest
+from neuronx_cc.passes.expansions import lapack_calls, resizing
+from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import highest, lowest
 
 Rule = Callable[[Build, hlo.CustomCallOp], None]
 

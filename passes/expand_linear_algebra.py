@@ -1,4 +1,4 @@
-"""Rewrites ``cholesky``, ``triangular-solve`` and the custom calls of QR and LU with ``passes.linear_algebra``.
+"""Rewrites ``cholesky``, ``triangular-solve`` and the custom calls of QR and LU with ``linear_algebra``.
 
 Input: any module. Output: none of them; counted ``while`` loops, dots and elementwise ops. Custom calls: ``Qr``
 [..., m, n] -> (packed factor, taus), and (packed, taus) -> ``ProductOfElementaryHouseholderReflectors`` (what JAX emits
@@ -14,11 +14,11 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
-from neuronx_cc.passes import linear_algebra as algebra
-from neuronx_cc.passes.build import Build, Value, replace_elements
-from neuronx_cc.passes.lapack_calls import LU_TARGETS
-from neuronx_cc.passes.linear_algebra import dims_of
-from neuronx_cc.passes.lu_factor import lu_factor
+from neuronx_cc.passes.expansions import linear_algebra as algebra
+from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
+from neuronx_cc.passes.expansions.lapack_calls import LU_TARGETS
+from neuronx_cc.passes.expansions.linear_algebra import dims_of
+from neuronx_cc.passes.expansions.lu_factor import lu_factor
 from neuronx_cc.passes.manager import PassContext
 
 

@@ -16,7 +16,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.reference.random import INITIAL_STATE, instruction_key, updates_before
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, shape
-from neuronx_cc.passes.build import Build, Value, replace_elements
+from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
 
 Wide = tuple[Value, Value]

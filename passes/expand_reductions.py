@@ -11,14 +11,14 @@ from math import isqrt, prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.passes.argument_reductions import argument_kind
-from neuronx_cc.passes.bodies import apply_body
-from neuronx_cc.passes.build import Build, Value, replace_results
+from neuronx_cc.passes.analysis.argument_reductions import argument_kind
+from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.expand_argument_reductions import EXTREMES
+from neuronx_cc.passes.expansions.bodies import apply_body
+from neuronx_cc.passes.expansions.build import Build, Value, replace_results
+from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
+from neuronx_cc.passes.expansions.strided import strided_slice
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
-from neuronx_cc.passes.strided import strided_slice
-from neuronx_cc.passes.values import computation_kind
 
 LONG_ROW = 512
 """Elements of a row from which on rows are folded onto each other: enough for the DMA (hardware sheet 1.8.2)."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.passes.build import Build, Value, replace_results
+from neuronx_cc.passes.expansions.build import Build, Value, replace_results
 from neuronx_cc.passes.manager import PassContext
 
 

@@ -11,12 +11,12 @@ from itertools import product
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, PadDim, SliceDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace, users
-from neuronx_cc.passes.bodies import apply_body
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.analysis.values import splat_number
+from neuronx_cc.passes.analysis.windows import runs, selection
+from neuronx_cc.passes.expansions.bodies import apply_body
+from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.expansions.strided import padded, strided_slice
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.strided import padded, strided_slice
-from neuronx_cc.passes.values import splat_number
-from neuronx_cc.passes.windows import runs, selection
 
 Tap = tuple[int, ...]
 

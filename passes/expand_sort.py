@@ -2,9 +2,9 @@
 
 Input: a canonical module. Output: every ``sort`` has the properties ``keys`` and ``blocks``, two dims of which the last
 is sorted, and s32 operands; every ``topk`` has f32 or s32 rows that fit a partition. A comparator that
-``passes.sort_keys`` can read becomes integer keys (``passes.sort_words``); operands that nobody reads are dropped,
+``keys`` can read becomes integer keys (``words``); operands that nobody reads are dropped,
 those that their key determines are restored from it. Any other comparator is applied by a bitonic network of
-whole-array ops, which also merges rows that are too long for one tile (``passes.sort_network``). Every sort is stable.
+whole-array ops, which also merges rows that are too long for one tile (``network``). Every sort is stable.
 """
 
 from dataclasses import replace as replace_fields
@@ -14,12 +14,12 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace
 from neuronx_cc.ir.types import FLOATS, INTEGERS
-from neuronx_cc.passes import sort_network
-from neuronx_cc.passes.bodies import apply_body
-from neuronx_cc.passes.build import Build, Value, replace_elements
+from neuronx_cc.passes.expansions.bodies import apply_body
+from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.sort_keys import Key, keys_of
-from neuronx_cc.passes.sort_words import HIGHEST, INFINITY, LOWEST, QUIET_NAN, Words
+from neuronx_cc.passes.sorting import network as sort_network
+from neuronx_cc.passes.sorting.keys import Key, keys_of
+from neuronx_cc.passes.sorting.words import HIGHEST, INFINITY, LOWEST, QUIET_NAN, Words
 
 PARTITIONS = 128
 PARTITION_WORDS = 23552

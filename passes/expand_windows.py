@@ -19,15 +19,15 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, PadDim, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
-from neuronx_cc.passes import log_sum_exp, scans
-from neuronx_cc.passes.bodies import apply_body
-from neuronx_cc.passes.build import Build, Value, replace_results
-from neuronx_cc.passes.combiners import duplicate
+from neuronx_cc.passes.analysis.values import computation_kind, identity_of, splat_number
+from neuronx_cc.passes.analysis.windows import PLAIN, is_running, windowed
+from neuronx_cc.passes.expansions import log_sum_exp, scans
+from neuronx_cc.passes.expansions.bodies import apply_body
+from neuronx_cc.passes.expansions.build import Build, Value, replace_results
+from neuronx_cc.passes.expansions.combiners import duplicate
+from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
+from neuronx_cc.passes.expansions.strided import padded, strided_slice
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
-from neuronx_cc.passes.strided import padded, strided_slice
-from neuronx_cc.passes.values import computation_kind, identity_of, splat_number
-from neuronx_cc.passes.windows import PLAIN, is_running, windowed
 
 FEW_TAPS = 6
 """Elements of a window that are combined one after the other."""

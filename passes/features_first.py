@@ -14,7 +14,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
-from neuronx_cc.passes.canonical_contraction import swapped, swapped_order
+from neuronx_cc.passes.canonical.contraction import swapped, swapped_order
 from neuronx_cc.passes.manager import PassContext
 
 Value = hlo.SSAValue

@@ -2,7 +2,7 @@
 
 Input: an inlined module. Output: an array whose element t along a dim is the fold of the elements 0 to t of others, by
 one operator or by the steps of a recurrence ``h = a h + b`` (also ``max(a + h, b)``), comes from a ``reduce-window`` or
-a scan (``passes.scans``); the tree is left to ``dce``.
+a scan (``passes.expansions.scans``); the tree is left to ``dce``.
 
 The proof does not depend on the tree's form. Every value of the tree is followed position by position: which elements,
 from which to which, its elements are the fold of. Slices, pads, and concatenations move such spans; operators join
@@ -22,11 +22,11 @@ from neuronx_cc.ir.hlo import HloModule, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.hlo.editing import replace as replace_op
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
-from neuronx_cc.passes import scans
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.analysis.values import COMBINERS, identity_of, splat_number
+from neuronx_cc.passes.analysis.windows import PLAIN
+from neuronx_cc.passes.expansions import scans
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import COMBINERS, identity_of, splat_number
-from neuronx_cc.passes.windows import PLAIN
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -12,11 +12,11 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_constant, ops_of, retype
-from neuronx_cc.passes.calls import called_names
-from neuronx_cc.passes.combiners import duplicate
+from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.dissolve_tuples import Path, leaves, pack
+from neuronx_cc.passes.expansions.combiners import duplicate
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import splat_number
 
 Control = hlo.WhileOp | hlo.ConditionalOp
 

@@ -11,11 +11,11 @@ from collections.abc import Set
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
+from neuronx_cc.passes.analysis.effects import effectful_computations
+from neuronx_cc.passes.analysis.loop_state import FREE, Invariants
+from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.dce import sweep
-from neuronx_cc.passes.effects import effectful_computations
-from neuronx_cc.passes.loop_state import FREE, Invariants
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.trip_count import trip_count
 
 MOVED = (
     hlo.ElementwiseUnaryOp,

@@ -17,12 +17,12 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
 from neuronx_cc.ir.hlo.editing import replace as replace_op
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.analysis.effects import effectful_computations
+from neuronx_cc.passes.analysis.loop_state import Invariants
+from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.dce import sweep
-from neuronx_cc.passes.effects import effectful_computations
-from neuronx_cc.passes.loop_state import Invariants
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.trip_count import trip_count
 
 MOST_ROWS = 64
 """Rows of a contraction in the loop, out of the 128 that a tile has."""

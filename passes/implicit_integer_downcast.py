@@ -11,9 +11,9 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import INTEGERS, SIGNED
+from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.exact_integer_dots import EXACT_BITS, digits, is_integer_contraction, sum_bits
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import computation_kind
 
 RULES: dict[type, tuple[str, str]] = {
     hlo.DotOp: ("dot", "EVRF035"),

@@ -12,9 +12,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, insert_before, ops_of, replace
-from neuronx_cc.passes.bodies import apply_body, is_elementwise
-from neuronx_cc.passes.calls import called_names, property_names
+from neuronx_cc.passes.analysis.calls import called_names, property_names
 from neuronx_cc.passes.dce import remove_uncalled
+from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.manager import PassContext
 
 MOST_COPIES = 1_000_000

@@ -2,10 +2,10 @@
 
 Input: an inlined module without tuples. Output: no s64 or u64 value but the entry's parameters and results, which keep
 their types with a ``convert`` right behind the parameter or before the root. Values wrap as on the device. What may not
-fit is warned about with its location (``passes.intervals`` proves what it can); a u64 constant that needs more than 32
+fit is warned about with its location (``intervals`` proves what it can); a u64 constant that needs more than 32
 bits is an error (ESFH002), except as a bound (the largest value of its type in a comparison, minimum or maximum), which
 becomes the bound of the narrow type. ``bitcast-convert`` between 64-bit parameters or results and their words stays
-(``passes.wide_words``).
+(``passes.expansions.wide_words``).
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import argument_block, defining_op, insert_before, ops_of, retype
 from neuronx_cc.ir.types import NUMPY_DTYPE
-from neuronx_cc.passes import wide_words
-from neuronx_cc.passes.intervals import NARROW, Intervals, is_integer, narrow_range, type_range
+from neuronx_cc.passes.analysis.intervals import NARROW, Intervals, is_integer, narrow_range, type_range
+from neuronx_cc.passes.expansions import wide_words
 from neuronx_cc.passes.manager import PassContext
 
 

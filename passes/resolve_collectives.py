@@ -14,11 +14,11 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
-from neuronx_cc.passes.bodies import apply_body, is_elementwise
-from neuronx_cc.passes.build import Build
+from neuronx_cc.passes.analysis.values import computation_kind, identity_of
+from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
+from neuronx_cc.passes.expansions.build import Build
+from neuronx_cc.passes.expansions.ragged_exchange import exchange_rows
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.ragged_exchange import exchange_rows
-from neuronx_cc.passes.values import computation_kind, identity_of
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -13,12 +13,12 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, ops_of, replace
 from neuronx_cc.ir.hlo.scalar_bodies import is_scalar
-from neuronx_cc.passes.bodies import apply_body, is_elementwise
-from neuronx_cc.passes.build import Build, Value, replace_results
 from neuronx_cc.passes.expand_reductions import fold
 from neuronx_cc.passes.expand_windows import own_windows
+from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
+from neuronx_cc.passes.expansions.build import Build, Value, replace_results
+from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.masked_loops import apply_loops, loops_on_scalars
 
 APPLYING = (hlo.MapOp, hlo.ReduceOp, hlo.ReduceWindowOp, hlo.ScatterOp, hlo.SelectAndScatterOp, hlo.SortOp)
 

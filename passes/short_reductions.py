@@ -11,9 +11,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.analysis.values import combiner_kind
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import combiner_kind
 
 MOST = 4
 """Elements that are folded."""

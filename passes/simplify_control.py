@@ -15,11 +15,11 @@ from collections.abc import Sequence, Set
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, insert_before, ops_of, replace, retype
+from neuronx_cc.passes.analysis.effects import effectful_computations, has_effects
+from neuronx_cc.passes.analysis.trip_count import element_of, trip_count
+from neuronx_cc.passes.analysis.values import splat_of
 from neuronx_cc.passes.dce import sweep
-from neuronx_cc.passes.effects import effectful_computations, has_effects
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.trip_count import element_of, trip_count
-from neuronx_cc.passes.values import splat_of
 
 
 def run(module: HloModule, context: PassContext) -> None:

@@ -18,12 +18,12 @@ from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, ops_of, replace, retype
-from neuronx_cc.passes import complex_functions
-from neuronx_cc.passes.build import Build, Value
-from neuronx_cc.passes.calls import called_names
-from neuronx_cc.passes.complex_functions import Pair
+from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.values import computation_kind
+from neuronx_cc.passes.expansions import complex_functions
+from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.expansions.complex_functions import Pair
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import computation_kind
 
 C64 = "c64"
 EXCHANGES = (hlo.AllGatherOp, hlo.AllToAllOp, hlo.CollectivePermuteOp)

@@ -12,7 +12,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, WindowDim, editing
 from neuronx_cc.ir.types import FLOATS
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
 MOST_BYTES = 65536

@@ -15,8 +15,8 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, insert_constant, ops_of, replace
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
+from neuronx_cc.passes.analysis.values import combiner_kind, identity_of
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.values import combiner_kind, identity_of
 
 LONGEST_ROW = 12288
 """Elements of a row that a map kernel may reduce: two tiles of it and temporaries fit a partition."""

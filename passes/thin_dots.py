@@ -12,7 +12,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
-from neuronx_cc.passes.build import Build, Value
+from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
 MOST_CONTRACTED = 64

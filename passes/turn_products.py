@@ -8,7 +8,7 @@ where that turns fewer elements than before. What lies between moves along (``fe
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
-from neuronx_cc.passes.canonical_contraction import swapped_order
+from neuronx_cc.passes.canonical.contraction import swapped_order
 from neuronx_cc.passes.features_first import ELEMENTWISE, Mover
 from neuronx_cc.passes.manager import PassContext
 

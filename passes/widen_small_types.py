@@ -18,12 +18,12 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, ops_of, replace, retype
 from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, bits, itemsize
-from neuronx_cc.passes.build import Build, Value
-from neuronx_cc.passes.calls import called_names
-from neuronx_cc.passes.eight_bit_floats import DTYPES, decode, encode, encode_stochastically
+from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.values import computation_kind
+from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.expansions.eight_bit_floats import DTYPES, decode, encode, encode_stochastically
+from neuronx_cc.passes.expansions.sub_byte_integers import BITS, BYTE, clamped, low_bits, packed, unpacked, wrapped
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.sub_byte_integers import BITS, BYTE, clamped, low_bits, packed, unpacked, wrapped
-from neuronx_cc.passes.values import computation_kind
 
 CARRIED = {**BYTE, **dict.fromkeys(DTYPES, "u8")}
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from generated import check_function
 
-from neuronx_cc.codegen import builder
-from neuronx_cc.codegen.memory import Arena
+from neuronx_cc.codegen.emission import builder
+from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.ir.isa.program import Space
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from generated import check_function
 
-from neuronx_cc.codegen import map_inputs
-from neuronx_cc.codegen.accesses import Alloc
-from neuronx_cc.codegen.builder import Affine, Block
-from neuronx_cc.codegen.memory import Arena
-from neuronx_cc.codegen.views import Atom
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.memory import Arena
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.ir.isa.program import Space
 
 Array = np.ndarray[Any, Any]

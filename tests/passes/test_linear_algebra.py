@@ -8,7 +8,7 @@ from op_cases_math import complex_array
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.reference import evaluate
-from neuronx_cc.passes.calls import called_names
+from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.manager import PassContext, count_ops, run_passes
 
 Array = np.ndarray

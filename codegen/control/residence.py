@@ -1,0 +1,207 @@
+"""Where the state of a loop lies: which elements are worth a place on chip, and their buffers.
+
+An element stays on chip when it is small and only on-chip instructions read it. What the loop only reads, and is small,
+gets a copy there for all iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.plan import PE_DTYPES
+from neuronx_cc.codegen.emission.builder import emit_over
+from neuronx_cc.codegen.emission.views import View, linear
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_load_cast, is_view
+from neuronx_cc.codegen.maps.plan import resident_layout
+from neuronx_cc.codegen.movement.concatenate_kernel import fill, put
+from neuronx_cc.codegen.movement.halves import carrier_of
+from neuronx_cc.codegen.movement.transfer import blocks_of
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.passes.analysis.calls import called_names
+
+RESIDENT_STATE_BYTES = 8192
+"""Bytes a partition of the largest element of a loop's state that stays on chip."""
+RESIDENT_GIVEN_BYTES = 2048
+"""The same for what a loop only reads: a copy that saves loading it in each iteration."""
+
+
+def state_home(
+    context: Context,
+    op: hlo.WhileOp,
+    index: int,
+    after: Sequence[hlo.SSAValue],
+    initial: Sequence[hlo.SSAValue],
+    step: int,
+) -> View:
+    """The buffer of element ``index`` of the state, holding its initial value: on chip where that is of use."""
+    value = initial[index]
+    shape = hlo.shape_of(value)
+    owner = after[0] if after else op.result
+    dead = context.last_use(value) <= step and [base(other) for other in initial].count(base(value)) == 1
+    wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
+    on_chip = shape.size and stays_on_chip(context.module, op, index)
+    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if on_chip else None
+    lent = context.carried.get(value)
+    for element in after:
+        context.note_use(owner, context.last_use(element))
+    near = lent is not None and (lent.in_sbuf or layout is None or context.prefix)  # small parameters move on chip
+    fits = lent is not None and (wanted in (None, lent) or lent.in_sbuf) and not (lent.in_sbuf and layout is None)
+    if dead and lent is not None and near and fits:
+        context.adopt(owner, value)
+        return lent
+    alloc = context.new_resident(owner, layout[0]) if layout is not None else None
+    if alloc is not None and layout is not None:
+        home = layout[1](alloc)
+        assign(context, home, value)
+        return home
+    if dead and wanted is None and value not in context.outputs:
+        for view in context.homes.get(value, ()):
+            if context.may_overwrite(value, view) and base(value) is value and _is_dense(view, shape):
+                context.adopt(owner, value)
+                return view
+    if wanted is None or not _is_dense(wanted, shape):
+        wanted = context.own_hbm(owner, shape)
+    if wanted not in context.homes.get(value, ()):
+        assign(context, wanted, value)
+    return wanted
+
+
+def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAValue, trips: int | None) -> list[View]:
+    """Homes of an element that the loop does not change; small ones also get one on chip, for all iterations."""
+    views = list(context.views(value))
+    shape = hlo.shape_of(value)
+    layout = resident_layout(shape, RESIDENT_GIVEN_BYTES) if shape.size else None
+    if trips == 0 or layout is None or any(view.in_sbuf for view in views):
+        return views
+    alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context.module, op, index) else None
+    if alloc is None:
+        return views
+    home = layout[1](alloc)
+    assign(context, home, value)
+    return [home, *views]
+
+
+def result_home(context: Context, found: Sequence[hlo.SSAValue]) -> View:
+    """A fresh buffer for a result of branches, which is read as ``found``."""
+    shape = hlo.shape_of(found[0])
+    target = context.outputs.get(found[0])
+    if target is not None and target.in_sbuf:
+        return target
+    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if target is None and shape.size else None
+    if layout is not None and all(_read_on_chip(context.module, element) for element in found):
+        alloc = context.new_resident(found[0], layout[0])
+        if alloc is not None:
+            return layout[1](alloc)
+    return context.new_hbm(found[0])
+
+
+def origin(module: hlo.HloModule, computation: hlo.ComputationOp, index: int) -> int | None:
+    """The element of the parameter that element ``index`` of the root is, perhaps updated in place; else None."""
+    (root,) = [op for op in computation.block.ops if op.results and op.results[0] is computation.root]
+    value = root.operands[index]
+    while isinstance(value, hlo.OpResult):
+        op = value.op
+        if isinstance(op, hlo.DynamicUpdateSliceOp):
+            value = op.args[0]
+        elif not isinstance(op, hlo.GetTupleElementOp):
+            return None
+        elif op.operand is computation.block.args[0]:
+            return op.index.data
+        elif isinstance(op.operand.owner, hlo.WhileOp) and isinstance(op.operand.owner.operand.owner, hlo.TupleOp):
+            value = op.operand.owner.operand.owner.operands[op.index.data]
+        else:
+            return None
+    return None
+
+
+def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
+    """Make ahead of a loop what the transposes of its contractions need, instead of in each iteration."""
+    for op in computation.block.ops:
+        if isinstance(op, hlo.DotOp):
+            for operand in (op.lhs, op.rhs):
+                dtypes = {hlo.shape_of(operand).dtype}
+                if isinstance(operand, hlo.OpResult) and is_load_cast(operand.op):
+                    dtypes.add(hlo.shape_of(operand.op.operands[0]).dtype)
+                for dtype in sorted(dtypes & PE_DTYPES):
+                    fast = context.fast_relayout and hlo.itemsize(dtype) < 4
+                    context.identity(carrier_of(dtype, fast))
+        elif isinstance(op, hlo.WhileOp | hlo.ConditionalOp):
+            for name in called_names(op):
+                make_identities(context, context.module.computation(name))
+
+
+def _is_dense(view: View, shape: hlo.Shape) -> bool:
+    return not view.in_sbuf and view == linear(view.alloc, view.offset, shape.dtype, shape.dims)
+
+
+def assign(context: Context, target: View, value: hlo.SSAValue) -> None:
+    """Copy ``value`` to a dense HBM view, or to one on chip: there by an engine where lanes agree."""
+    shape = hlo.shape_of(value)
+    if shape.size == 0:
+        return
+    number = context.splat(value)
+    if number is not None and not target.in_sbuf:
+        while isinstance(value, hlo.OpResult) and not isinstance(value.op, hlo.ConstantOp):
+            value = value.op.operands[0]
+        fill(context, target, value)
+        return
+    if number is not None:
+        found = blocks_of([target], shape.dims)
+        assert found is not None, "one view aligns with itself"
+        engine = Stream.VECTOR if shape.dtype in hlo.FLOATS else Stream.GPSIMD
+        emit_over(context.builder, "memset", engine, found, [], imm=[number])
+        return
+    for view in context.views(value):
+        blocks = blocks_of([target, view], shape.dims) if target.in_sbuf and view.in_sbuf else None
+        if blocks is not None and blocks[0].partition == blocks[1].partition:
+            emit_over(context.builder, "tensor_copy", Stream.VECTOR, blocks[:1], blocks[1:])
+            return
+    put(context, target, value)
+
+
+def stays_on_chip(module: hlo.HloModule, op: hlo.WhileOp, index: int) -> bool:
+    """Whether body and condition read element ``index`` by elementwise ops, reductions and contractions alone.
+
+    Inner loops and branches may do so in turn; a number may also say where a window starts.
+    """
+    names = (*op.body.data, *op.condition.data)
+    return all(_parameter(module, name, index) for name in names)
+
+
+def _parameter(module: hlo.HloModule, name: str, index: int) -> bool:
+    parameter = module.computation(name).block.args[0]
+    elements = [use.operation for use in parameter.uses]
+    return all(
+        _read_on_chip(module, element.result)
+        for element in elements
+        if isinstance(element, hlo.GetTupleElementOp) and element.index.data == index
+    )
+
+
+def _read_on_chip(module: hlo.HloModule, value: hlo.SSAValue) -> bool:
+    return all(_reads_on_chip(module, use.operation, use.index) for use in value.uses)
+
+
+def _reads_on_chip(module: hlo.HloModule, user: hlo.Operation, place: int) -> bool:
+    if isinstance(user, hlo.TupleOp):
+        return all(_hands_on(module, use.operation, use.index, place) for use in user.result.uses)
+    if not isinstance(user, hlo.HloOp):
+        return False
+    if is_view(user):
+        return _read_on_chip(module, user.results[0])
+    if isinstance(user, hlo.DynamicSliceOp):
+        return place >= 1
+    if isinstance(user, hlo.DynamicUpdateSliceOp):
+        return place >= 2
+    return user.opcode in ELEMENTWISE or isinstance(user, hlo.ReduceOp | hlo.DotOp)
+
+
+def _hands_on(module: hlo.HloModule, user: hlo.Operation, operand: int, index: int) -> bool:
+    """A tuple whose element ``index`` is the value, as an operand of ``user``."""
+    if isinstance(user, hlo.WhileOp):
+        return stays_on_chip(module, user, index)
+    if isinstance(user, hlo.ConditionalOp):
+        return operand == 0 or _parameter(module, user.branches.data[operand - 1], index)
+    return isinstance(user, hlo.ReturnOp)

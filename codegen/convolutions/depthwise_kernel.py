@@ -1,0 +1,140 @@
+"""Convolutions of each feature by itself, of arrays that lie on chip with features on the partitions.
+
+TensorE would multiply with matrices of which only the diagonal is used, and these have to be made. Here Vector adds up
+shifted copies, each scaled by one value a partition. Input, kernel and result are FP32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.formation.graph import is_load_cast
+from neuronx_cc.codegen.maps.plan import Lanes, is_given, resident_view
+from neuronx_cc.codegen.movement import column_kernel
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+MOST_TAPS = 8
+"""Kernel positions up to which the sum takes less time than what TensorE needs besides its products."""
+LEAST_LANES = 64
+
+
+def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
+    """Emit the convolution and give its result a home; False, and nothing done, where another kernel has to do it."""
+    if not _is_depthwise(op):
+        return False
+    dims = op.dims.data
+    order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
+    found = [view.transpose(order) for view in context.in_place(op.lhs) if view.in_sbuf]
+    source = next((view for view in found if _lanes(view) >= LEAST_LANES), None)
+    if source is None or source.shape[0] % _lanes(source) or any(len(atoms) > 1 for atoms in source.dims[1:]):
+        return False
+    target = _result(context, op, _lanes(source))
+    if target is None:
+        return False
+    context.homes[op.result] = [target]
+    kernel = context.dense(op.rhs).transpose([dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial])
+    _emit(context, op, target.transpose([dims.out_feature, dims.out_batch, *dims.out_spatial]), source, kernel)
+    return True
+
+
+def _is_depthwise(op: hlo.ConvolutionOp) -> bool:
+    dims, features = op.dims.data, op.feature_group_count.data
+    shapes = [hlo.shape_of(value) for value in (op.lhs, op.rhs, op.result)]
+    (window,) = op.window.data if len(op.window.data) == 1 else (None,)
+    return (
+        window is not None
+        and {shape.dtype for shape in shapes} == {"f32"}
+        and all(shape.size for shape in shapes)
+        and not any(is_load_cast(value.owner) for value in (op.lhs, op.rhs) if isinstance(value, hlo.OpResult))
+        and features > 1
+        and op.batch_group_count.data == 1
+        and shapes[0].dims[dims.lhs_feature] == shapes[2].dims[dims.out_feature] == features
+        and window.lhs_dilation == 1
+        and window.size <= MOST_TAPS
+    )
+
+
+def _lanes(view: View) -> int:
+    """Features on the partitions, as [others, features on the partitions]; 0 for other layouts."""
+    feature = view.dims[0]
+    apart = [atom for atom in feature if atom.partition]
+    return apart[0].size if len(apart) == 1 and feature[-1] is apart[0] and len(feature) <= 2 else 0
+
+
+def _result(context: Context, op: hlo.ConvolutionOp, lanes: int) -> View | None:
+    """A home on chip with as many features on the partitions; None where it does not fit, or goes elsewhere."""
+    dims = op.shape.dims
+    if op.result in context.outputs:
+        return None
+    alloc = context.new_resident(op.result, prod(dims) // lanes * 4)
+    return None if alloc is None else resident_view(alloc, "f32", dims, Lanes(op.dims.data.out_feature, lanes, 1))
+
+
+def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, kernel: View) -> None:
+    builder = context.builder
+    (window,) = op.window.data
+    features, lanes = source.shape[0], _lanes(source)
+    outer = features // lanes
+    pool = TilePool(builder, "kernel of each feature")
+    ring = pool.ring(window.size * outer * 4, 1)
+    scales = Block(
+        ring.alloc,
+        "f32",
+        Affine(ring.alloc.lo),
+        (Atom(lanes, 1, True), Atom(window.size, outer * 4), Atom(outer, 4)),
+    )
+    stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
+    stored = (Atom(lanes, stride), Atom(window.size, step), Atom(outer, lanes * stride))
+    stream = Stream.DMA_WEIGHT if is_given(op.rhs) else Stream.DMA_LOAD
+    column_kernel.copy(builder, scales, Block(kernel.alloc, "f32", kernel.start, stored), stream)
+    x, y = (_block(view, lanes) for view in (source, target))
+    for batch in builder.each(source.shape[1], 1):
+        with builder.loop(outer) as index:
+            rows = [block.index(1, index).index(1, batch) for block in (x, y)]
+            _row(context, window, rows[0], rows[1], scales.index(2, index, 1))
+    pool.free()
+
+
+def _block(view: View, lanes: int) -> Block:
+    """[lanes, other features, batch, positions]."""
+    size = view.shape
+    feature = view.dims[0][0] if len(view.dims[0]) == 2 else Atom(1, 0)
+    others = [atoms[0] if atoms else Atom(1, 0) for atoms in view.dims[1:]]
+    assert feature.size * lanes == size[0]
+    return Block(view.alloc, view.dtype, view.start, (Atom(lanes, 1, True), feature, *others))
+
+
+def _row(context: Context, window: hlo.WindowDim, x: Block, y: Block, scales: Block) -> None:
+    """``y[o] = sum over k of x[o stride + k dilation - low] scales[k]`` for [lanes, positions]."""
+    builder = context.builder
+    length, count = x.dims[1].size, y.dims[1].size
+    taps = []
+    for tap in range(window.size):
+        shift = tap * window.rhs_dilation - window.pad_low
+        first = max(0, -(shift // window.stride))
+        last = min(count, (length - 1 - shift) // window.stride + 1)
+        taps.append(
+            (last - first, first, first * window.stride + shift, window.size - 1 - tap if window.reversal else tap)
+        )
+    taps.sort(key=lambda tap: -tap[0])
+    if taps[0][0] < count:
+        builder.emit("memset", Stream.VECTOR, [y], [], imm=[0.0])
+    for number, (size, first, start, tap) in enumerate(taps):
+        if size <= 0:
+            continue
+        out = y.index(1, Affine(first), size)
+        source = x.index(1, Affine(start), size)
+        source = replace(source, dims=(source.dims[0], Atom(size, x.dims[1].stride * window.stride)))
+        scale = scales.index(1, Affine(tap), 1)
+        scale = replace(scale, dims=scale.dims[:1])
+        if number == 0 and size == count:
+            builder.emit("tensor_scalar", Stream.VECTOR, [out], [source, scale], ["multiply"], [], ["ap0"])
+        else:
+            operands = [source, out, scale]
+            builder.emit("scalar_tensor_tensor", Stream.VECTOR, [out], operands, ["multiply", "add"], [], ["ap0"])

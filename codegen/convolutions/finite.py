@@ -1,0 +1,69 @@
+"""Whether all sums that leave PSUM are finite, and what is done when some are not.
+
+A product with zeros between its blocks, or with a unit matrix, gives each output the sum of some products and of zeros
+times other values: the same, unless one of those is an infinity or NaN. Then the sum is NaN. So where no sum is an
+infinity or NaN all are right, which ScalarE sees as they leave PSUM; else all is computed once more by other means. The
+decision is taken once, behind the kernel. Finite sums that together exceed FP32 take the second way as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.tiles import TilePool, dense
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.ir.isa.program import DECIDER, Branch, Space, Stream
+
+LANES = 128
+COLUMNS = 512
+"""FP32 elements of a bank of PSUM."""
+
+
+class FiniteSums:
+    """The checks of one kernel's sums; its tiles must be asked for ahead of those that fill SBUF."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._fixed = TilePool(builder, "found")
+        self._pool = TilePool(builder, "looked at", 2)
+        self._found = self._fixed.tile([1], "f32", LANES)
+        """0 in each partition, or NaN once a sum of it was not finite."""
+        self._scratch = self._pool.ring(COLUMNS * 2, 2)
+        self._totals = self._pool.ring(4, 2)
+        builder.emit("memset", Stream.VECTOR, [self._found], [], imm=[0.0])
+
+    def look(self, bank: Block) -> None:
+        """Note whether all of ``bank`` [lanes, columns], dense FP32 in PSUM, is finite."""
+        builder, (lanes, columns) = self.builder, bank.dims
+        scratch, total = (
+            Block(ring.alloc, dtype, builder.slot(ring), (lanes, *dense([size], dtype)))
+            for ring, dtype, size in ((self._scratch, "bf16", columns.size), (self._totals, "f32", 1))
+        )
+        builder.emit("activation", Stream.SCALAR, [scratch, total], [bank], ["copy"], [1.0], ["accumulate"])
+        found = self._found.of((lanes, self._found.dims[1]))
+        builder.emit("scalar_tensor_tensor", Stream.VECTOR, [found], [total, found], ["multiply", "add"], [0.0])
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """What is emitted inside runs where some sum was not finite. All banks of PSUM must be free."""
+        builder = self.builder
+        ones = self._fixed.tile([1], "f32", LANES)
+        answer = self._fixed.tile([1], "s32", 1)
+        builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
+        ring = self._fixed.bank(4)
+        assert ring is not None, "PSUM is free behind a kernel"
+        total = Block(ring.alloc, "f32", Affine(ring.alloc.lo), (Atom(1, 1, True), Atom(1, 4)))
+        builder.emit("load_stationary", Stream.TENSOR, [], [self._found])
+        builder.emit("multiply_moving", Stream.TENSOR, [total], [ones])
+        builder.emit("tensor_scalar", Stream.VECTOR, [answer], [total], ["not_equal"], [0.0])
+        place = View(answer.alloc, "s32", answer.offset.const, ())
+        assert place.alloc.space is Space.SBUF
+        register = builder.load_register(place, 0, 1, DECIDER)
+        self._fixed.free()
+        self._pool.free()
+        with builder.region(Branch(register, 2)):
+            builder.next_case()
+            yield
+        builder.release_register(register)

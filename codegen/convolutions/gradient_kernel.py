@@ -1,0 +1,419 @@
+"""Convolutions with few output positions and a large window, as gradients of kernels are.
+
+``out[n, o, p] = sum over c, k of x[n, c, k * dilation + p * stride - pad] * w[o, c, k]`` is contracted over window
+positions ``k`` and ``c``, which go on the partitions: blocks of both operands are staged with ``n`` and ``o`` on the
+partitions, TensorE transposes up to 128 positions at a time, and the products of all positions add up in PSUM. To ``x``
+the output positions are the taps of a convolution over ``k``; ``gradient_plan`` says how a transposed tile of it
+serves several taps. Nothing reads the result soon: Vector and its queue are left to the kernels behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, product
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions.axis import axis_of, batch_axis
+from neuronx_cc.codegen.convolutions.gradient_plan import (
+    ENOUGH_LANES,
+    SUM_BANKS,
+    Loading,
+    Piece,
+    Spread,
+    Steps,
+    Sum,
+    even,
+    parts_of,
+    pieces_of,
+    rows_that_fit,
+    spread_of,
+    tiles_of,
+)
+from neuronx_cc.codegen.convolutions.gradient_stage import Side, merged
+from neuronx_cc.codegen.convolutions.plan import RAW_BYTES, atom_of
+from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt, RowsAt
+from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block
+from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.halves import carrier_of
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+MAX_OUTPUTS = 64
+"""Output positions whose sums are written out."""
+TURN_BANKS = 3
+MAX_SUMS = 64
+"""Sums that are written out at a time."""
+WHOLE = PackAt(0, 1, 1, Affine())
+
+
+def applies(op: hlo.ConvolutionOp) -> bool:
+    """Whether the window has many more positions than the result, without groups or a dilated input."""
+    window, dims = op.window.data, op.dims.data
+    outputs, taps = prod(op.shape.dims[axis] for axis in dims.out_spatial), prod(dim.size for dim in window)
+    plain = all(dim.lhs_dilation == 1 and not dim.reversal for dim in window)
+    grouped = op.feature_group_count.data > 1 or op.batch_group_count.data > 1
+    return plain and not grouped and outputs <= MAX_OUTPUTS and taps >= 16 and taps > outputs
+
+
+def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
+    """Emit the convolution and give its result a home."""
+    del step
+    _Gradient(context, op).emit()
+
+
+class _Gradient(ConvStaging):
+    def __init__(self, context: Context, op: hlo.ConvolutionOp) -> None:
+        super().__init__(context, op, 0)
+        dims = op.dims.data
+        lhs = hlo.shape_of(op.lhs)
+        channels = lhs.dims[dims.lhs_feature]
+        self.out_sizes = [op.shape.dims[axis] for axis in dims.out_spatial]
+        flipped = [
+            replace(dim, size=out, stride=dim.rhs_dilation, rhs_dilation=dim.stride)
+            for dim, out in zip(self.window, self.out_sizes, strict=True)
+        ]
+        sizes = [lhs.dims[axis] for axis in dims.lhs_spatial]
+        taps = [batch_axis(channels)]
+        taps += [axis_of(size, dim.size, turned) for size, dim, turned in zip(sizes, self.window, flipped, strict=True)]
+        plain = [batch_axis(channels), *(batch_axis(dim.size) for dim in self.window)]
+        self.axes = taps
+        order = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
+        self.left = Side(context, op, op.lhs, order, taps)
+        order = (dims.rhs_input_feature, dims.rhs_output_feature, *dims.rhs_spatial)
+        self.right = Side(context, op, op.rhs, order, plain)
+        self.kept = self.left.inputs, self.right.inputs
+        self.taps = [axis.taps[0] for axis in self.axes]
+
+    def emit(self) -> None:
+        context = self.context
+        context.identity(carrier_of(self.pe_dtype, self.fast(self.pe_dtype)))
+        home = context.new_hbm(self.result)
+        context.homes[self.result] = [home]
+        self.out = home.transpose(self.out_order)
+        self.columns_are_left = atom_of(self.out, 1).stride != itemsize(self.out.dtype)
+        """Whether ``o``, not ``n``, lies on the partitions of the result."""
+        self.sums = self.builder.ring(self.builder.psum, SUM_BANKS * PSUM_BANK, 1, "sums")
+        self.banks.append(self.sums)
+        self.turned = self.left.turned = self.right.turned = self.make_bank(TURN_BANKS)
+        self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
+        self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
+        if all(tap.count for tap in self.taps):
+            self._choose()
+            for left in even(self.kept[0], self.slabs[0]):
+                self.left.restrict(*left)
+                for right in even(self.kept[1], self.slabs[1]):
+                    self.right.restrict(*right)
+                    self._slab(left[0], right[0])
+        self._store_unmet()
+        self.left.free()
+        self.right.free()
+        self.release()
+
+    # ---- sizes ------------------------------------------------------------------------------------------------
+
+    def _steps(self, rows: Sequence[int]) -> tuple[Steps, ...]:
+        """The axes of a block of ``rows`` positions."""
+        pairs = zip(rows, self.axes, self.taps, strict=True)
+        return tuple(Steps(size, axis.step, tap.count, tap.stride) for size, axis, tap in pairs)
+
+    def _choose(self) -> None:
+        """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
+        room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * PSUM_BANK
+        totals = [axis.rows for axis in self.axes]
+        best: tuple[float, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
+        for loaded in product(self.left.loadings(), self.right.loadings()):
+            for slabs in self._slabs():
+                self.loaded, self.slabs, self.columns = loaded, slabs, self._columns(*slabs)
+                rows = rows_that_fit(totals, self._spread, room, self._bytes, self._loads)
+                if rows is None:
+                    continue
+                blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
+                again = len(parts_of(self._groups(*slabs), self.columns_are_left)) if blocks > 1 else 1
+                spread = self._spread(rows)
+                cost = max(spread.products + again * spread.turns, again * self._loads(rows)) * blocks
+                cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
+                # fewer features at a time only for a clear gain
+                if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
+                    best = cost, slabs, rows, loaded
+                if prod(spread.lanes) >= ENOUGH_LANES and again == 1:
+                    break  # fewer features would only repeat transposes
+        if best is None:
+            raise AssertionError("one position of one feature fits")
+        _, self.slabs, self.rows, self.loaded = best
+        self.columns = self._columns(*self.slabs)
+        self.one_block = self.rows == totals
+        self.left.input_buffers = self.right.input_buffers = 1 if self.one_block else 2
+        self.turned_buffers = 1
+        if not self.one_block and self._bytes(self.rows) + sum(self._turned_bytes(self.rows)) <= room:
+            self.turned_buffers = 2
+        left, right = self._turned_bytes(self.rows)
+        self.left.ring("turned left", left, self.turned_buffers)
+        self.right.ring("turned right", right, self.turned_buffers)
+
+    def _spread(self, rows: Sequence[int]) -> Spread:
+        """How a block of ``rows`` positions is dealt out, as things have been chosen."""
+        return spread_of(self._steps(rows), *self.slabs, self.loaded, self.columns)
+
+    def _loads(self, rows: Sequence[int]) -> float:
+        """Columns of TensorE in the time of loading what is transposed of a block of ``rows`` positions."""
+        extents = [min(axis.extent(count), axis.size) for axis, count in zip(self.axes, rows, strict=True)]
+        sides = zip((self.left, self.right), self.loaded, self.slabs, (extents, rows), strict=True)
+        return sum(slab * side.load_columns(sizes) for side, loaded, slab, sizes in sides if not loaded)
+
+    def _columns(self, left: int, right: int) -> int:
+        """Columns of the products of one position."""
+        widths = (a.width if self.columns_are_left else b[1] for a, b in self._pairs(left, right))
+        return sum(max(64, width) for width in widths)
+
+    def _slabs(self) -> Iterator[tuple[int, int]]:
+        """Numbers of features of both sides to be summed together: all, and ever fewer."""
+        left, right = self.kept
+        while True:
+            if len(self._pairs(left, right)) <= MAX_SUMS or max(left, right) <= TILE_ROWS:
+                yield left, right
+            if max(left, right) == 1:
+                return
+            # of equal numbers that with taps, which has more tiles to transpose
+            left, right = (left, -(-right // 2)) if right > left else (-(-left // 2), right)
+
+    def _bytes(self, rows: Sequence[int]) -> int:
+        """Bytes a partition that staging a block and its transposed tiles take."""
+        size = itemsize(self.pe_dtype)
+        whole = all(count >= axis.rows for axis, count in zip(self.axes, rows, strict=True))
+        each = (1 if whole else 2) * size + (0 if self.fast(self.pe_dtype) else 2 * size)
+        extents = prod(axis.extent(count) for axis, count in zip(self.axes, rows, strict=True))
+        chunks = [0 if loaded else -(-slab // TILE_ROWS) for loaded, slab in zip(self.loaded, self.slabs, strict=True)]
+        raw = 2 * min(RAW_BYTES, chunks[0] * prod(rows) * size)
+        staged = chunks[0] * extents + chunks[1] * prod(rows)
+        return staged * each + raw + sum(self._turned_bytes(rows))
+
+    def _turned_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
+        """Bytes a partition of the transposed tiles of both operands, of the block that has most."""
+        sizes = [{count, axis.rows % count or count} for axis, count in zip(self.axes, rows, strict=True)]
+        spreads = [self._spread(block) for block in product(*sizes)]
+        size = itemsize(self.pe_dtype)
+        left = max(spread.tiles for spread in spreads) * self.slabs[0] * size
+        return left, max(prod(spread.inner) for spread in spreads) * self.slabs[1] * size
+
+    # ---- sums -------------------------------------------------------------------------------------------------
+
+    def _groups(self, left: int, right: int) -> list[list[tuple[Piece, tuple[int, int]]]]:
+        """Pairs of pieces to be summed: those of a group have the same rows, or else the same columns."""
+        taps = [tap.count for tap in self.taps]
+        if self.columns_are_left:
+            banks = -(-prod(taps) // SUM_BANKS)
+            whole = prod(taps) * left <= TILE_COLUMNS
+            most = TILE_COLUMNS if whole else max(1, TILE_COLUMNS // banks)
+            pieces = pieces_of(taps, left, min(most, TILE_COLUMNS), [whole for _ in taps])
+            by_start = [list(group) for _, group in groupby(pieces, lambda piece: piece.start)]
+            return [[(piece, rows) for piece in group] for rows in even(right, TILE_ROWS) for group in by_start]
+        pieces = pieces_of(taps, left, TILE_ROWS, self._stackable(left))
+        return [[(piece, columns) for columns in even(right, TILE_COLUMNS)] for piece in pieces]
+
+    def _pairs(self, left: int, right: int) -> list[tuple[Piece, tuple[int, int]]]:
+        return [pair for group in self._groups(left, right) for pair in group]
+
+    def _stackable(self, left: int) -> list[bool]:
+        """Of each axis, whether several taps with all features are one progression of rows of the result."""
+        found: list[bool] = []
+        stride = atom_of(self.out, 0).stride * self.kept[0]
+        for axis in reversed(range(len(self.out_sizes))):
+            apart = atom_of(self.out, 2 + axis).stride
+            if self.out_sizes[axis] > 1:
+                found.insert(0, left == self.kept[0] and stride in (0, apart))
+                stride = apart * self.taps[1 + axis].count
+            else:
+                found.insert(0, True)
+        return [False, *found]
+
+    def _row_stride(self, piece: Piece) -> int:
+        """Bytes between rows of the result that are neighbours in ``piece``."""
+        strides = [atom_of(self.out, 2 + axis).stride for axis in range(len(self.out_sizes))]
+        stacked = [stride for count, stride in zip(piece.taps[1:], strides, strict=True) if count > 1]
+        return atom_of(self.out, 0).stride or (stacked[-1] if stacked else 0)
+
+    def _slab(self, left_start: int, right_start: int) -> None:
+        """All sums of the features that both sides are restricted to."""
+        staged = None
+        if self.one_block:
+            ((left_at, right_at),) = self._blocks([], [])
+            staged = self._stage(left_at, right_at)
+        for part in parts_of(self._groups(self.left.inputs, self.right.inputs), self.columns_are_left):
+            self._clear(part)
+            if staged is not None:
+                self._multiply(part, *staged)
+            else:
+                for left_at, right_at in self._blocks([], []):
+                    self._multiply(part, *self._stage(left_at, right_at))
+            self._store(part, left_start, right_start)
+
+    def _blocks(self, left: list[RowsAt], right: list[RowsAt]) -> Iterator[tuple[list[RowsAt], list[RowsAt]]]:
+        """Blocks of both operands over the same positions."""
+        if len(left) == len(self.axes):
+            yield left, right
+            return
+        axis, rows, plain = self.axes[len(left)], self.rows[len(left)], self.right.axes[len(left)]
+        for piece in axis.pieces(rows):
+            same = replace(piece, axis=plain, before=0, after=0)
+            for index in self.builder.each(piece.count, 1):
+                yield from self._blocks([*left, RowsAt(piece, index)], [*right, RowsAt(same, index)])
+
+    def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:
+        """Both operands of a block, transposed: [lanes, tiles, kept dim]."""
+        spread = self._spread([at.piece.rows for at in left_at])
+        lanes = prod(spread.lanes)
+        left = self.left.loaded_tile(self.loaded[0], "turned left", spread.tiles, lanes, self.turned_buffers)
+        count = prod(spread.inner)
+        right = self.right.loaded_tile(self.loaded[1], "turned right", count, lanes, self.turned_buffers)
+        left_tiles, right_tiles = tiles_of(spread, self.axes)
+        if self.loaded[0]:
+            self.left.load_windows(left_at, left_tiles, left)
+        else:
+            self.left.turn_windows(self.left.planes(self.left.stage_input(WHOLE, left_at), "left"), left_tiles, left)
+        if self.loaded[1]:
+            self.right.load_windows(right_at, right_tiles, right)
+        else:
+            w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
+            self.right.turn_windows(w, right_tiles, right)
+        return spread, left, right
+
+    def _bank(self, rows: int, columns: int, sum_: Sum) -> Block:
+        offset = Affine(self.sums.alloc.lo + sum_.bank * PSUM_BANK + sum_.column * 4)
+        return Block(self.sums.alloc, "f32", offset, (Atom(rows, 1, True), Atom(columns, 4)))
+
+    def _shape(self, sum_: Sum) -> tuple[int, int]:
+        """Rows and columns."""
+        left, right = sum_.left.width, sum_.right[1]
+        return (right, left) if self.columns_are_left else (left, right)
+
+    def _clear(self, part: Sequence[Sum]) -> None:
+        """Zeros by a product for each bank, which starts the sums."""
+        for _, sums in groupby(part, lambda sum_: sum_.bank):
+            several = list(sums)
+            shapes = [self._shape(sum_) for sum_ in several]
+            rows, columns = max(rows for rows, _ in shapes), sum(columns for _, columns in shapes)
+            bank = self._bank(rows, columns, several[0])
+            self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), rows)])
+            self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), columns)])
+
+    def _multiply(self, part: Sequence[Sum], spread: Spread, left: Block, right: Block) -> None:
+        """Add the products of a block to the sums of ``part``."""
+        apart = [prod(reach.count for reach in spread.reach[axis + 1 :]) for axis in range(len(spread.reach))]
+        tile = left.dims[1].stride
+        taps = [reach.tap * each * tile for reach, each in zip(spread.reach, apart, strict=True)]
+        steps = [reach.position * each * tile for reach, each in zip(spread.reach, apart, strict=True)]
+        for x, w in self._inner(spread, steps, right.dims[1].stride, 0, left.offset, right.offset):
+            loaded: object = None
+            for sum_ in part:
+                piece, (start, size) = sum_.left, sum_.right
+                offset = x + piece.start * left.dims[2].stride
+                offset = offset + sum(at * stride for at, stride in zip(piece.first, taps, strict=True))
+                free = [Atom(count, stride) for count, stride in zip(piece.taps, taps, strict=True)]
+                dims = merged((left.dims[0], *free, Atom(piece.size, left.dims[2].stride)))
+                moved = replace(left, offset=offset, dims=dims)
+                width = right.dims[2].stride
+                plain = replace(right, offset=w + start * width, dims=(right.dims[0], Atom(size, width)))
+                stationary, moving = (plain, moved) if self.columns_are_left else (moved, plain)
+                if loaded != stationary:
+                    self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+                    loaded = stationary
+                bank = self._bank(*self._shape(sum_), sum_)
+                self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"])
+
+    def _inner(
+        self, spread: Spread, steps: Sequence[int], width: int, axis: int, x: Affine, w: Affine
+    ) -> Iterator[tuple[Affine, Affine]]:
+        """Where the tiles of each of a partition's positions lie, for the first tap."""
+        if axis == len(steps):
+            yield x, w
+            return
+        apart = prod(spread.inner[axis + 1 :]) * width
+        for index in self.builder.each(spread.inner[axis], 2):
+            yield from self._inner(spread, steps, width, axis + 1, x + index * steps[axis], w + index * apart)
+
+    # ---- results ----------------------------------------------------------------------------------------------
+
+    def _store(self, part: Sequence[Sum], left_start: int, right_start: int) -> None:
+        """Out of PSUM, in the order of the result in HBM."""
+        if not self.columns_are_left:
+            for sum_ in part:
+                self._store_rows(sum_, left_start, right_start)
+            return
+        for _, sums in groupby(part, lambda sum_: (sum_.right, sum_.left.start)):
+            self._store_columns(list(sums), left_start, right_start)
+
+    def _place(self, left: int, right: int, taps: Sequence[int]) -> Affine:
+        """Where an element of the result lies; ``taps`` counted among those that meet any input."""
+        offset = self.out.offset + left * atom_of(self.out, 0).stride + right * atom_of(self.out, 1).stride
+        for axis, at in enumerate(taps[1:]):
+            offset += (self.taps[1 + axis].first + at) * atom_of(self.out, 2 + axis).stride
+        return Affine(offset)
+
+    def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
+        rows, columns = self._shape(sum_)
+        result = self.tile("result", self.out.dtype, [columns], rows, 4)
+        self.emitter.leave(result, self._bank(rows, columns, sum_))
+        place = self._place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
+        dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
+        copy(self.builder, Block(self.out.alloc, self.out.dtype, place, dims), result, Stream.DMA_STORE)
+
+    def _store_columns(self, sums: Sequence[Sum], left_start: int, right_start: int) -> None:
+        """Sums of the same rows and features, for neighbouring taps."""
+        piece, (start, rows) = sums[0].left, sums[0].right
+        first = [min(sum_.left.first[axis] for sum_ in sums) for axis in range(len(self.taps))]
+        ends = [max(s.left.first[axis] + s.left.taps[axis] for s in sums) for axis in range(len(self.taps))]
+        counts = [end - begin for begin, end in zip(first, ends, strict=True)]
+        if prod(counts) * piece.size != sum(sum_.left.width for sum_ in sums):
+            for sum_ in sums:
+                self._store_columns([sum_], left_start, right_start)
+            return
+        strides = [atom_of(self.out, 2 + axis).stride for axis in range(len(self.out_sizes))]
+        free = [Atom(count, stride) for count, stride in zip(counts[1:], strides, strict=True)]
+        free.append(Atom(piece.size, atom_of(self.out, 0).stride))
+        order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
+        stored = self.tile("result", self.out.dtype, [free[dim].size for dim in order], rows, 4)
+        result = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
+        for sum_ in sums:
+            target = result
+            for axis, (at, begin) in enumerate(zip(sum_.left.first[1:], first[1:], strict=True)):
+                target = target.index(1 + axis, Affine(at - begin), sum_.left.taps[1 + axis])
+            bank = self._bank(*self._shape(sum_), sum_)
+            dims = dense([*sum_.left.taps[1:], piece.size], "f32")
+            self.emitter.leave(target, replace(bank, dims=(bank.dims[0], *dims)))
+        place = self._place(left_start + piece.start, right_start + start, first)
+        lanes = Atom(rows, atom_of(self.out, 1).stride)
+        by_stride = [0, *(1 + dim for dim in order)]
+        target = Block(self.out.alloc, self.out.dtype, place, (lanes, *free))
+        copy(self.builder, target.select(by_stride), result.select(by_stride), Stream.DMA_STORE)
+
+    def _store_unmet(self) -> None:
+        """Zeros where the taps meet padding alone."""
+        met = [range(tap.first, tap.first + tap.count) for tap in self.taps[1:]]
+        unmet = [
+            index
+            for index in product(*(range(size) for size in self.out_sizes))
+            if not all(at in places for at, places in zip(index, met, strict=True))
+        ]
+        if not unmet:
+            return
+        axes = (1, 0) if self.columns_are_left else (0, 1)
+        rows, columns = (self.kept[axis] for axis in axes)
+        row, column = (atom_of(self.out, axis).stride for axis in axes)
+        zeros = self.tile("no result", self.out.dtype, [min(columns, TILE_COLUMNS)], min(rows, TILE_ROWS), 1)
+        engine = Stream.VECTOR if self.out.dtype in FLOATS else Stream.GPSIMD
+        self.emitter.over("memset", engine, [zeros], [], imm=[0.0])
+        for index in unmet:
+            offset = self.out.offset
+            for axis, at in enumerate(index):
+                offset += at * atom_of(self.out, 2 + axis).stride
+            for (start, lanes), (first, wide) in product(even(rows, TILE_ROWS), even(columns, TILE_COLUMNS)):
+                dims = (Atom(lanes, row), Atom(wide, column))
+                target = Block(self.out.alloc, self.out.dtype, Affine(offset + start * row + first * column), dims)
+                source = replace(zeros, dims=(Atom(lanes, 1, True), Atom(wide, itemsize(self.out.dtype))))
+                copy(self.builder, target, source, Stream.DMA_STORE)

@@ -1,0 +1,321 @@
+"""How a gradient of a kernel spreads positions over partitions, and which pieces of its result are summed together.
+
+The positions of a block are dealt out: along each axis ``lanes`` partitions take ``inner`` neighbouring positions each.
+So the ``inner`` positions of all partitions are tiles of TensorE, and a tap, which shifts every position by the same
+distance, finds its operand in another tile of the same partitions: a tile is transposed once for all taps that meet it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from itertools import product
+from math import gcd, prod
+
+from neuronx_cc.codegen.convolutions.axis import Axis
+from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
+
+SUM_BANKS = 5
+"""Banks of PSUM that hold sums; the others take transposes."""
+MAX_LOADS = 4
+"""Loads of one tile that are written out."""
+RUN_COLUMNS = 6
+"""Columns of FP32 in the time that a short run of a DMA takes."""
+COLUMN_ELEMENTS = 97
+"""FP32 elements that DMA moves in the time of a column."""
+ENOUGH_LANES = 96
+"""Partitions from which a spread is not worth cutting the block for."""
+
+
+class Loading(IntEnum):
+    """How the positions of an operand come onto the partitions."""
+
+    TURNED = 0
+    """The features are loaded there; TensorE transposes."""
+    ROWS = 1
+    """By DMA; the features of a position are neighbours in HBM."""
+    PLANES = 2
+    """By DMA; the positions of a feature are."""
+
+
+TURNED = Loading.TURNED, Loading.TURNED
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How the tiles of one axis follow from neighbouring positions and taps."""
+
+    positions: int
+    step: int
+    """Input positions between neighbouring positions."""
+    taps: int
+    stride: int
+    """Input positions between neighbouring taps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tiles of one axis that some position of a partition meets with some tap."""
+
+    loops: tuple[tuple[int, int], ...]
+    """(count, input positions apart), outermost first."""
+    position: int
+    """Tiles between neighbouring positions."""
+    tap: int
+    """Tiles between neighbouring taps."""
+
+    @property
+    def count(self) -> int:
+        return prod(count for count, _ in self.loops)
+
+
+def reach_of(inner: int, steps: Steps, gaps: bool = False) -> Reach:
+    """Tiles shared between taps, or where that leaves ``gaps`` a tile for each pair of position and tap."""
+    apart = [steps.step] * (inner > 1) + [steps.stride] * (steps.taps > 1)
+    common = gcd(*apart) or 1
+    shared = ((inner - 1) * steps.step + (steps.taps - 1) * steps.stride) // common + 1
+    if gaps or shared <= inner * steps.taps:
+        return Reach(((shared, common),), steps.step // common, steps.stride // common)
+    return Reach(((inner, steps.step), (steps.taps, steps.stride)), steps.taps, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of a block's positions, axis by axis; ``lanes * inner`` are all of them."""
+
+    lanes: tuple[int, ...]
+    inner: tuple[int, ...]
+    reach: tuple[Reach, ...]
+    products: int
+    """Columns that TensorE takes to multiply."""
+    turns: int
+    """Columns that it takes to transpose."""
+
+    @property
+    def cost(self) -> int:
+        return self.products + self.turns
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the operand that the taps move."""
+        return prod(reach.count for reach in self.reach)
+
+
+@cache
+def spread_of(
+    axes: tuple[Steps, ...],
+    left: int,
+    right: int,
+    loaded: tuple[Loading, Loading] = TURNED,
+    columns: int = 0,
+) -> Spread:
+    """The spread that takes least time, for ``left`` features of the operand with taps and ``right`` of the other.
+
+    ``columns`` of TensorE multiply the tiles of one position; estimated when 0.
+    """
+    best: Spread | None = None
+    taps = prod(steps.taps for steps in axes)
+    sums = columns or taps * -(-left // TILE_ROWS) * max(right, 64)
+    for lanes in _lanes([steps.positions for steps in axes], TILE_ROWS):
+        if sum(count > 1 for count in lanes) > MAX_FREE_DIMS or (any(loaded) and _outer(lanes) > MAX_LOADS):
+            continue
+        inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
+        reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
+        plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
+        turns = _stage_columns(loaded[0], lanes, reach, left) + _stage_columns(loaded[1], lanes, plain, right)
+        found = Spread(lanes, inner, reach, prod(inner) * sums, turns)
+        if best is None or found.cost < best.cost:
+            best = found
+    assert best is not None, "one partition always does"
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of one operand: which positions lie on the partitions together, and how tiles follow each other."""
+
+    lanes: tuple[int, ...]
+    """Partitions along each axis."""
+    apart: tuple[int, ...]
+    """Input positions between neighbouring ones of them."""
+    reach: tuple[Reach, ...]
+
+    @property
+    def loops(self) -> list[tuple[int, int, int]]:
+        """(axis, count, input positions apart), outermost first."""
+        return [(axis, *loop) for axis, reach in enumerate(self.reach) for loop in reach.loops]
+
+
+def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
+    """The tiles of the operand with taps and of the other."""
+    apart = tuple(axis.step * count for axis, count in zip(axes, spread.inner, strict=True))
+    plain = tuple(Reach(((count, 1),), 1, 1) for count in spread.inner)
+    return Tiles(spread.lanes, apart, spread.reach), Tiles(spread.lanes, spread.inner, plain)
+
+
+def _turn_columns(features: int) -> int:
+    """Columns that both halves of a transposed tile take, with the time of loading it."""
+    return 2 * max(64, features) + 64 * -(-features // TILE_ROWS)
+
+
+def _outer(lanes: Sequence[int]) -> int:
+    """Loads of one tile: the partitions of the last axis that has several are loaded together."""
+    several = [count for count in lanes if count > 1]
+    return prod(several[:-1])
+
+
+def _stage_columns(loading: Loading, lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
+    """The time of bringing positions onto the partitions, in the columns that TensorE takes meanwhile."""
+    if loading is Loading.TURNED:
+        return prod(each.count for each in reach) * _turn_columns(features)
+    runs, elements = prod(lanes) * prod(each.count for each in reach[:-1]), 1
+    (count, distance), *_ = reach[-1].loops
+    runs, elements = (runs, count) if distance == 1 else (runs * count, 1)
+    if loading is Loading.ROWS:
+        elements *= features
+    else:
+        runs *= features
+    return int(runs * run_columns(elements))
+
+
+def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Numbers of partitions that divide the positions of each axis."""
+    if not positions:
+        yield ()
+        return
+    for count in range(1, min(positions[0], most) + 1):
+        if positions[0] % count == 0:
+            for rest in _lanes(positions[1:], most // count):
+                yield count, *rest
+
+
+def run_columns(elements: float) -> float:
+    """Columns of FP32 in the time of a DMA run of ``elements`` 32-bit words."""
+    return max(RUN_COLUMNS, elements / COLUMN_ELEMENTS)
+
+
+def rows_that_fit(
+    totals: Sequence[int],
+    spread: Callable[[Sequence[int]], Spread],
+    room: int,
+    needed: Callable[[Sequence[int]], int],
+    loads: Callable[[Sequence[int]], float],
+) -> list[int] | None:
+    """Positions of each axis in one block, so that ``needed`` bytes a partition fit; None when not even one does.
+
+    ``loads``: columns of TensorE in the time of loading a block.
+
+    Blocks are halved from the outermost axis on. Where the positions of a block have no divisors to fill the partitions
+    with, a few less than all may be better.
+    """
+    best: tuple[float, list[int]] | None = None
+    rows = list(totals)
+    while True:
+        for cut in _trimmed(rows, spread(rows).lanes):
+            if needed(cut) > room:
+                continue
+            blocks = prod(-(-total // size) for total, size in zip(totals, cut, strict=True))
+            cost = blocks * max(spread(cut).cost, loads(cut))
+            # a block more is a stop of the engines; only clear gains are worth it
+            if best is None or cost < best[0] * 0.9:
+                best = cost, cut
+        shrinkable = [axis for axis, size in enumerate(rows) if size > 1]
+        if not shrinkable or (best is not None and prod(rows) <= ENOUGH_LANES):
+            return best[1] if best is not None else None
+        rows = list(rows)
+        rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
+
+
+def _trimmed(rows: list[int], lanes: tuple[int, ...]) -> Iterator[list[int]]:
+    """``rows``, and with one axis cut to a number with more divisors where few partitions are filled."""
+    yield rows
+    if prod(lanes) >= min(ENOUGH_LANES, prod(rows)):
+        return
+    for axis, size in enumerate(rows):
+        for multiple in (TILE_ROWS, 16, 4):
+            if multiple < size and size % multiple:
+                yield [*rows[:axis], size - size % multiple, *rows[axis + 1 :]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows or columns of the result from the operand with taps: ``size`` features for each of some taps."""
+
+    first: tuple[int, ...]
+    """First tap of each axis."""
+    taps: tuple[int, ...]
+    """Taps of each axis."""
+    start: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        return prod(self.taps) * self.size
+
+
+def even(total: int, most: int) -> Iterator[tuple[int, int]]:
+    """(start, size) of parts of about equal size, ``most`` at most."""
+    size = -(-total // -(-total // most))
+    for start in range(0, total, size):
+        yield start, min(size, total - start)
+
+
+def pieces_of(taps: Sequence[int], features: int, most: int, together: Sequence[bool]) -> list[Piece]:
+    """All taps and features in pieces of at most ``most``; ``together``: axes of which several taps may be in one."""
+    sizes = [1 for _ in taps]
+    room = most // features
+    for axis in reversed(range(len(taps))):
+        if room < 2 or not together[axis]:
+            break
+        sizes[axis] = min(taps[axis], room)
+        room = room // sizes[axis] if sizes[axis] == taps[axis] else 0
+    cuts = [list(even(count, size)) for count, size in zip(taps, sizes, strict=True)]
+    return [
+        Piece(tuple(first for first, _ in chosen), tuple(size for _, size in chosen), start, size)
+        for start, size in even(features, most)
+        for chosen in product(*cuts)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One sum in PSUM: a piece from the operand with taps and (start, size) features of the other."""
+
+    left: Piece
+    right: tuple[int, int]
+    bank: int
+    column: int
+
+
+def parts_of(groups: Sequence[Sequence[tuple[Piece, tuple[int, int]]]], columns_are_left: bool) -> list[list[Sum]]:
+    """The sums that are in PSUM at the same time, none across two banks; groups that fit are not split."""
+    parts: list[list[Sum]] = [[]]
+    bank = column = 0
+    for group in groups:
+        widths = [left.width if columns_are_left else right[1] for left, right in group]
+        used = bank + (column > 0)
+        if used and used + _banks(widths) > SUM_BANKS >= _banks(widths):
+            parts.append([])
+            bank = column = 0
+        for (left, right), width in zip(group, widths, strict=True):
+            if column + width > TILE_COLUMNS:
+                bank, column = bank + 1, 0
+            if bank == SUM_BANKS:
+                parts.append([])
+                bank = 0
+            parts[-1].append(Sum(left, right, bank, column))
+            column += width
+    return [part for part in parts if part]
+
+
+def _banks(widths: Sequence[int]) -> int:
+    """Banks that sums of these widths fill, from the start of one."""
+    banks, column = 1, 0
+    for width in widths:
+        if column + width > TILE_COLUMNS:
+            banks, column = banks + 1, 0
+        column += width
+    return banks

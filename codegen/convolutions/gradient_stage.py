@@ -1,0 +1,274 @@
+"""One operand of a gradient of a kernel: staged with its features on the partitions, then transposed tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, product
+from math import prod
+from typing import TypeAlias
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions.axis import Axis
+from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Tiles, run_columns
+from neuronx_cc.codegen.convolutions.plan import atom_of, stride_of
+from neuronx_cc.codegen.convolutions.stage import ConvStaging, RowsAt
+from neuronx_cc.codegen.dots.plan import TILE_COLUMNS
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.movement.halves import halves_of, part_of
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+GROUP = 4
+"""Tiles of positions whose transposes share a bank."""
+PLANE_COLUMNS = 64
+"""Neighbouring positions of a feature from which loading them onto the partitions may pay."""
+Planes: TypeAlias = list[tuple[Block, str, int]]
+"""Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Neighbouring partitions along one axis that are loaded together."""
+
+    partition: int
+    count: int
+    axis: int
+    first: list[int]
+    """Index of the first one along each axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    """The first of the tiles that are transposed, where it goes, and how the others follow."""
+
+    source: Block
+    """[kept dim, its tiles, positions on the partitions...]"""
+    target: Block
+    """[lanes, tiles, kept dim]"""
+    loops: tuple[tuple[int, int], ...]
+    """(tiles, bytes between them in ``source``), outermost first; in ``target`` they follow each other."""
+
+
+class Side(ConvStaging):
+    """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
+
+    @property
+    def _stream(self) -> Stream:
+        """A queue that maps behind this kernel do not wait for; they overlap with it where they do not read it."""
+        return Stream.DMA_WEIGHT
+
+    def __init__(
+        self, context: Context, op: hlo.ConvolutionOp, value: hlo.SSAValue, order: Sequence[int], axes: list[Axis]
+    ) -> None:
+        super().__init__(context, op, 0)
+        self.input = self._source(value)[0]
+        self.lhs_order = tuple(order)
+        shape = hlo.shape_of(value)
+        self.groups = self.batch_groups = self.pack = self.outputs = 1
+        self.inputs, self.batch = shape.dims[order[1]], shape.dims[order[0]]
+        self.axes = axes
+        self._whole: View | None = None
+
+    @property
+    def whole(self) -> View:
+        """All of the operand, in HBM."""
+        if self._whole is None:
+            self._whole = self.dense_view()
+        return self._whole
+
+    def restrict(self, start: int, size: int) -> None:
+        """Stage ``size`` of the kept dim's elements from ``start`` on."""
+        part = self.whole.slice(1, start, size)
+        assert part is not None, "an HBM view of one progression slices"
+        self.x, self.inputs = part, size
+        self._segment()
+
+    def load_columns(self, sizes: Sequence[int]) -> float:
+        """Columns of TensorE in the time of loading one feature at ``sizes`` positions of each axis."""
+        view = self.whole
+        width, run, runs = itemsize(view.dtype), 1, 1
+        for axis in reversed(range(len(sizes))):
+            if runs == 1 and atom_of(view, axis if axis == 0 else axis + 1).stride == run * width:
+                run *= sizes[axis]
+            else:
+                runs *= sizes[axis]
+        return runs * run_columns(run * width / 4)
+
+    def loadings(self) -> list[Loading]:
+        """How positions may come onto the partitions."""
+        view = self.whole
+        if stride_of(view, 1) == itemsize(view.dtype):
+            return [Loading.ROWS]
+        last = len(view.dims) - 1
+        if stride_of(view, last) == itemsize(view.dtype) and view.shape[last] >= PLANE_COLUMNS:
+            return [Loading.TURNED, Loading.PLANES]
+        return [Loading.TURNED]
+
+    def loaded_tile(self, loading: Loading, name: str, tiles: int, lanes: int, buffers: int) -> Block:
+        """Room for transposed tiles: [lanes, tiles, kept dim], stored as they lie in HBM."""
+        if loading is Loading.PLANES:
+            return self.tile(name, self.pe_dtype, [self.inputs, tiles], lanes, buffers).select([0, 2, 1])
+        return self.tile(name, self.pe_dtype, [tiles, self.inputs], lanes, buffers)
+
+    def load_windows(self, at: Sequence[RowsAt], tiles: Tiles, target: Block) -> None:
+        """Load tiles of positions into ``target`` [lanes, tiles, kept dim], zeros where they lie in the padding."""
+        pieces = [rows.piece for rows in at]
+        if any(piece.before or piece.after for piece in pieces):
+            self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
+        if any(not piece.valid for piece in pieces):
+            return
+        ends = [(piece.before, piece.before + piece.valid) for piece in pieces]
+        loops = [reach.loops[0] for reach in tiles.reach]
+        several = [axis for axis, count in enumerate(tiles.lanes) if count > 1]
+        last = several[-1] if several else 0
+        first = [range(count) if axis != last else range(1) for axis, count in enumerate(tiles.lanes)]
+        for number, lane in enumerate(product(*first)):
+            # of each axis the tiles whose positions exist
+            ranges = [
+                _existing(begin * gap, loop, end)
+                for begin, gap, loop, end in zip(lane, tiles.apart, loops, ends, strict=True)
+            ]
+            if any(start >= stop for axis, (start, stop) in enumerate(ranges) if axis != last):
+                continue
+            # partitions that lack the same tiles are loaded together: all but those at the borders
+            loop, gap = loops[last], tiles.apart[last]
+            met = [_existing(index * gap, loop, ends[last]) for index in range(tiles.lanes[last])]
+            for (start, stop), same in groupby(range(len(met)), met.__getitem__):
+                together = list(same)
+                if start < stop:
+                    ranges[last] = start, stop
+                    firsts = [*lane[:last], together[0], *lane[last + 1 :]]
+                    lanes = _Lanes(number * len(met) + together[0], len(together), last, firsts)
+                    self._load_tiles(at, tiles, lanes, ranges, target)
+
+    def _load_tiles(
+        self,
+        at: Sequence[RowsAt],
+        tiles: Tiles,
+        lanes: _Lanes,
+        ranges: Sequence[tuple[int, int]],
+        target: Block,
+    ) -> None:
+        """The tiles ``ranges`` (start, stop) along each axis for some of the partitions."""
+        offset, free, kept = self.x.start, [], []
+        first = 0
+        for axis, rows in enumerate(at):
+            stride = atom_of(self.x, axis if axis == 0 else axis + 1).stride
+            (start, stop), (total, distance) = ranges[axis], tiles.reach[axis].loops[0]
+            position = lanes.first[axis] * tiles.apart[axis] + start * distance - rows.piece.before
+            offset = offset + (rows.input + position) * stride
+            free.append(Atom(stop - start, distance * stride))
+            first = first * total + start
+            behind = prod(each.loops[0][0] for each in tiles.reach[axis + 1 :])
+            kept.append(Atom(stop - start, behind * target.dims[1].stride))
+        stride = atom_of(self.x, lanes.axis if lanes.axis == 0 else lanes.axis + 1).stride
+        source = Block(
+            self.x.alloc,
+            self.x.dtype,
+            offset,
+            (Atom(lanes.count, tiles.apart[lanes.axis] * stride), *free, atom_of(self.x, 1)),
+        )
+        goal = target.moved(first * target.dims[1].stride)
+        goal = replace(goal, partition=lanes.partition, dims=(Atom(lanes.count, 1, True), *kept, target.dims[2]))
+        order = list(range(len(goal.dims)))
+        if target.dims[2].stride > target.dims[1].stride:
+            order = [0, order[-1], *order[1:-1]]
+        copy(self.builder, goal.select(order), source.select(order), self._stream)
+
+    def planes(self, tile: Block, name: str) -> Planes:
+        """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
+        if self.fast(tile.dtype):
+            return [(tile, tile.dtype, 0)]
+        order = sorted(range(1, len(tile.dims)), key=lambda dim: -abs(tile.dims[dim].stride))
+
+        def room(carrier: str, number: int) -> Block:
+            sizes = [tile.dims[dim].size for dim in order]
+            stored = self.tile(f"{name} bits {number}", carrier, sizes, tile.dims[0].size, 1)
+            return stored.select([0, *(1 + order.index(dim) for dim in range(1, len(tile.dims)))])
+
+        def move(target: Block, source: Block) -> None:
+            for segment in self.segments_of(1):
+                pair = [block.index(1, Affine(segment.first), segment.chunks) for block in (target, source)]
+                to, of = (block.of((Atom(segment.lanes, 1, True), *block.dims[1:])) for block in pair)
+                # not on Vector, which what comes behind needs
+                self.emitter.over("tensor_copy", Stream.GPSIMD, [to], [of])
+
+        return list(halves_of(tile, room, move))
+
+    def turn_windows(self, planes: Planes, tiles: Tiles, target: Block) -> None:
+        """Transpose tiles of positions into ``target`` [lanes, tiles, kept dim]."""
+        windows = []
+        for plane, part, byte in planes:
+            dims = list(plane.dims)
+            for axis, (lanes, apart) in enumerate(zip(tiles.lanes, tiles.apart, strict=True)):
+                dims[2 + axis] = Atom(lanes, dims[2 + axis].stride * apart)
+            strides = [atom.stride for atom in plane.dims[2:]]
+            loops = tuple((count, distance * strides[axis]) for axis, count, distance in tiles.loops)
+            windows.append(_Turning(plane.of(tuple(dims)), part_of(target, part, byte), loops))
+        self._turn_loops(windows, [])
+
+    def _turn_loops(self, windows: Sequence[_Turning], at: list[Affine]) -> None:
+        loops = windows[0].loops
+        inner = max((dim for dim, (count, _) in enumerate(loops) if count > 1), default=len(loops) - 1)
+        if len(at) < inner:
+            for index in self.builder.each(loops[len(at)][0], 1):
+                self._turn_loops(windows, [*at, index])
+            return
+        count = loops[inner][0]
+        most = max(1, min(GROUP, TILE_COLUMNS // self.lanes_of_pack(1)))
+        for start, groups, several in self.builder.tiles(count, -(-count // -(-count // most))):
+            for group in self.builder.each(groups, 1):
+                for window in windows:
+                    self._turn_group(window, [*at, group * several + start], several)
+
+    def _turn_group(self, window: _Turning, at: list[Affine], several: int) -> None:
+        """``several`` tiles from ``at`` on along its last loop; the loops behind have one tile only."""
+        place, source, step = Affine(), window.source, 0
+        for (count, step), index in zip(window.loops, at, strict=False):
+            place = place * count + index
+            source = source.moved(index * step)
+        goal = window.target.moved(place * window.target.dims[1].stride)
+        for segment in self.segments_of(1):
+            for chunk in self.builder.each(segment.chunks):
+                tile = source.index(1, chunk + segment.first)
+                tile = tile.of((Atom(segment.lanes, 1, True), *tile.dims[1:]))
+                width = goal.dims[2].stride
+                kept = goal.offset + segment.start * width + chunk * (segment.chunk_step * width)
+                columns = (Atom(several, goal.dims[1].stride), Atom(segment.lanes, width * segment.lane_step))
+                self._turn_chunk(tile, step, replace(goal, offset=kept, dims=(goal.dims[0], *columns)))
+
+    def _turn_chunk(self, source: Block, step: int, target: Block) -> None:
+        """``source`` [kept, positions...], each time ``step`` bytes on -> ``target`` [positions, times, kept]."""
+        kept, (several, columns) = source.dims[0].size, (atom.size for atom in target.dims[1:])
+        identity = self.context.identity(source.dtype)
+        unit = replace(identity, dims=(Atom(kept, 1, True), replace(identity.dims[1], size=columns)))
+        slot = self.builder.slot(self.turned, several=True)
+        bank = Block(self.turned.alloc, "f32", slot, (target.dims[0], *dense([several, columns], "f32")))
+        positions = merged(source.dims)
+        for number in range(several):
+            moved = replace(source, offset=source.offset + number * step, dims=positions)
+            self.builder.emit("load_stationary", Stream.TENSOR, [], [moved])
+            self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(number))], [unit])
+        self.emitter.leave(target, bank)
+
+    def free(self) -> None:
+        for ring in self.rings:
+            self.builder.sbuf.free(ring.alloc)
+
+
+def _existing(first: int, loop: tuple[int, int], ends: tuple[int, int]) -> tuple[int, int]:
+    """The range of ``loop``'s tiles, from position ``first`` on, that lie between ``ends``."""
+    count, distance = loop
+    start = max(0, -(-(ends[0] - first) // distance))
+    return start, min(count, (ends[1] - 1 - first) // distance + 1)
+
+
+def merged(dims: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    """Free dims without those of size 1."""
+    free = [atom for atom in dims[1:] if atom.size > 1]
+    return (dims[0], *(free or [Atom(1, dims[-1].stride)]))

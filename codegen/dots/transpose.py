@@ -1,0 +1,98 @@
+"""Transposes on TensorE of what a contraction stages: rows on the partitions in, k on the partitions out.
+
+TensorE multiplies up to 128 x 128 elements with a unit matrix; as many results as fit a bank of PSUM leave it together.
+It is exact: values are moved as such where that is allowed, else the parts of their bit patterns (``halves``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS, Emitter
+from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.halves import halves_of, part_of
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Transposer:
+    """Transposes tiles of one contraction."""
+
+    context: Context
+    emitter: Emitter
+    banks: Ring
+    """Of PSUM."""
+    unrolled: int
+    """Most banks of one tile that are no loop."""
+    bits: Callable[[str, Sequence[int], int], Block]
+    """``bits(dtype, sizes, lanes)``: a tile for parts of bit patterns."""
+
+    def transpose(self, rows: Block, out: Block) -> None:
+        """``out[lane, chunk, row] = rows[row, chunk, lane]``; the chunks of ``rows`` may be several dims."""
+        if self._moves_values(rows.dtype):
+            self._values(rows, out)
+            return
+        sizes, lanes = [atom.size for atom in rows.dims[1:]], rows.dims[0].size
+
+        def room(carrier: str, _: int) -> Block:
+            return self.bits(carrier, sizes, lanes)
+
+        for plane, part, byte in halves_of(rows, room, self.emitter.copy):
+            self._values(plane, part_of(out, part, byte))
+
+    def _moves_values(self, dtype: str) -> bool:
+        return self.context.fast_relayout and itemsize(dtype) < 4
+
+    def _values(self, rows: Block, out: Block) -> None:
+        """The same for values that TensorE moves as they are, a bank of PSUM at a time."""
+        height = rows.dims[0].size
+        identity = self.context.identity(rows.dtype)
+        identity = identity.of(tuple(replace(atom, size=height) for atom in identity.dims))
+        flat = _flatten_chunks(rows)
+        if flat is None:
+            for position, index in enumerate(product(*(range(atom.size) for atom in rows.dims[1:-1]))):
+                piece = rows
+                for at in index:
+                    piece = piece.index(1, Affine(at))
+                self._bank([piece], identity, out.index(1, Affine(position), 1), several=True)
+            return
+        builder = self.emitter.builder
+        groups = builder.tiles(flat.dims[1].size, max(1, BANK_ELEMENTS // max(height, 1)))
+        # a whole row of tiles follows, or the other part of their bit patterns
+        several = len(groups) > 1 or not self._moves_values(rows.dtype)
+        for start, tiles, count in groups:
+            for tile in builder.each(tiles, self.unrolled):
+                first = tile * count + start
+                pieces = [flat.index(1, first + position) for position in range(count)]
+                self._bank(pieces, identity, out.index(1, first, count), several and tiles == 1)
+
+    def _bank(self, pieces: Sequence[Block], identity: Block, out: Block, several: bool) -> None:
+        """Transpose pieces [row, lane] that fit a bank together into ``out`` [lane, piece, row].
+
+        ``several``: more banks follow in straight-line code.
+        """
+        builder = self.emitter.builder
+        rows, lanes = (atom.size for atom in pieces[0].dims)
+        bank = tile_in(builder, self.banks, [len(pieces), rows], "f32", lanes, several)
+        for position, piece in enumerate(pieces):
+            builder.emit("load_stationary", Stream.TENSOR, [], [piece])
+            builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
+        self.emitter.leave(out, bank)
+
+
+def _flatten_chunks(block: Block) -> Block | None:
+    """Merge the chunk dims between the first and the last dim into one; None when their strides differ."""
+    dims = list(block.dims[1:-1])
+    if not dims:
+        return block.of((block.dims[0], Atom(1, 0), block.dims[-1]))
+    while len(dims) > 1:
+        if dims[0].stride != dims[1].stride * dims[1].size:
+            return None
+        dims[0:2] = [Atom(dims[0].size * dims[1].size, dims[1].stride)]
+    return block.of((block.dims[0], dims[0], block.dims[-1]))

@@ -1,0 +1,1 @@
+"""What kernels are written with: access maps, memories, loops, tiles, instructions, synchronisation."""

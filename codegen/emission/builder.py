@@ -1,0 +1,361 @@
+"""The tile program builder: loops, rotating tiles and instructions, with synchronisation done on the way.
+
+Kernels write straight-line code and counted loops; addresses are affine in the loop registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from neuronx_cc.codegen.emission.accesses import Alloc, Frame
+from neuronx_cc.codegen.emission.memory import Arena
+from neuronx_cc.codegen.emission.sync import Synchroniser
+from neuronx_cc.codegen.emission.views import Affine as Affine
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.ir.errors import CompileError, Loc
+from neuronx_cc.ir.isa.program import (
+    MAX_FREE_DIMS,
+    Branch,
+    Debug,
+    Else,
+    End,
+    Instr,
+    Loop,
+    Program,
+    Ref,
+    Space,
+    Stream,
+    While,
+)
+
+HBM_BYTES = 16 << 30
+"""Of one core: half of a chip's (hardware sheet 1.1)."""
+SBUF_BYTES = 180224
+"""A partition's; the runtime keeps 16 KiB more for itself (hardware sheet 1.4)."""
+PSUM_BYTES = 16384
+"""A partition's (hardware sheet 1.4)."""
+PSUM_BANK = 2048
+"""Bytes a partition of one of the eight banks of PSUM: no instruction's operand crosses two (hardware sheet 1.4)."""
+LAST_REGISTERS = 16
+"""Free registers from which on loops take those of closed ones: phases, which must not be overwritten, need theirs."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Block:
+    """A strided piece of memory, ready to be an operand: dims major first, at most one on the partitions.
+
+    Never changed; ``moved`` and ``of`` are quicker than ``dataclasses.replace``.
+    """
+
+    alloc: Alloc
+    dtype: str
+    offset: Affine
+    dims: tuple[Atom, ...]
+    partition: int = 0
+
+    def index(self, dim: int, at: Affine, size: int | None = None) -> Block:
+        """Restrict ``dim`` to ``size`` elements from ``at`` (drop it when ``size`` is None)."""
+        dims = self.dims
+        atom = dims[dim]
+        offset = self.offset
+        if not atom.partition:
+            offset = offset + at * atom.stride
+        elif at.const or at.terms or size is None:
+            raise AssertionError("a partition dim is never indexed")
+        kept = () if size is None else (Atom(size, atom.stride, atom.partition),)
+        return Block(self.alloc, self.dtype, offset, (*dims[:dim], *kept, *dims[dim + 1 :]), self.partition)
+
+    def moved(self, by: Affine | int) -> Block:
+        """The same piece ``by`` bytes further."""
+        return Block(self.alloc, self.dtype, self.offset + by, self.dims, self.partition)
+
+    def of(self, dims: tuple[Atom, ...]) -> Block:
+        """Other dims from the same place."""
+        return Block(self.alloc, self.dtype, self.offset, dims, self.partition)
+
+    def select(self, order: Sequence[int]) -> Block:
+        """The dims in another order (all that are left out must have been indexed away)."""
+        return self.of(tuple([self.dims[dim] for dim in order]))
+
+
+@dataclass(slots=True)
+class Ring:
+    """``count`` buffers of ``nbytes`` used in turn, so that one is filled while others are read."""
+
+    alloc: Alloc
+    count: int
+    nbytes: int
+    turn: int = 0
+
+
+@dataclass(slots=True)
+class Builder:
+    """Emits one program."""
+
+    program: Program = field(default_factory=Program)
+    sync: Synchroniser = field(default_factory=Synchroniser)
+    hbm: Arena = field(default_factory=lambda: Arena(Space.HBM, HBM_BYTES, 64))
+    sbuf: Arena = field(default_factory=lambda: Arena(Space.SBUF, SBUF_BYTES, 64))
+    psum: Arena = field(default_factory=lambda: Arena(Space.PSUM, PSUM_BYTES, PSUM_BANK))
+    _free_registers: list[int] = field(default_factory=lambda: list(range(63, -1, -1)))
+    _unrolled: list[Frame] = field(default_factory=list)
+    """Scopes whose iterations are being unrolled, innermost last."""
+    _closed_registers: list[int] = field(default_factory=list)
+    _debug: dict[Debug, int] = field(default_factory=dict)
+    _current_debug: int = 0
+    kernel: str = ""
+
+    def at(self, kernel: str, loc: Loc) -> None:
+        """Instructions from here on belong to ``kernel`` and come from the HLO op at ``loc``."""
+        self.kernel = kernel
+        self.mark(loc)
+
+    def mark(self, loc: Loc) -> None:
+        """Instructions from here on come from the HLO op at ``loc``."""
+        debug = Debug(self.kernel, loc.name, loc.op_name, loc.source_file, loc.source_line)
+        if debug not in self._debug:
+            self._debug[debug] = len(self.program.debug)
+            self.program.debug.append(debug)
+        self._current_debug = self._debug[debug]
+
+    @contextmanager
+    def loop(self, count: int) -> Iterator[Affine]:
+        """A counted loop; yields its index. A single iteration needs no loop."""
+        if count == 1:
+            yield Affine()
+            return
+        register = self._loop_register()
+        frame = self.sync.open_loop(count, register)
+        start = Loop(count, register)
+        self.program.records.append(start)
+        yield Affine(0, ((register, 1),))
+        start.phases = tuple((phase, modulus) for modulus, phase in frame.phases.items())
+        self.sync.close_loop()
+        start.streams = frozenset(frame.finished)
+        self.program.records.append(End())
+        # an enclosing loop may still claim a phase register, which an inner loop must not overwrite
+        self._closed_registers += [register, *frame.phases.values()]
+        if len(self.sync.frames) == 1:
+            self._free_registers += self._closed_registers
+            self._closed_registers = []
+
+    @contextmanager
+    def region(self, start: While | Branch) -> Iterator[None]:
+        """A region: what is emitted inside is its body, or with ``next_case`` its cases."""
+        self.program.records.append(start)
+        counting = isinstance(start, While) and start.count > 0
+        if counting:
+            self.sync.loaded.add(start.register)
+            self.sync.register_range[start.register] = start.count  # type: ignore[union-attr]
+        self._barrier()
+        self.sync.open_region()
+        yield
+        self.sync.close_region()
+        self._barrier()
+        if counting:
+            self.sync.loaded.discard(start.register)
+        self.program.records.append(End())
+
+    def next_case(self) -> None:
+        """The next case of the innermost region."""
+        self.program.records.append(Else())
+        self.sync.close_region()
+        self._barrier()
+        self.sync.open_region()
+
+    def _barrier(self) -> None:
+        for arena in (self.hbm, self.sbuf, self.psum):
+            arena.forget()
+
+    def each(self, count: int, unroll: int = 4) -> Iterator[Affine]:
+        """Indices of a loop: constants of short loops, whose iterations then overlap freely, else a counted loop's."""
+        if count == 1:
+            yield Affine()
+            return
+        if count <= unroll:
+            with self.unrolled():
+                for position in range(count):
+                    yield Affine(position)
+            return
+        with self.loop(count) as index:
+            yield index
+
+    @contextmanager
+    def unrolled(self) -> Iterator[None]:
+        """What is emitted inside is straight-line code of the innermost loop's body: rings turn with every use."""
+        self._unrolled.append(self.sync.frames[-1])
+        yield
+        self._unrolled.pop()
+
+    def tiles(self, total: int, step: int) -> list[tuple[int, int, int]]:
+        """Cut ``total`` into (start, count of tiles, tile size): the full tiles, then the rest."""
+        full, rest = divmod(total, step)
+        pieces = [(0, full, step)] if full else []
+        return pieces + ([(full * step, 1, rest)] if rest else [])
+
+    @property
+    def registers_left(self) -> int:
+        """Registers that loops may still take."""
+        return len(self._free_registers)
+
+    def new_register(self) -> int:
+        """A free register; ``release_register`` gives it back."""
+        if not self._free_registers:
+            raise CompileError("IREG001", "a loop nest needs more than the 64 sequencer registers", "report this")
+        return self._free_registers.pop()
+
+    def _loop_register(self) -> int:
+        """A register for a loop's index: when few are free, that of a closed loop, which sets it anew."""
+        if len(self._free_registers) > LAST_REGISTERS or not self._closed_registers:
+            return self.new_register()
+        return self._closed_registers.pop()
+
+    def load_register(self, view: View, low: int, high: int, stream: Stream, register: int | None = None) -> int:
+        """Load the integer scalar at ``view`` into a (new) register of ``stream``, clamped to [low, high]."""
+        register = self.new_register() if register is None else register
+        self.sync.register_range[register] = high + 1
+        self.sync.loaded.add(register)
+        source = Block(view.alloc, view.dtype, view.start, () if view.in_sbuf else (Atom(1, 0), Atom(1, 0)))
+        self.emit("reg_load", stream, [], [source], imm=[register, low, high])
+        return register
+
+    def group(self, groups: tuple[tuple[int, ...], ...]) -> int:
+        """Number of ``groups`` in the program's table."""
+        if groups not in self.program.groups:
+            self.program.groups.append(groups)
+        return self.program.groups.index(groups)
+
+    def release_register(self, register: int) -> None:
+        """Give a register back that no instruction from here on uses."""
+        self._free_registers.append(register)
+
+    def ring(self, arena: Arena, nbytes: int, count: int, name: str = "") -> Ring:
+        """At most ``count`` buffers of ``nbytes`` (a partition, on chip): as many as fit one gap of ``arena``.
+
+        Raises EXSP001 when not even one does. ``tiles.TilePool`` frees rings at the end of a kernel.
+        """
+        nbytes = -(-nbytes // arena.alignment) * arena.alignment
+        alloc = None
+        while alloc is None and count:
+            alloc = arena.allocate(nbytes * count, name)
+            count -= alloc is None
+        if alloc is None:
+            raise CompileError(
+                "EXSP001",
+                f"{arena.space.name} is full: {nbytes} bytes a partition wanted for {name or 'tiles'}, "
+                f"{arena.used} of {arena.capacity} in use, largest gap {arena.largest_gap()}",
+                "report this; a smaller batch may fit",
+            )
+        return Ring(alloc, count, nbytes)
+
+    def slot(self, ring: Ring, several: bool = False) -> Affine:
+        """Offset of the ring's next buffer: by the phase of the innermost loop, or fixed in straight-line code.
+
+        Iterations that are unrolled count as straight-line code, also inside a loop. So does a loop's body with
+        ``several``, for rings that have more than one turn in an iteration: each takes the next buffer.
+        """
+        frame: Frame = self.sync.frames[-1]
+        if ring.count == 1:
+            return Affine(ring.alloc.lo)
+        if several or frame.register < 0 or (self._unrolled and self._unrolled[-1] is frame):
+            ring.turn = (ring.turn + 1) % ring.count
+            return Affine(ring.alloc.lo + ring.turn * ring.nbytes)
+        if ring.count not in frame.phases:
+            register = self.new_register()
+            frame.phases[ring.count] = register
+            self.sync.loaded.discard(register)
+            self.sync.register_range[register] = ring.count
+        return Affine(ring.alloc.lo, ((frame.phases[ring.count], ring.nbytes),))
+
+    def emit(
+        self,
+        op: str,
+        stream: Stream,
+        outs: Sequence[Block] = (),
+        ins: Sequence[Block] = (),
+        alu: Sequence[str] = (),
+        imm: Sequence[float] = (),
+        flags: Sequence[str] = (),
+    ) -> Instr:
+        """Append one instruction; operands are blocks whose first dim is the partition dim."""
+        out_refs = tuple([ref(block) for block in outs])
+        in_refs = tuple([ref(block) for block in ins])
+        instr = Instr(
+            op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
+        )
+        operands = [(block.alloc, operand, True) for block, operand in zip(outs, out_refs, strict=True)]
+        operands += [(block.alloc, operand, False) for block, operand in zip(ins, in_refs, strict=True)]
+        self.sync.record(instr, operands)
+        self.program.records.append(instr)
+        return instr
+
+    def finish(self) -> Program:
+        """The program, with its waits and its use of memory."""
+        self.sync.resolve()
+        self.program.sbuf_peak = self.sbuf.peak
+        self.program.hbm_bytes = self.hbm.peak
+        return self.program
+
+
+def ref(block: Block) -> Ref:
+    """The operand of a block. On-chip blocks start with their partition dim; HBM blocks with any dim."""
+    dims = block.dims
+    if block.alloc.space is not Space.HBM and (not dims or not dims[0].partition):
+        dims = (Atom(1, 1, True), *dims)
+    if len(dims) > MAX_FREE_DIMS + 1:
+        raise AssertionError(f"operand with {len(dims) - 1} free dims")
+    return Ref(
+        block.alloc.space,
+        block.dtype,
+        block.offset.const,
+        tuple([(atom.size, 0 if atom.partition else atom.stride) for atom in dims]),
+        block.partition,
+        block.offset.terms,
+    )
+
+
+def emit_over(
+    builder: Builder,
+    op: str,
+    stream: Stream,
+    outs: Sequence[Block],
+    ins: Sequence[Block],
+    alu: Sequence[str] = (),
+    imm: Sequence[float] = (),
+    flags: Sequence[str] = (),
+) -> None:
+    """Emit an elementwise instruction or a copy over blocks of equal sizes, dim by dim.
+
+    Neighbouring dims that all blocks can merge are merged; what is left over four free dims is looped.
+    Dim 0 is the partition dim of every on-chip block.
+    """
+    blocks = [*outs, *ins]
+    blocks = merge_free(blocks)
+    if len(blocks[0].dims) > MAX_FREE_DIMS + 1:
+        with builder.loop(blocks[0].dims[1].size) as index:
+            inner = [block.index(1, index) for block in blocks]
+            emit_over(builder, op, stream, inner[: len(outs)], inner[len(outs) :], alu, imm, flags)
+        return
+    builder.emit(op, stream, blocks[: len(outs)], blocks[len(outs) :], alu, imm, flags)
+
+
+def merge_free(blocks: Sequence[Block], first: int = 1) -> list[Block]:
+    """Merge neighbouring dims (from ``first`` on) that every block can merge; drop free dims of size 1."""
+    first_dims = blocks[0].dims
+    keep = [dim for dim, atom in enumerate(first_dims) if dim < first or atom.size > 1]
+    if len(keep) < len(first_dims):
+        blocks = [block.select(keep) for block in blocks]
+    index = first
+    while index + 1 < len(blocks[0].dims):
+        inner = blocks[0].dims[index + 1].size
+        if all([block.dims[index].stride == block.dims[index + 1].stride * inner for block in blocks]):
+            size = blocks[0].dims[index].size * inner
+            blocks = [
+                block.of((*block.dims[:index], Atom(size, block.dims[index + 1].stride), *block.dims[index + 2 :]))
+                for block in blocks
+            ]
+        else:
+            index += 1
+    return list(blocks)

@@ -1,0 +1,149 @@
+"""What rules emit instructions with: operands, constants, and the emitter that balances engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+SCALAR_COPIES = FLOATS | {"u8", "u16"}
+"""Types whose values pass Scalar's FP32 unchanged (NaN payloads aside, which no cast keeps)."""
+BANK_ELEMENTS = 512
+"""FP32 elements of a PSUM bank: no operand crosses a bank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """An operand that is one compile-time constant everywhere."""
+
+    value: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """``block alu constant`` in FP32, computed by the instruction that reads it."""
+
+    block: Block
+    alu: str
+    constant: float
+    reverse: bool
+    """``constant alu block`` instead."""
+    scale: Block | None = None
+    """A factor with few values a partition, instead of ``constant``."""
+    lane: Block | None = None
+    """One value a partition, instead of ``constant``."""
+
+    @property
+    def dtype(self) -> str:
+        return self.block.dtype
+
+
+Operand = Block | Splat
+Readable = Operand | Deferred
+"""What float arithmetic and activations read; other rules take operands."""
+
+
+@dataclass(slots=True)
+class Emitter:
+    """What a rule may use: the builder, scratch tiles, and the balance between Vector and Scalar."""
+
+    builder: Builder
+    scratch: Callable[[Block, str], Block]
+    """A tile of the first argument's sizes in another element type."""
+    vector_load: int = 0
+    scalar_load: int = 0
+
+    def over(self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: object) -> None:
+        """Emit over blocks of equal sizes, within the rules for operands in PSUM (hardware sheet 1.4, 3.4)."""
+        in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
+        if in_psum:
+            ins = self._legal_inputs(stream, list(ins))
+            parts = _in_banks(merge_free([*outs, *ins]))
+            if len(parts) > 1:
+                for part in parts:
+                    self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
+                return
+        size = prod(atom.size for atom in outs[0].dims[1:])
+        if stream is Stream.VECTOR:
+            self.vector_load += max(64, size * max(1, len(ins)))
+        elif stream is Stream.SCALAR:
+            self.scalar_load += max(64, size)
+        emit_over(self.builder, op, stream, outs, ins, **modifiers)  # type: ignore[arg-type]
+
+    def _legal_inputs(self, stream: Stream, ins: list[Block]) -> list[Block]:
+        """At most one input in PSUM, none for GpSimd: the others are copied to SBUF."""
+        allowed = 0 if stream is Stream.GPSIMD else 1
+        for position, block in enumerate(ins):
+            if block.alloc.space is not Space.PSUM:
+                continue
+            if allowed:
+                allowed -= 1
+                continue
+            ins[position] = self.scratch(block, block.dtype)
+            self.over("tensor_copy", Stream.VECTOR, [ins[position]], [block])
+        return ins
+
+    def copy(self, out: Block, source: Operand) -> None:
+        """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
+        if isinstance(source, Splat):
+            self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
+        elif self.scalar_load < self.vector_load and {out.dtype, source.dtype} <= SCALAR_COPIES:
+            self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
+        else:
+            self.over("tensor_copy", Stream.VECTOR, [out], [source])
+
+    def leave(self, out: Block, bank: Block) -> None:
+        """Copy or cast what TensorE made: on Scalar if it can, which takes less time, and keeps Vector from PSUM."""
+        if {out.dtype, bank.dtype} <= SCALAR_COPIES:
+            self.over("activation", Stream.SCALAR, [out], [bank], alu=["copy"], imm=[1.0])
+        else:
+            self.copy(out, bank)
+
+
+def _in_banks(blocks: list[Block]) -> list[list[Block]]:
+    """``blocks`` in parts that are within a bank of PSUM each; their outermost dim is cut."""
+    wide = [block for block in blocks if block.alloc.space is Space.PSUM and _reach(block) > PSUM_BANK]
+    if not wide:
+        return [blocks]
+    free = range(1, len(wide[0].dims))
+    dim = max(free, key=lambda dim: abs(wide[0].dims[dim].stride) * (wide[0].dims[dim].size > 1))
+    atom = wide[0].dims[dim]
+    step = max(1, PSUM_BANK // abs(atom.stride))
+    return [
+        [block.index(dim, Affine(start), min(step, atom.size - start)) for block in blocks]
+        for start in range(0, atom.size, step)
+    ]
+
+
+def _reach(block: Block) -> int:
+    """Bytes of a partition from the first element of ``block`` to behind its last."""
+    return sum((atom.size - 1) * abs(atom.stride) for atom in block.dims[1:]) + itemsize(block.dtype)
+
+
+def fill(e: Emitter, like: Block, splat: Splat) -> Block:
+    tile = e.scratch(like, splat.dtype)
+    e.over("memset", Stream.VECTOR, [tile], [], imm=[splat.value])
+    return tile
+
+
+def block_of(e: Emitter, like: Block, operand: Operand) -> Block:
+    return operand if isinstance(operand, Block) else fill(e, like, operand)
+
+
+def gpsimd(
+    e: Emitter, op: str, alu: str, out: Block, lhs: Operand, rhs: Operand | None = None, imm: Sequence[float] = ()
+) -> None:
+    """A GpSimd instruction; a constant operand goes into the immediate."""
+    if rhs is None:
+        e.over(op, Stream.GPSIMD, [out], [block_of(e, out, lhs)], alu=[alu], imm=imm)
+    elif isinstance(rhs, Splat):
+        e.over(op, Stream.GPSIMD, [out], [block_of(e, out, lhs)], alu=[alu], imm=[rhs.value])
+    elif isinstance(lhs, Splat):
+        e.over(op, Stream.GPSIMD, [out], [rhs], alu=[alu], imm=[lhs.value], flags=["reverse"])
+    else:
+        e.over(op, Stream.GPSIMD, [out], [lhs, rhs], alu=[alu])

@@ -1,0 +1,102 @@
+"""Memory arenas: first fit behind a moving cursor, so that freed bytes are reused as late as possible.
+
+Reuse is what serialises engines, hence the cursor. An allocation remembers the earlier owners of its
+bytes; synchronisation waits for their accesses.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from operator import attrgetter, itemgetter
+
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.ir.isa.program import Space
+
+_lo_of = attrgetter("lo")
+_hi_of_piece = itemgetter(1)
+
+
+class Arena:
+    """One memory: SBUF and PSUM in bytes per partition, HBM in bytes."""
+
+    def __init__(self, space: Space, capacity: int, alignment: int) -> None:
+        self.space = space
+        self.capacity = capacity
+        self.alignment = alignment
+        self.live: list[Alloc] = []
+        """By address."""
+        self.used = 0
+        self._gaps: list[tuple[int, int]] = [(0, capacity)]
+        """Free bytes, by address."""
+        self._ghosts: list[tuple[int, int, Alloc]] = []
+        """Pieces [lo, hi) of what is free and was accessed, by address, with the last owner of each."""
+        self._cursor = 0
+        self.peak = 0
+
+    def largest_gap(self) -> int:
+        return max((hi - lo for lo, hi in self._gaps), default=0)
+
+    def make_room(self, nbytes: int) -> None:
+        """Move the cursor so that allocations of ``nbytes`` in all find one gap, if any gap is that large."""
+        for lo, hi in self._gaps:
+            if lo <= self._cursor < hi and hi - self._cursor >= nbytes:
+                return
+        fitting = [(lo, hi) for lo, hi in self._gaps if hi - lo >= nbytes]
+        lo, _ = min(fitting, default=max(self._gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0)))
+        self._cursor = lo
+
+    def allocate(self, nbytes: int, name: str = "", from_top: bool = False) -> Alloc | None:
+        """``nbytes`` contiguous bytes, or None. ``from_top`` ignores the cursor and packs at the high end."""
+        nbytes = max(self.alignment, -(-nbytes // self.alignment) * self.alignment)
+        if from_top:
+            fitting = [hi - nbytes for lo, hi in self._gaps if hi - lo >= nbytes]
+            return self._take(max(fitting), nbytes, name) if fitting else None
+        for low, high in ((self._cursor, self.capacity), (0, self.capacity)):
+            for lo, hi in self._gaps[bisect_right(self._gaps, low, key=_hi_of_piece) :]:
+                start = max(lo, low)
+                if min(hi, high) - start >= nbytes:
+                    self._cursor = (start + nbytes) % self.capacity
+                    return self._take(start, nbytes, name)
+        return None
+
+    def _take(self, lo: int, nbytes: int, name: str) -> Alloc:
+        hi = lo + nbytes
+        alloc = Alloc(self.space, lo, hi, name)
+        at = bisect_right(self._gaps, lo, key=_hi_of_piece)
+        self._gaps[at : at + 1] = _without(self._gaps[at], lo, hi)
+        first = last = bisect_right(self._ghosts, lo, key=_hi_of_piece)
+        kept: list[tuple[int, int, Alloc]] = []
+        while last < len(self._ghosts) and self._ghosts[last][0] < hi:
+            low, high, former = self._ghosts[last]
+            alloc.inherit(former)
+            kept += [(*piece, former) for piece in _without((low, high), lo, hi)]
+            last += 1
+        self._ghosts[first:last] = kept
+        insort(self.live, alloc, key=_lo_of)
+        self.used += nbytes
+        self.peak = max(self.peak, hi)
+        return alloc
+
+    def forget(self) -> None:
+        """A barrier: all accesses so far, also of freed bytes, are complete."""
+        for alloc in self.live:
+            alloc.forget()
+        self._ghosts = []
+
+    def free(self, alloc: Alloc) -> None:
+        """Give the bytes back; later owners of them wait for the accesses made here (or before, if none were)."""
+        del self.live[bisect_left(self.live, alloc.lo, key=_lo_of)]
+        self.used -= alloc.hi - alloc.lo
+        at = bisect_left(self._gaps, alloc.lo, key=_hi_of_piece)
+        lo, hi, end = alloc.lo, alloc.hi, at
+        if end < len(self._gaps) and self._gaps[end][1] == lo:
+            lo, end = self._gaps[end][0], end + 1
+        if end < len(self._gaps) and self._gaps[end][0] == hi:
+            hi, end = self._gaps[end][1], end + 1
+        self._gaps[at:end] = [(lo, hi)]
+        if alloc.accesses or alloc.inherited:
+            self._ghosts.insert(bisect_right(self._ghosts, alloc.lo, key=_hi_of_piece), (alloc.lo, alloc.hi, alloc))
+
+
+def _without(piece: tuple[int, int], lo: int, hi: int) -> list[tuple[int, int]]:
+    """What is left of ``piece`` beside [lo, hi)."""
+    low, high = piece
+    return [(start, end) for start, end in ((low, min(lo, high)), (max(hi, low), high)) if start < end]

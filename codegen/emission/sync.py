@@ -1,0 +1,356 @@
+"""Synchronisation: which finished instructions each instruction has to wait for.
+
+Input: instructions in emission order, each with the memory it touches, inside counted loops.
+Output: ``Wait``s whose counts are affine in the loop registers, on the progress semaphores of the
+producing streams.
+
+Every allocation keeps the accesses since it was last fully overwritten. An access waits for the
+conflicting ones (at least one of the two writes) of other streams; accesses of one engine are ordered
+by the engine itself, those of one DMA queue are not. When a loop closes, conflicts between different
+iterations are added: an access of iteration i waits for the accesses of iteration i - d, where d is 1
+for a fixed address and n for a tile that rotates over n buffers. Thresholds may name a later
+instruction than strictly needed, never one that is emitted after the waiting one, so they cannot
+deadlock.
+
+A region starts a scope of its own: at its barrier everything earlier is complete, so all accesses are
+forgotten, and counts start from 0; so they are at its end. An address that a loaded register or a
+region's count takes part in may be anywhere in the register's range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+
+from neuronx_cc.codegen.emission.accesses import (
+    NO_ROTATIONS,
+    Access,
+    Alloc,
+    Frame,
+    Place,
+    hull,
+    interleaved,
+    remember,
+)
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
+
+PIECES = 4
+"""Parts of a loop that what comes behind it tells apart."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """How an access moves with the loop that is being closed."""
+
+    step: int
+    """Bytes an iteration."""
+    lo: int
+    hi: int
+    """Hull over the values of all other registers."""
+    rotated: frozenset[tuple[int, int]]
+    """Its rotations in loops that are closed."""
+    phases: tuple[tuple[int, int], ...]
+    """(register, stride) of the loop's own phase registers."""
+
+
+class Synchroniser:
+    """Computes the waits; the builder calls ``access``, ``open_loop``, ``close_loop`` and ``resolve``."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = [Frame()]
+        self.register_range: dict[int, int] = {}
+        """Open loop or phase register -> number of values."""
+        self.loaded: set[int] = set()
+        """Registers of which only the range is known: run-time values, and counts of open regions."""
+        self.pending: list[tuple[Instr, dict[Place, int]]] = []
+        """Every instruction and what it waits for: the counts are final when the loops of the place are closed."""
+        self._known: dict[Stream, dict[Place, int]] = {stream: {} for stream in Stream}
+        """Waiting stream -> place -> count already waited for, in any open loop."""
+        self._outside: list[tuple[list[Frame], dict[Stream, dict[Place, int]]]] = []
+
+    def position(self, stream: Stream) -> int:
+        return sum(frame.finished.get(stream, 0) for frame in self.frames)
+
+    def record(self, instr: Instr, operands: list[tuple[Alloc, Ref, bool]]) -> None:
+        """Count ``instr`` as emitted now and wait for what its operands conflict with."""
+        stream = instr.stream
+        place = (stream, tuple(self.frames[1:]))
+        accesses = [(alloc, self._access(alloc, ref, write, place)) for alloc, ref, write in operands]
+        self.pending.append((instr, self._waits_for(stream, accesses)))
+        frame = self.frames[-1]
+        frame.finished[stream] = frame.finished.get(stream, 0) + 1
+        count = self.position(stream)
+        for alloc, access in accesses:
+            access.count = count
+            remember(alloc, access)
+            if frame is not self.frames[0]:
+                frame.touched.setdefault(id(alloc), (alloc, []))[1].append(access)
+
+    def _access(self, alloc: Alloc, ref: Ref, write: bool, place: Place) -> Access:
+        touched = hull(ref.space, ref.dtype, ref.dims)
+        base = ref.offset - alloc.lo
+        lo, hi, pitch = base + touched.low, base + touched.high, touched.pitch
+        parts = (0, 1) if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
+        coefs, covers = ref.coefs, True
+        if coefs and not self.loaded.isdisjoint([register for register, _ in coefs]):
+            lo, hi = self._reach(lo, hi, [coef for coef in coefs if coef[0] in self.loaded])
+            coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
+            pitch, covers = 0, False
+        rotations = self._rotations(coefs) if coefs else NO_ROTATIONS
+        order = len(self.pending)
+        return Access(place[0], write, lo, hi, parts, coefs, 0, place, order, pitch, touched.run, rotations, covers)
+
+    def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> dict[Place, int]:
+        """The strongest wait for each place, without those waited for before on ``stream``."""
+        known, learned, order = self._known[stream], self.frames[-1].learned, len(self.pending)
+        found: dict[Place, int] = {}
+        engine = stream not in DMA_STREAMS
+        for alloc, access in accesses:
+            for place, count in alloc.inherited.items():
+                if count > known.get(place, 0) and not (engine and place[0] is stream):
+                    learned.append((known, place, known.get(place, 0), order))
+                    known[place] = found[place] = count
+            write = access.write
+            for earlier in reversed(alloc.accesses):  # the latest first: others of its place need no look then
+                if not (write or earlier.write) or (engine and earlier.stream is stream):
+                    continue
+                place = earlier.place
+                former = known.get(place, 0)
+                if earlier.count > former and self._overlap(earlier, access):
+                    learned.append((known, place, former, order))
+                    known[place] = found[place] = earlier.count
+        return found
+
+    def _rotations(self, coefs: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, int]]:
+        owners = {register: frame for frame in self.frames for register in frame.phases.values()}
+        return frozenset((id(owners[register]), stride) for register, stride in coefs if register in owners)
+
+    def _expanded(self, access: Access, without: tuple[tuple[int, int], ...] = ()) -> tuple[int, int]:
+        return self._reach(access.lo, access.hi, [coef for coef in access.coefs if coef not in without])
+
+    def _reach(self, lo: int, hi: int, coefs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        """The hull over all values of the registers."""
+        for register, stride in coefs:
+            reach = stride * (self.register_range.get(register, 1) - 1)
+            lo, hi = min(lo, lo + reach), max(hi, hi + reach)
+        return lo, hi
+
+    def _overlap(self, a: Access, b: Access) -> bool:
+        if a.partitions[0] >= b.partitions[1] or b.partitions[0] >= a.partitions[1]:
+            return False
+        if a.coefs == b.coefs:
+            return a.lo < b.hi and b.lo < a.hi and not interleaved(a, b, 0, ())
+        common = tuple(coef for coef in a.coefs if coef in b.coefs)
+        a_lo, a_hi = self._expanded(a, common)
+        b_lo, b_hi = self._expanded(b, common)
+        if a_lo >= b_hi or b_lo >= a_hi:
+            return False
+        moving = [
+            stride for coefs in (a.coefs, b.coefs) for register, stride in coefs if (register, stride) not in common
+        ]
+        return not interleaved(a, b, 0, moving)
+
+    def open_region(self) -> None:
+        """Begin a region, iteration or case: counts start from 0. The caller has the memories forget accesses."""
+        self._outside.append((self.frames, self._known))
+        self.frames, self._known = [Frame()], {stream: {} for stream in Stream}
+
+    def close_region(self) -> None:
+        """End what ``open_region`` began: counts go on from where they stood."""
+        self.frames, self._known = self._outside.pop()
+
+    def open_loop(self, count: int, register: int) -> Frame:
+        frame = Frame(count=count, register=register)
+        self.register_range[register] = count
+        self.loaded.discard(register)
+        self.frames.append(frame)
+        return frame
+
+    def close_loop(self) -> Frame:
+        """Add the waits between iterations of the innermost loop and fold its accesses into the enclosing scope."""
+        loop = self.frames[-1]
+        carried: dict[tuple[int, Stream], int] = {}
+        for alloc, accesses in loop.touched.values():
+            self._carried(loop, accesses, carried)
+            self._fold(loop, alloc, accesses)
+        self._wait(carried)
+        loop.touched.clear()
+        self.frames.pop()
+        for known, place, former, _ in reversed(loop.learned):
+            known[place] = former
+        loop.learned.clear()
+        parent = self.frames[-1]
+        for stream, per_iteration in loop.finished.items():
+            parent.finished[stream] = parent.finished.get(stream, 0) + per_iteration * loop.count
+        for register in (loop.register, *loop.phases.values()):
+            self.register_range.pop(register, None)
+        return loop
+
+    def _carried(self, loop: Frame, accesses: list[Access], found: dict[tuple[int, Stream], int]) -> None:
+        """Add (instruction's order, awaited stream) -> count for the conflicts between iterations of ``loop``.
+
+        Of like accesses, the first one waits, for the last one: the stream's others come behind it.
+        """
+        alike: dict[tuple[object, ...], tuple[Access, Access]] = {}
+        for access in accesses:
+            key = (
+                access.stream, access.write, access.lo, access.hi,
+                access.partitions, access.coefs, access.rotations, access.pitch, access.run,
+            )  # fmt: skip
+            first, last = alike.get(key, (access, access))
+            alike[key] = (first, max(last, access, key=attrgetter("count")))
+        if not any(first.write for first, _ in alike.values()):
+            return
+        groups = [(first, last, self._walk(loop, first)) for first, last in alike.values()]
+        for later, _, later_walk in groups:
+            stream, write = later.stream, later.write
+            unordered = stream in DMA_STREAMS
+            for earlier, last, earlier_walk in groups:
+                if not (write or earlier.write) or (earlier.stream is stream and not unordered):
+                    continue
+                distance = self._distance(loop, earlier, later, earlier_walk, later_walk)
+                if distance == 0 or (distance >= loop.count and distance not in loop.phases):
+                    continue
+                wait = (later.order, earlier.stream)
+                count = last.count - distance * loop.finished[earlier.stream]
+                found[wait] = max(count, found.get(wait, count))
+
+    def _wait(self, carried: dict[tuple[int, Stream], int]) -> None:
+        """Have instructions wait for earlier iterations of the innermost loop, unless one before them does.
+
+        So does one that waits for the same stream in its own iteration.
+        """
+        loops = tuple(self.frames[1:])
+        for _, place, _, order in self.frames[-1].learned:
+            if place[1] == loops:
+                carried[order, place[0]] = self.pending[order][1][place]
+        strongest: dict[tuple[Stream, Stream], int] = {}
+        for (order, awaited), count in sorted(carried.items()):
+            instr, waits = self.pending[order]
+            key = (instr.stream, awaited)
+            if key not in strongest or strongest[key] < count:
+                strongest[key] = count
+                place = (awaited, loops)
+                waits[place] = max(count, waits.get(place, count))
+
+    def _walk(self, loop: Frame, access: Access) -> Walk:
+        own = tuple([coef for coef in access.coefs if coef[0] == loop.register])
+        open_loops = {id(frame) for frame in self.frames}
+        return Walk(
+            own[0][1] if own else 0,
+            *self._expanded(access, own),
+            frozenset([rotation for rotation in access.rotations if rotation[0] not in open_loops]),
+            tuple([coef for coef in access.coefs if coef[0] in loop.phases.values()]),
+        )
+
+    def _distance(self, loop: Frame, earlier: Access, later: Access, before: Walk, behind: Walk) -> int:
+        """Iterations of ``loop`` after which ``later`` may touch what ``earlier`` touched; 0 for never."""
+        if earlier.partitions[0] >= later.partitions[1] or later.partitions[0] >= earlier.partitions[1]:
+            return 0
+        if not before.rotated.isdisjoint(behind.rotated):
+            return 0  # rotates in a closed inner loop: its distance, in iterations, reaches across this loop too
+        for register, stride in before.phases:
+            if (register, stride) in behind.phases:
+                return next(modulus for modulus, own in loop.phases.items() if own == register)
+        e_lo, e_hi, l_lo, l_hi = before.lo, before.hi, behind.lo, behind.hi
+        step = before.step
+        if step != behind.step:
+            e_lo, e_hi = self._expanded(earlier)
+            l_lo, l_hi = self._expanded(later)
+            return 1 if e_lo < l_hi and l_lo < e_hi else 0
+        moving = [stride for coefs in (earlier.coefs, later.coefs) for reg, stride in coefs if reg != loop.register]
+        if step == 0:
+            return 1 if e_lo < l_hi and l_lo < e_hi and not interleaved(earlier, later, 0, moving) else 0
+        # earlier at iteration i - d lies d * step lower: find the first d with above < d * step < below and an overlap
+        above, below = e_lo - l_hi, e_hi - l_lo
+        if step < 0:
+            above, below = -below, -above
+        first, last = above // abs(step) + 1, (below - 1) // abs(step)
+        for distance in range(max(1, first), min(loop.count, 65, last + 1)):
+            if not interleaved(earlier, later, -distance * step, moving):
+                return distance
+        extent = max(e_hi, l_hi) - min(e_lo, l_lo)
+        within = earlier.pitch and earlier.pitch == later.pitch and loop.count * abs(step) <= earlier.pitch
+        disjoint_rows = (
+            within and max(earlier.run, later.run) <= abs(step) and not any(s % earlier.pitch for s in moving)
+        )
+        return 0 if extent <= 64 * abs(step) or loop.count <= 65 or disjoint_rows else 1
+
+    def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
+        """Replace the loop's accesses by their hulls over (pieces of) its iterations, at each piece's last position."""
+        mine = {id(access) for access in accesses}
+        outer = [access for access in alloc.accesses if id(access) not in mine]
+        registers = {loop.register, *loop.phases.values()}
+        merged: dict[tuple[object, ...], Access] = {}
+        for access in accesses:
+            coefs = tuple([coef for coef in access.coefs if coef[0] not in registers])
+            moved = [stride for register, stride in access.coefs if register in registers]
+            pitch = access.pitch if access.pitch and not any(stride % access.pitch for stride in moved) else 0
+            place = (access.stream, tuple([frame for frame in access.loops if frame is not loop]))
+            for piece, (first, last) in enumerate(self._pieces(loop, access)):
+                lo, hi = access.lo, access.hi
+                for register, stride in access.coefs:
+                    if register in registers:
+                        ends = (first, last) if register == loop.register else (0, self.register_range[register] - 1)
+                        lo, hi = lo + min(stride * end for end in ends), hi + max(stride * end for end in ends)
+                count = access.count + last * loop.finished.get(access.stream, 0)
+                key = (access.stream, access.write, coefs, access.partitions, access.rotations, piece)
+                old = merged.get(key)
+                if old is None:
+                    merged[key] = Access(
+                        access.stream,
+                        access.write,
+                        lo,
+                        hi,
+                        access.partitions,
+                        coefs,
+                        count,
+                        place,
+                        access.order,
+                        pitch,
+                        access.run,
+                        access.rotations,
+                    )
+                else:
+                    if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
+                        old.pitch = 0
+                    old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
+        alloc.accesses = outer + list(merged.values())
+        if len(self.frames) > 2:
+            self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())
+
+    def _pieces(self, loop: Frame, access: Access) -> Sequence[tuple[int, int]]:
+        """(first, last) iterations that count as one. Who reads what an outermost loop writes in pieces, one after the
+        other, needs to wait for its piece only.
+        """
+        whole = ((0, loop.count - 1),)
+        own = [stride for register, stride in access.coefs if register == loop.register]
+        if not access.write or len(self.frames) > 2 or not own or abs(own[0]) < access.hi - access.lo:
+            return whole
+        if any(register in loop.phases.values() for register, _ in access.coefs):
+            return whole
+        cuts = sorted({piece * loop.count // PIECES for piece in range(PIECES + 1)})
+        return [(start, end - 1) for start, end in pairwise(cuts)]
+
+    def resolve(self) -> None:
+        """Write the final waits into the instructions, and forget them."""
+        made: dict[tuple[Place, int], Wait | None] = {}
+        for instr, waits in self.pending:
+            final = []
+            for wanted in waits.items():
+                if wanted not in made:
+                    made[wanted] = _final(*wanted)
+                wait = made[wanted]
+                if wait is not None:
+                    final.append(wait)
+            instr.waits = tuple(final)
+        self.pending.clear()
+
+
+def _final(place: Place, count: int) -> Wait | None:
+    """The wait for ``count`` instructions at ``place``, whose loops are complete; None for one that is always over."""
+    stream, loops = place
+    coefs = tuple([(frame.register, frame.finished[stream]) for frame in loops if frame.finished.get(stream)])
+    return Wait(stream, count, coefs) if count > 0 or coefs else None

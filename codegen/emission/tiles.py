@@ -1,0 +1,107 @@
+"""Tiles of one kernel: rotating buffers in SBUF, handed out by size and reused within the kernel, and banks of PSUM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from neuronx_cc.codegen.emission.builder import PSUM_BANK, Block, Builder, Ring
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(slots=True)
+class TilePool:
+    """SBUF and PSUM rings of a kernel; all are freed together when it ends: by ``free``, or behind a ``with``."""
+
+    builder: Builder
+    name: str
+    buffers: int = 1
+    """Buffers of each tile: more than one lets iterations overlap."""
+    gathers: bool = True
+    """Whether there is room for what lies between the elements of operands in HBM."""
+    _rings: list[Ring] = field(default_factory=list)
+    _banks: list[Ring] = field(default_factory=list)
+    _idle: dict[int, list[Ring]] = field(default_factory=dict)
+    _lent: dict[int, Ring] = field(default_factory=dict)
+    _shares: dict[int, int] = field(default_factory=dict)
+    """Tile -> how many more give it back."""
+
+    def __enter__(self) -> TilePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
+
+    def tile(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
+        """An uninitialised tile [lanes, sizes...], dense in its free dims."""
+        nbytes = max(64, -(-prod(sizes) * itemsize(dtype) // 64) * 64)
+        idle = self._idle.setdefault(nbytes, [])
+        ring = idle.pop() if idle else self.ring(nbytes, self.buffers)
+        self._lent[id(ring.alloc)] = ring
+        return tile_in(self.builder, ring, sizes, dtype, lanes)
+
+    def apart(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
+        """A tile in memory that nothing else in the kernel uses."""
+        return tile_in(self.builder, self.ring(prod(sizes) * itemsize(dtype), 1), sizes, dtype, lanes)
+
+    def ring(self, nbytes: int, buffers: int, name: str = "") -> Ring:
+        """At most ``buffers`` buffers of ``nbytes`` a partition in SBUF: as many as fit. Raises EXSP001 for none."""
+        ring = self.builder.ring(self.builder.sbuf, nbytes, buffers, name or self.name)
+        self._rings.append(ring)
+        return ring
+
+    def psum(self, banks: int, name: str = "") -> Ring:
+        """The same of whole banks of PSUM."""
+        ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, name or self.name)
+        self._banks.append(ring)
+        return ring
+
+    def bank(self, nbytes: int) -> Ring | None:
+        """PSUM of ``nbytes`` a partition, or None when it is taken."""
+        if self.builder.psum.largest_gap() < nbytes:
+            return None
+        ring = self.builder.ring(self.builder.psum, nbytes, 1, self.name)
+        self._banks.append(ring)
+        return ring
+
+    def share(self, block: Block) -> None:
+        """One more owner of the tile of ``block`` will give it back."""
+        self._shares[id(block.alloc)] = self._shares.get(id(block.alloc), 0) + 1
+
+    def give_back(self, block: Block) -> None:
+        """Let later tiles use the memory of ``block``; blocks that are no tiles of this pool are left alone."""
+        if self._shares.get(id(block.alloc)):
+            self._shares[id(block.alloc)] -= 1
+            return
+        ring = self._lent.pop(id(block.alloc), None)
+        if ring is not None:
+            self._idle.setdefault(ring.nbytes, []).append(ring)
+
+    def free(self) -> None:
+        """Give all of it back; the pool must not be used again."""
+        for ring in self._rings:
+            self.builder.sbuf.free(ring.alloc)
+        for ring in self._banks:
+            self.builder.psum.free(ring.alloc)
+
+
+def tile_in(
+    builder: Builder, ring: Ring, sizes: Sequence[int], dtype: str, lanes: int = 1, several: bool = False
+) -> Block:
+    """The next buffer of ``ring`` as an uninitialised tile [lanes, sizes...], dense in its free dims.
+
+    ``several``: as for ``Builder.slot``.
+    """
+    return Block(ring.alloc, dtype, builder.slot(ring, several), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+
+
+def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:
+    """Atoms of a row-major array, byte strides."""
+    stride = itemsize(dtype)
+    atoms = []
+    for size in reversed(sizes):
+        atoms.append(Atom(size, stride))
+        stride *= size
+    return tuple(reversed(atoms))

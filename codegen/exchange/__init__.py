@@ -1,0 +1,1 @@
+"""What leaves the core: collectives, and calls of the host process."""

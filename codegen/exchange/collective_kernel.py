@@ -1,0 +1,104 @@
+"""Collectives and device numbers: one ``collective`` instruction each, between dense arrays in HBM.
+
+Input: ops as ``passes.resolve_collectives`` leaves them. Where a dim of the result or of the source is cut into one
+block for each member of the group, the access pattern puts that cut first.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.collectives import REDUCING
+from neuronx_cc.ir.isa.program import Stream
+
+KIND: dict[type, str] = {
+    hlo.AllReduceOp: "all_reduce",
+    hlo.AllGatherOp: "all_gather",
+    hlo.ReduceScatterOp: "reduce_scatter",
+    hlo.AllToAllOp: "all_to_all",
+    hlo.CollectiveBroadcastOp: "broadcast",
+    hlo.CollectivePermuteOp: "permute",
+}
+REDUCTION = {"maximum": "max", "minimum": "min"}
+REDUCTION_OF_PRED = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+
+
+def lower(context: Context, op: hlo.HloOp, step: int) -> None:
+    """Any collective."""
+    del step
+    source = context.dense(op.operands[0])
+    target = context.new_hbm(op.results[0])
+    context.homes[op.results[0]] = [target]
+    groups = _groups(op)
+    kind, size = KIND[type(op)], max(len(group) for group in groups)
+    axis = _axis(op)
+    if kind == "all_gather":
+        blocks = _cut(target, axis, size), _plain(source, axis)
+    elif kind == "reduce_scatter":
+        blocks = _plain(target, axis), _cut(source, axis, size)
+    elif kind == "all_to_all":
+        blocks = _cut(target, axis, size), _cut(source, axis, size)
+    else:
+        blocks = _flat(target), _flat(source)
+    alu = [kind, _reduction(context, op)] if kind in REDUCING else [kind]
+    context.builder.emit(
+        "collective", Stream.COLLECTIVE, [blocks[0]], [blocks[1]], alu, [context.builder.group(groups), size]
+    )
+
+
+def device_number(context: Context, op: hlo.HloOp, step: int) -> None:
+    """``replica-id`` and ``partition-id``: words of a variable that the runtime writes."""
+    del step
+    numbers = context.device_numbers()
+    word = numbers.slice(0, int(isinstance(op, hlo.PartitionIdOp)), 1)
+    assert word is not None, "a dense array slices"
+    scalar = word.reshape(())
+    assert scalar is not None, "one element"
+    context.homes[op.results[0]] = [scalar]
+
+
+def _groups(op: Any) -> tuple[tuple[int, ...], ...]:
+    groups: tuple[tuple[int, ...], ...] = (
+        op.source_target_pairs.data if isinstance(op, hlo.CollectivePermuteOp) else op.replica_groups.data
+    )
+    return groups
+
+
+def _axis(op: hlo.HloOp) -> int:
+    """The dim that is cut."""
+    for name in ("all_gather_dimension", "scatter_dimension", "split_dimension"):
+        attr = op.properties.get(name)
+        if isinstance(attr, hlo.IntAttr):
+            return attr.data
+    return 0
+
+
+def _reduction(context: Context, op: Any) -> str:
+    kind = context.combiners[op.to_apply.data[0]]
+    return (REDUCTION_OF_PRED if hlo.shape_of(op.operands[0]).dtype == "pred" else REDUCTION).get(kind, kind)
+
+
+def _flat(view: View) -> Block:
+    """[elements] of a dense array."""
+    size = hlo.itemsize(view.dtype)
+    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(prod(view.shape), size),))
+
+
+def _plain(view: View, axis: int) -> Block:
+    """[outer, run] of a dense array, cut before ``axis``."""
+    size, outer = hlo.itemsize(view.dtype), prod(view.shape[:axis])
+    run = prod(view.shape[axis:])
+    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(outer, run * size), Atom(run, size)))
+
+
+def _cut(view: View, axis: int, members: int) -> Block:
+    """[members, outer, run] of a dense array whose dim ``axis`` is ``members`` blocks."""
+    size, outer = hlo.itemsize(view.dtype), prod(view.shape[:axis])
+    run = prod(view.shape[axis:]) // members
+    dims = (Atom(members, run * size), Atom(outer, members * run * size), Atom(run, size))
+    return Block(view.alloc, view.dtype, Affine(view.offset), dims)

@@ -1,0 +1,1 @@
+"""Which ops of a computation run as one tile program."""

@@ -1,0 +1,259 @@
+"""Kernel formation: which ops of a computation run as one tile program.
+
+Input: a computation that the passes have prepared. Output: its kernels in execution order. Elementwise ops and
+reductions of trailing dims over one iteration space form a *map* kernel; every other computing op is a kernel of its
+own. A kernel depends only on kernels of smaller number: an op joins the newest kernel among its operands' (or a newer
+one that reads the same large operand), and that kernel takes in the others' that nothing else reads yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from math import prod
+
+from neuronx_cc.codegen.formation import recompute
+from neuronx_cc.codegen.formation.graph import (
+    ELEMENTWISE,
+    Kernel,
+    base,
+    computes_elementwise,
+    counts_itself,
+    is_load_cast,
+    is_view,
+    operands_of,
+    reads,
+    squeeze,
+    suffix_reduction,
+    takes_row,
+    takes_sum,
+    trace,
+)
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.scans import Scan, scan_of
+from neuronx_cc.passes.analysis.effects import has_effects
+from neuronx_cc.passes.cse import key_of
+from neuronx_cc.passes.split_long_rows import LONGEST_ROW
+
+MAX_SHARED_OPS = 24
+"""Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
+
+
+def form(
+    computation: hlo.ComputationOp,
+    combiner_of: Mapping[str, str],
+    without: Set[hlo.Operation] = frozenset(),
+    effectful: Set[str] = frozenset(),
+) -> list[Kernel]:
+    """Kernels of ``computation`` in execution order, but of the ops ``without``.
+
+    ``combiner_of``: computation -> opcode of a simple combiner. ``effectful``: computations that do more than compute.
+    """
+    formation = _Formation(combiner_of, recompute.spread(computation))
+    for op in ops_of(computation.block):
+        if is_view(op) or op.opcode in ("tuple", "constant"):
+            continue
+        if not is_load_cast(op) and op not in without and op not in formation.late:
+            formation.place(op)
+    return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, effectful)
+
+
+class _Formation:
+    """The kernels so far. ``place`` takes the ops in order, but those of ``late``, which come with their users."""
+
+    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation]) -> None:
+        self.combiner_of = combiner_of
+        self.late = late
+        self.kernels: list[Kernel] = []
+        self.member: dict[hlo.SSAValue, Kernel] = {}
+        self.readers: dict[hlo.SSAValue, list[Kernel]] = {}
+        """Base value -> map kernels with a large iteration space that read it."""
+
+    def place(self, op: hlo.HloOp) -> None:
+        """Add ``op`` to a kernel, or make one of it."""
+        self._place_late(op)
+        if isinstance(op, hlo.GetTupleElementOp):
+            if op.operand in self.member:
+                self.member[op.result] = self.member[op.operand]
+        elif op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
+            pass  # widened on the way out of the program
+        elif op.opcode == "iota":
+            if _needs_array(op.result):
+                self._new(op, True, squeeze(op.shape.dims))
+        else:
+            self._compute(op)
+
+    def _place_late(self, *users: hlo.HloOp) -> None:
+        for operand in dict.fromkeys(users[0].operands):
+            if operand.owner in self.late and operand not in self.member:
+                self._recompute(operand.owner, *users)  # type: ignore[arg-type]  # HLO ops only
+
+    def _compute(self, op: hlo.HloOp) -> None:
+        kernel = self._newest(op)
+        if kernel is not None and (takes_row(kernel, op) or takes_sum(kernel, op)) is not None:
+            self._join(op, kernel)
+        elif (scan := scan_of(op)) is not None:
+            self._scan(op, scan, kernel)
+        elif op.opcode in ELEMENTWISE:
+            self._compute_in(op, self._home(op, kernel))
+        elif isinstance(op, hlo.ReduceOp) and (count := self._folds(op)):
+            self._reduce(op, count, kernel)
+        else:
+            self._new(op, False)
+
+    def _recompute(self, op: hlo.HloOp, *users: hlo.HloOp) -> None:
+        """Add late ``op`` where its user (and the user of that) will be; one that is there already is taken for it."""
+        self._place_late(op, *users)
+        home = self._home(op, self._newest(op, *users))
+        for twin in home.ops if home is not None else []:
+            if key_of(twin) == key_of(op):
+                replace(op, twin.result)
+                return
+        self._compute_in(op, home)
+
+    def _scan(self, op: hlo.HloOp, scan: Scan, kernel: Kernel | None) -> None:
+        dims, axis = squeeze(op.shape.dims), len(squeeze(op.shape.dims[: scan.axis]))
+        alike = kernel is not None and kernel.is_map and kernel.shape == dims and _one_scanned(kernel, axis)
+        if kernel is not None and alike and self._may_join(op, kernel, op.operands):
+            self._absorb(op, kernel)
+            self._join(op, kernel)
+        else:
+            kernel = self._new(op, True, dims)
+        kernel.scanned = axis
+
+    def _home(self, op: hlo.HloOp, kernel: Kernel | None) -> Kernel | None:
+        """The kernel that elementwise ``op`` joins: the newest of its producers, or a newer one that reads the same."""
+        dims = squeeze(op.shape.dims)
+        joins = (
+            kernel is not None
+            and kernel.is_map
+            and (dims == kernel.shape or (kernel.reduced and dims == kernel.rows))
+            and self._may_join(op, kernel, op.operands)
+        )
+        return kernel if joins else self._sibling(op, dims, kernel)
+
+    def _compute_in(self, op: hlo.HloOp, home: Kernel | None) -> None:
+        if home is None:
+            self._absorb(op, self._new(op, True, squeeze(op.shape.dims)))
+            return
+        self._absorb(op, home)
+        self._join(op, home)
+        self._note_reads(op, home)
+
+    def _folds(self, op: hlo.ReduceOp) -> int:
+        """How many trailing dims a map kernel folds for ``op``; 0 when that is not for a map kernel."""
+        count = suffix_reduction(op)
+        dims = squeeze(hlo.shape_of(op.operands[0]).dims)
+        row = prod(dims[len(dims) - count :])
+        fits = count and 0 < row <= LONGEST_ROW and op.to_apply.data[0] in self.combiner_of
+        return count if fits and (prod(dims) // row >= 32 or row <= 2048) else 0
+
+    def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:
+        dims = squeeze(hlo.shape_of(op.operands[0]).dims)
+        joins = (
+            kernel is not None
+            and kernel.is_map
+            and kernel.shape == dims
+            and kernel.reduced in (0, count)
+            and trace(op.operands[0], kernel, self.member) is not None
+            and self._may_join(op, kernel, op.operands[1:])
+        )
+        if joins and kernel is not None:
+            kernel.reduced = count
+            self._join(op, kernel)
+        else:
+            self._new(op, True, dims, count)
+
+    def _new(self, op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> Kernel:
+        kernel = Kernel(len(self.kernels), [op], shape, reduced, is_map)
+        self.kernels.append(kernel)
+        for result in op.results:
+            self.member[result] = kernel
+        self._note_reads(op, kernel)
+        return kernel
+
+    def _join(self, op: hlo.HloOp, kernel: Kernel) -> None:
+        kernel.ops.append(op)
+        self.member[op.results[0]] = kernel
+
+    def _note_reads(self, op: hlo.HloOp, kernel: Kernel) -> None:
+        if kernel.is_map and prod(kernel.shape) >= recompute.STREAMED_ELEMENTS:
+            for operand in op.operands:
+                self.readers.setdefault(base(operand), []).append(kernel)
+
+    def _newest(self, *ops: hlo.HloOp) -> Kernel | None:
+        read = [base(operand) for op in ops for operand in operands_of(op)]
+        found = [self.member[source] for source in read if source in self.member]
+        return max(found, key=lambda kernel: kernel.number, default=None)
+
+    def _may_join(self, op: hlo.HloOp, kernel: Kernel, operands: Sequence[hlo.SSAValue]) -> bool:
+        inside = [operand for operand in operands if self.member.get(base(operand)) is kernel]
+        return all(trace(operand, kernel, self.member) is not None for operand in inside)
+
+    def _sibling(self, op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
+        """A kernel behind all of ``op``'s producers that streams one of its operands already."""
+        least = producer.number if producer is not None else -1
+        for operand in op.operands:
+            for kernel in reversed(self.readers.get(base(operand), [])):
+                fits = kernel.number > least and kernel.shape == dims and len(kernel.ops) < MAX_SHARED_OPS
+                if fits and self._may_join(op, kernel, op.operands):
+                    return kernel
+        return None
+
+    def _absorb(self, op: hlo.HloOp, kernel: Kernel) -> None:
+        """Move the kernels of ``op``'s other operands into ``kernel`` where nothing else reads them yet."""
+        member = self.member
+        for operand in op.operands:
+            other = member.get(base(operand))
+            if other is None or other is kernel or not other.is_map or other.shape != kernel.shape or other.reduced:
+                continue
+            if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
+                continue
+            users = {use.operation for part in other.ops for use in reads(part.results[0])}
+            if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):
+                continue
+            own = {part.results[0] for part in other.ops}
+            for value in own:
+                member[value] = kernel
+            read = [x for part in (op, *kernel.ops, *other.ops) for x in part.operands if base(x) in own]
+            if all(trace(x, kernel, member) is not None for x in read):
+                kernel.ops[:0] = other.ops
+                kernel.scanned = max(kernel.scanned, other.scanned)
+                for part in other.ops:
+                    self._note_reads(part, kernel)
+                other.ops = []
+            else:
+                for value in own:
+                    member[value] = other
+
+
+def _needs_array(value: hlo.SSAValue) -> bool:
+    """Whether a user of a counting ``value`` reads it from memory."""
+    return any(not computes_elementwise(use.operation) and not counts_itself(use) for use in value.uses)
+
+
+def _one_scanned(kernel: Kernel, axis: int) -> bool:
+    """Whether scans along ``axis`` (-1: none) fit the scans of ``kernel``."""
+    return axis < 0 or kernel.scanned in (-1, axis)
+
+
+def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel | None:
+    return member.get(op.results[0]) if op.results else None
+
+
+def _by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectful: Set[str]) -> list[Kernel]:
+    """Kernels in order of their longest chain of producers: independent ones stand together and overlap.
+
+    Those with effects stay in order.
+    """
+    depth: dict[Kernel, int] = {}
+    latest = 0
+    for kernel in kernels:
+        producers = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
+        depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
+        if has_effects(kernel.ops[0], effectful):
+            latest = depth[kernel] = max(depth[kernel], latest + 1)
+    ordered = sorted(kernels, key=lambda kernel: (depth[kernel], kernel.number))
+    for number, kernel in enumerate(ordered):
+        kernel.number = number
+    return ordered

@@ -1,0 +1,104 @@
+"""Cheap elementwise ops on large arrays, computed again in each kernel that needs them rather than kept in HBM.
+
+Input: a computation that the passes have prepared. Output: the same with such an op once for each user, right before
+it, and the set of these ops, which formation puts into their users' kernels. An op counts when it has one large
+operand, which is in HBM anyway, and takes one instruction: a kernel that loads that operand instead of the op's result
+moves as many bytes, nobody stores the result, and several of them need the operand once (hardware sheet 1.8: a byte to
+HBM and back takes the DMA several times as long as an element takes Vector). So the differences from a mean or the
+scaled values of a normalisation, which its gradient reads again, are not stored beside what they come from.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from neuronx_cc.codegen.formation.graph import (
+    ELEMENTWISE,
+    base,
+    computes_elementwise,
+    is_given,
+    reads,
+    same_order,
+    squeeze,
+    suffix_reduction,
+)
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
+from neuronx_cc.ir.scans import scan_of
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+STREAMED_ELEMENTS = 1 << 20
+"""Elements from which values go through HBM."""
+CHEAP = frozenset(["add", "convert", "maximum", "minimum", "multiply", "negate", "subtract"])
+"""Opcodes of one instruction on floats."""
+SMALL = 64
+"""How many times smaller an operand is that costs nothing to load."""
+LONGEST_CHAIN = 3
+"""Ops that are computed again behind one another."""
+
+
+def spread(computation: hlo.ComputationOp) -> set[hlo.Operation]:
+    """Give each user of a cheap op one of its own; the ops to compute where their users are."""
+    chains: dict[hlo.HloOp, int] = {}
+    for op in ops_of(computation.block):
+        if op.opcode in CHEAP:
+            length = _chain(op, chains)
+            if 0 < length <= LONGEST_CHAIN:
+                chains[op] = length
+    found: set[hlo.Operation] = set(chains)
+    for op in reversed(chains):
+        for user in list(dict.fromkeys(users(op.result)))[1:]:
+            copy = copy_op(op, op.operands)
+            computation.block.insert_op_before(copy, user)
+            user.operands = [copy.results[0] if operand is op.result else operand for operand in user.operands]
+            found.add(copy)
+    return found
+
+
+def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int]) -> int:
+    """Ops from what is in HBM to ``op``; 0 when it is not to be computed again."""
+    shape = op.shape
+    if (
+        shape.size < STREAMED_ELEMENTS
+        or shape.dtype not in FLOATS
+        or not all(_takes(u, shape) for u in users(op.result))
+    ):
+        return 0
+    large = {operand for operand in op.operands if not _is_small(operand, shape.size)}
+    if len(large) != 1:
+        return 0
+    operand = large.pop()
+    source = base(operand)
+    read = hlo.shape_of(source)
+    if not same_order(operand, source) or squeeze(read.dims) != squeeze(shape.dims):
+        return 0
+    if read.dtype not in FLOATS or itemsize(read.dtype) > itemsize(shape.dtype):
+        return 0
+    maker = defining_op(source)
+    if isinstance(maker, hlo.HloOp) and maker in chains:
+        return chains[maker] + 1
+    return 1 if _is_stored(source) else 0
+
+
+def _is_small(operand: hlo.SSAValue, size: int) -> bool:
+    source = base(operand)
+    return isinstance(source.owner, hlo.ConstantOp) or prod(hlo.shape_of(source).dims) * SMALL <= size
+
+
+def _takes(user: hlo.Operation, shape: hlo.Shape) -> bool:
+    """Whether ``user`` may stand in the kernel that computes an operand of ``shape``."""
+    if isinstance(user, hlo.ReduceOp):
+        return suffix_reduction(user) > 0
+    return computes_elementwise(user) and squeeze(hlo.shape_of(user.results[0]).dims) == squeeze(shape.dims)
+
+
+def _is_stored(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is in HBM whatever its elementwise users do."""
+    op = defining_op(value)
+    if is_given(value) or not isinstance(op, hlo.HloOp):
+        return True
+    if isinstance(op, hlo.DotOp):
+        return len(list(value.uses)) > 1  # its only user may be added as its sums leave PSUM
+    if op.opcode not in ELEMENTWISE and scan_of(op) is None:
+        return True
+    return any(not _takes(use.operation, hlo.shape_of(value)) for use in reads(value))

@@ -1,0 +1,1 @@
+"""Windows at run-time places, gathers, scatters, sorts."""

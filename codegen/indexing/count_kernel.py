@@ -1,0 +1,140 @@
+"""Counts of integers: a histogram is a product of two matrices, one row of which is made of each integer.
+
+Input: a scatter that adds 1.0 into an FP32 table of zeros. The number of a bin has two digits. Vector compares the low
+one with each of its values (1 or 0), ScalarE the upper one (its sign beside each value: 1 or -1), both for 128 integers
+at a time, and TensorE adds up the outer products in PSUM. What two neighbouring values of the upper digit differ by is
+twice the count. All sums are integers below 2^24, so the counts are exact; a number outside the table differs nowhere.
+"""
+
+from __future__ import annotations
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.indexing.gather_kernel import deal
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.passes.indexing import costs
+
+TILE_BYTES = 40960
+"""Bytes a partition of the digits of one tile."""
+MOST = 256
+"""Integers of a partition in one tile."""
+
+
+def applies(context: Context, op: hlo.ScatterOp) -> bool:
+    """Whether ``op`` (tables [1, R, 1]) counts, in less time than one index after the other takes."""
+    operand, indices, updates = op.args
+    count, height, width = hlo.shape_of(operand).dims
+    entries = hlo.shape_of(indices).dims[1]
+    return (
+        (count, width, op.shape.dtype) == (1, 1, "f32")
+        and context.splat(operand) == 0
+        and context.splat(updates) == 1
+        and context.combiners.get(op.to_apply.data[0]) == "add"
+        and costs.counted(height, entries) < costs.groups(1, height, 4, entries, True)
+    )
+
+
+def lower(context: Context, op: hlo.ScatterOp) -> None:
+    """The counts [1, R, 1] in HBM."""
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
+    _Count(context, context.dense(op.args[1]), target).emit()
+
+
+class _Count:
+    def __init__(self, context: Context, numbers: View, target: View) -> None:
+        self.builder = context.builder
+        self.numbers, self.target = numbers, target
+        self.height, self.entries = target.shape[1], numbers.shape[1]
+        self.lower = costs.lower_digits(self.height)
+        self.upper = -(-self.height // self.lower)
+        self.fixed = TilePool(self.builder, "digits")
+        self.pool = TilePool(self.builder, "counts", 2)
+
+    def emit(self) -> None:
+        builder, steps = self.builder, self.upper + 1
+        values = self.fixed.tile([self.lower], "f32", costs.LANES)
+        builder.emit("iota", Stream.GPSIMD, [values], [], imm=[0, 0, 1])
+        bounds = self.fixed.tile([steps], "f32", costs.LANES)
+        builder.emit("iota", Stream.GPSIMD, [bounds], [], imm=[0, 0, -1])
+        builder.emit("tensor_scalar", Stream.VECTOR, [bounds], [bounds], ["add"], [0.5])
+        zeros = self.fixed.tile([max(steps, self.lower)], "bf16", costs.LANES)
+        builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
+        sums = self._bank(steps)
+        self._product(zeros.index(1, Affine(), steps), zeros.index(1, Affine(), self.lower), sums, [])
+        room = min(TILE_BYTES, builder.sbuf.largest_gap() // 3)
+        most = max(1, min(MOST, room // (2 * (steps + self.lower))))
+        for start, tiles, lanes, deep in deal(self.entries, 1 << most.bit_length() - 1):
+            with builder.loop(tiles) as tile:
+                self._tile(tile * (lanes * deep) + start, lanes, deep, values, bounds, sums)
+        self._differences(sums)
+        self.pool.free()
+        self.fixed.free()
+
+    def _bank(self, lanes: int) -> Block:
+        ring = self.fixed.bank(4 * self.lower)
+        assert ring is not None, "PSUM is free between kernels"
+        return Block(ring.alloc, "f32", Affine(ring.alloc.lo), (Atom(lanes, 1, True), Atom(self.lower, 4)))
+
+    def _product(self, stationary: Block, moving: Block, sums: Block, flags: list[str]) -> None:
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+        self.builder.emit("multiply_moving", Stream.TENSOR, [sums], [moving], flags=flags)
+
+    def _tile(self, first: Affine, lanes: int, deep: int, values: Block, bounds: Block, sums: Block) -> None:
+        """``deep`` integers of each of ``lanes`` partitions, from ``first`` on."""
+        builder, steps = self.builder, self.upper + 1
+        numbers, upper, lower = (self.pool.tile([deep], "s32", lanes) for _ in range(3))
+        stride = self.numbers.dims[1][0].stride if self.numbers.dims[1] else 0
+        offset = Affine(self.numbers.offset) + first * stride
+        source = Block(self.numbers.alloc, "s32", offset, (Atom(lanes, deep * stride), Atom(deep, stride)))
+        builder.emit("dma_copy", Stream.DMA_LOAD, [numbers], [source])
+        shift = self.lower.bit_length() - 1
+        # the lower digit first: what waits for it comes two instructions later
+        for digit, alu, number in ((lower, "bitwise_and", self.lower - 1), (upper, "logical_shift_right", shift)):
+            builder.emit("tensor_scalar", Stream.VECTOR, [digit], [numbers], [alu], [number])
+        above = self.pool.tile([steps, deep], "bf16", lanes)
+        with builder.loop(steps) as step:
+            bound = _lane(bounds, step, lanes)
+            out = above.index(1, step)
+            builder.emit("activation", Stream.SCALAR, [out], [upper, bound], ["sign"], [1.0], ["bias"])
+        same = self.pool.tile([self.lower, deep], "bf16", lanes)
+        with builder.loop(self.lower) as value:
+            wanted = _lane(values, value, lanes)
+            builder.emit(
+                "tensor_scalar", Stream.VECTOR, [same.index(1, value)], [lower, wanted], ["is_equal"], [], ["ap0"]
+            )
+        with builder.loop(deep) as index:
+            self._product(above.index(2, index), same.index(2, index), sums, ["accumulate"])
+        for block in (numbers, upper, lower, above, same):
+            self.pool.give_back(block)
+
+    def _differences(self, sums: Block) -> None:
+        """Half of what each row of ``sums`` is more than the next one, to HBM."""
+        builder, steps = self.builder, self.upper + 1
+        copied = self.fixed.tile([self.lower], "f32", steps)
+        builder.emit("tensor_copy", Stream.VECTOR, [copied], [sums])
+        counts = self._bank(self.upper)
+        for place, (factor, flags) in enumerate(((0.5, []), (-0.5, ["accumulate"]))):
+            unit = self.fixed.tile([self.upper], "f32", steps)
+            builder.emit("memset", Stream.GPSIMD, [unit], [], imm=[factor])
+            builder.emit("affine_select", Stream.GPSIMD, [unit], [unit], ["is_equal"], [0.0, -place, 1, -1])
+            self._product(unit, copied, counts, flags)
+        result = self.fixed.tile([self.lower], "f32", self.upper)
+        builder.emit("tensor_copy", Stream.VECTOR, [result], [counts])
+        full, rest = divmod(self.height, self.lower)
+        for lane, lanes, columns in ((0, full, self.lower), (full, 1, rest)):
+            if lanes and columns:
+                offset = Affine(self.target.offset + 4 * lane * self.lower)
+                out = Block(self.target.alloc, "f32", offset, (Atom(lanes, 4 * self.lower), Atom(columns, 4)))
+                atoms = (Atom(lanes, 1, True), Atom(columns, 4))
+                part = Block(result.alloc, "f32", result.offset, atoms, lane)
+                builder.emit("dma_copy", Stream.DMA_STORE, [out], [part])
+
+
+def _lane(table: Block, column: Affine, lanes: int) -> Block:
+    """One element a partition."""
+    part = table.index(1, column, 1)
+    return part.of((Atom(lanes, 1, True), part.dims[1]))

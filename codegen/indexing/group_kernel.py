@@ -1,0 +1,258 @@
+"""Gathers and scatters of short rows on chip: each of GpSimd's processors has a table in its 16 partitions.
+
+Input: the batched forms that ``passes.indexing.gather`` and ``passes.indexing.scatter`` make. Tables [G, R, W],
+indices [G, N], rows [G, N, W]; all three dense in HBM. Tables that do not fit their partitions are worked on in chunks
+of rows, with the indices counted from the start of the chunk; an index outside it does nothing. A gather from one table
+has the table in all groups of partitions, and divides the list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.indexing.costs import GROUPS
+
+LANES = 16
+"""Partitions of a group."""
+MOST_BYTES = 131072
+"""Bytes a partition of a table."""
+LIST_BYTES = 8192
+"""Bytes a partition of one tile of rows."""
+LISTS_ROOM = 49152
+"""Bytes a partition that are left for lists."""
+MAX_LIST = 1024
+"""Entries a partition of one tile."""
+
+
+@dataclass(slots=True)
+class _Array:
+    """A dense array in HBM whose last dim is the row; ``width`` elements."""
+
+    alloc: Alloc
+    dtype: str
+    offset: int
+    dims: tuple[int, ...]
+    """Tables or lists, rows or entries of one."""
+    width: int
+    splat: float | None = None
+    """The value that all elements have, known at compile time; there is no buffer then."""
+
+    @property
+    def row(self) -> int:
+        return self.width * itemsize(self.dtype)
+
+    def lanes(self, which: Affine, first: Affine, lanes: int, entries: int) -> Block:
+        """``lanes`` partitions of ``entries`` rows each, one after the other from row ``first`` of table ``which``."""
+        offset = which * (self.dims[1] * self.row) + first * self.row + self.offset
+        size = itemsize(self.dtype)
+        atoms = (Atom(lanes, entries * self.row), Atom(entries, self.row), Atom(self.width, size))
+        return Block(self.alloc, self.dtype, offset, atoms)
+
+
+def _array(context: Context, value: hlo.SSAValue, stored: bool = False) -> _Array:
+    """``stored``: in a buffer in any case."""
+    shape = hlo.shape_of(value)
+    splat = None if stored else context.splat(value)
+    if splat is not None:
+        return _Array(Alloc(Space.HBM, 0, 0), shape.dtype, 0, shape.dims[:2], prod(shape.dims[2:]), splat)
+    view = context.dense(value)
+    return _Array(view.alloc, view.dtype, view.offset, shape.dims[:2], prod(shape.dims[2:]))
+
+
+def gather(context: Context, op: hlo.GatherOp) -> None:
+    """The result [G, N, W] in HBM."""
+    context.homes[op.result] = [context.new_hbm(op.result)]
+    _Walk(context, _array(context, op.lhs), _array(context, op.rhs, True), _array(context, op.result), "").emit()
+
+
+def scatter(context: Context, op: hlo.ScatterOp) -> None:
+    """The result [G, R, W] in HBM, another buffer than the operand's: every table goes through SBUF anyway."""
+    operand, indices, updates = op.args
+    context.homes[op.result] = [context.new_hbm(op.result)]
+    kind = context.combiners.get(op.to_apply.data[0], "assign")
+    walk = _Walk(context, _array(context, operand), _array(context, indices, True), _array(context, updates), kind)
+    walk.result = _array(context, op.result)
+    walk.emit()
+
+
+class _Walk:
+    """All tables, chunk by chunk, each with its whole list."""
+
+    def __init__(self, context: Context, tables: _Array, numbers: _Array, rows: _Array, kind: str) -> None:
+        self.context, self.builder, self.tables, self.numbers, self.rows = (
+            context,
+            context.builder,
+            tables,
+            numbers,
+            rows,
+        )
+        self.kind = kind
+        """The combiner of a scatter; empty for a gather."""
+        self.result: _Array | None = None
+        passes = -(-tables.dims[0] // GROUPS)
+        gap = context.builder.sbuf.largest_gap()
+        room = min(MOST_BYTES, max(gap - LISTS_ROOM, gap // 2))
+        whole = -(-tables.dims[1] // LANES) * tables.row
+        self.pool = TilePool(context.builder, "tables", 2 if passes > 1 and 2 * whole <= room else 1)
+        self.most = max(tables.row, room // self.pool.buffers)
+        """Bytes a partition of one table."""
+        self.lists = TilePool(context.builder, "lists", 2)
+        self.shared = not kind and tables.dims[0] == 1
+        """Whether all groups have the same table and divide its list."""
+
+    def emit(self) -> None:
+        for first, passes, groups in self.builder.tiles(self.tables.dims[0], GROUPS):
+            with self.builder.loop(passes) as index:
+                self._chunks(index * groups + first, GROUPS if self.shared else groups)
+        self.pool.free()
+        self.lists.free()
+
+    def _chunks(self, table: Affine, groups: int) -> None:
+        height, row = self.tables.dims[1], self.tables.row
+        slots = max(1, self.most // row)
+        count = -(-height // (LANES * slots))
+        slots = -(-height // (LANES * count))
+        size = min(height, LANES * slots)
+        base = None
+        if height > size:
+            # the large tile first: what lies in the middle of the free bytes would leave no room for it
+            self.pool.give_back(self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups))
+            base = self.pool.tile([1], "s32", LANES * groups)
+            self.builder.emit("memset", Stream.GPSIMD, [base], [], imm=[0])
+        self._chunk(table, groups, Affine(), size, slots, base, True)
+        for first, chunks, rows in self.builder.tiles(height - size, size):
+            with self.builder.loop(chunks) as index:
+                assert base is not None, "there is a second chunk"
+                self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [base], [base], ["add"], [size])
+                self._chunk(table, groups, index * rows + (first + size), rows, slots, base, False)
+        if base is not None:
+            self.pool.give_back(base)
+
+    def _chunk(
+        self, table: Affine, groups: int, first: Affine, rows: int, room: int, base: Block | None, fresh: bool
+    ) -> None:
+        """Rows ``first`` to ``first + rows`` of the tables, in a tile for ``room`` of them; the first: ``fresh``."""
+        slots = -(-rows // LANES)
+        whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * groups)
+        tile = whole.index(1, Affine(), slots)
+        if rows % slots or rows < LANES * slots or self.tables.splat is not None:
+            self._fill(tile, 0 if self.tables.splat is None else self.tables.splat)
+        if self.tables.splat is None:
+            self._move_tables(tile, self.tables, table, groups, first, rows, False)
+        for start, tiles, entries, size in self._list_tiles(groups):
+            with self.builder.loop(tiles) as index:
+                self._tile(tile, table, groups, index * size + start, entries, size, base, fresh)
+        if self.result is not None:
+            self._move_tables(tile, self.result, table, groups, first, rows, True)
+        self.pool.give_back(whole)
+
+    def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
+        """(start, count, entries a partition, entries) of the tiles of a list."""
+        lanes = LANES * groups if self.shared else LANES
+        most = max(1, min(MAX_LIST, LIST_BYTES // self.rows.row))
+        pieces = self.builder.tiles(self.numbers.dims[1], lanes * most)
+        return [(start, tiles, -(-size // lanes), size) for start, tiles, size in pieces]
+
+    def _fill(self, tile: Block, value: float) -> None:
+        engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
+        self.builder.emit("memset", engine, [_flat(tile)], [], imm=[value])
+
+    def _move_tables(
+        self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, rows: int, store: bool
+    ) -> None:
+        if not self.shared and self._is_dense(tile, array, rows):
+            self._move(tile, array, table, 0, first, groups * rows, store)
+            return
+        for group in range(groups):
+            here = table if self.shared else table + group
+            self._move(tile, array, here, group * LANES, first, rows, store)
+
+    def _is_dense(self, tile: Block, array: _Array, rows: int) -> bool:
+        """Whether the tables or lists of neighbouring groups follow upon each other in memory as on the partitions."""
+        return rows == array.dims[1] == LANES * tile.dims[1].size
+
+    def _move(
+        self, tile: Block, array: _Array, which: Affine, lane: int, first: Affine, rows: int, store: bool
+    ) -> None:
+        """``rows`` rows of table or list ``which`` from row ``first``: to or from the partitions from ``lane`` on."""
+        slots = tile.dims[1].size
+        full, rest = divmod(rows, slots)
+        for start, lanes, entries in ((0, full, slots), (full, 1, rest)):
+            if not lanes or not entries:
+                continue
+            outside = array.lanes(which, first + start * slots, lanes, entries)
+            inside = Block(
+                tile.alloc,
+                tile.dtype,
+                tile.offset,
+                (Atom(lanes, 1, True), Atom(entries, tile.dims[1].stride), tile.dims[2]),
+                lane + start,
+            )
+            ends = (outside, inside) if store else (inside, outside)
+            copy(self.builder, *ends, Stream.DMA_STORE if store else Stream.DMA_LOAD)
+
+    def _tile(
+        self,
+        tile: Block,
+        table: Affine,
+        groups: int,
+        first: Affine,
+        entries: int,
+        size: int,
+        base: Block | None,
+        fresh: bool,
+    ) -> None:
+        """``size`` entries of each list from ``first`` on (of the one list, when it is shared)."""
+        builder, lanes = self.builder, LANES * groups
+        numbers = self.lists.tile([entries, 1], self.numbers.dtype, lanes)
+        rows = self.lists.tile([entries, self.rows.width], self.rows.dtype, lanes)
+        partial = size < entries * (lanes if self.shared else LANES)
+        keep = not self.kind and not fresh
+        if partial:
+            builder.emit("memset", Stream.GPSIMD, [_flat(numbers)], [], imm=[-1])
+            if keep or (self.kind and self.rows.splat is None):
+                self._fill(rows, 0)
+        self._move_lists(numbers, self.numbers, table, groups, first, size, False)
+        if self.rows.splat is not None and self.kind:
+            self._fill(rows, self.rows.splat)
+        elif self.kind or keep:
+            self._move_lists(rows, self.rows, table, groups, first, size, False)
+        index = numbers.select([0, 1])
+        if not self.kind:
+            for bound, limit in (("maximum", 0), ("minimum", self.tables.dims[1] - 1)):
+                builder.emit("int_tensor_tensor", Stream.GPSIMD, [index], [index], [bound], [limit])
+        if base is not None:
+            spread = Block(base.alloc, base.dtype, base.offset, (base.dims[0], Atom(entries, 0)))
+            builder.emit("int_tensor_tensor", Stream.GPSIMD, [index], [index, spread], ["subtract"])
+        if self.kind:
+            builder.emit("group_scatter", Stream.GPSIMD, [tile], [rows, index], [self.kind])
+        else:
+            builder.emit("group_gather", Stream.GPSIMD, [rows], [tile, index], flags=["keep"] if keep else [])
+            self._move_lists(rows, self.rows, table, groups, first, size, True)
+        self.lists.give_back(numbers)
+        self.lists.give_back(rows)
+
+    def _move_lists(
+        self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, size: int, store: bool
+    ) -> None:
+        if self.shared or self._is_dense(tile, array, size):
+            self._move(tile, array, table, 0, first, size if self.shared else groups * size, store)
+            return
+        for group in range(groups):
+            self._move(tile, array, table + group, group * LANES, first, size, store)
+
+
+def _flat(tile: Block) -> Block:
+    """A dense tile with one free dim."""
+    count = prod(atom.size for atom in tile.dims[1:])
+    return Block(tile.alloc, tile.dtype, tile.offset, (tile.dims[0], Atom(count, itemsize(tile.dtype))))

@@ -1,0 +1,1 @@
+"""Elementwise ops, row reductions and scans over one iteration space."""

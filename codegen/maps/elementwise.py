@@ -1,0 +1,349 @@
+"""Elementwise HLO ops as engine instructions: a rule for each kind of op and class of types; ``emit`` chooses.
+
+A rule gets blocks of equal sizes (dim 0 on the partitions) and emits instructions. Floats are computed
+in FP32 by Vector and Scalar and rounded once on the way out; integers are exact on GpSimd; for bits see
+``bits`` (hardware sheet 4.2 and 5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import frexp, isfinite, prod
+
+from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
+from neuronx_cc.codegen.maps.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
+from neuronx_cc.codegen.maps.lane_scalars import lane_block, lane_scalar, over_lanes, with_lanes
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
+
+ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
+"""HLO opcode -> ALU operator."""
+COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
+"""HLO comparison direction -> ALU operator."""
+MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
+"""Direction of a comparison -> that with its operands swapped."""
+ACTIVATION = {
+    "exponential": "exp",
+    "log": "log",
+    "tanh": "tanh",
+    "logistic": "sigmoid",
+    "erf": "erf",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "abs": "abs",
+    "sign": "sign",
+}
+"""HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
+SOFTPLUS = "softplus"
+GPSIMD_UNARY = frozenset(
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "cosine",
+        "cosh",
+        "exponential-minus-one",
+        "floor",
+        "is-finite",
+        "log-plus-one",
+        "round-nearest-afz",
+        "round-nearest-even",
+        "sine",
+        "sinh",
+        "tan",
+        "popcnt",
+        "count-leading-zeros",
+        "reduce-precision",
+    ]
+)
+
+
+def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
+    """Float ``lhs alu rhs`` on Vector; on Scalar where an add or multiply has one value a partition."""
+    if isinstance(lhs, Deferred) or isinstance(rhs, Deferred):
+        _after_deferred(e, alu, out, lhs, rhs)
+        return
+    if isinstance(lhs, Splat) and isinstance(rhs, Splat):
+        lhs = fill(e, out, lhs)
+    if lhs == rhs and alu == "multiply" and out.dtype in FLOATS:
+        e.over("activation", Stream.SCALAR, [out], [block_of(e, out, lhs)], alu=["square"], imm=[1.0])
+        return
+    if isinstance(lhs, Block) and isinstance(rhs, Block):
+        scalar = lane_block(rhs) if lane_scalar(rhs) else lane_block(lhs) if lane_scalar(lhs) else None
+        if scalar is None:
+            e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
+            return
+        reverse = ["reverse0"] if not lane_scalar(rhs) else []
+        _with_lane_scalar(e, alu, out, lhs if not reverse else rhs, scalar, reverse)
+        return
+    block, splat = (lhs, rhs) if isinstance(lhs, Block) else (rhs, lhs)
+    assert isinstance(block, Block)
+    assert isinstance(splat, Splat)
+    flags = [] if block is lhs else ["reverse0"]
+    if e.scalar_load < e.vector_load and alu == "multiply":
+        e.over("activation", Stream.SCALAR, [out], [block], alu=["copy"], imm=[splat.value])
+        return
+    e.over("tensor_scalar", Stream.VECTOR, [out], [block], alu=[alu], imm=[splat.value], flags=flags)
+
+
+def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
+    """``(block op0 constant) alu other`` in one Vector instruction."""
+    first = isinstance(lhs, Deferred)
+    deferred, other = (lhs, rhs) if first else (rhs, lhs)
+    assert isinstance(deferred, Deferred)
+    assert not isinstance(other, Deferred), "one operand is deferred at most"
+    alus = [deferred.alu, alu]
+    flags = (["reverse0"] if deferred.reverse else []) + ([] if first else ["reverse1"])
+    if deferred.lane is not None:
+        _after_lane(e, alus, out, deferred.block, lane_block(deferred.lane), other, flags)
+    elif isinstance(other, Splat):
+        imm = [deferred.constant, other.value]
+        e.over("tensor_scalar", Stream.VECTOR, [out], [deferred.block], alu=alus, imm=imm, flags=flags)
+    else:
+        blocks = [deferred.block, other]
+        e.over("scalar_tensor_tensor", Stream.VECTOR, [out], blocks, alu=alus, imm=[deferred.constant], flags=flags)
+
+
+def _after_lane(
+    e: Emitter, alus: list[str], out: Block, block: Block, lane: Block, other: Operand, flags: list[str]
+) -> None:
+    """``(block op0 lane) op1 other`` in one Vector instruction; from PSUM in two."""
+    if any(each.alloc.space is Space.PSUM for each in (out, block, other) if isinstance(each, Block)):
+        between = e.scratch(out, "f32")
+        _with_lane_scalar(e, alus[0], between, block, lane, [flag for flag in flags if flag == "reverse0"])
+        operands = (other, between) if "reverse1" in flags else (between, other)
+        arithmetic(e, alus[1], out, *operands)
+        return
+    flags = ["ap0", *flags]
+    if isinstance(other, Splat):
+        over_lanes(e, "tensor_scalar", out, [block], [lane], alus, [other.value], flags)
+    elif lane_scalar(other):
+        over_lanes(e, "tensor_scalar", out, [block], [lane, lane_block(other)], alus, [], [*flags, "ap1"])
+    else:
+        over_lanes(e, "scalar_tensor_tensor", out, [block, other], [lane], alus, [], flags)
+
+
+def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
+    """An op with a deferred operand: ``deferrable`` allows arithmetic and scaled activations, ``rotation`` a pair."""
+    first = readable[0]
+    soft = next((each for each in readable if isinstance(each, Deferred) and each.alu == SOFTPLUS), None)
+    if soft is not None:
+        e.over("activation", Stream.SCALAR, [out], [soft.block], alu=[SOFTPLUS], imm=[1.0])
+        return
+    if isinstance(first, Deferred) and first.alu == ROTATE:
+        e.over("int_tensor_tensor", Stream.GPSIMD, [out], [first.block], alu=[ROTATE], imm=[first.constant])
+        return
+    if opcode in ARITHMETIC:
+        arithmetic(e, ARITHMETIC[opcode], out, first, readable[1])
+        return
+    assert isinstance(first, Deferred)
+    if first.scale is not None:
+        _scaled(e, ACTIVATION[opcode], out, first.block, first.scale)
+        return
+    alu, imm = [ACTIVATION[opcode]], [first.constant]
+    e.over("activation", Stream.SCALAR, [out], [first.block], alu=alu, imm=imm)
+
+
+def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> None:
+    """``alu(block * scale)`` on Scalar: an instruction for each element of ``scale`` on a partition."""
+    for dim in range(1, len(scale.dims)):
+        if scale.dims[dim].stride and scale.dims[dim].size > 1:
+            with e.builder.loop(scale.dims[dim].size) as index:
+                _scaled(e, alu, *(operand.index(dim, index) for operand in (out, block, scale)))
+            return
+    with_lanes(e, "activation", Stream.SCALAR, out, block, lane_block(scale), [alu], [1.0], ["scale_ap"])
+
+
+def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, lane: int = -1) -> Deferred | None:
+    """``op`` as a deferred operand; None when it is not a block with a constant, or operand ``scale`` or ``lane``."""
+    if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
+        innermost = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
+        return Deferred(innermost, SOFTPLUS, 0.0, False) if isinstance(innermost, Block) else None
+    lhs, rhs = ins
+    if lane >= 0:
+        block, value = ins[1 - lane], ins[lane]
+        assert isinstance(block, Block)
+        assert isinstance(value, Block)
+        return Deferred(block, ARITHMETIC[op.opcode], 0.0, lane == 0, lane=value)
+    if scale >= 0:
+        block, factor = ins[1 - scale], ins[scale]
+        return Deferred(block, "multiply", 1.0, False, factor) if isinstance(block, Block) else None  # type: ignore[arg-type]
+    if op.opcode in SHIFTS and isinstance(lhs, Block) and isinstance(rhs, Splat):
+        return Deferred(lhs, ROTATE, rhs.value if op.opcode == "shift-left" else 32 - rhs.value, False)
+    if isinstance(lhs, Block) and isinstance(rhs, Splat):
+        return Deferred(lhs, ARITHMETIC[op.opcode], rhs.value, False)
+    if isinstance(lhs, Splat) and isinstance(rhs, Block):
+        return Deferred(rhs, ARITHMETIC[op.opcode], lhs.value, True)
+    return None
+
+
+def _with_lane_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
+    if alu == "multiply" and e.scalar_load < e.vector_load:
+        with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
+    elif alu == "add" and e.scalar_load < e.vector_load:
+        with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
+    else:
+        with_lanes(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
+
+
+def _power_of_two(value: float) -> bool:
+    return isfinite(value) and value != 0 and abs(frexp(value)[0]) == 0.5 and 2.0**-126 <= abs(1 / value) < 2.0**127
+
+
+def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -> None:
+    """Float division; by one value a row as a multiplication with its reciprocal, unless a rounding op looks."""
+    if isinstance(rhs, Splat) and _power_of_two(rhs.value):
+        arithmetic(e, "multiply", out, lhs, Splat(1 / rhs.value, rhs.dtype))
+    elif isinstance(rhs, Block) and _repeats(rhs) and isinstance(lhs, Block) and not _is_rounded(op):
+        kept = [dim for dim, atom in enumerate(rhs.dims) if dim == 0 or atom.stride]
+        divisors = rhs.select(kept)
+        inverse = e.scratch(divisors, "f32")
+        e.over("reciprocal", Stream.VECTOR, [inverse], [divisors])
+        strides = dict(zip(kept, inverse.dims, strict=True))
+        spread = tuple(strides.get(dim, atom) for dim, atom in enumerate(rhs.dims))
+        arithmetic(e, "multiply", out, lhs, replace(inverse, dims=spread))
+    else:
+        arithmetic(e, "divide", out, lhs, rhs)
+
+
+def _repeats(block: Block) -> bool:
+    """Whether each value serves several elements, so that inverting it once is cheaper."""
+    return prod(atom.size for atom in block.dims[1:] if not atom.stride) >= 4
+
+
+def _is_rounded(op: hlo.HloOp) -> bool:
+    """Whether a user may tell a last-bit error from an exact quotient."""
+    sharp = ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "compare", "remainder", "sign")
+    for use in op.result.uses:
+        user = use.operation
+        if isinstance(user, hlo.HloOp) and (
+            user.opcode in sharp or (user.opcode == "convert" and user.shape.dtype not in FLOATS)
+        ):
+            return True
+    return False
+
+
+def select(e: Emitter, out: Block, predicate: Operand, on_true: Operand, on_false: Operand) -> None:
+    e.copy(out, on_false) if isinstance(on_false, Splat) else e.over("tensor_copy", Stream.VECTOR, [out], [on_false])
+    if isinstance(predicate, Splat):
+        if predicate.value:
+            e.copy(out, on_true)
+        return
+    if isinstance(on_true, Splat):
+        e.over("copy_predicated", Stream.VECTOR, [out], [predicate], imm=[on_true.value])
+    else:
+        e.over("copy_predicated", Stream.VECTOR, [out], [predicate, on_true])
+
+
+def compare(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -> None:
+    direction = op.direction.data  # type: ignore[attr-defined]
+    dtype = lhs.dtype
+    if op.comparison_type.data == "TOTALORDER" and dtype in FLOATS:  # type: ignore[attr-defined]
+        gpsimd(e, "program_binary", f"compare-totalorder-{direction.lower()}", out, lhs, rhs)
+        return
+    exact = itemsize(dtype) <= 2 and (isinstance(lhs, Splat) or isinstance(rhs, Splat))  # in FP32, as one stream
+    if dtype in INTEGERS and not exact:
+        gpsimd(e, "int_tensor_tensor", f"compare-{direction.lower()}", out, lhs, rhs)
+        return
+    if isinstance(lhs, Splat) and isinstance(rhs, Block):
+        lhs, rhs, direction = rhs, lhs, MIRROR[direction]
+    arithmetic(e, COMPARE[direction], out, lhs, rhs)
+
+
+def _widens(source: str, target: str) -> bool:
+    """Whether FP32, through which Vector casts, and ``target`` hold every integer of type ``source``."""
+    if source not in INTEGERS or target not in INTEGERS or itemsize(source) > 2 or itemsize(target) <= itemsize(source):
+        return False
+    return source in UNSIGNED or target in SIGNED
+
+
+def convert(e: Emitter, out: Block, source: Operand) -> None:
+    if isinstance(source, Block) and "f64" in (source.dtype, out.dtype):
+        e.over("convert", Stream.GPSIMD, [out], [source])
+    elif isinstance(source, Splat) or source.dtype == out.dtype or out.dtype in FLOATS:
+        e.copy(out, source)
+    elif source.dtype == "pred" or _widens(source.dtype, out.dtype):
+        e.over("tensor_copy", Stream.VECTOR, [out], [source])
+    elif out.dtype == "pred" and source.dtype in FLOATS:
+        e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["not_equal"], imm=[0.0])
+    else:
+        e.over("convert", Stream.GPSIMD, [out], [source])
+
+
+def part(block: Block, opcode: str) -> Block:
+    """The ``real`` or ``imag`` words of a complex block, which lie side by side."""
+    dtype = {"c64": "f32", "c128": "f64"}[block.dtype]
+    return replace(block, dtype=dtype, offset=block.offset + (itemsize(dtype) if opcode == "imag" else 0))
+
+
+def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) -> None:
+    """Emit ``op`` from ``ins`` (blocks of out's sizes, or splats) into ``out``. Raises EVRF001 without a rule."""
+    opcode = op.opcode
+    dtype = hlo.shape_of(op.operands[0]).dtype
+    is_float = dtype in FLOATS
+    ins = [operand for operand in readable if not isinstance(operand, Deferred)]
+    if len(ins) < len(readable):
+        _read_deferred(e, opcode, out, readable)
+        return
+    if opcode == "select":
+        select(e, out, ins[0], ins[1], ins[2])
+    elif opcode in ("real", "imag"):
+        convert(e, out, part(block_of(e, out, ins[0]), opcode))
+    elif opcode == "complex":
+        convert(e, part(out, "real"), ins[0])
+        convert(e, part(out, "imag"), ins[1])
+    elif opcode == "convert":
+        convert(e, out, ins[0])
+    elif opcode == "compare":
+        compare(e, op, out, ins[0], ins[1])
+    elif opcode == "clamp":
+        tile = e.scratch(out, out.dtype)
+        emit_binary(e, "maximum", dtype, tile, ins[1], ins[0])
+        emit_binary(e, "minimum", dtype, out, tile, ins[2])
+    elif opcode == "divide" and is_float:
+        divide(e, op, out, ins[0], ins[1])
+    elif opcode in ACTIVATION and is_float:
+        e.over("activation", Stream.SCALAR, [out], [block_of(e, out, ins[0])], alu=[ACTIVATION[opcode]], imm=[1.0])
+    elif opcode == "negate":
+        if is_float:
+            arithmetic(e, "multiply", out, ins[0], Splat(-1.0, dtype))
+        else:
+            gpsimd(e, "int_tensor_tensor", "subtract", out, Splat(0, dtype), block_of(e, out, ins[0]))
+    elif opcode == "not":
+        source = block_of(e, out, ins[0])
+        if dtype == "pred":
+            e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["is_equal"], imm=[0.0])
+        else:
+            e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["bitwise_not"], imm=[0.0])
+    elif opcode in ("abs", "sign") or opcode in GPSIMD_UNARY:
+        widths = [op.exponent_bits.data, op.mantissa_bits.data] if isinstance(op, hlo.ReducePrecisionOp) else []
+        gpsimd(e, "program_unary", opcode, out, ins[0], imm=widths)
+    elif len(ins) == 2:
+        emit_binary(e, opcode, dtype, out, ins[0], ins[1])
+    else:
+        raise CompileError("EVRF001", f"no instruction for {opcode} on {dtype}", "run list-operators", op.loc)
+
+
+def emit_binary(e: Emitter, opcode: str, dtype: str, out: Block, lhs: Operand, rhs: Operand) -> None:
+    """Binary arithmetic and logic by type class."""
+    if dtype == "pred":
+        bitwise(e, logical_alu(opcode), out, lhs, rhs)
+    elif opcode in BITWISE:
+        bitwise(e, BITWISE[opcode], out, lhs, rhs)
+    elif opcode in SHIFTS:
+        shift(e, opcode, out, lhs, rhs)
+    elif dtype in INTEGERS:
+        gpsimd(e, "int_tensor_tensor", opcode, out, lhs, rhs)
+    elif opcode in ARITHMETIC:
+        arithmetic(e, ARITHMETIC[opcode], out, lhs, rhs)
+    else:
+        gpsimd(e, "program_binary", opcode, out, lhs, rhs)

@@ -1,0 +1,143 @@
+"""Ops of a map kernel that have no instruction of their own: another op's computes them on the way.
+
+Whole patterns (softplus, rotations of bits) are one instruction; arithmetic with a constant, or with few values a
+partition, is done to an operand as it is read; casts happen as a result is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.formation.graph import Kernel, trace
+from neuronx_cc.codegen.maps.bits import rotation
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.ir import hlo
+
+_NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
+"""Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
+
+
+class Fusion:
+    """Which ops of ``kernel`` are computed inside another's instruction.
+
+    ``stored``: values that are needed in memory. ``is_scale(operand)``: whether it has few values a partition.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        kernel: Kernel,
+        member: Member,
+        stored: Container[hlo.SSAValue],
+        is_scale: Callable[[hlo.SSAValue], bool],
+    ) -> None:
+        self.users: dict[hlo.HloOp, hlo.HloOp] = {}
+        """Op without an instruction -> the op whose instruction computes it."""
+        self.scales: dict[hlo.HloOp, int] = {}
+        """Products that are computed inside an activation -> which operand is the scale."""
+        self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
+        """Casts -> the op whose result they narrow, and whose instruction writes it."""
+        self._context, self._kernel, self._member = context, kernel, member
+        self._stored = stored
+        self._take_patterns()
+        self._take_operands(is_scale)
+        self._take_casts()
+
+    def __contains__(self, op: object) -> bool:
+        return op in self.users
+
+    def _take_patterns(self) -> None:
+        for op in self._kernel.ops:
+            parts = _parts(op, self._context.splat)
+            if all(self._is_part(part) for part in parts):
+                self.users.update(dict.fromkeys(parts, op))
+
+    def _take_operands(self, is_scale: Callable[[hlo.SSAValue], bool]) -> None:
+        for op in self._kernel.ops:
+            user = self._only_user(op)
+            if user is None or len(op.operands) != 2 or op in self.users:
+                continue
+            arrays = [operand for operand in op.operands if self._context.splat(operand) is None]
+            taken = user in self.users or user in self.users.values()
+            if len(arrays) == 2 and not taken and _takes_scale(op, user):
+                places = [place for place in (0, 1) if is_scale(op.operands[place])]
+                if places:
+                    self.users[op], self.scales[op] = user, places[0]
+                continue
+            if len(arrays) != 1 or hlo.shape_of(arrays[0]).dtype != "f32" or taken:
+                continue
+            source = trace(arrays[0], self._kernel, self._member)
+            chained = isinstance(source, hlo.OpResult) and source.op in self.users
+            if not chained and _deferrable(op, user):
+                self.users[op] = user
+
+    def _take_casts(self) -> None:
+        for op in self._kernel.ops:
+            made = self._narrowed_by(op)
+            if made is None or op in self.users or op in self.users.values():
+                continue
+            self.users.update({part: op for part, user in self.users.items() if user is made})
+            self.users[made], self.casts[op] = op, made
+
+    def _narrowed_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
+        """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""
+        made = op.operands[0].owner if op.opcode == "convert" and op.shape.dtype in ("bf16", "f16") else None
+        if not isinstance(made, hlo.HloOp) or made.opcode not in _NARROWED or made.shape.dtype != "f32":
+            return None
+        return made if self._is_part(made) else None
+
+    def _only_user(self, op: hlo.HloOp) -> hlo.HloOp | None:
+        """The op of the kernel that alone reads ``op``, which is not stored."""
+        value = op.results[0]
+        if not value.has_one_use() or value in self._stored:
+            return None
+        (use,) = value.uses
+        user = use.operation
+        if not isinstance(user, hlo.HloOp) or self._member.get(user.results[0]) is not self._kernel:
+            return None
+        return user
+
+    def _is_part(self, op: hlo.HloOp) -> bool:
+        """Whether ``op`` is computed here for one user."""
+        value = op.results[0]
+        return self._member.get(value) is self._kernel and value.has_one_use() and value not in self._stored
+
+
+def _takes_scale(op: hlo.HloOp, user: hlo.HloOp) -> bool:
+    """Whether ``op`` is a product that Scalar computes on the way into the activation ``user``."""
+    dtypes = {hlo.shape_of(value).dtype for value in (*op.operands, op.results[0])}
+    return op.opcode == "multiply" and user.opcode in ACTIVATION and dtypes == {"f32"}
+
+
+def _deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
+    """Whether ``op`` (float arithmetic with a constant) can be part of ``user``'s instruction."""
+    if op.opcode not in ARITHMETIC or op.shape.dtype != "f32":
+        return False
+    if user.opcode in ARITHMETIC:
+        return user.operands[0] is not user.operands[1]
+    return op.opcode == "multiply" and user.opcode in ACTIVATION
+
+
+def _parts(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
+    """The ops that one instruction computes together with ``op``, if nothing else reads them."""
+    return rotation(op, splat) or _softplus(op, splat)
+
+
+def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
+    """The other ops of ``op = max(x, 0) + log1p(exp(-abs(x)))``, which is an activation; none of any other op."""
+    if op.opcode != "add" or op.shape.dtype != "f32":
+        return ()
+    terms = {term.opcode: term for term in (operand.owner for operand in op.operands) if isinstance(term, hlo.HloOp)}
+    if terms.keys() != {"maximum", "log-plus-one"}:
+        return ()
+    largest, logarithm = terms["maximum"], terms["log-plus-one"]
+    chain = [logarithm]
+    for opcode in ("exponential", "negate", "abs"):
+        part = chain[-1].operands[0].owner
+        if not isinstance(part, hlo.HloOp) or part.opcode != opcode:
+            return ()
+        chain.append(part)
+    values = [operand for operand in largest.operands if splat(operand) != 0]
+    return (largest, *chain) if values == [chain[-1].operands[0]] else ()

@@ -1,0 +1,328 @@
+"""Tiles of a map kernel's operands: loaded, or repeated over the partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block, emit_over, merge_free
+from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.movement import column_kernel
+from neuronx_cc.codegen.movement.relayout_plan import GAIN, LONG_RUN, Dim, Extent, as_loaded, direct_ns, start_of
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
+from neuronx_cc.ir.types import itemsize
+
+MOST_BETWEEN = 64
+"""How many times its bytes a tile may take with what lies between its elements."""
+LEAST_STEPS = 2
+"""Elements from which it pays to load that, too."""
+
+SPREAD_LEAST, SPREAD_MOST = 128, 4096
+"""Elements of a row that is repeated over the partitions once and stays there."""
+MOST_KEPT = 512
+"""Elements a partition of an input or of reduced rows that stays while tiles pass."""
+
+
+APART = 24
+"""Rows for which there is room where the row that is repeated over the partitions gets memory of its own: the next one,
+and the first tile, need not wait then until it is read."""
+
+
+def load_all(
+    context: Context,
+    pool: TilePool,
+    blocks: Mapping[hlo.SSAValue, Block],
+    lanes: int,
+    zero_signs_matter: Callable[[hlo.SSAValue], bool],
+) -> dict[hlo.SSAValue, Block]:
+    """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
+    found: dict[hlo.SSAValue, Block] = {}
+    for value, block in blocks.items():
+        if value in found:
+            continue
+        other, distance = next(
+            ((other, gap) for other, place in blocks.items() if other not in found and (gap := _gap(block, place))),
+            (None, 0),
+        )
+        extent = gathered(block) if other is not None and pool.gathers else None
+        if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
+            found[value] = load(context, pool, value, block, lanes, zero_signs_matter(value))
+            continue
+        stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+        first = block if distance > 0 else blocks[other]
+        tile = _load_gathered(context, pool, first, lanes, stream, extent, abs(distance))
+        pool.share(tile)
+        found[value], found[other] = tile.moved(max(0, -distance)), tile.moved(max(0, distance))
+    return found
+
+
+def _gap(block: Block, other: Block) -> int:
+    """Bytes from the elements of ``block`` to those of ``other`` if these lie between them, else 0."""
+    if block.alloc is not other.alloc or block.alloc.space is not Space.HBM or block.dims != other.dims:
+        return 0
+    if not block.dims[0].stride and block.dims[0].size > 1:
+        return 0
+    gap = other.offset.const - block.offset.const
+    steps = [atom.stride for atom in block.dims[1:] if atom.stride and atom.size > 1]
+    alike = block.dtype == other.dtype and block.offset.terms == other.offset.terms
+    return gap if alike and steps and abs(gap) < min(steps) and gap % itemsize(block.dtype) == 0 else 0
+
+
+def load(
+    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int, zero_signs_matter: bool
+) -> Block:
+    """The tile of an input: in place when resident, else loaded without its repetitions."""
+    if block.alloc.space is not Space.HBM:
+        return block
+    sizes = [atom.size for atom in block.dims[1:]]
+    repeated = [atom.stride == 0 for atom in block.dims[1:]]
+    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    if block.dims[0].stride == 0 and lanes > 8 and block.dtype == "f32" and not zero_signs_matter:
+        spread = _repeat_row(context, pool, block, lanes, stream)
+        if spread is not None:
+            return spread
+    extent = gathered(block) if pool.gathers else None
+    if extent is not None:
+        return _load_gathered(context, pool, block, lanes, stream, extent)
+    tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
+    dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
+    copy(context.builder, tile.select(dims), block.select(dims), stream)
+    full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
+    return replace(tile, dims=(tile.dims[0], *full))
+
+
+def gathered(block: Block) -> Extent | None:
+    """How a tile is loaded with what lies between its elements; None where a DMA moves it well without.
+
+    Elements that are contiguous with no other are transfers of their own otherwise, and the ports of SBUF read short
+    steps, also backwards, at full speed (hardware sheet 1.7, 1.8.2).
+    """
+    if block.alloc.space is not Space.HBM:
+        return None
+    minor, size = block.dims[-1], itemsize(block.dtype)
+    if len(block.dims) > 1 and minor.stride == size and minor.size * size >= LONG_RUN // 4:
+        return None
+    moving = [atom for atom in block.dims[1:] if atom.stride and atom.size > 1]
+    elements = prod(atom.size for atom in moving)
+    if elements < LEAST_STEPS:
+        return None
+    run = size
+    for atom in reversed(moving):
+        if atom.stride != run:
+            break
+        run *= atom.size
+    extent = as_loaded(*_dims(block), size)
+    if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
+        return None
+    alone, together = direct_ns(elements * size, run), direct_ns(extent.nbytes, extent.run)
+    return extent if together * GAIN < alone or (run == size and together < alone) else None
+
+
+def _dims(block: Block) -> tuple[list[Dim], list[int]]:
+    return [Dim(atom.size, 0, atom.stride) for atom in block.dims[1:]], [atom.size for atom in block.dims[1:]]
+
+
+def _steps_of(block: Block, extent: Extent) -> list[Atom]:
+    """The free dims of the tile, merged where one step goes on in the next: reductions take no more than four."""
+    merged: list[Atom] = []
+    for dim, atom in enumerate(block.dims[1:]):
+        step = extent.strides.get(dim, 0) if atom.stride > 0 else -extent.strides.get(dim, 0)
+        if merged and merged[-1].stride == step * atom.size:
+            merged[-1] = Atom(merged[-1].size * atom.size, step)
+        elif atom.size > 1:
+            merged.append(Atom(atom.size, step))
+    return merged
+
+
+def between(block: Block) -> int:
+    """Bytes that a tile of ``block`` takes for each element, besides the element's own."""
+    extent = gathered(block)
+    if extent is None:
+        return 0
+    elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    return max(0, -(-extent.nbytes // elements) - itemsize(block.dtype))
+
+
+def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]], nbytes: int, room: int) -> None:
+    """Take fewer buffers, or do without what lies between elements, where tiles of ``blocks`` would not fit with it.
+
+    A tile has more of that than the whole block where a looped dim is the minor one in HBM. ``loops`` are (free dim,
+    step), ``nbytes`` what the kernel's tiles take without.
+    """
+    more = 0
+    for block in blocks:
+        dims = list(block.dims)
+        for dim, step in loops:
+            dims[dim + 1] = replace(dims[dim + 1], size=step)
+        extent = gathered(replace(block, dims=tuple(dims)))
+        more += 0 if extent is None else extent.nbytes
+    pool.gathers = nbytes + more <= room
+    if pool.gathers:
+        pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))
+        if more:
+            # large tiles among small ones: all in one gap
+            pool.builder.sbuf.make_room((nbytes + more) * pool.buffers)
+
+
+def _load_gathered(
+    context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, extent: Extent, more: int = 0
+) -> Block:
+    """The tile of an input, loaded with what lies between its elements, and read with their steps.
+
+    ``more``: bytes behind its only run that are loaded, too.
+    """
+    size = itemsize(block.dtype)
+    tile = pool.tile([(extent.nbytes + more) // size], block.dtype, lanes)
+    moving = [dim + 1 for dim in extent.strides]
+    outside = [(block.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
+    run = Atom((extent.run + more) // size, size)
+    here = tile.of((tile.dims[0], *(Atom(atom.size, stride) for atom, stride in outside), run))
+    there = (block.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
+    copy(context.builder, here, replace(block, offset=start_of(block, moving), dims=there), stream)
+    atoms, back = [], 0
+    for dim, atom in enumerate(block.dims[1:]):
+        step = extent.strides.get(dim, 0)
+        if atom.stride < 0:
+            back += (atom.size - 1) * step
+            step = -step
+        atoms.append(Atom(atom.size, step))
+    return tile.moved(back).of((tile.dims[0], *atoms))
+
+
+def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream) -> Block | None:
+    """A row repeated over the partitions: loaded once, multiplied by a column of ones, left in PSUM.
+
+    None when the row is longer than two banks, or PSUM is taken. The product with ones is exact, but -0 becomes 0.
+    """
+    dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    row = prod(block.dims[dim].size for dim in dims)
+    alone = row == prod(atom.size for atom in block.dims[1:])
+    if row > BANK_ELEMENTS and not (alone and row <= 2 * BANK_ELEMENTS):
+        return None
+    bank = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK)
+    if bank is None:
+        return None
+    builder = context.builder
+    sizes = [block.dims[dim].size for dim in dims]
+    apart = pool.buffers == 1 and builder.sbuf.largest_gap() >= APART * row * 4
+    line = pool.apart(sizes, "f32", 1) if apart else pool.tile(sizes, "f32", 1)
+    source = replace(block, dims=(Atom(1, 0), *(block.dims[dim] for dim in dims)))
+    copy(builder, line, source, stream)
+    flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
+    target = tile_in(builder, bank, [row], "f32", lanes)
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
+    for start in range(0, row, BANK_ELEMENTS):
+        width = min(BANK_ELEMENTS, row - start)
+        part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
+        builder.emit("multiply_moving", Stream.TENSOR, [part[0]], [part[1]])
+    pool.give_back(line)
+    atoms = dict(zip(dims, line.dims[1:], strict=True))
+    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return replace(target, dims=(target.dims[0], *full))
+
+
+def is_row(block: Block) -> bool:
+    """Whether all partitions read the same row in HBM, of a length that may stay on each of them."""
+    row = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dtype == "f32"
+    return repeats and SPREAD_LEAST <= row <= SPREAD_MOST
+
+
+def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+    """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
+
+    It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate.
+    """
+    builder = context.builder
+    dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    sizes = [block.dims[dim].size for dim in dims]
+    row = prod(sizes)
+    in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
+    stored = [sizes[at] for at in in_order]
+    loaded = pool.apart(stored, "f32", 1)
+    source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
+    copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
+    whole = _whole_banks(sizes)
+    kept = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK) if whole else None
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
+    if kept is not None:
+        target = tile_in(builder, kept, sizes, "f32", lanes)
+        ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
+        for start, size, part in _chunks(target):
+            blocks = merge_free([part, _part(ordered, start, size)])
+            builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
+    else:
+        target = pool.apart(sizes, "f32", lanes)
+        ordered = target.select([0, *(1 + at for at in in_order)])
+        with TilePool(builder, "row") as banks:
+            bank = banks.psum(2)
+            for start, size, part in _chunks(loaded):
+                sums = tile_in(builder, bank, size, "f32", lanes)
+                builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
+                emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
+    atoms = dict(zip(dims, target.dims[1:], strict=True))
+    full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return replace(target, dims=(target.dims[0], *full))
+
+
+def is_column(block: Block, looped: Sequence[int]) -> bool:
+    """Whether an array in HBM has few elements a partition, but others for each tile of loops over ``looped``."""
+    if block.alloc.space is not Space.HBM or not block.dims[0].stride or block.offset.terms:
+        return False
+    few = prod(atom.size for atom in block.dims[1:] if atom.stride) <= MOST_KEPT
+    return few and any(block.dims[dim].stride for dim in looped)
+
+
+def column_of(pool: TilePool, block: Block, lanes: int) -> Block:
+    """A tile for all of ``block``, which stays while tiles of other arrays pass."""
+    varying = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
+    sizes = [block.dims[dim].size for dim in varying]
+    tile = pool.apart(sizes, block.dtype, lanes)
+    atoms = dict(zip(varying, tile.dims[1:], strict=True))
+    free = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
+    return tile.of((tile.dims[0], *free))
+
+
+def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+    """An input of few elements a partition, loaded once for all tiles."""
+    tile = column_of(pool, block, lanes)
+    varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)]
+    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    column_kernel.copy(context.builder, tile.select(varying), block.select(varying), stream)
+    return tile
+
+
+def _whole_banks(sizes: Sequence[int]) -> bool:
+    """Whether a dense row of ``sizes`` in PSUM is cut along its outermost dims where banks end."""
+    inner = 1
+    for size in reversed(sizes):
+        if inner * size >= BANK_ELEMENTS:
+            return BANK_ELEMENTS % inner == 0 and size % (BANK_ELEMENTS // inner) == 0
+        inner *= size
+    return True
+
+
+def _chunks(line: Block) -> Iterator[tuple[list[int], list[int], Block]]:
+    """(first index, sizes, part) of boxes of a dense row, each a run that fits a bank of PSUM."""
+    sizes = [atom.size for atom in line.dims[1:]]
+    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) <= BANK_ELEMENTS), 0)
+    step = max(1, BANK_ELEMENTS // prod(sizes[cut + 1 :]))
+    for outer in product(*(range(size) for size in sizes[:cut])):
+        for first in range(0, sizes[cut], step):
+            start = [*outer, first, *(0 for _ in sizes[cut + 1 :])]
+            size = [*(1 for _ in outer), min(step, sizes[cut] - first), *sizes[cut + 1 :]]
+            yield start, size, _part(line, start, size)
+
+
+def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
+    for dim, (first, count) in enumerate(zip(start, size, strict=True)):
+        block = block.index(dim + 1, Affine(first), count)
+    return block

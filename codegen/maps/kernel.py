@@ -1,0 +1,404 @@
+"""Map kernels: elementwise ops and row reductions over one iteration space, tile by tile.
+
+The iteration space is refined to dims that all inputs and outputs address with one stride each. One of
+them goes to the partitions; the rest are free dims of the tile, of which the outermost become loops
+when a tile would be too large. Inputs that live in SBUF are read where they are, others are loaded;
+outputs are written where they will stay resident, or stored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
+
+from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Splat
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
+from neuronx_cc.codegen.maps import elementwise, scan_rows
+from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.counting import Counting, Starts
+from neuronx_cc.codegen.maps.fusion import Fusion
+from neuronx_cc.codegen.maps.inputs import column_of, is_column, is_row, keep_column, spread_row
+from neuronx_cc.codegen.maps.lanes import defer_lanes, rows_of
+from neuronx_cc.codegen.maps.lifetimes import Member, bytes_alive, last_uses
+from neuronx_cc.codegen.maps.parts import fitting, too_long
+from neuronx_cc.codegen.maps.plan import (
+    LONG_RUN,
+    Lanes,
+    MapPlan,
+    choose_input,
+    choose_lanes,
+    choose_output,
+    external_operands,
+    lane_divisor,
+    used_outside,
+)
+from neuronx_cc.codegen.maps.row_reduction import reduce_rows
+from neuronx_cc.codegen.maps.space import Views, tile_space
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.codegen.reductions import reduce_kernel
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.scans import scan_of
+from neuronx_cc.passes.analysis.values import identity_of
+
+STREAM_TILE_BYTES = 8192
+"""Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
+UNROLL = 4
+"""Tiles up to which a loop is unrolled."""
+LONG_BODY = 16
+"""Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
+SPREAD_TILES = 16
+"""Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
+LEAST_SCALED = 64
+"""Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
+MOST_SCALES = 256
+"""Such instructions in a tile."""
+OVERLAP_COLUMNS = 512
+"""Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
+
+
+def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
+    """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
+    for part in fitting(context, kernel, member):
+        first = part.ops[0]
+        if isinstance(first, hlo.ReduceOp) and too_long(context, part, member):
+            reduce_kernel.lower(context, first, step)
+        else:
+            _lower_part(context, part, member, step)
+
+
+def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
+    plan = MapPlan(kernel)
+    external = external_operands(context, plan, member)
+    results = [op.results[0] for op in kernel.ops]
+    results = [value for value in results if used_outside(value, kernel, member) or value in context.outputs]
+    stores = all(value in context.outputs and context.last_use(value) <= step for value in results)
+    plan.lanes = choose_lanes(context, plan, external, stores)
+    inputs = {value: choose_input(context, plan, value) for value in external}
+    outputs: Views = {}
+    for value in results:
+        home = choose_output(context, plan, value, step)
+        context.homes[value] = [home]
+        outputs[value] = squeezed(home)
+    _emit_boxes(context, plan, member, _Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Area:
+    """A rectangular part of a map kernel's space: its sizes, where it begins, and the views of what lies in it."""
+
+    shape: tuple[int, ...]
+    origin: tuple[int, ...]
+    inputs: Views
+    outputs: Views
+
+    def cut(self, axis: int, start: int, size: int) -> _Area:
+        """``size`` indices of ``axis`` from ``start`` on."""
+        return _Area(
+            (*self.shape[:axis], size, *self.shape[axis + 1 :]),
+            (*self.origin[:axis], self.origin[axis] + start, *self.origin[axis + 1 :]),
+            {value: _cut(view, axis, start, size) for value, view in self.inputs.items()},
+            {value: _cut(view, axis, start, size) for value, view in self.outputs.items()},
+        )
+
+
+def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
+    """Split off the rest of an axis that its lanes do not divide, then emit each box."""
+    lanes = plan.lanes
+    if lanes is None or not area.shape[lanes.axis] % (lanes.size * lanes.inner):
+        _Box(context, plan, member, area).emit()
+        return
+    total, step = area.shape[lanes.axis], lanes.size * lanes.inner
+    whole, rest = total // step * step, total % step
+    rest_lanes = Lanes(lanes.axis, lane_divisor(rest), rest // lane_divisor(rest))
+    for start, size, box_lanes in ((0, whole, lanes), (whole, rest, rest_lanes)):
+        if size:
+            _emit_boxes(context, replace(plan, lanes=box_lanes), member, area.cut(lanes.axis, start, size))
+
+
+def _cut(view: View, axis: int, start: int, size: int) -> View:
+    cut = view.slice(axis, start, size)
+    assert cut is not None, "boxes are cut from HBM views along whole rows"
+    return cut
+
+
+class _Box:
+    """One rectangular part of a map kernel's space."""
+
+    def __init__(self, context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
+        self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
+        self.kernel = plan.kernel
+        self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
+        self.interleaved = False
+        """Whether tiles are emitted together, op by op."""
+        self.inputs = list(area.inputs)
+        self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
+        """Operands met so far -> the value of the kernel that each is."""
+        self.dying: dict[int, list[hlo.SSAValue]] = {}
+        """Op number -> values that nothing behind it reads."""
+        tiles = tile_space(context, plan, area.shape, {**area.inputs, **area.outputs}, self._counted_axes())
+        self.sizes, self.reduced, self.walk, self.lanes = tiles.sizes, tiles.reduced, tiles.walk, tiles.lanes
+        self.blocks = tiles.blocks
+        self.counting = Counting(self.builder, self.pool, tiles, area.origin)
+        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
+        self.lane_places: dict[hlo.HloOp, int] = {}
+        """Arithmetic inside its user's instruction -> which operand is one value a partition."""
+
+    def _is_scale(self, operand: hlo.SSAValue) -> bool:
+        """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
+        source = trace(operand, self.kernel, self.member)
+        block = self.blocks.get(operand) if source is None and operand in self.inputs else None
+        if block is None or block.dtype != "f32" or not block.dims[0].stride:
+            return False
+        varying = prod(atom.size for atom in block.dims[1:] if atom.stride)
+        return varying * LEAST_SCALED <= prod(self.sizes) and varying <= MOST_SCALES
+
+    # which free dims are looped over -----------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        self.dying = last_uses(self.kernel, self.member, self.fusion.users)
+        loaded = [
+            value
+            for value in self.inputs
+            if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
+        ]
+        resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
+        own = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
+        alive = own + sum(map_inputs.between(self.blocks[value]) for value in loaded)
+        room = int(self.builder.sbuf.largest_gap() * 0.95)
+        rows = [value for value in self.inputs if self._is_spread(value)]
+        room -= sum(prod(atom.size for atom in self.blocks[value].dims[1:] if atom.stride) * 8 for value in rows)
+        free = range(1, len(self.sizes) + 1)
+        columns = [block for block in self.blocks.values() if is_column(block, free)]
+        room -= sum(max(64, prod(atom.size for atom in block.dims[1:] if atom.stride) * 4) for block in columns)
+        loops = self._loops(self._tile_elements(room // (2 * alive)))
+        for value in rows:
+            if self._is_reread(loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
+                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.lanes)
+        tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
+        self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
+        if loops and 3 * alive * tile <= room * 0.6:
+            self.pool.buffers = 3  # hides the latency of stores
+        if len(loops) == 1 and self._interleaves(loops[0], alive * tile, room):
+            self.interleaved = True
+            tiles = self.sizes[loops[0][0]] // loops[0][1]
+            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
+        tiles = UNROLL if self.interleaved else 1
+        if loops or alive * tile > room:
+            map_inputs.fit(self.pool, [self.blocks[value] for value in loaded], loops, own * tile, room // tiles)
+        kept: list[tuple[Block, Block]] = []
+        for value, block in self.blocks.items():
+            if not is_column(block, [dim + 1 for dim, _ in loops]):
+                continue
+            if value in self.inputs:
+                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.lanes)
+            elif self.kernel.reduced:
+                self.blocks[value] = column_of(self.pool, block, self.lanes)
+                kept.append((block, self.blocks[value]))
+        self.lane_places = defer_lanes(
+            self.kernel, self.member, self.blocks, dict(loops), self.fusion.users, self.context.splat
+        )
+        self.dying = last_uses(self.kernel, self.member, self.fusion.users)
+        self._nest(loops, {}, self.blocks)
+        for home, column in kept:
+            varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
+            copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
+        self.pool.free()
+
+    def _is_spread(self, value: hlo.SSAValue) -> bool:
+        """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
+        folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0
+        return folds and self.lanes > 8 and is_row(self.blocks[value]) and not self._shows_zero_sign(value)
+
+    def _is_reread(self, loops: Sequence[tuple[int, int]]) -> bool:
+        """Whether scans or many tiles read such a row."""
+        return self.kernel.scanned >= 0 or prod(self.sizes[dim] // step for dim, step in loops) >= SPREAD_TILES
+
+    def _tile_elements(self, most: int) -> int:
+        """Elements a partition of one tile: small ones overlap, large ones amortise; ``most`` fit."""
+        streamed = any(block.alloc.space is Space.HBM and block.dims[0].stride for block in self.blocks.values())
+        live = len(self.kernel.ops) + len(self.inputs) + 2
+        whole = prod(self.sizes)
+        room = min(98304, int(self.builder.sbuf.largest_gap() * 0.7))
+        if streamed and self.walk and self.walk[-1] < len(self.sizes):
+            # rows that lie apart are loaded in runs that a DMA moves well
+            rows = prod(self.sizes[dim - 1] for dim in self.walk)
+            return max(1, min(most, rows * LONG_RUN // 4))
+        if streamed and whole * 4 > STREAM_TILE_BYTES * 2:
+            return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4, most))
+        fits = max(1, min(room // (4 * min(live, 12)), most))
+        if len(self.kernel.ops) > 1 and whole > OVERLAP_COLUMNS:
+            tiles = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
+            return min(fits, max(OVERLAP_COLUMNS, -(-whole // tiles)))
+        return fits
+
+    def _loops(self, elements: int) -> list[tuple[int, int]]:
+        """(free dim, step) of the loops, outermost first, that leave at most ``elements`` to a tile."""
+        loops: list[tuple[int, int]] = []
+        sizes = list(self.sizes)
+        for dim in range(len(sizes)):
+            if prod(sizes) <= elements:
+                break
+            if self.reduced[dim] or dim + 1 in self.walk or sizes[dim] == 1:
+                continue
+            rest = prod(sizes) // sizes[dim]
+            step = max(1, elements // rest)
+            divisor = next(size for size in range(step, 0, -1) if sizes[dim] % size == 0)
+            step = divisor if divisor * 2 >= step else step
+            loops.append((dim, step))
+            sizes[dim] = step
+        return loops
+
+    def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
+        if not loops:
+            self._body(starts, blocks)
+            return
+        (dim, step), *inner = loops
+        for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
+            counted = tiles > UNROLL and self.counting.axis(dim) in self._counted_axes()
+            weight = self.counting.weight(dim)
+            if counted:
+                self.counting.start(dim, start * weight)
+            bodies: list[Iterator[None]] = []
+            for index in self.builder.each(tiles, UNROLL):
+                position = index * size + start
+                cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
+                if self.interleaved:
+                    bodies.append(self._steps({**starts, dim: (position, size)}, cut))
+                    if len(bodies) == tiles:
+                        deque(chain.from_iterable(zip(*bodies, strict=True)), 0)
+                    continue
+                self._nest(inner, {**starts, dim: (position, size)}, cut)
+                if counted:
+                    self.counting.step(dim, size * weight)
+            self.counting.counters.pop(dim, None)
+
+    def _interleaves(self, loop: tuple[int, int], tile_bytes: int, room: int) -> bool:
+        """Whether the tiles are emitted op by op, all of them together: no engine then waits for one tile alone."""
+        dim, step = loop
+        tiles, rest = divmod(self.sizes[dim], step)
+        return not rest and 1 < tiles <= UNROLL and tiles * tile_bytes <= room // 2 and self.kernel.scanned < 0
+
+    def _counted_axes(self) -> set[int]:
+        own = {_iota_axis(op) for op in self.kernel.ops if isinstance(op, hlo.IotaOp)}
+        return own | set(self.plan.iotas.values())
+
+    # the body ----------------------------------------------------------------------------------------------------
+
+    def _body(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
+        deque(self._steps(starts, blocks), 0)
+
+    def _steps(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> Iterator[None]:
+        """Emit a tile, op by op."""
+        sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.sizes)]
+        row_dims = [0, *(dim + 1 for dim in range(len(sizes)) if not self.reduced[dim])]
+        scratch: list[Block] = []
+
+        def make_scratch(like: Block, dtype: str) -> Block:
+            scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
+            return scratch[-1]
+
+        emitter = Emitter(self.builder, make_scratch)
+        inputs = {value: blocks[value] for value in self.inputs}
+        here = map_inputs.load_all(self.context, self.pool, inputs, self.lanes, self._shows_zero_sign)
+        for value, axis in self.plan.iotas.items():
+            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
+            self.counting.emit(here[value], axis, starts)
+        for index, op in enumerate(self.kernel.ops):
+            if op in self.fusion:
+                continue
+            self.builder.mark(op.loc)
+            result = op.results[0]
+            is_row = bool(self.kernel.reduced) and squeeze(hlo.shape_of(result).dims) == self.kernel.rows
+            home = blocks.get(result)
+            here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
+            out = here[result].select(row_dims) if is_row else here[result]
+            op = self.fusion.casts.get(op, op)
+            ins = [self._operand(operand, here) for operand in op.operands]
+            if isinstance(op, hlo.ReduceOp):
+                if isinstance(ins[0], Splat):
+                    full = self.pool.tile(sizes, ins[0].dtype, self.lanes)
+                    scratch.append(full)
+                    emitter.copy(full, ins[0])
+                    ins[0] = full
+                self._reduce(emitter, op, out, ins, row_dims)
+            elif isinstance(op, hlo.IotaOp):
+                self.counting.emit(out, _iota_axis(op), starts)
+            elif scan_of(op) is not None:
+                scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
+            else:
+                elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
+            if home is not None and home.alloc.space is Space.HBM:
+                copy(self.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
+            for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
+                self.pool.give_back(block)
+            scratch.clear()
+            yield
+        self.builder.mark(self.kernel.ops[-1].loc)
+
+    def _shows_zero_sign(self, value: hlo.SSAValue) -> bool:
+        """Whether an op here may tell -0 from 0 in its operand ``value``: all but sums, products and comparisons."""
+        users = (op for op in self.kernel.ops if value in op.operands)
+        return any(
+            op.opcode not in ("add", "subtract", "multiply")
+            and not (isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT")
+            for op in users
+        )
+
+    def _destination(self, home: Block | None, sizes: Sequence[int], dtype: str, is_row: bool) -> Block:
+        """The resident home itself, or a tile; of a row value, with the reduced dims as repetitions."""
+        folded = [is_row and reduced for reduced in self.reduced]
+        if home is None or home.alloc.space is Space.HBM:
+            kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
+            home = self.pool.tile(kept, dtype, self.lanes)
+        free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
+        return replace(home, dims=(home.dims[0], *free))
+
+    def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Readable:
+        if operand not in self.sources:
+            self.sources[operand] = trace(operand, self.kernel, self.member)
+        source = self.sources[operand]
+        if isinstance(source, hlo.OpResult) and source.op in self.fusion:
+            op = source.op
+            assert isinstance(op, hlo.HloOp)
+            ins = [self._operand(value, here) for value in op.operands]
+            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.lane_places.get(op, -1))
+            assert deferred is not None, "deferred ops have one constant operand"
+            return deferred
+        if source is not None:
+            return replace(here[source], dtype=hlo.shape_of(operand).dtype)  # a bit cast may lie between
+        constant = self.context.splat(operand)
+        if constant is not None:
+            return Splat(constant, hlo.shape_of(operand).dtype)
+        return here[operand]
+
+    def _reduce(
+        self, emitter: Emitter, op: hlo.ReduceOp, out: Block, ins: Sequence[Readable], row_dims: Sequence[int]
+    ) -> None:
+        opcode = self.context.combiners[op.to_apply.data[0]]
+        source, init = ins
+        if not isinstance(source, Block):
+            raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
+        folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
+        own = self.sources[op.operands[0]] not in (None, *self.blocks)
+        reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
+        dtype = op.shape.dtype
+        start = rows_of(init, row_dims)
+        assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
+        # the engines sum from +0, which either zero leaves as it is
+        if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
+            elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
+
+
+def _iota_axis(op: hlo.IotaOp) -> int:
+    """Axis of the kernel's space (without size-1 dims) that ``op`` counts along; -1 when it has size 1."""
+    dims, axis = op.shape.dims, op.iota_dimension.data
+    return len(squeeze(dims[:axis])) if dims[axis] != 1 else -1

@@ -1,0 +1,75 @@
+"""In which order the tiles of a map kernel hold the dims of its space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from neuronx_cc.codegen.emission.views import Atom, IterSpace, View
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.movement.transpose_kernel import LEAST_ELEMENTS
+from neuronx_cc.ir.types import itemsize
+
+LEAST_SCANNED = 16
+"""Elements of a scanned row from which it pays to have two rows of a reduced dim side by side."""
+
+
+def lane_dim(space: IterSpace) -> int:
+    """The dim that the template, the first view of ``space``, has on the partitions; -1 without any."""
+    return next((dim for dim, atom in enumerate(space.atoms[0]) if atom.partition), -1)
+
+
+def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -> tuple[IterSpace, int]:
+    """``space`` with a reduced dim cut in pairs, and the dim within the pairs; -1 where nothing is cut.
+
+    Tiles then hold [reduced / 2, scanned, 2]: scans walk in steps of two elements and reductions read neighbours, both
+    at the full rate of the memory ports, where one of them would lie too far apart otherwise (hardware sheet 1.7).
+    ``views`` are those behind the template. ``rows``: axes that are not reduced.
+    """
+    lanes = lane_dim(space)
+    scanned = [dim for dim in range(len(space.sizes)) if space.axes[dim] == kernel.scanned]
+    reduced = [dim for dim in range(len(space.sizes)) if space.axes[dim] >= rows and dim != lanes]
+    if len(scanned) != 1 or not reduced or scanned[0] in reduced or space.sizes[scanned[0]] < LEAST_SCANNED:
+        return space, -1
+    cut, along = reduced[-1], scanned[0]
+    moved = any(
+        atoms[cut].stride and atoms[along].stride and not repeats_row(view, atoms, lanes)
+        for view, atoms in zip(views, space.atoms[1:], strict=True)
+    )
+    if moved or space.sizes[cut] % 2 or space.sizes[cut] == 2:
+        return space, -1
+    half = space.sizes[cut] // 2
+    sizes = [*space.sizes[:cut], half, 2, *space.sizes[cut + 1 :]]
+    axes = [*space.axes[:cut], space.axes[cut], *space.axes[cut:]]
+    atoms = [
+        [*each[:cut], Atom(half, 2 * each[cut].stride), Atom(2, each[cut].stride), *each[cut + 1 :]]
+        for each in space.atoms
+    ]
+    return IterSpace(sizes, axes, atoms), cut + 1
+
+
+def repeats_row(view: View, atoms: Sequence[Atom], lanes: int) -> bool:
+    """Whether ``view`` is a row in HBM that all partitions read."""
+    return not view.in_sbuf and lanes >= 0 and not atoms[lanes].stride
+
+
+def order(space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
+    """The free dims; neighbours in HBM last, if all large arrays there agree, so that DMAs move them in runs."""
+    lanes = lane_dim(space)
+    free = [dim for dim in range(len(space.sizes)) if dim != lanes]
+    minor = set()
+    for view, atoms in zip(views, space.atoms[1:], strict=True):
+        spread = kernel.scanned >= 0 and repeats_row(view, atoms, lanes)
+        large = prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS
+        if large and not view.in_sbuf and not spread:
+            size = itemsize(view.dtype)
+            minor.add(next((dim for dim in free if abs(atoms[dim].stride) == size), -1))
+    if kernel.scanned >= 0:
+        scanned = {dim for dim in free if space.axes[dim] == kernel.scanned}
+        inner = minor - {-1} if len(minor - {-1}) == 1 and pair < 0 else scanned
+        last = [pair] if pair >= 0 else []
+        return [*(dim for dim in free if dim not in inner and dim != pair), *sorted(inner), *last]
+    last_dim = minor.pop() if len(minor) == 1 else -1
+    if last_dim < 0 or kernel.reduced:
+        return free
+    return [*(dim for dim in free if dim != last_dim), last_dim]

@@ -1,0 +1,363 @@
+"""What a map kernel decides before it emits: partitions, homes of inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
+from neuronx_cc.codegen.formation import graph
+from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
+from neuronx_cc.codegen.movement.transfer import transfer
+from neuronx_cc.codegen.movement.transpose_kernel import LEAST_ELEMENTS, turn_squares
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import itemsize
+
+SMALL_SHARE = 64
+"""How many times smaller than the results a resident along the innermost axis may be and still decide the lanes."""
+SHORT_RUN = 512
+"""Bytes of a row below which it pays to have several on a partition: DMA moves them in one run."""
+LONG_RUN = 2400
+"""Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
+LEAST_CUT = 2048
+"""Elements a partition from which it pays to cut an axis that no number of partitions divides."""
+LEAST_ROW = 64
+"""Elements of a row of a vector that is worth turning on chip."""
+RESIDENT_STEPS = 48
+"""A value whose last use is more kernels away than this does not stay on chip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner)."""
+
+    axis: int
+    size: int
+    inner: int
+
+
+@dataclass(slots=True)
+class MapPlan:
+    """Everything about a map kernel but its addresses."""
+
+    kernel: Kernel
+    iotas: dict[hlo.SSAValue, int] = field(default_factory=dict)
+    """Counting operands -> axis of the kernel's shape."""
+    lanes: Lanes | None = None
+
+
+def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
+    """External operands that are arrays; fills ``plan.iotas``."""
+    kernel = plan.kernel
+    external: dict[hlo.SSAValue, None] = {}
+    for op in kernel.ops:
+        for operand in op.operands:
+            if trace(operand, kernel, member) is not None or context.splat(operand) is not None:
+                continue
+            if isinstance(operand, hlo.OpResult) and isinstance(operand.op, hlo.IotaOp):
+                dims = operand.op.shape.dims
+                axis = operand.op.iota_dimension.data
+                plan.iotas[operand] = len(squeeze(dims[:axis])) if dims[axis] != 1 else -1
+                continue
+            external[operand] = None
+    return list(external)
+
+
+def full_view(view: View, kernel: Kernel) -> View:
+    """A view of a full or row value, as one of the kernel's whole shape."""
+    view = squeezed(view)
+    if len(view.dims) < len(kernel.shape):
+        return view.broadcast(kernel.shape, range(len(view.dims)))
+    return view
+
+
+def lanes_of(view: View) -> Lanes | None:
+    for axis, atoms in enumerate(view.dims):
+        for index, atom in enumerate(atoms):
+            if atom.partition:
+                return Lanes(axis, atom.size, prod(a.size for a in atoms[index + 1 :]))
+    return None
+
+
+def choose_lanes(
+    context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue], stores: bool = False
+) -> Lanes | None:
+    """The partition assignment of most resident bytes; without residents, the axis that fills most partitions.
+
+    A small resident along the innermost axis does not decide, for what is large would move element by element, nor
+    does one that would leave most partitions without work.
+    ``stores``: no result stays on chip.
+    """
+    kernel = plan.kernel
+    row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
+    votes: dict[Lanes, int] = {}
+    elements: dict[Lanes, int] = {}
+    for value in external:
+        for view in context.in_place(value):
+            lanes = lanes_of(full_view(view, kernel)) if view.in_sbuf else None
+            if lanes is not None and lanes.axis < row_axes and lanes.axis != kernel.scanned:
+                votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
+                elements[lanes] = elements.get(lanes, 0) + prod(hlo.shape_of(base(value)).dims)
+    largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
+    if kernel.scanned >= 0:
+        # a lane of several rows would leave single elements of the others' arrays to the DMA
+        votes = {lanes: count for lanes, count in votes.items() if lanes.inner == 1}
+    if votes:
+        best = max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
+        if stores and _is_column(kernel.shape, best):
+            return Lanes(0, kernel.shape[0] // best.size, best.size)
+        fills = best.size >= 32 or prod(kernel.shape) <= best.size * LEAST_CUT
+        outer = best.axis < len(kernel.shape) - 1 and fills
+        if outer or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
+            return best
+    if (not kernel.rows and kernel.reduced) or not kernel.shape:
+        return None
+    streams = largest * 4 > 128 * 49152
+    rows = [axis for axis in range(row_axes) if axis != kernel.scanned]
+    whole = kernel.reduced or len(kernel.shape) == 1 or kernel.scanned >= 0
+    axes = rows if whole else range(len(kernel.shape) - 1)
+    if not axes:
+        return None
+    if streams and kernel.scanned < 0:
+        return _streaming_lanes(kernel.shape, rows)
+    if kernel.scanned >= 0 and max(lane_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
+        (lane_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
+    ):
+        axes = axes[:-1]  # neighbours in memory go to one partition
+    lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
+    run = prod(kernel.shape[lanes.axis + 1 :]) * 4
+    if 4 < run < (LONG_RUN if stores and not kernel.reduced else SHORT_RUN) and kernel.scanned < 0:
+        return _streaming_lanes(kernel.shape, rows)
+    return lanes
+
+
+def _is_column(shape: Sequence[int], lanes: Lanes) -> bool:
+    """Whether a vector lies with neighbours on neighbouring partitions, several times around: a DMA would move each
+    element by itself. Its rows of all partitions are whole runs.
+    """
+    return len(shape) == 1 and lanes.inner == 1 and shape[0] > lanes.size >= LEAST_ROW and shape[0] % lanes.size == 0
+
+
+def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
+    """The axis out of ``axes`` that fills most partitions; a ``flat`` space of one axis is cut into equal runs.
+
+    Where that fills few of them with much, a long axis is taken whose last elements are a box of their own.
+    """
+    axis = max(axes, key=lambda axis: (lane_divisor(shape[axis]), axis))
+    size = lane_divisor(shape[axis])
+    longest = max(axes, key=lambda axis: shape[axis])
+    if size < 32 and shape[longest] > 128 and (axis == longest or prod(shape) > size * LEAST_CUT):
+        return Lanes(longest, 128, shape[longest] // 128)
+    if len(shape) == 1 and flat:
+        return Lanes(axis, size, shape[axis] // size)
+    return Lanes(axis, size, 1)
+
+
+def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
+    """Bytes a partition, and the view in a buffer, of an array laid out as most kernels would; None above ``most``."""
+    dims = squeeze(shape.dims)
+    size = itemsize(shape.dtype)
+    if not dims:
+        return size, lambda alloc: View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
+    lanes = _fill_lanes(dims, range(max(1, len(dims) - 1)), True)
+    nbytes = prod(dims) // lanes.size * size
+    if dims[lanes.axis] % (lanes.size * lanes.inner) or nbytes > most:
+        return None
+    return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
+
+
+def _streaming_lanes(shape: Sequence[int], axes: Sequence[int]) -> Lanes:
+    """Lanes of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
+
+    def worth(axis: int) -> float:
+        lanes = min(128, shape[axis])
+        run = shape[axis] // lanes * prod(shape[axis + 1 :]) * 4
+        return lanes * min(1.0, run / LONG_RUN)
+
+    axis = max(axes, key=lambda axis: (worth(axis), -axis))
+    whole = lane_divisor(shape[axis])
+    size = whole if whole >= 96 else min(128, shape[axis])
+    return Lanes(axis, size, shape[axis] // size)
+
+
+def lane_divisor(size: int) -> int:
+    """Largest divisor that fits the partitions."""
+    return next(count for count in range(min(128, size), 0, -1) if size % count == 0)
+
+
+def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
+    """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
+    for view in context.in_place(value):
+        full = full_view(view, plan.kernel)
+        if view.terms and _is_cut(full, plan) and (plan.lanes is None or not _lies_across(full, plan.lanes)):
+            return full
+        scalar = plan.lanes is None and not squeezed(view).dims
+        if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
+            return full
+        if (
+            plan.lanes is not None
+            and view.in_sbuf
+            and (rows := _column_as_rows(context, value, full, plan)) is not None
+        ):
+            return rows
+    full = full_view(context.hbm(value), plan.kernel)
+    if not _is_cut(full, plan):
+        return full_view(context.dense(value), plan.kernel)
+    if plan.lanes is None or not _lies_across(full, plan.lanes):
+        return full
+    stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
+    ready = next((view for view in stored if not _lies_across(view, plan.lanes) and _is_cut(view, plan)), None)
+    if ready is not None:
+        return ready
+    dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
+    if not isinstance(value.owner, hlo.BroadcastOp) and not _lies_across(full_view(dense, plan.kernel), plan.lanes):
+        return full_view(context.dense(value), plan.kernel)
+    return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
+
+
+def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: MapPlan) -> View | None:
+    """A column on chip (see ``_is_column``), turned so that each of its rows lies on one partition: another home."""
+    lanes, found = plan.lanes, lanes_of(column)
+    shape = plan.kernel.shape
+    if lanes is None or found is None or not _is_column(shape, found) or lanes != Lanes(0, lanes.size, found.size):
+        return None
+    if len(column.dims[0]) != 2:
+        return None
+    alloc = context.new_resident(value, found.size * itemsize(column.dtype))
+    if alloc is None:
+        return None
+    rows = resident_view(alloc, column.dtype, shape, lanes)
+    (outer, lane), (row, inner) = column.dims[0], rows.dims[0]
+    turn_squares(
+        context.builder,
+        Block(alloc, rows.dtype, rows.start, (row, inner)),
+        Block(column.alloc, column.dtype, column.start, (lane, outer)),
+    )
+    context.homes.setdefault(value, []).append(_unsqueezed(rows, hlo.shape_of(value).dims))
+    return rows
+
+
+def _is_cut(view: View, plan: MapPlan) -> bool:
+    """Whether each box of the kernel is a view: where lanes do not divide their axis, ``view`` is cut along it."""
+    if plan.lanes is None:
+        return True
+    axis, step = plan.lanes.axis, plan.lanes.size * plan.lanes.inner
+    size = plan.kernel.shape[axis]
+    rest = size % step
+    return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
+
+
+def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:
+    """A copy of ``value`` in HBM whose outermost dim is the one on the partitions, of what is repeated only once."""
+    shape = hlo.shape_of(value)
+    if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp):
+        dim, dimensions = [dim for dim, size in enumerate(shape.dims) if size != 1][axis], value.op.dimensions.data
+        source = hlo.shape_of(value.op.operand).dims
+        if dim in dimensions and source[place := dimensions.index(dim)] != 1:
+            return _turned(context, value.op.operand, len(squeeze(source[:place]))).broadcast(shape.dims, dimensions)
+    target = _lanes_first(context.own_hbm(base(value), shape), shape, axis)
+    if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
+        transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
+    context.homes.setdefault(value, []).append(target)
+    return target
+
+
+def _lies_across(view: View, lanes: Lanes) -> bool:
+    """Whether neighbours in memory would go to different partitions, so that every element is a DMA run."""
+    size = itemsize(view.dtype)
+    atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
+    if prod(atom.size for _, atom in atoms) < LEAST_ELEMENTS:
+        return False
+    contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
+    return contiguous == [lanes.axis] and lanes.inner == 1 and len(view.dims) > 1
+
+
+def used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:
+    for use in value.uses:
+        user = use.operation
+        if not isinstance(user, hlo.HloOp):
+            return True
+        if member.get(user.results[0]) is kernel:
+            if trace(value, kernel, member) is None:
+                return True
+            continue
+        if member.get(user.results[0]) is None and user.opcode != "tuple":
+            if used_outside(user.results[0], kernel, member):
+                return True
+            continue
+        return True
+    return False
+
+
+def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
+    """Resident in the kernel's lanes if it fits and is used again soon; else HBM."""
+    shape = hlo.shape_of(value)
+    lanes = plan.lanes
+    dims = squeeze(shape.dims)
+    target = context.outputs.get(value)
+    if target is not None and target.in_sbuf and lanes_of(squeezed(target)) == lanes:
+        return target
+    only_result = target is not None and context.last_use(value) <= step
+    if lanes is not None and not only_result and plan.kernel.shape[lanes.axis] % (lanes.size * lanes.inner) == 0:
+        per_partition = prod(dims) // lanes.size * itemsize(shape.dtype)
+        near = context.last_use(value) - step <= RESIDENT_STEPS or per_partition <= 1024
+        alloc = context.new_resident(value, per_partition) if near else None
+        if alloc is not None:
+            made = _resident_rows if plan.kernel.scanned >= 0 and lanes.inner == 1 else resident_view
+            return _unsqueezed(made(alloc, shape.dtype, dims, lanes), shape.dims)
+    if lanes is None and not dims and context.prefix:
+        alloc = context.new_resident(value, itemsize(shape.dtype))
+        if alloc is not None:
+            return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
+    home = context.new_hbm(value)
+    if lanes is None or not _lies_across(squeezed(home), lanes):
+        return home
+    if target is not None:
+        # scans do not choose their lanes freely: what they store is turned afterwards
+        return _lanes_first(context.own_hbm(value, shape), shape, lanes.axis) if plan.kernel.scanned >= 0 else home
+    return _lanes_first(home, shape, lanes.axis)
+
+
+def _lanes_first(home: View, shape: hlo.Shape, axis: int) -> View:
+    """``home`` with the dim outermost that is number ``axis`` of those that are not 1."""
+    return outermost(home, [dim for dim, size in enumerate(shape.dims) if size != 1][axis])
+
+
+def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:
+    stride = itemsize(dtype)
+    atoms: list[tuple[Atom, ...]] = []
+    for axis in reversed(range(len(dims))):
+        pieces = [(dims[axis], False)]
+        if axis == lanes.axis:
+            pieces = [(dims[axis] // (lanes.size * lanes.inner), False), (lanes.size, True), (lanes.inner, False)]
+        built = []
+        for size, partition in reversed(pieces):
+            if size == 1:
+                continue
+            built.append(Atom(size, 1 if partition else stride, partition))
+            stride *= 1 if partition else size
+        atoms.append(tuple(reversed(built)))
+    return View(alloc, dtype, alloc.lo, tuple(reversed(atoms)))
+
+
+def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:
+    """As ``resident_view``, but what a scan makes in one step, all but the axis of the lanes, lies side by side."""
+    axis = lanes.axis
+    view = resident_view(alloc, dtype, (dims[axis], *dims[:axis], *dims[axis + 1 :]), replace(lanes, axis=0))
+    return view.transpose([*range(1, axis + 1), 0, *range(axis + 1, len(dims))])
+
+
+def _unsqueezed(view: View, dims: Sequence[int]) -> View:
+    pending = iter(view.dims)
+    return replace(view, dims=tuple(() if size == 1 else next(pending) for size in dims))
+
+
+def is_given(value: hlo.SSAValue) -> bool:
+    """Whether the data is there before the program starts: a parameter or a constant."""
+    source = base(value)
+    return graph.is_given(source) or isinstance(source.owner, hlo.ConstantOp)

@@ -1,0 +1,87 @@
+"""Folds the rows of tiles: on Vector, long sums on Scalar if it has less to do, integers exactly, on GpSimd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.maps.bits import logical_alu
+from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
+from neuronx_cc.ir.types import INTEGERS
+
+LEAST_SUMMED = 512
+"""Elements of a row that Scalar sums sooner than Vector, if that has more to do."""
+MOST_SUMMED = 4
+"""Such rows, each with an instruction of its own."""
+
+
+def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = False) -> None:
+    """Fold the free dims of ``source`` that ``out`` does not have (the trailing ones) into ``out``.
+
+    ``own``: ``source`` is a scratch tile, which an activation may write as it sums long rows.
+    """
+    dtype = source.dtype
+    if dtype in INTEGERS:
+        _reduce_integers(e, opcode, out, source)
+        return
+    alu = logical_alu(opcode) if dtype == "pred" else ARITHMETIC[opcode]
+    outer = len(out.dims)
+    size = prod(atom.size for atom in source.dims[1:])
+    source = _merge_tail(source, outer)
+    balanced = e.scalar_load + size <= e.vector_load
+    if own and balanced and alu == "add" and out.dtype == source.dtype == "f32" and len(source.dims) == outer + 1:
+        rows = prod(atom.size for atom in out.dims[1:])
+        if outer <= 2 and rows <= MOST_SUMMED and size >= LEAST_SUMMED * rows:
+            e.scalar_load += size
+            for row in range(rows):
+                to, of = (block.index(1, Affine(row)) if outer == 2 else block for block in (out, source))
+                e.builder.emit("activation", Stream.SCALAR, [of, to], [of], ["copy"], [1.0], ["accumulate"])
+            return
+    e.vector_load += max(64, size)
+    _reduce(e, alu, out, source)
+
+
+def _merge_tail(source: Block, outer: int) -> Block:
+    """Merge the reduced dims where their strides allow."""
+    dims = list(source.dims)
+    index = outer
+    while index + 1 < len(dims):
+        if dims[index].stride == dims[index + 1].stride * dims[index + 1].size:
+            dims[index : index + 2] = [replace(dims[index + 1], size=dims[index].size * dims[index + 1].size)]
+        else:
+            index += 1
+    return replace(source, dims=tuple(dims))
+
+
+def _reduce(e: Emitter, alu: str, out: Block, source: Block) -> None:
+    """On Vector, which takes four free dims: more of them are loops over the dims that are kept."""
+    if len(source.dims) > MAX_FREE_DIMS + 1 and len(out.dims) > 1:
+        with e.builder.loop(out.dims[1].size) as index:
+            _reduce(e, alu, out.index(1, index), source.index(1, index))
+        return
+    if len(source.dims) > MAX_FREE_DIMS + 1:
+        raise AssertionError("a reduction over more than four strided dims")
+    e.builder.emit("tensor_reduce", Stream.VECTOR, [out], [source], alu=[alu])
+
+
+def _reduce_integers(e: Emitter, opcode: str, out: Block, source: Block) -> None:
+    """Exact integer fold by halving: log2(n) GpSimd instructions over a scratch copy."""
+    outer = len(out.dims)
+    work = e.scratch(source, source.dtype)
+    e.over("tensor_copy", Stream.GPSIMD, [work], [source])
+    work = _merge_tail(work, outer)
+    assert len(work.dims) <= outer + 1, "scratch tiles are dense"
+    if len(work.dims) == outer:
+        e.over("tensor_copy", Stream.GPSIMD, [out], [work])
+        return
+    count = work.dims[outer].size
+    while count > 1:
+        half = count // 2
+        low = work.index(outer, Affine(0), half)
+        high = work.index(outer, Affine(count - half), half)
+        e.over("int_tensor_tensor", Stream.GPSIMD, [low], [low, high], alu=[opcode])
+        count -= half
+    e.over("tensor_copy", Stream.GPSIMD, [out], [work.index(outer, Affine(0))])

@@ -1,0 +1,1 @@
+"""Copies: by DMA, or put in order on chip."""

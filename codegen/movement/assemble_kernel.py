@@ -1,0 +1,115 @@
+"""Concatenations of short rows, such as stacked arrays: rows are put together on chip, and stored whole.
+
+The DMA would write each short row as a transfer of its own (hardware sheet 1.8.2). Every array is a matrix here, whose
+rows are what lies side by side in the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.movement.relayout_plan import GAIN, LANES, LEAST_ELEMENTS, LONG_RUN, direct_ns
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+TILE_BYTES = 8192
+"""Of the rows on a partition: a store in long runs."""
+MOST_OPERANDS = 64
+
+
+def applies(context: Context, op: hlo.ConcatenateOp) -> bool:
+    """Whether assembling the result of ``op`` on chip is quicker than a DMA for each operand."""
+    dims, axis, size = op.shape.dims, op.dimension.data, itemsize(op.shape.dtype)
+    rows, unit = prod(dims[:axis]), prod(dims[axis + 1 :]) * size
+    widths = [hlo.shape_of(operand).dims[axis] * unit for operand in op.args]
+    if op.shape.size < LEAST_ELEMENTS or rows < 2 or len(widths) > MOST_OPERANDS:
+        return False
+    deep = _depth(rows, sum(widths))
+    room = context.builder.sbuf.largest_gap() * 9 // 10
+    if 2 * deep * sum(width + max(width, LONG_RUN // max(deep, 1)) for width in widths) > room:
+        return False
+    runs = [width for width in widths if width]
+    direct = sum(direct_ns(rows * run, run) for run in runs)
+    assembled = sum(direct_ns(rows * run, deep * run) for run in (*runs, sum(runs)))
+    return GAIN * assembled < direct
+
+
+def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
+    """Write ``op`` to the dense HBM array ``target``; ``applies`` must hold."""
+    builder, dtype, axis = context.builder, op.shape.dtype, op.dimension.data
+    size = itemsize(dtype)
+    dtype, step = ("u32", 4) if size > 4 else (dtype, size)
+    rows, pitch = prod(op.shape.dims[:axis]), prod(op.shape.dims[axis:]) * size
+    deep = _depth(rows, pitch)
+    pool, parts, start = TilePool(builder, "concatenate"), [], 0
+    for operand in op.args:
+        width = prod(hlo.shape_of(operand).dims[axis:]) * size
+        if width:
+            matrix, apart = _matrix(context, operand, rows, width)
+            loaded = (deep - 1) * apart + width
+            parts.append(_Part(matrix, apart, width, start, pool.ring(loaded, 2, "rows")))
+        start += width
+    ring = pool.ring(deep * pitch, 2, "assembled")
+
+    def tile(first: Affine, lanes: int, deep: int) -> None:
+        made = Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True),))
+        for part in parts:
+            loaded = Block(part.ring.alloc, dtype, builder.slot(part.ring), made.dims)
+            run = Atom(((deep - 1) * part.apart + part.width) // step, step)
+            there = Block(part.matrix.alloc, dtype, first * part.apart + part.matrix.offset, ())
+            there = replace(there, dims=(Atom(lanes, part.apart * deep), run))
+            copy(builder, loaded.of((*made.dims, run)), there, Stream.DMA_LOAD)
+            row = Atom(part.width // step, step)
+            taken = loaded.of((*made.dims, Atom(deep, part.apart), row))
+            place = made.moved(part.start).of((*made.dims, Atom(deep, pitch), row))
+            emit_over(builder, "tensor_copy", Stream.VECTOR, [place], [taken])
+        run = Atom(deep * pitch // step, step)
+        whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(lanes, deep * pitch), run))
+        copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
+
+    for at, tiles, count in builder.tiles(rows, LANES * deep):
+        with builder.loop(tiles) as index:
+            first = index * count + at
+            lanes, rest = divmod(count, deep)
+            if lanes:
+                tile(first, lanes, deep)
+            if rest:
+                tile(first + lanes * deep, 1, rest)
+    pool.free()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    matrix: View
+    apart: int
+    """Bytes from row to row."""
+    width: int
+    """Bytes of a row."""
+    start: int
+    """Where its rows begin in those of the result, in bytes."""
+    ring: Ring
+
+
+def _depth(rows: int, pitch: int) -> int:
+    """Rows on a partition."""
+    return max(1, min(TILE_BYTES // pitch, rows // LANES))
+
+
+def _matrix(context: Context, value: hlo.SSAValue, rows: int, width: int) -> tuple[View, int]:
+    """``value`` in HBM as rows that lie not far apart, and how many bytes that is."""
+    size = itemsize(hlo.shape_of(value).dtype)
+    for view in [view for view in context.views(value) if not view.in_sbuf]:
+        matrix = view.reshape((rows, width // size))
+        if matrix is None or any(len(atoms) > 1 for atoms in matrix.dims):
+            continue
+        apart, step = (atoms[0].stride if atoms else 0 for atoms in matrix.dims)
+        if (step == size or width == size) and width <= apart <= max(width, LONG_RUN // 4):
+            return matrix, apart
+    return context.dense(value), width

@@ -1,0 +1,43 @@
+"""Loads of vectors whose neighbours go to neighbouring partitions, such as one value for each feature.
+
+A DMA moves them element by element, about 140 ns each on one of its engines (hardware sheet 1.8.2). Here they come as
+rows of up to 128 elements, one a partition, and Vector turns these square by square, bit for bit.
+"""
+
+from __future__ import annotations
+
+from neuronx_cc.codegen.emission.builder import Block, Builder, merge_free
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.movement import transfer
+from neuronx_cc.codegen.movement.transpose_kernel import LANES, turn_squares
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+LEAST_ELEMENTS = 1024
+"""Elements from which the turning takes less time than single elements on the DMA engines."""
+LEAST_LANES = 32
+
+
+def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
+    """Load ``source`` from HBM into ``target`` [lanes, ...] in SBUF, turned where that is faster."""
+    if not _applies(builder, target, source):
+        transfer.copy(builder, target, source, stream)
+        return
+    target, source = merge_free([target, source])
+    lanes, rows = source.dims
+    width = itemsize(source.dtype)
+    with TilePool(builder, "rows of a column") as pool:
+        tile = tile_in(builder, pool.ring(lanes.size * width, 2), [lanes.size], source.dtype, rows.size)
+        builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
+        turn_squares(builder, target, tile)
+
+
+def _applies(builder: Builder, target: Block, source: Block) -> bool:
+    """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
+    lanes = target.dims[0]
+    if target.dtype != source.dtype or lanes.size < LEAST_LANES or source.dims[0].stride != itemsize(source.dtype):
+        return False
+    target, source = merge_free([target, source])
+    if len(source.dims) != 2 or source.dims[1].size > LANES or source.dims[1].size * lanes.size < LEAST_ELEMENTS:
+        return False
+    return builder.sbuf.largest_gap() >= 4 * lanes.size * itemsize(source.dtype)

@@ -1,0 +1,66 @@
+"""Arrays of one value: a tile is made in SBUF and stored as often as needed.
+
+Reading the one element of a broadcast again and again costs a DMA descriptor for each element of the result.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+LANES = 128
+COLUMNS = 2048
+"""Elements a partition of the tile."""
+
+
+def repeats_one(view: View) -> bool:
+    """Whether all of ``view``'s elements are the same one."""
+    return not any(atom.stride or atom.partition for atoms in view.dims for atom in atoms)
+
+
+def fill(builder: Builder, target: View, number: float | None, scalar: View | None = None) -> None:
+    """Write ``number``, or the element at ``scalar`` in HBM, everywhere in the dense HBM array ``target``."""
+    total = prod(target.shape)
+    size = itemsize(target.dtype)
+    columns = min(COLUMNS, -(-total // LANES))
+    with TilePool(builder, "fill") as pool:
+        tile = pool.apart([columns], target.dtype, LANES)
+        if number is not None:
+            engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
+            builder.emit("memset", engine, [tile], [], imm=[number])
+        else:
+            assert scalar is not None, "a value or where it lies"
+            with TilePool(builder, "fill value") as one:
+                lanes = one_a_lane(builder, one, scalar)
+                builder.emit("tensor_copy", Stream.VECTOR, [tile], [lanes.of((lanes.dims[0], Atom(columns, 0)))])
+        _store_repeatedly(builder, Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),)), tile)
+
+
+def one_a_lane(builder: Builder, pool: TilePool, scalar: View) -> Block:
+    """A tile [128] with the element at ``scalar`` in HBM on each partition."""
+    lanes = pool.apart([], scalar.dtype, LANES)
+    source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(LANES, 0),))
+    builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
+    return lanes
+
+
+def _store_repeatedly(builder: Builder, target: Block, tile: Block) -> None:
+    """Write the dense array ``target`` of one dim with as many copies of ``tile`` [128, columns] as it takes."""
+    lanes, columns = tile.dims[0].size, tile.dims[1].size
+    size = itemsize(tile.dtype)
+    for start, tiles, count in builder.tiles(target.dims[0].size, lanes * columns):
+        with builder.loop(tiles) as index:
+            at = index * count + start
+            full, rest = divmod(count, columns)
+            for first, rows, width in ((0, full, columns), (full * columns, 1, rest)):
+                if not rows or not width:
+                    continue
+                there = target.index(0, at + first, rows * width).of((Atom(rows, columns * size), Atom(width, size)))
+                here = tile.of((Atom(rows, 1, True), Atom(width, size)))
+                copy(builder, there, here, Stream.DMA_STORE)

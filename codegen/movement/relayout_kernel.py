@@ -1,0 +1,189 @@
+"""Copies into HBM through SBUF: elements are reversed, picked out, repeated or interleaved by an engine on chip.
+
+A DMA moves every element that is contiguous with no other on both sides as a transfer of its own, 140 ns each (hardware
+sheet 1.8.2). Here each partition loads a piece of the source in long runs, with what lies between its elements; Vector
+puts it into the target's order within the partition, with strides of either sign; and long runs are stored. Exact for
+every element type: bits are moved, never computed with. ``relayout_plan`` says how much a piece is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.relayout_plan import (
+    LANES,
+    Dim,
+    Extent,
+    Relayout,
+    as_loaded,
+    as_stored,
+    dims_of,
+    start_of,
+)
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+_FAST_STRIDE = 16
+"""Bytes from which a stride of the minor dim halves the bandwidth of SBUF's ports (hardware sheet 1.7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """What is written between the target's elements, and before and behind each run of whole rows."""
+
+    value: float | Block
+    """A constant, or an element on each partition."""
+    before: int = 0
+    """Bytes."""
+    after: int = 0
+
+
+def copy(
+    builder: Builder,
+    target: Block,
+    source: Block,
+    relayout: Relayout,
+    load: Stream,
+    store: Stream,
+    blank: Blank | None = None,
+) -> None:
+    """Copy between two ordered blocks (``relayout_plan.ordered``) by ``load`` and ``store`` queues."""
+    size, dims = itemsize(target.dtype), dims_of(target, source)
+    on_chip = source.alloc.space is not Space.HBM
+    wanted = {} if on_chip else {"loaded": as_loaded(dims, relayout.pieces, size).nbytes}
+    wanted["in order"] = as_stored(dims, relayout.pieces, size, blank is not None).nbytes
+    wanted["in order"] += blank.before + blank.after if blank is not None else 0
+    if not on_chip:
+        target, source = (block.of((Atom(1, 0), *block.dims)) for block in (target, source))
+    builder.sbuf.make_room(relayout.buffers * sum(wanted.values()))
+    with TilePool(builder, "relayout") as pool:
+        rings = {name: pool.ring(nbytes, relayout.buffers, name) for name, nbytes in wanted.items()}
+        _Relayout(builder, rings, dims, relayout, load, store, on_chip, blank).cut(0, target, source)
+
+
+@dataclass(slots=True)
+class _Relayout:
+    builder: Builder
+    rings: dict[str, Ring]
+    dims: tuple[Dim, ...]
+    relayout: Relayout
+    load: Stream
+    store: Stream
+    on_chip: bool
+    """Whether the source lies in SBUF: it is read in place."""
+    blank: Blank | None
+
+    def cut(self, dim: int, target: Block, source: Block) -> None:
+        """Loops over the pieces of dim number ``dim`` and those behind it; block dim 0 is the partitions'."""
+        if dim == len(self.dims):
+            self.tile(target, source)
+            return
+        piece, builder, size = self.relayout.pieces[dim], self.builder, self.dims[dim].size
+        at_once = {self.relayout.lane: LANES // self.relayout.groups, self.relayout.group: self.relayout.groups}
+        if dim not in at_once:
+            for start, tiles, count in builder.tiles(size, piece):
+                with builder.loop(tiles) as index:
+                    at = index * count + start
+                    self.cut(dim + 1, *(block.index(dim + 1, at, count) for block in (target, source)))
+            return
+        for start, tiles, count in builder.tiles(size, at_once[dim] * piece):
+            with builder.loop(tiles) as index:
+                at = index * count + start
+                if dim == self.relayout.group:
+                    whole = count // piece * piece
+                    for first, part in ((at, whole), (at + whole, count - whole)):
+                        if part:
+                            self.cut(dim + 1, *(block.index(dim + 1, first, part) for block in (target, source)))
+                    continue
+                lanes, rest = divmod(count, piece)
+                if lanes:
+                    self.cut(dim + 1, *(_dealt(block, dim + 1, at, lanes, piece) for block in (target, source)))
+                if rest:
+                    at += lanes * piece
+                    self.cut(dim + 1, *(_dealt(block, dim + 1, at, 1, rest) for block in (target, source)))
+
+    def tile(self, target: Block, source: Block) -> None:
+        """Load, put into order, store."""
+        size, group, parts = itemsize(target.dtype), self.relayout.group, 1
+        if group >= 0 and (together := target.dims[group + 1].size) > self.relayout.pieces[group]:
+            parts = together // self.relayout.pieces[group]
+            target, source = (block.index(group + 1, Affine(), together // parts) for block in (target, source))
+        counts = [atom.size for atom in target.dims[1:]]
+        lanes = Atom(target.dims[0].size * parts, 1, True)
+        free = list(range(len(counts)))
+        stored = as_stored(self.dims, counts, size, self.blank is not None)
+        ring = self.rings["in order"]
+        place = Block(ring.alloc, target.dtype, self.builder.slot(ring), (lanes,))
+        place = replace(place, partition=source.partition) if self.on_chip else place
+        before, after = (self.blank.before, self.blank.after) if self.blank is not None else (0, 0)
+        made = place.moved(before).of((lanes, *(Atom(counts[dim], stored.strides.get(dim, 0)) for dim in free)))
+        if self.blank is not None:
+            self._clear(place.of((lanes, Atom((before + stored.nbytes + after) // size, size))), self.blank.value)
+        if self.on_chip:
+            taken = source.select([0, *(dim + 1 for dim in free)])
+        else:
+            taken = self._loaded(source, counts, lanes, parts)
+        order = _engine_order(made, taken)
+        emit_over(self.builder, "tensor_copy", Stream.VECTOR, [made.select(order)], [taken.select(order)])
+        for here, there in self._transfers(place, target.moved(-before), stored, before + after, parts):
+            emit_over(self.builder, "dma_copy", self.store, [there], [here])
+
+    def _loaded(self, source: Block, counts: list[int], lanes: Atom, parts: int) -> Block:
+        """The tile of an HBM block as [lanes, free dims]."""
+        ring, tile = self.rings["loaded"], as_loaded(self.dims, counts, itemsize(source.dtype))
+        loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (lanes,))
+        lowest = replace(source, offset=start_of(source, [dim + 1 for dim in tile.strides]))
+        for here, there in self._transfers(loaded, lowest, tile, 0, parts):
+            emit_over(self.builder, "dma_copy", self.load, [here], [there])
+        atoms, back = [], 0
+        for dim in range(len(counts)):
+            step = tile.strides.get(dim, 0)
+            if self.dims[dim].source < 0:
+                back += (counts[dim] - 1) * step
+                step = -step
+            atoms.append(Atom(counts[dim], step))
+        return loaded.moved(back).of((lanes, *atoms))
+
+    def _transfers(
+        self, tile: Block, memory: Block, extent: Extent, more: int, parts: int
+    ) -> Iterator[tuple[Block, Block]]:
+        """Blocks on chip and in HBM of the runs of a tile, ``more`` bytes longer, for ``parts`` pieces of the group."""
+        size, group = itemsize(tile.dtype), self.relayout.group
+        step = memory.dims[group + 1].stride * self.relayout.pieces[group] if parts > 1 else 0
+        lanes, run = memory.dims[0].size, Atom((extent.run + more) // size, size)
+        outside = [(memory.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
+        here = (Atom(lanes, 1, True), *(Atom(atom.size, stride) for atom, stride in outside), run)
+        there = (memory.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
+        for part in range(parts):
+            here_too = replace(tile, partition=tile.partition + part * lanes, dims=here)
+            yield here_too, memory.moved(part * step).of(there)
+
+    def _clear(self, tile: Block, value: float | Block) -> None:
+        if isinstance(value, Block):
+            lanes = replace(value, dims=(tile.dims[0], Atom(tile.dims[1].size, 0)))
+            self.builder.emit("tensor_copy", Stream.VECTOR, [tile], [lanes])
+            return
+        engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
+        self.builder.emit("memset", engine, [tile], [], imm=[value])
+
+
+def _dealt(block: Block, dim: int, at: Affine, lanes: int, piece: int) -> Block:
+    """``lanes`` pieces of dim ``dim`` from ``at`` on, one on each partition."""
+    atom = block.dims[dim]
+    part = block.index(dim, at, piece)
+    return part.of((Atom(lanes, atom.stride * piece), *part.dims[1:]))
+
+
+def _engine_order(made: Block, taken: Block) -> list[int]:
+    """The dims, those last whose strides are short on both sides: the ports of SBUF are quicker then."""
+    free = range(1, len(made.dims))
+    reach = {dim: max(abs(block.dims[dim].stride) for block in (made, taken)) for dim in free}
+    moving = [dim for dim in free if made.dims[dim].size > 1]
+    last = min(moving, key=lambda dim: (reach[dim], -dim), default=-1)
+    if last < 0 or reach[last] >= _FAST_STRIDE:
+        return [0, *free]
+    return [0, *(dim for dim in free if dim != last), last]

@@ -1,0 +1,59 @@
+"""Operands whose neighbours lie a step apart, or backwards: copied dense ahead of the kernels that load whole runs.
+
+Maps load what lies between and step over it on chip; copies do so, too (``relayout_kernel``). So are operands of which
+more elements are contracted than are staged whole, if these are no progression in memory.
+"""
+
+from __future__ import annotations
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.views import View, coalesce
+from neuronx_cc.codegen.formation.graph import is_load_cast, is_view
+from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
+
+_READERS = (hlo.DotOp, hlo.ConvolutionOp, hlo.ReduceOp)
+
+
+def straighten(context: Context, op: hlo.HloOp) -> None:
+    """Give operands of a contraction or reduction ``op`` a dense home where no other lets a DMA move runs."""
+    if not isinstance(op, _READERS):
+        return
+    contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting) if isinstance(op, hlo.DotOp) else ()
+    for index, operand in enumerate(op.operands):
+        deep = index < len(contracted) and _is_deep(operand, contracted[index])
+        steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
+        if not deep and not steps:
+            continue
+        if (op, index) in context.staged or context.literal(operand) is not None:
+            continue
+        while deep and isinstance(operand, hlo.OpResult) and is_load_cast(operand.op):
+            operand = operand.op.operands[0]
+        views = context.in_place(operand)
+        scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
+        if scattered or (steps and all(_is_stepped(view) for view in views)):
+            context.dense(operand)
+
+
+def _is_deep(value: hlo.SSAValue, axes: tuple[int, ...]) -> bool:
+    """Whether one contracted dim is too long to be staged whole."""
+    return len(axes) == 1 and hlo.shape_of(value).dims[axes[0]] > MOST_CONTRACTED
+
+
+def _steps(value: hlo.SSAValue) -> bool:
+    """Whether a reversal or a slice with a step is among the views that ``value`` is."""
+    while isinstance(value, hlo.OpResult) and is_view(value.op):
+        if isinstance(value.op, hlo.ReverseOp):
+            return True
+        if isinstance(value.op, hlo.SliceOp) and any(dim.stride > 1 for dim in value.op.slice.data):
+            return True
+        value = value.op.operands[0]
+    return False
+
+
+def _is_stepped(view: View) -> bool:
+    """Whether no two elements of an HBM view are neighbours in order."""
+    strides = [atom.stride for atoms in view.dims for atom in atoms if atom.stride]
+    return not view.in_sbuf and min(strides, key=abs, default=0) not in (0, itemsize(view.dtype))

@@ -1,0 +1,131 @@
+"""Copies between views by DMA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
+from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.movement import relayout_kernel, relayout_plan, transpose_kernel
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.types import itemsize
+
+MAX_COUNT = 65535
+"""Largest count of an access pattern's dim (16 bits; hardware sheet 1.6)."""
+
+DETOUR = 6
+"""How many times as long as in runs a copy may take before what lies on chip goes through HBM."""
+
+
+def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None:
+    """Blocks over the common dims of ``views``, partition dim first; None when they have no common dims."""
+    space = align(views, shape)
+    if space is None:
+        return None
+    partition_dims = {dim for atoms in space.atoms for dim, atom in enumerate(atoms) if atom.partition}
+    if len(partition_dims) > 1:
+        return None
+    first = partition_dims.pop() if partition_dims else None
+    order = [dim for dim in range(len(space.sizes)) if dim != first]
+    blocks = []
+    for view, atoms in zip(views, space.atoms, strict=True):
+        on_chip = view.alloc.space is not Space.HBM
+        head = atoms[first] if first is not None else Atom(1, 1 if on_chip else 0, on_chip)
+        if on_chip and not head.partition:
+            return None
+        blocks.append(Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in order))))
+    return blocks
+
+
+def is_scattered(target: Block, source: Block, alone: bool = False) -> bool:
+    """Whether neighbours in ``target`` lie apart, so that a large copy takes several times as long as one in runs.
+
+    What lies on chip is stored as it lies then, and put into order between two arrays in HBM. ``alone``: by one DMA.
+    """
+    if target.alloc.space is not Space.HBM or _in_runs(target, source):
+        return False
+    total = prod(atom.size for atom in target.dims)
+    if total < transpose_kernel.LEAST_ELEMENTS or len(target.dims) < 2:
+        return False
+    ordered, size = relayout_plan.ordered(target, source), itemsize(target.dtype)
+    relayout = None if alone else relayout_plan.plan(*ordered, relayout_plan.ROOM)
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
+    ns = relayout.ns if relayout is not None else relayout_plan.direct_ns(total * size, run)
+    return ns > DETOUR * relayout_plan.direct_ns(total * size, relayout_plan.LONG_RUN)
+
+
+def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
+    """Copy ``source`` to ``target`` (same logical shape).
+
+    False, and nothing emitted, when no DMA expresses it, or (unless ``force``) when it would scatter what lies on chip.
+    """
+    blocks = blocks_of([target, source], source.shape)
+    if blocks is None or (source.in_sbuf and not force and is_scattered(blocks[0], blocks[1])):
+        return False
+    reordered(builder, blocks[0], blocks[1], stream)
+    return True
+
+
+def reordered(builder: Builder, target: Block, source: Block, stream: Stream, load: Stream = Stream.DMA_LOAD) -> None:
+    """Copy by DMA on ``stream``, or through SBUF, where elements are put in order, when that is quicker."""
+    if target.alloc.space is not Space.HBM or _in_runs(target, source):
+        copy(builder, target, source, stream)
+        return
+    ordered = relayout_plan.ordered(target, source)
+    relayout = relayout_plan.plan(*ordered, room(builder))
+    squares = source.alloc.space is Space.HBM and transpose_kernel.applies(target, source)
+    if squares and (relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source)):
+        transpose_kernel.copy(builder, target, source, load)
+    elif relayout is not None:
+        relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
+    else:
+        copy(builder, target, source, stream)
+
+
+def room(builder: Builder) -> int:
+    """Bytes a partition for the tiles of a copy."""
+    return min(relayout_plan.ROOM, builder.sbuf.largest_gap() * 9 // 10)
+
+
+def _in_runs(target: Block, source: Block) -> bool:
+    """Whether the last dim is contiguous on both sides, and long."""
+    size = itemsize(target.dtype)
+    if not target.dims or target.dims[-1].partition or source.dims[-1].partition:
+        return False
+    long = target.dims[-1].size * size >= relayout_plan.LONG_RUN // 4
+    return long and target.dims[-1].stride == source.dims[-1].stride == size
+
+
+def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
+    """One DMA, or a loop of them where a dim is longer than an access pattern counts."""
+    for dim, atom in enumerate(target.dims):
+        if atom.size > MAX_COUNT:
+            inner = next((size for size in range(32768, 511, -1) if atom.size % size == 0), 0)
+            if inner:
+                copy(builder, _split(target, dim, inner), _split(source, dim, inner), stream)
+                return
+            for start, tiles, size in builder.tiles(atom.size, 32768):
+                with builder.loop(tiles) as index:
+                    at = index * size + start
+                    copy(builder, target.index(dim, at, size), source.index(dim, at, size), stream)
+            return
+    if not target.dims[0].partition and not source.dims[0].partition:
+        target, source = _spread(target, source)
+    emit_over(builder, "dma_copy", stream, [target], [source])
+
+
+def _split(block: Block, dim: int, inner: int) -> Block:
+    atom = block.dims[dim]
+    pair = (Atom(atom.size // inner, atom.stride * inner), Atom(inner, atom.stride))
+    return Block(
+        block.alloc, block.dtype, block.offset, (*block.dims[:dim], *pair, *block.dims[dim + 1 :]), block.partition
+    )
+
+
+def _spread(target: Block, source: Block) -> tuple[Block, Block]:
+    """Drop a leading dim of size 1 between two HBM blocks, so that the first dim spreads over the DMA engines."""
+    if len(target.dims) > 1 and target.dims[0].size == 1:
+        keep = range(1, len(target.dims))
+        return target.select(keep), source.select(keep)
+    return target, source

@@ -1,0 +1,260 @@
+"""Transposing copies between HBM arrays, exact for every element type.
+
+A DMA moves a transposed array element by element, about 140 ns each; here rows are loaded in long runs,
+Vector transposes 32 x 32 blocks (bits are moved, never computed with), and columns are stored in long
+runs. Elements of one or two bytes are turned four or two at once, as words, and put apart afterwards.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.relayout_plan import direct_ns
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+LEAST_ELEMENTS = 4096
+"""Below this an element-wise DMA is as quick."""
+BLOCK = 512
+RUN = 1024
+"""Bytes of runs that several short rows make."""
+VECTOR_GHZ = 1.12
+LANES = 128
+SQUARE = 32
+
+
+def contiguous_dim(block: Block) -> int:
+    """The dim whose neighbours are adjacent in memory, or -1."""
+    size = itemsize(block.dtype)
+    return next((dim for dim, atom in enumerate(block.dims) if abs(atom.stride) == size and atom.size > 1), -1)
+
+
+def applies(target: Block, source: Block) -> bool:
+    """Whether a copy between two HBM blocks is a large transpose: contiguous along different dims."""
+    across, along = contiguous_dim(source), contiguous_dim(target)
+    return (
+        across >= 0
+        and along >= 0
+        and across != along
+        and target.dtype == source.dtype
+        and prod(atom.size for atom in target.dims) >= LEAST_ELEMENTS
+        and min(target.dims[across].size, target.dims[along].size) >= 4
+    )
+
+
+def estimated_ns(target: Block, source: Block) -> float:
+    """Time of ``copy``: Vector's, 64 cycles a square, or that of its DMAs (hardware sheet 1.8.2, 3.2)."""
+    across, along = contiguous_dim(source), contiguous_dim(target)
+    width, height, size = source.dims[across].size, source.dims[along].size, itemsize(source.dtype)
+    shape = _shape(source.select([along, across]), target.select([across, along]))
+    others = prod(atom.size for atom in source.dims) / (width * height)
+    squares = ceil(ceil(width / shape.packed) / SQUARE) * ceil(height / SQUARE)
+    vector = squares * 64.0 + (width * height / LANES if shape.packed > 1 else 0.0)
+    read, written = (min(side, BLOCK) * size for side in (width, height))
+    nbytes = width * height * size
+    dma = direct_ns(nbytes, read * shape.rows) + direct_ns(nbytes, written * shape.columns * shape.packed)
+    transfers = ceil(height / (LANES * shape.rows)) + ceil(width / (LANES * shape.columns * shape.packed))
+    return others * max(vector / VECTOR_GHZ, dma - 2600, transfers * 700.0) + 4000
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a matrix [height, width] lies on the partitions: ``packed`` elements make a word that Vector moves."""
+
+    packed: int
+    rows: int
+    """Neighbouring rows of the source on a partition, loaded in one run."""
+    columns: int
+    """Neighbouring words of the source's rows on a partition once turned, stored in one run."""
+
+
+def _shape(source: Block, target: Block) -> _Shape:
+    """For ``target[a, b] = source[b, a]``."""
+    (rows, row), size = source.dims, itemsize(source.dtype)
+    packed = 4 // size if size < 4 and row.size >= 8 * (4 // size) else 1
+    read, written = row.size * size, rows.size * size * packed
+    whole = row.size <= BLOCK and rows.stride == row.size * size and rows.size >= 2 * LANES and row.size % packed == 0
+    fits = rows.size <= BLOCK and target.dims[0].stride == rows.size * size and row.size >= 2 * LANES * packed
+    return _Shape(
+        packed,
+        max(1, min(4, RUN // read)) if whole else 1,
+        max(1, min(4, RUN // written)) if fits and row.size % packed == 0 else 1,
+    )
+
+
+def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
+    """Copy with loops over all dims but the two that are contiguous on one side each."""
+    across, along = contiguous_dim(source), contiguous_dim(target)
+    others = [dim for dim in range(len(source.dims)) if dim not in (across, along)]
+    shape = _shape(source.select([along, across]), target.select([across, along]))
+    size, width, height = itemsize(source.dtype), *(min(BLOCK, source.dims[dim].size) for dim in (across, along))
+    word = size * shape.packed
+    words = ceil(width / shape.packed)
+    chunks = ceil(words / LANES) + 2 * shape.columns
+    wanted = {"rows": words * word * shape.rows, "turned": chunks * height * word}
+    if shape.packed > 1:
+        wanted["unpacked"] = shape.columns * height * word
+    with TilePool(builder, "transpose") as pool, ExitStack() as loops:
+        rings = {name: pool.ring(nbytes, 4 if name == "rows" else 2, name) for name, nbytes in wanted.items()}
+        for dim in others:
+            index = loops.enter_context(builder.loop(source.dims[dim].size))
+            target, source = target.index(dim, index, 1), source.index(dim, index, 1)
+        _Turn(builder, rings, shape, load).matrix(target.select([across, along]), source.select([along, across]))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Transposes matrices through the tiles of ``rings``: rows as loaded, turned, and with words taken apart."""
+
+    builder: Builder
+    rings: dict[str, Ring]
+    shape: _Shape
+    load: Stream
+
+    def matrix(self, target: Block, source: Block) -> None:
+        """``target[a, b] = source[b, a]`` in blocks of up to 512 x 512."""
+        builder = self.builder
+        for b_start, b_tiles, b_size in builder.tiles(source.dims[0].size, BLOCK):
+            with builder.loop(b_tiles) as b_index:
+                b_at = b_index * b_size + b_start
+                for a_start, a_tiles, a_size in builder.tiles(source.dims[1].size, BLOCK):
+                    with builder.loop(a_tiles) as a_index:
+                        a_at = a_index * a_size + a_start
+                        self.block(
+                            target.index(0, a_at, a_size).index(1, b_at, b_size),
+                            source.index(0, b_at, b_size).index(1, a_at, a_size),
+                        )
+
+    def block(self, target: Block, source: Block) -> None:
+        """A block that fits the rings: rows are loaded and turned, then what has become rows is stored."""
+        builder, dtype, packed = self.builder, source.dtype, self.shape.packed
+        b_size, a_size = (atom.size for atom in source.dims)
+        word = itemsize(dtype) * packed
+        turned = Block(self.rings["turned"].alloc, _word(dtype, packed), builder.slot(self.rings["turned"]), ())
+        pieces = self._pieces(-(-a_size // packed), a_size % packed > 0)
+        for start, tiles, count in builder.tiles(b_size, LANES * self.shape.rows):
+            with builder.loop(tiles) as index:
+                at = index * count + start
+                lanes, rest = divmod(count, self.shape.rows)
+                if lanes:
+                    self.rows(turned, source.index(0, at, lanes * self.shape.rows), at, lanes, pieces, b_size)
+                if rest:
+                    at += lanes * self.shape.rows
+                    self.rows(turned, source.index(0, at, rest), at, rest, pieces, b_size)
+        for piece in pieces:
+            with builder.loop(piece.tiles) as index:
+                place = (index * piece.columns + piece.slot) * (b_size * word)
+                first = index * (piece.lanes * piece.columns) + piece.start
+                made = turned.moved(place).of((Atom(piece.lanes, 1, True),))
+                self.store(target, made, first, piece, b_size, a_size)
+
+    def rows(self, turned: Block, part: Block, at: Affine, lanes: int, pieces: list[_Piece], b_size: int) -> None:
+        """Load rows of the source, several to a partition where they are short, and turn them."""
+        builder, dtype, packed = self.builder, part.dtype, self.shape.packed
+        size, a_size, ring = itemsize(dtype), part.dims[1].size, self.rings["rows"]
+        word, deep = size * packed, part.dims[0].size // lanes
+        pitch = -(-a_size // packed) * word
+        tile = Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True),))
+        if a_size % packed:  # the rest of the last word is moved, too
+            last = tile.moved(pitch - word).of((*tile.dims, Atom(packed, size)))
+            builder.emit("memset", Stream.VECTOR if dtype in FLOATS else Stream.GPSIMD, [last], [], imm=[0])
+        step = part.dims[0].stride
+        rows = (Atom(deep, step),) if deep > 1 else ()
+        there = part.of((Atom(lanes, step * deep), *rows, part.dims[1]))
+        here = tile.of((*tile.dims, *(Atom(atom.size, pitch) for atom in rows), Atom(a_size, size)))
+        builder.emit("dma_copy", self.load, [here], [there])
+        words = replace(tile, dtype=turned.dtype)
+        with builder.loop(deep) as row:
+            for piece in pieces:
+                with builder.loop(piece.tiles) as index, builder.loop(piece.columns) as column:
+                    first = index * (piece.lanes * piece.columns) + column + piece.start
+                    taken = words.moved(row * pitch + first * word)
+                    taken = taken.of((*tile.dims, Atom(piece.lanes, piece.columns * word)))
+                    slot = (index * piece.columns + column + piece.slot) * b_size
+                    place = turned.moved((slot + at + row) * word)
+                    place = place.of((Atom(piece.lanes, 1, True), Atom(lanes, deep * word)))
+                    turn_squares(builder, place, taken)
+
+    def store(self, target: Block, made: Block, first: Affine, piece: _Piece, b_size: int, a_size: int) -> None:
+        """Store ``piece.columns`` words of each partition, as rows of the target."""
+        builder, dtype, packed = self.builder, target.dtype, self.shape.packed
+        size, step = itemsize(dtype), target.dims[0].stride
+        lanes, deep = made.dims[0], piece.columns * packed
+        if packed > 1:
+            ring = self.rings["unpacked"]
+            apart = Block(ring.alloc, dtype, builder.slot(ring), (lanes,))
+            columns = (Atom(piece.columns, b_size * packed * size), Atom(packed, b_size * size), Atom(b_size, size))
+            mixed = (Atom(piece.columns, b_size * packed * size), Atom(packed, size), Atom(b_size, packed * size))
+            taken = replace(made, dtype=dtype, dims=(lanes, *mixed))
+            emit_over(builder, "tensor_copy", Stream.VECTOR, [apart.of((lanes, *columns))], [taken])
+            made = apart
+        whole = piece.lanes - piece.ends
+        for lane, count, rows in ((0, whole, deep), (whole, piece.lanes - whole, a_size % packed)):
+            if not count:
+                continue
+            here = replace(
+                made, partition=lane, dims=(Atom(count, 1, True), Atom(rows, b_size * size), Atom(b_size, size))
+            )
+            there = target.moved((first * packed + lane * deep) * step)
+            there = there.of((Atom(count, deep * step), Atom(rows, step), target.dims[1]))
+            emit_over(builder, "dma_copy", Stream.DMA_STORE, [there], [here])
+
+    def _pieces(self, words: int, ragged: bool) -> list[_Piece]:
+        """How the words of a row are dealt out over the partitions."""
+        columns, found, slot = self.shape.columns, [], 0
+        for start, tiles, count in self.builder.tiles(words, LANES * columns):
+            lanes, rest = divmod(count, columns)
+            if lanes:
+                found.append(_Piece(start, tiles, lanes, columns, slot))
+                slot += tiles * columns
+            if rest:
+                found.append(_Piece(start + lanes * columns, 1, rest, 1, slot))
+                slot += 1
+        last = found.pop()
+        if last.tiles > 1 and ragged:  # the last word is not full
+            found.append(replace(last, tiles=last.tiles - 1))
+            skipped = last.tiles - 1
+            start = last.start + skipped * last.lanes * last.columns
+            last = replace(last, tiles=1, start=start, slot=last.slot + skipped * last.columns)
+        return [*found, replace(last, ends=ragged)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Words from ``start`` on, ``columns`` neighbours on each of ``lanes`` partitions, ``tiles`` times."""
+
+    start: int
+    tiles: int
+    lanes: int
+    columns: int
+    slot: int
+    """Where they lie once turned, in columns of the ring."""
+    ends: bool = False
+    """Whether the last word of the row is among them, and is not full."""
+
+
+def _word(dtype: str, packed: int) -> str:
+    return dtype if packed == 1 else "u32"
+
+
+def turn_squares(builder: Builder, target: Block, source: Block) -> None:
+    """Transpose [b, a] into [a, b], both at most 128 x 128, square by square."""
+    for b in range(0, source.dims[0].size, SQUARE):
+        for a in range(0, source.dims[1].size, SQUARE):
+            height, width = min(SQUARE, source.dims[0].size - b), min(SQUARE, source.dims[1].size - a)
+            square = replace(
+                source.index(1, Affine(a), width),
+                partition=b,
+                dims=(Atom(height, 1, True), replace(source.dims[1], size=width)),
+            )
+            turned = replace(
+                target.index(1, Affine(b), height),
+                partition=a,
+                dims=(Atom(width, 1, True), replace(target.dims[1], size=height)),
+            )
+            builder.emit("transpose", Stream.VECTOR, [turned], [square])

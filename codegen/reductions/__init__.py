@@ -1,0 +1,1 @@
+"""Reductions that no map takes, windows, and running folds."""

@@ -1,0 +1,226 @@
+"""Reductions that no map kernel takes: over leading dims, over everything, over rows longer than a tile.
+
+Reduced elements lie on the partitions (and in the free dim where they are contiguous); blocks are
+accumulated element by element, then folded along the free dim and last across the partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS, Emitter, Splat
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.maps import bits, elementwise
+from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.row_reduction import reduce_rows
+from neuronx_cc.codegen.movement.concatenate_kernel import fill
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.analysis.values import identity_of
+
+COLUMNS = 1024
+"""Kept elements accumulated at a time."""
+RUN = 1024
+"""Reduced elements of a contiguous run accumulated at a time."""
+
+
+def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
+    """Emit a single-operand reduction with a simple combiner; EVRF001 for other forms."""
+    del step
+    opcode = context.combiners.get(op.to_apply.data[0])
+    if len(op.operands) != 2 or opcode is None:
+        raise CompileError(
+            "EVRF001",
+            "reduce with this computation has no code generation",
+            "use sum, product, min, max, and, or, argmin or argmax",
+            op.loc,
+        )
+    target = context.new_hbm(op.result)
+    context.homes[op.result] = [target]
+    operand, init = op.operands
+    shape = hlo.shape_of(operand)
+    if shape.size == 0:
+        fill(context, target, init)
+        return
+    _Reduce(context, op, opcode, target).emit()
+
+
+class _Reduce:
+    def __init__(self, context: Context, op: hlo.ReduceOp, opcode: str, target: View) -> None:
+        self.context = context
+        self.builder = context.builder
+        self.op = op
+        self.opcode = opcode
+        self.dtype = op.shape.dtype
+        self.acc_dtype = "f32" if self.dtype in FLOATS else self.dtype
+        operand = op.operands[0]
+        rank = hlo.shape_of(operand).rank
+        folded = list(op.dimensions.data)
+        kept = [axis for axis in range(rank) if axis not in folded]
+        view = context.hbm(operand).transpose([*kept, *folded])
+        self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD
+        kept_view = squeezed(replace(view, dims=view.dims[: len(kept)]))
+        folded_view = squeezed(replace(view, dims=view.dims[len(kept) :]))
+        kept_space = align([kept_view, squeezed(target)], kept_view.shape)
+        folded_space = align([folded_view], folded_view.shape)
+        assert kept_space is not None, "HBM views align"
+        assert folded_space is not None, "HBM views align"
+        self.view = view
+        self.target = target
+        self.kept = kept_space.atoms[0]
+        self.kept_out = kept_space.atoms[1]
+        self.folded = sorted(folded_space.atoms[0], key=lambda atom: -abs(atom.stride))
+        self.pool = TilePool(self.builder, "reduction")
+        self.emitter = Emitter(self.builder, self._scratch)
+
+    def emit(self) -> None:
+        """Loop over kept elements; for each block accumulate, fold, store."""
+        size = itemsize(self.view.dtype)
+        offset, out = Affine(self.view.offset), Affine(self.target.offset)
+        column = next((dim for dim, atom in enumerate(self.kept) if atom.stride == size), None)
+        if column is None and self.kept and not any(abs(atom.stride) == size for atom in self.folded):
+            column = len(self.kept) - 1
+        others = [dim for dim in range(len(self.kept)) if dim != column]
+        self._kept_loops(others, column, offset, out)
+        self.pool.free()
+
+    def _kept_loops(self, others: list[int], column: int | None, offset: Affine, out: Affine) -> None:
+        if others:
+            dim = others[0]
+            with self.builder.loop(self.kept[dim].size) as index:
+                self._kept_loops(
+                    others[1:], column, offset + index * self.kept[dim].stride, out + index * self.kept_out[dim].stride
+                )
+            return
+        if column is None:
+            self._block(offset, out, Atom(1, 0), Atom(1, 0))
+            return
+        atom, out_atom = self.kept[column], self.kept_out[column]
+        for start, tiles, size in self.builder.tiles(atom.size, COLUMNS):
+            with self.builder.loop(tiles) as index:
+                at = index * size + start
+                self._block(
+                    offset + at * atom.stride,
+                    out + at * out_atom.stride,
+                    replace(atom, size=size),
+                    replace(out_atom, size=size),
+                )
+
+    def _block(self, offset: Affine, out: Affine, columns: Atom, out_columns: Atom) -> None:
+        """Reduce everything for one block of kept columns."""
+        size = itemsize(self.view.dtype)
+        folded = list(self.folded)
+        parts: list[tuple[list[Atom], int, Atom]] = [(folded, 0, Atom(1, 0))]
+        if folded and abs(folded[-1].stride) == size and columns.size == 1:
+            *outer, last = folded
+            inner = _run_length(last.size)
+            runs, rest = divmod(last.size, inner)
+            blocks = [Atom(runs, last.stride * inner)] if runs > 1 else []
+            parts = [([*outer, *blocks], 0, Atom(inner, last.stride))]
+            if rest:
+                parts.append((outer, runs * inner * last.stride, Atom(rest, last.stride)))
+        lanes = max((min(128, atom.size) for dims, _, _ in parts for atom in dims), default=1)
+        run = parts[0][2].size
+        acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", 1)
+        neutral = identity_of(self.opcode, self.acc_dtype)
+        assert neutral is not None, "simple combiners have an identity"
+        engine = Stream.VECTOR if self.acc_dtype in FLOATS else Stream.GPSIMD
+        self.builder.emit("memset", engine, [acc], [], imm=[neutral + 0])  # sums start from +0, not from -0
+        for dims, shift, piece in parts:
+            dims = list(dims)
+            lane = dims.pop(max(range(len(dims)), key=lambda dim: dims[dim].size)) if dims else Atom(1, 0)
+            self._folded_loops(dims, offset + shift, lane, columns, piece, acc.index(2, Affine(0), piece.size))
+        row = acc.index(2, Affine(0))
+        if run > 1:
+            row = self._tile([columns.size], self.acc_dtype, lanes, "row", 1)
+            reduce_rows(self.emitter, self.opcode, row, acc)
+        total = self._across(row, lanes, columns.size)
+        self._store(total, out, out_columns)
+
+    @staticmethod
+    def _head(block: Block, parts: int) -> Block:
+        return replace(block, dims=(Atom(parts, 1, True), *block.dims[1:]))
+
+    def _folded_loops(
+        self, folded: list[Atom], offset: Affine, lanes: Atom, columns: Atom, run: Atom, acc: Block
+    ) -> None:
+        if folded:
+            with self.builder.loop(folded[0].size) as index:
+                self._folded_loops(folded[1:], offset + index * folded[0].stride, lanes, columns, run, acc)
+            return
+        for start, tiles, size in self.builder.tiles(lanes.size, 128):
+            with self.builder.loop(tiles) as index:
+                at = offset + (index * size + start) * lanes.stride
+                tile = self._tile([columns.size, run.size], self.view.dtype, size, "input", 3)
+                source = Block(self.view.alloc, self.view.dtype, at, (replace(lanes, size=size), columns, run))
+                copy(self.builder, tile, source, self.stream)
+                part = self._head(acc, size)
+                elementwise.emit_binary(self.emitter, self.opcode, self.acc_dtype, part, part, tile)
+
+    def _across(self, row: Block, parts: int, columns: int) -> Block:
+        """Fold the partitions: a product with ones for float sums, GpSimd for the rest."""
+        if parts == 1:
+            return row
+        total = self._tile([columns], self.acc_dtype, 1, "total", 1)
+        if self.opcode == "add" and self.acc_dtype == "f32":
+            ones = self._tile([1], "f32", parts, "ones", 1)
+            self.builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
+            self.builder.emit("load_stationary", Stream.TENSOR, [], [ones])
+            bank = self.pool.psum(2, "column sums")
+            for start in range(0, columns, BANK_ELEMENTS):
+                width = min(BANK_ELEMENTS, columns - start)
+                slot = tile_in(self.builder, bank, [width], "f32")
+                self.builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
+                self.emitter.copy(total.index(1, Affine(start), width), slot)
+            return total
+        if self.acc_dtype == "pred":
+            name = bits.logical_alu(self.opcode)
+        else:
+            name = {**elementwise.ARITHMETIC, **bits.BITWISE}[self.opcode]
+        self.builder.emit("partition_reduce", Stream.GPSIMD, [total], [row], [name])
+        return total
+
+    def _store(self, total: Block, out: Affine, out_columns: Atom) -> None:
+        init = self.op.operands[1]
+        constant = self.context.splat(init)
+        columns = total.dims[1].size
+        if constant is not None:
+            if constant != identity_of(self.opcode, self.acc_dtype):
+                elementwise.emit_binary(
+                    self.emitter, self.opcode, self.acc_dtype, total, total, Splat(constant, self.acc_dtype)
+                )
+        else:
+            start = self._tile([1], hlo.shape_of(init).dtype, 1, "init", 1)
+            home = self.context.hbm(init)
+            source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(1, 0), Atom(1, 0)))
+            self.builder.emit("dma_copy", Stream.DMA_LOAD, [start], [source])
+            spread = replace(start, dims=(start.dims[0], Atom(columns, 0)))
+            elementwise.emit_binary(self.emitter, self.opcode, self.acc_dtype, total, total, spread)
+        if self.dtype != self.acc_dtype:
+            cast = self._tile([columns], self.dtype, 1, "cast", 1)
+            self.emitter.copy(cast, total)
+            total = cast
+        target = Block(self.target.alloc, self.target.dtype, out, (Atom(1, 0), out_columns))
+        copy(self.builder, target, total, Stream.DMA_STORE)
+
+    def _tile(self, sizes: list[int], dtype: str, lanes: int, name: str, count: int) -> Block:
+        ring = self.pool.ring(prod(sizes) * itemsize(dtype), count, name)
+        return tile_in(self.builder, ring, sizes, dtype, lanes)
+
+    def _scratch(self, like: Block, dtype: str) -> Block:
+        return self._tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size, "scratch", 1)
+
+
+def _run_length(size: int) -> int:
+    """Free elements of a contiguous run of ``size``, so that the rest of it fills the partitions."""
+    for inner in range(min(RUN, max(1, size // 128)), 0, -1):
+        if size % inner == 0 and inner >= min(RUN, size // 128) // 2:
+            return inner
+    return min(RUN, max(1, size // 128))

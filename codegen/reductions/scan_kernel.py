@@ -1,0 +1,295 @@
+"""Running sums, products, maxima and minima along the last dim: ``reduce-window`` over all elements up to each one.
+
+Input: dense arrays [rows, n]. Rows lie on the partitions, several a partition when they are short; Vector scans them in
+FP32, GpSimd integers exactly, in place, in tiles chained through the last column of the one before. A few long rows are
+cut into a block for each partition: every block is scanned, the blocks' totals are scanned on one partition (moved
+there and back by Vector's 32 x 32 transposes, which are bit exact), and each block takes up what came before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import Emitter, Splat
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.maps import elementwise
+from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.analysis.values import identity_of, same_number
+
+TILE = 4096
+"""Elements a partition of a tile."""
+FEW_ROWS = 16
+"""Rows up to which each is cut into blocks."""
+SHORT_ROW = 12
+"""Elements of a row up to which it is cheaper to add column to column than to scan row after row."""
+QUADRANT = 32
+"""Partitions of a transpose on Vector (hardware sheet 1.5)."""
+
+
+def lower(context: Context, op: hlo.ReduceWindowOp, opcode: str, reverse: bool) -> None:
+    """Emit the scan of the last dim of ``op``'s operand; ``reverse`` starts at its end."""
+    target = context.new_hbm(op.results[0])
+    context.homes[op.results[0]] = [target]
+    scan = _Scan(context, op, opcode, reverse)
+    scan.emit()
+    scan.pool.free()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """``count`` equal parts of a dim from ``start`` on, ``size`` long."""
+
+    start: int
+    count: int
+    size: int
+
+
+class _Scan:
+    def __init__(self, context: Context, op: hlo.ReduceWindowOp, opcode: str, reverse: bool) -> None:
+        self.context, self.builder, self.reverse = context, context.builder, reverse
+        operand, self.init = op.operands
+        self.length = max(dim.size for dim in op.window.data)  # dims behind the one that is scanned hold one element
+        self.rows = hlo.shape_of(operand).size // self.length
+        self.source = context.dense(operand)
+        self.target = context.homes[op.results[0]][0]
+        self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD
+        self.is_float = self.source.dtype in FLOATS
+        self.dtype = "f32" if self.is_float else self.source.dtype
+        self.engine = Stream.VECTOR if self.is_float else Stream.GPSIMD
+        self.opcode = opcode
+        if self.source.dtype == "pred":
+            self.opcode = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)
+        self.pool = TilePool(self.builder, "scan", 3)
+        self.emitter = Emitter(self.builder, self._scratch)
+        self.neutral = identity_of(self.opcode, self.dtype)
+        self.start = self._start()
+        self.ones: Block | None = None
+        if self.is_float:
+            self.ones = self._fixed(1)
+            self.builder.emit("memset", Stream.VECTOR, [self.ones], [], imm=[1.0])
+
+    def emit(self) -> None:
+        if self.rows <= FEW_ROWS and self.length >= 2 * TILE:
+            self._in_blocks()
+        else:
+            self._in_rows()
+
+    # tiles
+
+    def _fixed(self, size: int, lanes: int = 128) -> Block:
+        """A tile that stays where it is in every iteration."""
+        ring = self.pool.ring(size * itemsize(self.dtype), 1)
+        atoms = (Atom(lanes, 1, True), Atom(size, itemsize(self.dtype)))
+        return Block(ring.alloc, self.dtype, Affine(ring.alloc.lo), atoms)
+
+    def _scratch(self, like: Block, dtype: str) -> Block:
+        return self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size)
+
+    def _start(self) -> float | Block:
+        """The initial value: a constant, or its copies on all partitions."""
+        constant = self.context.splat(self.init)
+        if constant is not None:
+            return constant
+        home = self.context.hbm(self.init)
+        block = self._fixed(1)
+        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(128, 0), Atom(1, 0)))
+        copy(self.builder, block, source, Stream.DMA_LOAD)
+        return block
+
+    def _set(self, block: Block, value: float | Block) -> None:
+        if isinstance(value, Block):
+            self._copy(block, value)
+        else:
+            self.builder.emit("memset", self.engine, [block], [], imm=[value])
+
+    def _copy(self, out: Block, source: Block) -> None:
+        self.builder.emit("tensor_copy", self.engine, [out], [source])
+
+    def _scan(self, tile: Block, start: float | Block) -> None:
+        """Scan ``tile`` [lanes, n] in place."""
+        walked = self._walked(tile)
+        lanes, atom = walked.dims
+        scalars = [_lanes(start, lanes.size)] if isinstance(start, Block) else []
+        imm = [] if isinstance(start, Block) else [start]
+        flags = ["ap0"] if scalars else []
+        if self.ones is None:
+            self.builder.emit("int_scan", Stream.GPSIMD, [walked], [walked, *scalars], [self.opcode], imm, flags)
+            return
+        ones = replace(_lanes(self.ones, lanes.size), dims=(lanes, Atom(atom.size, 0)))
+        alu = [elementwise.ARITHMETIC[self.opcode], "multiply"]
+        self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [walked], [walked, ones, *scalars], alu, imm, flags)
+
+    def _walked(self, block: Block, dim: int = 1) -> Block:
+        """``block`` in the direction of the scan."""
+        if not self.reverse:
+            return block
+        atom = block.dims[dim]
+        turned = replace(atom, stride=-atom.stride)
+        dims = (*block.dims[:dim], turned, *block.dims[dim + 1 :])
+        return replace(block, offset=block.offset + (atom.size - 1) * atom.stride, dims=dims)
+
+    def _combine(self, out: Block, lhs: Block, rhs: Block | Splat) -> None:
+        elementwise.emit_binary(self.emitter, self.opcode, self.dtype, out, lhs, rhs)
+
+    def _load(self, tile: Block, source: Block) -> None:
+        copy(self.builder, tile, source, self.stream)
+
+    # rows on the partitions
+
+    def _in_rows(self) -> None:
+        width = min(self.length, TILE)
+        each = max(1, min(-(-self.rows // 128), TILE // self.length)) if self.length <= TILE else 1
+        whole, left = divmod(self.rows, 128 * each)
+        pieces = [(_Piece(0, whole, 128 * each), 128, each)] if whole else []
+        for lanes, deep in ((128, left // 128), (left % 128, 1)):
+            if lanes and deep:
+                pieces.append((_Piece(self.rows - left, 1, lanes * deep), lanes, deep))
+                left -= lanes * deep
+        carry = self._fixed(1) if self.length > width else None
+        for piece, lanes, deep in pieces:
+            with self.builder.loop(piece.count) as index:
+                row = index * piece.size + piece.start
+                if carry is None:
+                    self._short_rows(row, lanes, deep)
+                else:
+                    self._long_rows(row, lanes, carry)
+
+    def _short_rows(self, row: Affine, lanes: int, deep: int) -> None:
+        tile = self.pool.tile([deep, self.length], self.dtype, lanes)
+        source, target = (self._area(row, lanes, deep, view) for view in (self.source, self.target))
+        self._load(tile, source)
+        if self.length <= SHORT_ROW and deep > 1:
+            self._by_columns(tile)
+        else:
+            with self.builder.loop(deep) as place:
+                self._scan(tile.index(1, place), self.start)
+        copy(self.builder, target, tile, Stream.DMA_STORE)
+        self.pool.give_back(tile)
+
+    def _area(self, row: Affine, lanes: int, deep: int, view: View) -> Block:
+        size = itemsize(view.dtype)
+        atoms = (Atom(lanes, deep * self.length * size), Atom(deep, self.length * size), Atom(self.length, size))
+        return Block(view.alloc, view.dtype, row * (self.length * size) + view.offset, atoms)
+
+    def _by_columns(self, tile: Block) -> None:
+        walked = self._walked(tile, 2)
+        first = walked.index(2, Affine(0))
+        if isinstance(self.start, Block):
+            self._combine(first, first, self._spread(self.start, first))
+        elif not same_number(self.start, self.neutral):
+            self._combine(first, first, Splat(self.start, self.dtype))
+        for place in range(1, self.length):
+            self._combine(
+                walked.index(2, Affine(place)), walked.index(2, Affine(place - 1)), walked.index(2, Affine(place))
+            )
+
+    @staticmethod
+    def _spread(scalar: Block, like: Block) -> Block:
+        repeated = tuple(Atom(atom.size, 0) for atom in like.dims[1:])
+        return replace(scalar, dims=(like.dims[0], *repeated))
+
+    def _long_rows(self, row: Affine, lanes: int, carry: Block) -> None:
+        carry = _lanes(carry, lanes)
+        self._set(carry, _lanes(self.start, lanes) if isinstance(self.start, Block) else self.start)
+        for piece in self._pieces(self.length, TILE):
+            with self.builder.loop(piece.count) as index:
+                at = self._position(piece, index)
+                tile = self.pool.tile([piece.size], self.dtype, lanes)
+                areas = [self._strip(view, row, at, lanes, piece.size) for view in (self.source, self.target)]
+                self._load(tile, areas[0])
+                self._scan(tile, carry)
+                self._copy(carry, self._walked(tile).index(1, Affine(piece.size - 1), 1))
+                copy(self.builder, areas[1], tile, Stream.DMA_STORE)
+                self.pool.give_back(tile)
+
+    def _strip(self, view: View, row: Affine, column: Affine, lanes: int, width: int) -> Block:
+        size = itemsize(view.dtype)
+        offset = row * (self.length * size) + column * size + view.offset
+        return Block(view.alloc, view.dtype, offset, (Atom(lanes, self.length * size), Atom(width, size)))
+
+    def _pieces(self, total: int, step: int) -> list[_Piece]:
+        pieces = [_Piece(start, count, size) for start, count, size in self.builder.tiles(total, step)]
+        return pieces[::-1] if self.reverse else pieces
+
+    def _position(self, piece: _Piece, index: Affine) -> Affine:
+        if self.reverse:
+            return index * -piece.size + (piece.start + (piece.count - 1) * piece.size)
+        return index * piece.size + piece.start
+
+    # rows cut into blocks
+
+    def _in_blocks(self) -> None:
+        most = 128 // self.rows
+        carry = self._fixed(self.rows, 1)
+        self._set(carry, _lanes(self.start, 1) if isinstance(self.start, Block) else self.start)
+        pieces: list[tuple[_Piece, int]] = []
+        done = 0
+        while done < self.length:
+            left = self.length - done
+            count = -(-left // (most * TILE)) if left > 2 * most else 1
+            blocks = most if left > 2 * most else 1
+            size = min(left // (count * blocks), TILE) * blocks
+            pieces.append((_Piece(done, count, size), blocks))
+            done += count * size
+        for piece, blocks in reversed(pieces) if self.reverse else pieces:
+            with self.builder.loop(piece.count) as index:
+                self._chunk(self._position(piece, index), piece.size // blocks, blocks, carry)
+
+    def _chunk(self, at: Affine, width: int, blocks: int, carry: Block) -> None:
+        """Scan ``blocks`` blocks of ``width`` columns of every row; ``carry`` [1, rows] is what came before."""
+        lanes = self.rows * blocks
+        tile = self.pool.tile([width], self.dtype, lanes)
+        for row in range(self.rows):
+            self._load(self._row_of(tile, row, blocks), self._blocks(self.source, row, at, width, blocks))
+        assert self.neutral is not None, "simple combiners have an identity"
+        self._scan(tile, self.neutral)
+        totals = self.pool.tile([lanes], self.dtype, 1)
+        self._turn(totals, self._walked(tile).index(1, Affine(width - 1), 1), lanes, to_row=True)
+        before = self.pool.tile([lanes], self.dtype, 1)
+        for row in range(self.rows):
+            first = carry.index(1, Affine(row), 1)
+            own = totals.index(1, Affine(row * blocks), blocks)
+            total, offset = self._walked(own), self._walked(before.index(1, Affine(row * blocks), blocks))
+            self._copy(offset.index(1, Affine(0), 1), first)
+            self._scan(own, first)
+            if blocks > 1:
+                self._copy(offset.index(1, Affine(1), blocks - 1), total.index(1, Affine(0), blocks - 1))
+            self._copy(first, total.index(1, Affine(blocks - 1), 1))
+        offsets = self.pool.tile([1], self.dtype, lanes)
+        self._turn(before, offsets, lanes, to_row=False)
+        self._combine(tile, tile, self._spread(offsets, tile))
+        for row in range(self.rows):
+            area = self._blocks(self.target, row, at, width, blocks)
+            copy(self.builder, area, self._row_of(tile, row, blocks), Stream.DMA_STORE)
+        for block in (tile, totals, before, offsets):
+            self.pool.give_back(block)
+
+    @staticmethod
+    def _row_of(tile: Block, row: int, blocks: int) -> Block:
+        return replace(tile, dims=(Atom(blocks, 1, True), *tile.dims[1:]), partition=row * blocks)
+
+    def _blocks(self, view: View, row: int, at: Affine, width: int, blocks: int) -> Block:
+        size = itemsize(view.dtype)
+        offset = at * size + (view.offset + row * self.length * size)
+        return Block(view.alloc, view.dtype, offset, (Atom(blocks, width * size), Atom(width, size)))
+
+    def _turn(self, row: Block, column: Block, lanes: int, to_row: bool) -> None:
+        """Move one element a partition to a row on partition 0, or back."""
+        for first in range(0, lanes, QUADRANT):
+            count = min(QUADRANT, lanes - first)
+            flat = row.index(1, Affine(first), count)
+            tall = replace(column, dims=(Atom(count, 1, True), *column.dims[1:]), partition=first)
+            outs, ins = ([flat], [tall]) if to_row else ([tall], [flat])
+            self.builder.emit("transpose", Stream.VECTOR, outs, ins)
+
+
+def _lanes(block: Block, lanes: int) -> Block:
+    """The first ``lanes`` partitions of ``block``."""
+    return replace(block, dims=(Atom(lanes, 1, True), *block.dims[1:]))

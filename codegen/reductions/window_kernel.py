@@ -1,0 +1,423 @@
+"""Windows folded by a combiner that engines know: pooling, moving sums; running folds go to ``scan_kernel``.
+
+Input: ``reduce-window`` of one operand without base dilation. Each partition holds a block of outputs with the inputs
+that their windows cover (``window_plan``); dims are folded one after the other on the chip, tap by tap or, for long
+windows, by doubling. Padding is the combiner's neutral value, so that the initial value takes part once in each window:
+tiles that reach over an edge are filled with it before the part inside is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import Emitter, Splat
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.maps import elementwise
+from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.scan_rows import turned
+from neuronx_cc.codegen.movement.concatenate_kernel import fill
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.codegen.reductions import scan_kernel, window_plan
+from neuronx_cc.codegen.reductions.window_plan import Dim, Plan
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.analysis.values import identity_of, same_number
+from neuronx_cc.passes.analysis.windows import running_axis
+
+REPEATABLE = frozenset(["maximum", "minimum", "and", "or"])
+"""Combiners that may see an element twice."""
+SCANNED = frozenset(["maximum", "minimum"])
+"""Combiners that give the same bits in any order."""
+LEAST_SCANNED = 32
+"""Length of a window from which scans take less time than doubling."""
+LARGEST = 40_000
+"""Elements of an operand of one instruction (hardware sheet 1.4: 64 Ki)."""
+
+
+def lower(context: Context, op: hlo.ReduceWindowOp, step: int) -> None:
+    """Emit ``op``; EVRF001 for the forms that ``expand_windows`` rewrites."""
+    del step
+    opcode = context.combiners.get(op.to_apply.data[0])
+    if len(op.operands) != 2 or opcode is None or any(dim.lhs_dilation != 1 for dim in op.window.data):
+        raise CompileError("EVRF001", "reduce-window of this form has no code generation", "report this", op.loc)
+    dims = hlo.shape_of(op.operands[0]).dims
+    axis = running_axis(op)
+    if axis is not None and all(size == 1 for size in dims[axis + 1 :]):
+        scan_kernel.lower(context, op, opcode, op.window.data[axis].pad_high > 0)
+        return
+    target = context.new_hbm(op.results[0])
+    context.homes[op.results[0]] = [target]
+    if 0 in dims:
+        fill(context, target, op.operands[1])
+        return
+    _Windows(context, op, opcode, target).emit()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``count`` blocks of a dim, one after the other: where the first starts, and which inputs of each exist."""
+
+    count: int
+    block: int
+    size: int
+    """Outputs of each."""
+    low: int
+    high: int
+    """Inputs [low, high) of the block lie inside the operand."""
+
+
+def parts(dim: Dim, size: int) -> list[Part]:
+    """The blocks of ``size`` outputs: neighbours that are whole and inside as one part, every other on its own."""
+    found: list[Part] = []
+    for block in range(dim.blocks(size)):
+        own = min(size, dim.out - block * size)
+        extent, first = dim.extent(own), block * size * dim.stride - dim.low
+        low = min(extent, max(0, -first))
+        part = Part(1, block, own, low, max(low, min(extent, dim.size - first)))
+        last = found[-1] if found else None
+        same = (part.size, part.low, part.high) == (size, 0, extent)
+        if last and same and (last.size, last.low, last.high) == (size, 0, extent):
+            found[-1] = replace(last, count=last.count + 1)
+        else:
+            found.append(part)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A block of a dim in one tile: ``at`` is its first output."""
+
+    at: Affine
+    part: Part
+
+
+class _Windows:
+    def __init__(self, context: Context, op: hlo.ReduceWindowOp, opcode: str, target: View) -> None:
+        self.context, self.builder, self.opcode = context, context.builder, opcode
+        operand, self.init = op.operands
+        self.source, self.target = context.dense(operand), target
+        self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD
+        self.dtype = op.shape.dtype
+        self.size = itemsize(self.dtype)
+        shape = hlo.shape_of(operand).dims
+        window = zip(shape, op.shape.dims, op.window.data, strict=True)
+        self.dims = window_plan.merged(
+            [Dim(n, out, w.size, w.stride, w.rhs_dilation, w.pad_low) for n, out, w in window]
+        )
+        self.strides = _dense([dim.size for dim in self.dims], self.size)
+        self.out_strides = _dense([dim.out for dim in self.dims], self.size)
+        room = int(self.builder.sbuf.largest_gap() * 0.8)
+        self.plan: Plan = window_plan.best_plan(self.dims, self.size, min(room, LARGEST * self.size * 2))
+        self.tiles = TilePool(self.builder, "window", 2)
+        self.work = TilePool(self.builder, "partial windows", 1)
+        self.emitter = Emitter(self.builder, self._scratch)
+        neutral = identity_of(opcode, self.dtype)
+        assert neutral is not None, "simple combiners have an identity"
+        self.neutral = neutral
+        self.start = self._start()
+        self.scans: dict[int, bool] = {}
+        """Bytes of a tile -> whether there is room for scans of it."""
+
+    def emit(self) -> None:
+        plan = self.plan
+        inner = [axis for axis in range(len(self.dims)) if axis not in (plan.lane, plan.group)]
+        for lanes, base in self._lane_tiles():
+            self._nest(inner, {}, lanes, base)
+        self.tiles.free()
+        self.work.free()
+
+    def _scratch(self, like: Block, dtype: str) -> Block:
+        return self.work.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size)
+
+    def _start(self) -> Splat | Block | None:
+        """The initial value, or None where it changes nothing."""
+        constant = self.context.splat(self.init)
+        if constant is not None:
+            return None if same_number(constant, self.neutral) else Splat(constant, self.dtype)
+        home = self.context.hbm(self.init)
+        ring = self.work.ring(self.size, 1)
+        block = Block(ring.alloc, self.dtype, Affine(ring.alloc.lo), (Atom(128, 1, True), Atom(1, self.size)))
+        copy(
+            self.builder,
+            block,
+            Block(home.alloc, home.dtype, Affine(home.offset), (Atom(128, 0), Atom(1, 0))),
+            Stream.DMA_LOAD,
+        )
+        return block
+
+    # which blocks make a tile
+
+    def _lane_tiles(self) -> Iterator[tuple[list[tuple[int, Part]], tuple[Affine, Affine]]]:
+        """(first partition, part) of one group's lanes; first block of the lane dim and element of the group dim."""
+        plan, dim = self.plan, self.dims[self.plan.lane]
+        most = 128 // plan.groups
+        found: list[tuple[int, list[Part]]] = []
+        room = 0
+        for part in parts(dim, plan.blocks[plan.lane]):
+            block, left = part.block, part.count
+            while left:
+                if room == 0:
+                    found.append((block, []))
+                    room = most
+                count = min(left, room)
+                found[-1][1].append(replace(part, block=block, count=count))
+                block, left, room = block + count, left - count, room - count
+        groups = self.dims[plan.group].out // plan.groups if plan.group >= 0 else 1
+        for first, count, lanes in _repeated(found, most):
+            with self.builder.loop(groups) as group, self.builder.loop(count) as index:
+                yield lanes, (index * most + first, group * plan.groups)
+
+    def _nest(
+        self, axes: Sequence[int], ranges: dict[int, Range], lanes: list[tuple[int, Part]], base: tuple[Affine, Affine]
+    ) -> None:
+        if not axes:
+            self._tile(ranges, lanes, base)
+            return
+        axis, size = axes[0], self.plan.blocks[axes[0]]
+        for part in parts(self.dims[axis], size):
+            with self.builder.loop(part.count) as index:
+                at = (index + part.block) * size
+                self._nest(axes[1:], {**ranges, axis: Range(at, part)}, lanes, base)
+
+    # one tile
+
+    def _tile(self, ranges: dict[int, Range], lanes: list[tuple[int, Part]], base: tuple[Affine, Affine]) -> None:
+        plan = self.plan
+        each = sum(part.count for _, part in lanes)
+        free = [axis for axis in range(len(self.dims)) if axis != plan.group]
+        outs = [plan.blocks[axis] if axis == plan.lane else ranges[axis].part.size for axis in free]
+        extents = [self.dims[axis].extent(size) for axis, size in zip(free, outs, strict=True)]
+        tile = self.tiles.tile(extents, self.dtype, each * plan.groups)
+        boxes = [(lane, {**ranges, plan.lane: Range(base[0] * plan.blocks[plan.lane], part)}) for lane, part in lanes]
+        whole = all(
+            (box[axis].part.low, box[axis].part.high) == (0, extent)
+            for _, box in boxes
+            for axis, extent in zip(free, extents, strict=True)
+        )
+        if not whole:
+            engine = Stream.VECTOR if self.dtype in FLOATS else Stream.GPSIMD
+            flat = replace(tile, dims=(tile.dims[0], Atom(_product(extents), self.size)))
+            self.builder.emit("memset", engine, [flat], [], imm=[self.neutral])
+        for group in range(plan.groups):
+            for lane, box in boxes:
+                self._load(tile, free, box, group * each + lane, lane, base[1] + group)
+        out = self._fold(tile, free, outs)
+        for group in range(plan.groups):
+            for lane, box in boxes:
+                self._store(out, free, box, group * each + lane, lane, base[1] + group)
+        self.tiles.give_back(tile)
+        self.tiles.give_back(out)
+
+    def _load(
+        self, tile: Block, free: Sequence[int], box: dict[int, Range], lane: int, ordinal: int, group: Affine
+    ) -> None:
+        plan = self.plan
+        count, offset = box[plan.lane].part.count, Affine(self.source.offset)
+        into, dims, atoms = tile, [], []
+        if plan.group >= 0:
+            offset += group * self.strides[plan.group]
+        for place, axis in enumerate(free):
+            dim, part, at = self.dims[axis], box[axis].part, box[axis].at
+            if part.high <= part.low:
+                return
+            if axis == plan.lane:
+                at += ordinal * plan.blocks[axis]
+            offset += at * (dim.stride * self.strides[axis]) + (part.low - dim.low) * self.strides[axis]
+            into = into.index(place + 1, Affine(part.low), part.high - part.low)
+            atoms.append(Atom(part.high - part.low, self.strides[axis]))
+            dims.append(place + 1)
+        step = plan.blocks[plan.lane] * self.dims[plan.lane].stride * self.strides[plan.lane]
+        source = Block(self.source.alloc, self.dtype, offset, (Atom(count, step), *atoms))
+        copy(self.builder, _on(into, lane, count), source, self.stream)
+
+    def _store(
+        self, out: Block, free: Sequence[int], box: dict[int, Range], lane: int, ordinal: int, group: Affine
+    ) -> None:
+        plan = self.plan
+        count, offset = box[plan.lane].part.count, Affine(self.target.offset)
+        if plan.group >= 0:
+            offset += group * self.out_strides[plan.group]
+        atoms = []
+        for place, axis in enumerate(free):
+            at, size = box[axis].at, box[axis].part.size
+            if axis == plan.lane:
+                at += ordinal * plan.blocks[axis]
+                out = out.index(place + 1, Affine(0), size)
+            offset += at * self.out_strides[axis]
+            atoms.append(Atom(size, self.out_strides[axis]))
+        step = plan.blocks[plan.lane] * self.out_strides[plan.lane]
+        target = Block(self.target.alloc, self.dtype, offset, (Atom(count, step), *atoms))
+        copy(self.builder, target, _on(out, lane, count), Stream.DMA_STORE)
+
+    # folding a tile
+
+    def _fold(self, tile: Block, free: Sequence[int], outs: Sequence[int]) -> Block:
+        """The windows of ``tile`` as a tile of ``outs`` elements; the last step writes there."""
+        out = self.tiles.tile(outs, self.dtype, tile.dims[0].size)
+        folded = [place for place, axis in enumerate(free) if self.dims[axis].window > 1]
+        current, mine = tile, False
+        for place, axis in enumerate(free):
+            dim = self.dims[axis]
+            if dim.window == 1:
+                current = _taps(current, place + 1, 0, outs[place], dim.stride)
+        for place in folded:
+            dim = self.dims[free[place]]
+            sizes = [atom.size for atom in current.dims[1:]]
+            sizes[place] = outs[place]
+            result = out if place == folded[-1] else self.work.tile(sizes, self.dtype, tile.dims[0].size)
+            self._fold_dim(result, current, place + 1, dim)
+            if mine:
+                self.work.give_back(current)
+            current, mine = result, True
+        if not folded:
+            self.emitter.over("tensor_copy", self._engine(), [out], [current])
+        if isinstance(self.start, Splat):
+            self._combine(out, out, self.start)
+        elif self.start is not None:
+            spread = tuple(Atom(atom.size, 0) for atom in out.dims[1:])
+            self._combine(out, out, replace(self.start, dims=(out.dims[0], *spread)))
+        return out
+
+    def _engine(self) -> Stream:
+        return Stream.VECTOR if self.dtype in FLOATS else Stream.GPSIMD
+
+    def _combine(self, out: Block, lhs: Block, rhs: Block | Splat) -> None:
+        elementwise.emit_binary(self.emitter, self.opcode, self.dtype, out, lhs, rhs)
+
+    def _fold_dim(self, result: Block, source: Block, dim: int, window: Dim) -> None:
+        if self._pays_scans(source, dim, window):
+            self._fold_by_scans(result, source, dim, window.window)
+            return
+        size = result.dims[dim].size
+        before, after = (_product([atom.size for atom in block.dims[1:]]) for block in (source, result))
+
+        def taps(start: int) -> Block:
+            return _taps(source, dim, start, size, window.stride)
+
+        if 2.0 * (window.window - 1) * after <= window_plan.doubling(window.window, before, after):
+            self._combine(result, taps(0), taps(window.dilation))
+            for tap in range(2, window.window):
+                self._combine(result, result, taps(tap * window.dilation))
+            return
+        # ``source`` holds folds of 1, 2, 4, ... neighbours; the window is put together from the powers of two in it
+        length, reach, place, first = source.dims[dim].size, 1, 0, True
+        if self.opcode in REPEATABLE:
+            while 2 * reach <= window.window:
+                length -= reach * window.dilation
+                low = source.index(dim, Affine(0), length)
+                self._combine(low, low, source.index(dim, Affine(reach * window.dilation), length))
+                reach *= 2
+            self._combine(result, taps(0), taps((window.window - reach) * window.dilation))
+            return
+        while reach <= window.window:
+            if window.window & reach:
+                part = taps(place * window.dilation)
+                if first:
+                    self.emitter.over("tensor_copy", self._engine(), [result], [part])
+                else:
+                    self._combine(result, result, part)
+                place, first = place + reach, False
+            if 2 * reach > window.window:
+                break
+            length -= reach * window.dilation
+            low = source.index(dim, Affine(0), length)
+            self._combine(low, low, source.index(dim, Affine(reach * window.dilation), length))
+            reach *= 2
+
+    def _pays_scans(self, source: Block, dim: int, window: Dim) -> bool:
+        """Whether two scans of blocks as long as the window take less time than doubling."""
+        nbytes = _product([atom.size for atom in source.dims[1:]]) * self.size
+        simple = nbytes == source.dims[dim].size * self.size and window.stride == window.dilation == 1
+        if not simple or self.dtype != "f32" or self.opcode not in SCANNED or window.window < LEAST_SCANNED:
+            return False
+        # tiles of a size that was met before are there already
+        return self.scans.setdefault(nbytes, self.builder.sbuf.largest_gap() >= 2 * nbytes + 4 * LEAST_SCANNED)
+
+    def _fold_by_scans(self, result: Block, source: Block, dim: int, length: int) -> None:
+        """A window is the end of one block of ``length`` elements and the beginning of the next.
+
+        Tiles hold the folds from the beginning of each element's block, and from the element to the end (van Herk 1992;
+        Gil and Werman 1993).
+        """
+        size, lanes = source.dims[dim].size, source.dims[0].size
+        sizes = [atom.size for atom in source.dims[1:]]
+        ahead, behind = (self.work.tile(sizes, self.dtype, lanes) for _ in range(2))
+        one = self.work.tile([1], self.dtype, lanes)
+        self.emitter.copy(one, Splat(1.0, self.dtype))
+        row = source.select([0, dim])
+        for tile, backward in ((ahead, False), (behind, True)):
+            for start, blocks, count in self.builder.tiles(size, length):
+                with self.builder.loop(blocks) as index:
+                    out, terms = (
+                        block.index(1, index * length + start, count) for block in (tile.select([0, dim]), row)
+                    )
+                    if backward:
+                        out, terms = turned(out, [1]), turned(terms, [1])
+                    first = terms.index(1, Affine())
+                    self.emitter.over("tensor_copy", Stream.VECTOR, [out.index(1, Affine())], [first])
+                    if count > 1:
+                        rest, others = (block.index(1, Affine(1), count - 1) for block in (out, terms))
+                        ins = [others, replace(one, dims=(one.dims[0], Atom(count - 1, 0))), first]
+                        alu = [elementwise.ARITHMETIC[self.opcode], "multiply"]
+                        self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [rest], ins, alu, flags=["ap0"])
+        self._combine(
+            result,
+            behind.index(dim, Affine(0), result.dims[dim].size),
+            ahead.index(dim, Affine(length - 1), result.dims[dim].size),
+        )
+        for tile in (ahead, behind, one):
+            self.work.give_back(tile)
+
+
+def _dense(sizes: Sequence[int], itemsize_: int) -> list[int]:
+    strides, stride = [], itemsize_
+    for size in reversed(sizes):
+        strides.append(stride)
+        stride *= size
+    return strides[::-1]
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _on(block: Block, lane: int, count: int) -> Block:
+    """``count`` partitions of a tile, from ``lane`` on."""
+    return replace(block, dims=(Atom(count, 1, True), *block.dims[1:]), partition=lane)
+
+
+def _taps(block: Block, dim: int, start: int, count: int, step: int) -> Block:
+    """Every ``step``-th element of a dim from ``start`` on."""
+    cut = block.index(dim, Affine(start), count)
+    atom = cut.dims[dim]
+    return replace(cut, dims=(*cut.dims[:dim], replace(atom, stride=atom.stride * step), *cut.dims[dim + 1 :]))
+
+
+def _repeated(tiles: Sequence[tuple[int, list[Part]]], most: int) -> Iterator[tuple[int, int, list[tuple[int, Part]]]]:
+    """(first block, count, lanes): neighbouring tiles of one full part as a loop."""
+    index = 0
+    while index < len(tiles):
+        first, found = tiles[index]
+        count = 1
+        while (
+            len(found) == 1
+            and found[0].count == most
+            and index + count < len(tiles)
+            and tiles[index + count][1] == [replace(found[0], block=tiles[index + count][0])]
+        ):
+            count += 1
+        lanes, lane = [], 0
+        for part in found:
+            lanes.append((lane, part))
+            lane += part.count
+        yield first, count, lanes
+        index += count

@@ -1,0 +1,35 @@
+"""Which ops do something besides computing their result. No pass: passes and code generation ask it."""
+
+from collections.abc import Set
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.analysis.calls import called_names
+
+EFFECTS: frozenset[type] = frozenset(
+    [
+        hlo.InfeedOp,
+        hlo.OutfeedOp,
+        hlo.SendOp,
+        hlo.SendDoneOp,
+        hlo.RecvOp,
+        hlo.RecvDoneOp,
+    ]
+)
+
+
+def has_effects(op: hlo.HloOp, effectful: Set[str] = frozenset()) -> bool:
+    """Whether ``op`` has effects of its own, or calls one of the computations ``effectful``."""
+    if type(op) is hlo.CustomCallOp:
+        return op.extra is not None and dict(op.extra.data).get("custom_call_has_side_effect") == "true"
+    return type(op) in EFFECTS or (bool(effectful) and not effectful.isdisjoint(called_names(op)))
+
+
+def effectful_computations(module: HloModule) -> frozenset[str]:
+    """Names of the computations in which something has effects; callees come before callers."""
+    found: set[str] = set()
+    for computation in module.computations():
+        if any(has_effects(op, found) for op in ops_of(computation.block)):
+            found.add(computation.computation_name)
+    return frozenset(found)

@@ -1,0 +1,1 @@
+"""The rules of the pass ``canonicalize``, by kind of op."""

@@ -1,0 +1,1 @@
+"""Algorithms as plain ops, for the passes that expand whole operators."""

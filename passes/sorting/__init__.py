@@ -1,0 +1,1 @@
+"""Sorts as rows of integer words, and as networks."""
