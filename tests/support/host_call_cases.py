@@ -5,11 +5,9 @@ Prints one JSON object: case -> empty text, or what went wrong.
 
 import functools
 import gc
-import json
 import os
 import sys
 import tempfile
-import traceback
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +18,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from case_report import report
 from jax import export
 from jax.experimental import checkify, io_callback, serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
@@ -320,18 +319,6 @@ def case_tokens_are_values():
     assert jax.jit(lambda t, x: (x + 1, t))(token, 2.0)[0] == 3
 
 
-def main():
-    outcome = {}
-    for name, function in list(globals().items()):
-        if name.startswith("case_"):
-            try:
-                function(*[captured] if function.__code__.co_argcount else [])
-                outcome[name] = ""
-            except BaseException:
-                outcome[name] = traceback.format_exc()
-    json.dump(outcome, sys.__stdout__)
-
-
 def captured():
     """What was printed since the last call."""
     text = sys.stdout.getvalue()
@@ -344,4 +331,4 @@ if __name__ == "__main__":
     import io
 
     sys.stdout = io.StringIO()
-    main()
+    report(globals(), captured)

@@ -5,12 +5,9 @@ Prints one JSON object: case -> empty text, or what went wrong.
 
 import gc
 import importlib.util
-import json
 import mmap
-import sys
 import tempfile
 import threading
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +16,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from case_report import report
 from jax.experimental import serialize_executable
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.experimental.shard_alike import shard_alike
@@ -460,17 +458,5 @@ def case_equal_programs_compile_once():
     assert counts == counts[:1] * 3
 
 
-def main():
-    outcome = {}
-    for name, function in list(globals().items()):
-        if name.startswith("case_"):
-            try:
-                function()
-                outcome[name] = ""
-            except BaseException:
-                outcome[name] = traceback.format_exc()
-    json.dump(outcome, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    report(globals())

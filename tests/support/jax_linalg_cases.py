@@ -3,13 +3,10 @@
 Prints one JSON object: case -> empty text, or what went wrong.
 """
 
-import json
-import sys
-import traceback
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from case_report import report
 
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 EPSILON = np.finfo(np.float32).eps
@@ -145,17 +142,5 @@ def case_sparse_systems():
         assert np.allclose(found, wanted, atol=1e-4)
 
 
-def main():
-    outcome = {}
-    for name, function in list(globals().items()):
-        if name.startswith("case_"):
-            try:
-                function()
-                outcome[name] = ""
-            except BaseException:
-                outcome[name] = traceback.format_exc()
-    json.dump(outcome, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    report(globals())
