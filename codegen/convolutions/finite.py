@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
-from neuronx_cc.codegen.emission.tiles import TilePool, dense
-from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.emission.builder import LANES, Block, Builder
+from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS
+from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
+from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Space, Stream
-
-LANES = 128
-COLUMNS = 512
-"""FP32 elements of a bank of PSUM."""
 
 
 class FiniteSums:
@@ -30,7 +27,7 @@ class FiniteSums:
         self._pool = TilePool(builder, "looked at", 2)
         self._found = self._fixed.tile([1], "f32", LANES)
         """0 in each partition, or NaN once a sum of it was not finite."""
-        self._scratch = self._pool.ring(COLUMNS * 2, 2)
+        self._scratch = self._pool.ring(BANK_ELEMENTS * 2, 2)
         self._totals = self._pool.ring(4, 2)
         builder.emit("memset", Stream.VECTOR, [self._found], [], imm=[0.0])
 
@@ -54,7 +51,7 @@ class FiniteSums:
         builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
         ring = self._fixed.bank(4)
         assert ring is not None, "PSUM is free behind a kernel"
-        total = Block(ring.alloc, "f32", Affine(ring.alloc.lo), (Atom(1, 1, True), Atom(1, 4)))
+        total = tile_in(builder, ring, [1], "f32")
         builder.emit("load_stationary", Stream.TENSOR, [], [self._found])
         builder.emit("multiply_moving", Stream.TENSOR, [total], [ones])
         builder.emit("tensor_scalar", Stream.VECTOR, [answer], [total], ["not_equal"], [0.0])

@@ -36,6 +36,8 @@ SBUF_BYTES = 180224
 """A partition's; the runtime keeps 16 KiB more for itself (hardware sheet 1.4)."""
 PSUM_BYTES = 16384
 """A partition's (hardware sheet 1.4)."""
+LANES = 128
+"""Partitions of SBUF and of PSUM (hardware sheet 1.4)."""
 PSUM_BANK = 2048
 """Bytes a partition of one of the eight banks of PSUM: no instruction's operand crosses two (hardware sheet 1.4)."""
 LAST_REGISTERS = 16

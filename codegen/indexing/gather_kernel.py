@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Ring
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.codegen.indexing import group_kernel
@@ -25,7 +25,6 @@ ROW_BYTES = 16384
 """Bytes a partition of one tile of rows."""
 DEPTH = 8
 """Most rows that a partition of one tile takes in turn, each by an instruction of its own, so that they overlap."""
-LANES = 128
 COPY_NS_PER_BYTE = 3 / 272
 """Of an operand whose rows are brought together: read, turned, written."""
 

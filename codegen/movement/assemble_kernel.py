@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.movement.relayout_plan import GAIN, LANES, LEAST_ELEMENTS, LONG_RUN, direct_ns
+from neuronx_cc.codegen.movement.relayout_plan import GAIN, LEAST_ELEMENTS, LONG_RUN, direct_ns
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream

@@ -6,10 +6,10 @@ rows of up to 128 elements, one a partition, and Vector turns these square by sq
 
 from __future__ import annotations
 
-from neuronx_cc.codegen.emission.builder import Block, Builder, merge_free
+from neuronx_cc.codegen.emission.builder import LANES, Block, Builder, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.movement import transfer
-from neuronx_cc.codegen.movement.transpose_kernel import LANES, turn_squares
+from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from math import prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
-LANES = 128
 COLUMNS = 2048
 """Elements a partition of the tile."""
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.relayout_plan import (
-    LANES,
     Dim,
     Extent,
     Relayout,

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import LANES, Affine, Block
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 
-LANES = 128
 LEAST_ELEMENTS = 2048
 """Below this a DMA that moves element by element is as quick."""
 LONG_RUN = 2048

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.relayout_plan import direct_ns
@@ -24,7 +24,6 @@ BLOCK = 512
 RUN = 1024
 """Bytes of runs that several short rows make."""
 VECTOR_GHZ = 1.12
-LANES = 128
 SQUARE = 32
 
 
