@@ -39,10 +39,14 @@ class Digits:
     @classmethod
     def of(cls, dtype: str, kept: int, width: int) -> "Digits":
         """Of the low ``kept`` bits of ``dtype``."""
-        total = 1 if dtype == "pred" else min(bits(dtype), kept)
+        total = _kept_bits(dtype, kept)
         if total <= width:
             return cls(width, 1, total - (dtype in SIGNED))
         return cls(width, -(-total // width), width)
+
+
+def _kept_bits(dtype: str, kept: int) -> int:
+    return 1 if dtype == "pred" else min(bits(dtype), kept)
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -76,12 +80,15 @@ def digits(op: Contraction) -> tuple[Digits, Digits] | None:
 
 
 def _bits_of_terms(op: Contraction) -> int:
-    lhs, rhs = hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
+    return max(_terms(op) - 1, 0).bit_length()
+
+
+def _terms(op: Contraction) -> int:
+    """Products in a sum, at most."""
     if isinstance(op, hlo.DotOp):
-        terms = prod(lhs.dims[axis] for axis in op.dims.data.lhs_contracting)
-    else:
-        terms = rhs.size // max(1, rhs.dims[op.dims.data.rhs_output_feature])
-    return max(terms - 1, 0).bit_length()
+        return prod(hlo.shape_of(op.lhs).dims[axis] for axis in op.dims.data.lhs_contracting)
+    rhs = hlo.shape_of(op.rhs)
+    return rhs.size // max(1, rhs.dims[op.dims.data.rhs_output_feature])
 
 
 def _pairs(lhs: Digits, rhs: Digits, kept: int) -> list[tuple[int, int]]:
@@ -120,10 +127,6 @@ def _rewrite(module: HloModule, op: Contraction) -> None:
     replace(op, b.convert(total, dtype))
 
 
-def _terms(op: hlo.DotOp) -> int:
-    return prod(hlo.shape_of(op.lhs).dims[axis] for axis in op.dims.data.lhs_contracting)
-
-
 def _one_by_one(b: Build, op: hlo.DotOp) -> Value:
     """All products in an array of the result's dims and the contracted ones, summed over these."""
     numbers = op.dims.data
@@ -150,7 +153,7 @@ def _digits(b: Build, value: Value, way: Digits, kept: int) -> list[Value]:
     """The digits of ``value``, lowest first, as 8-bit integers."""
     dtype = hlo.shape_of(value).dtype
     signed = dtype in SIGNED
-    total = 1 if dtype == "pred" else min(bits(dtype), kept)
+    total = _kept_bits(dtype, kept)
     if total < 32:
         value = b.convert(value, f"{'s' if signed else 'u'}{max(total, 8)}")
     if way.count == 1:
