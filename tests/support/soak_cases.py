@@ -1,0 +1,136 @@
+"""Random programs by seed, run on the simulator with all checks and compared with jaxlib's CPU client."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from generated import assert_close, compile_text, text_of
+from jax import lax
+from jax_sketch import NUMPY, Sketch
+from jax_structures import ALL, CONSUMERS, FAMILIES, extend
+from xla_oracle import run_text
+
+Array = np.ndarray[Any, Any]
+TYPES = {name: np.dtype(getattr(ml_dtypes, numpy, numpy)) for name, numpy in NUMPY.items()}
+CASTS = (("none", "bf16"),) * 7 + (("matmult", "bf16"), ("matmult", "fp16"), ("matmult", "tf32"), ("all", "bf16"))
+EXACT_TO = {"bf16": 2**8, "fp16": 2**11, "tf32": 2**11}
+STEP = {"bf16": 2**-8, "fp16": 2**-11, "tf32": 2**-11}
+KINDS = ("jax", *FAMILIES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program of one kind and seed."""
+
+    source: str
+    """Python text of the function ``program``."""
+    inputs: list[Array]
+    exact: list[bool]
+    """Of each result."""
+    options: dict[str, Any]
+
+    def function(self, wide: bool = False) -> Any:
+        """The function; ``wide``: floats are FP64."""
+        types = {
+            name: np.dtype(np.float64) if wide and name in EXACT_FLOATS else dtype for name, dtype in TYPES.items()
+        }
+        names = {"jax": jax, "jnp": jnp, "lax": lax, "T": types}
+        names["K"] = lambda dtype, dims, seed, exact: jnp.asarray(
+            numbers(dtype, dims, seed, exact).astype(types[dtype])
+        )
+        exec(self.source, names)
+        return names["program"]
+
+
+EXACT_FLOATS = ("f32", "bf16", "f16")
+
+
+def numbers(dtype: str, dims: tuple[int, ...], seed: int, exact: bool) -> Array:
+    """Whole numbers from -3 to 3, or normal ones."""
+    generator = np.random.default_rng(seed)
+    if dtype == "pred":
+        return generator.integers(0, 2, dims).astype(bool)
+    if exact:
+        low = 0 if dtype.startswith("u") else -3
+        return generator.integers(low, 4, dims).astype(TYPES[dtype])
+    return np.clip(generator.standard_normal(dims), -3, 3).astype(TYPES[dtype])
+
+
+def draw(kind: str, seed: int) -> Case:
+    """The program of ``kind`` and ``seed``, always the same."""
+    chooser = random.Random(f"{kind} {seed}")
+    whole = chooser.random() < (0.25 if kind == "gradient" else 0.6) and kind != "gradient"
+    cast, narrow = chooser.choice(CASTS)
+    g = Sketch(chooser, whole, chooser.choice((2000, 8000, 20_000, 20_000, 60_000, 200_000)))
+    if cast == "all":
+        g.limits = {name: min(limit, EXACT_TO[narrow]) for name, limit in g.limits.items()}
+    if cast != "none":
+        g.dot_limit = EXACT_TO[narrow]
+    types = ("f32", "f32", "f32", "f32", "bf16", "f16", "s32", "s32", "pred", "s8", "u8", "s16", "u16", "u32")
+    for _ in range(chooser.randint(1, 3)):
+        g.fresh(chooser.choice(types if kind in ("jax", "map", "movement") else types[:8]), g.dims())
+    if kind == "jax":
+        for _ in range(chooser.randint(3, 16)):
+            extend(g, ALL)
+    else:
+        for _ in range(chooser.randint(0, 2)):
+            extend(g, (CONSUMERS))
+        for _ in range(chooser.randint(1, 2)):
+            extend(g, FAMILIES[kind])
+        for _ in range(chooser.randint(0, 2)):
+            extend(g, CONSUMERS)
+    used = " ".join(line.split("=", 1)[-1] for line in g.lines)
+    made = [v for v in g.values if v.home == "made"] or g.values
+    unused = [v for v in made if f"{v.name}" not in used.replace(",", " ").replace(")", " ").split()]
+    roots = (unused[-4:] or made[-1:]) + ([chooser.choice(made)] if chooser.random() < 0.3 else [])
+    roots = list({root.name: root for root in roots}.values())
+    parameters = ", ".join(value.name for value in g.inputs)
+    result = ", ".join(root.name for root in roots)
+    lines = [f"def program({parameters}):", *("    " + line for line in g.lines), f"    return ({result},)"]
+    inputs = [numbers(v.dtype, v.dims, seed * 100 + at, v.exact) for at, v in enumerate(g.inputs)]
+    options = {"auto_cast": cast, "auto_cast_type": narrow}
+    return Case("\n".join(lines), inputs, [root.exact for root in roots], options)
+
+
+def check(case: Case) -> None:
+    """Compile, run with all checks, compare. Raises AssertionError for wrong values, else what is raised on the way."""
+    text = text_of(case.function(), *case.inputs)
+    wanted = run_text(text, case.inputs)
+    found = compile_text(text, **case.options).run(case.inputs)
+    step = STEP[case.options["auto_cast_type"]] if case.options["auto_cast"] != "none" else 0.0
+    wrong = []
+    for at, (result, want) in enumerate(zip(found, wanted, strict=True)):
+        try:
+            assert_close(result, want, 0.0 if case.exact[at] else max(3e-5, 8 * step), name=f"result {at}")
+        except AssertionError as error:
+            wrong.append((at, error))
+    if not wrong:
+        return
+    for at, error in wrong:
+        if case.exact[at]:
+            raise error
+    precise = wide_results(case)
+    for at, error in wrong:
+        slack = float(np.max(np.abs(wide(wanted[at]) - precise[at]), initial=0.0))
+        scale = float(np.max(np.abs(precise[at]), initial=0.0))
+        off = float(np.max(np.abs(wide(found[at]) - precise[at]), initial=0.0))
+        if not off <= 10 * slack + max(3e-5, 40 * step) * scale:
+            raise AssertionError(f"{error}\nFP64: off by {off:.3g}, XLA by {slack:.3g}, of {scale:.3g}")
+
+
+def wide(array: Array) -> Array:
+    return np.asarray(array).astype(np.float64)
+
+
+def wide_results(case: Case) -> list[Array]:
+    """The results with FP64 in place of all floats."""
+    inputs = [wide(array) if array.dtype.kind not in "biu" else array for array in case.inputs]
+    with jax.enable_x64(True):
+        results = jax.jit(case.function(wide=True))(*[jnp.asarray(array) for array in inputs])
+        return [wide(result) for result in results]

@@ -1,0 +1,19 @@
+"""A few of the programs that ``tests/soak.py`` draws in thousands."""
+
+import pytest
+import soak_kinds
+
+QUICK = [(kind, seed) for kind in soak_kinds.KINDS for seed in range(5 if kind == "jax" else 1)]
+MORE = [(kind, seed) for kind in soak_kinds.KINDS for seed in range(1000, 1060 if kind == "jax" else 1010)]
+
+
+@pytest.mark.parametrize(("kind", "seed"), QUICK)
+def test_random_program(kind: str, seed: int) -> None:
+    assert soak_kinds.judge(kind, seed) == ("right", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), MORE)
+def test_more_random_programs(kind: str, seed: int) -> None:
+    outcome, detail = soak_kinds.judge(kind, seed)
+    assert outcome in ("right", "refused"), detail
