@@ -19,7 +19,7 @@ from jax import lax
 from stopwatch import once
 
 import neuronx_cc
-from neuronx_cc.runtime.targets import find_machine
+from neuronx_cc.ir.targets import find_machine
 
 Array = np.ndarray[Any, Any]
 

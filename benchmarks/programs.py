@@ -30,7 +30,7 @@ from full_size import PROGRAMS
 from lowering import Model, differences
 
 import neuronx_cc
-from neuronx_cc.runtime.targets import find_machine
+from neuronx_cc.ir.targets import find_machine
 
 COMPILE_BUDGET = 300e-6
 """Seconds an instruction, besides one second."""

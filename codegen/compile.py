@@ -16,11 +16,14 @@ from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.isa.program import Program
+from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.resolve_collectives import device_counts
 
 
-def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Program, list[np.ndarray]]:
-    """The program of ``module``'s entry computation and the data of its constants.
+def lower_module(
+    module: hlo.HloModule, machine: Machine, fast_relayout: bool = True
+) -> tuple[Program, list[np.ndarray]]:
+    """The program of ``module``'s entry computation, planned for ``machine``, and the data of its constants.
 
     ``fast_relayout``: TensorE transposes 16- and 8-bit operands of contractions as values, so that an infinity
     or NaN spreads over its 128 rows (hardware sheet 2.3); without it, and for FP32 always, as bit patterns.
@@ -28,11 +31,11 @@ def lower_module(module: hlo.HloModule, fast_relayout: bool = True) -> tuple[Pro
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
     with collector.paused():
-        return _lower(module, fast_relayout)
+        return _lower(module, machine, fast_relayout)
 
 
-def _lower(module: hlo.HloModule, fast_relayout: bool) -> tuple[Program, list[np.ndarray]]:
-    context = Context(module, fast_relayout)
+def _lower(module: hlo.HloModule, machine: Machine, fast_relayout: bool) -> tuple[Program, list[np.ndarray]]:
+    context = Context(module, machine, fast_relayout)
     context.builder.program.devices = device_counts(module)
     entry = module.entry
     planes = _split_wide_results(module)

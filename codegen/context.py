@@ -27,6 +27,7 @@ from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.ir.isa.table import NUMBER
+from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.analysis.effects import effectful_computations
 
 if TYPE_CHECKING:
@@ -34,22 +35,23 @@ if TYPE_CHECKING:
 
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""
-RESIDENT_BYTES = 81920
-"""Bytes a partition that resident values may fill together; the rest is for tiles."""
-KEPT_BYTES = 131072
+RESIDENT_SHARE = (5, 11)
+"""Of a partition of SBUF: what resident values may fill together; the rest is for tiles."""
+KEPT_SHARE = (8, 11)
 """The same for resident values and what is staged for loops."""
-RESIDENT_VALUE_BYTES = 49152
-"""Largest resident value, bytes a partition."""
+RESIDENT_VALUE_SHARE = (3, 11)
+"""The same for one resident value."""
 
 
 class Context:
     """State of one compilation below the HLO level."""
 
-    def __init__(self, module: hlo.HloModule, fast_relayout: bool = True) -> None:
+    def __init__(self, module: hlo.HloModule, machine: Machine, fast_relayout: bool = True) -> None:
         self.module = module
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
-        self.builder = Builder()
+        self.builder = Builder(machine)
+        self.sizes = self.builder.sizes
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
         self._constant_homes: dict[tuple[str, str], View] = {}
@@ -71,7 +73,9 @@ class Context:
         self.staged: dict[tuple[hlo.DotOp, int], Resident] = {}
         """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
         self._staged_bytes = 0
-        self._kept_limit = KEPT_BYTES
+        self.resident_bytes_limit = self.sizes.sbuf_share(RESIDENT_SHARE)
+        self.kept_bytes_limit = self.sizes.sbuf_share(KEPT_SHARE)
+        self._kept_limit = self.kept_bytes_limit
         self._ones: dict[tuple[str, int], Block] = {}
         self._device_numbers: View | None = None
         self._identities: dict[str, Block] = {}
@@ -128,11 +132,13 @@ class Context:
         return self._constant_homes[digest, dtype]
 
     def identity(self, dtype: str) -> Block:
-        """A 128 x 128 identity matrix in SBUF, for transposes on TensorE; made on first request, outside loops."""
+        """An identity matrix in SBUF, for transposes on TensorE; made on first request, outside loops."""
         if dtype not in self._identities:
-            alloc = self.builder.sbuf.allocate(128 * hlo.itemsize(dtype), f"identity {dtype}", from_top=True)
+            alloc = self.builder.sbuf.allocate(
+                self.sizes.rows * hlo.itemsize(dtype), f"identity {dtype}", from_top=True
+            )
             assert alloc is not None, "requested before the program fills SBUF"
-            dims = (Atom(128, 1, True), Atom(128, hlo.itemsize(dtype)))
+            dims = (Atom(self.sizes.rows, 1, True), Atom(self.sizes.rows, hlo.itemsize(dtype)))
             block = Block(alloc, dtype, Affine(alloc.lo), dims)
             self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
             self.builder.emit("affine_select", Stream.GPSIMD, [block], [block], ["is_equal"], [0.0, 0, 1, -1])
@@ -143,9 +149,9 @@ class Context:
         """Ones on the first partitions, the stationary that repeats the sum of ``terms`` rows over ``lanes``."""
         if (dtype, terms) not in self._ones:
             width = hlo.itemsize(dtype)
-            alloc = self.builder.sbuf.allocate(128 * width, "ones", from_top=True)
+            alloc = self.builder.sbuf.allocate(self.sizes.columns * width, "ones", from_top=True)
             assert alloc is not None, "requested before the program fills SBUF"
-            block = Block(alloc, dtype, Affine(alloc.lo), (Atom(terms, 1, True), Atom(128, width)))
+            block = Block(alloc, dtype, Affine(alloc.lo), (Atom(terms, 1, True), Atom(self.sizes.columns, width)))
             self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
             self._ones[dtype, terms] = block
         return self._ones[dtype, terms].index(1, Affine(0), lanes)
@@ -301,7 +307,7 @@ class Context:
     def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:
         """SBUF for a resident home of ``value``, or None when it would crowd the tiles out."""
         if (
-            bytes_per_partition > RESIDENT_VALUE_BYTES
+            bytes_per_partition > self.sizes.sbuf_share(RESIDENT_VALUE_SHARE)
             or self.resident_bytes + bytes_per_partition > self.resident_limit
         ):
             return None
@@ -314,7 +320,7 @@ class Context:
     @property
     def resident_limit(self) -> int:
         """Bytes a partition that resident values may fill together, beside what is staged for loops."""
-        return min(RESIDENT_BYTES, self._kept_limit - self._staged_bytes)
+        return min(self.resident_bytes_limit, self._kept_limit - self._staged_bytes)
 
     @contextmanager
     def keeping(self, limit: int) -> Iterator[None]:

@@ -12,6 +12,7 @@ from neuronx_cc.driver.check import Array, Check, check
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.log import Log
+from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
@@ -51,9 +52,10 @@ def check_neff(
     parsed = from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
     module = load_module(source[1], source[0])
     # what the passes warn of was said when the NEFF was compiled
-    run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed))
+    machine = planned_machine(parsed)
+    run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed), machine)
 
     def rerun(changed: HloModule) -> list[Array]:
-        return runtime.load(generate(changed, parsed, [])).run(inputs).outputs
+        return runtime.load(generate(changed, parsed, machine, [])).run(inputs).outputs
 
     return check(module, inputs, outputs, rerun)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.parse import Parsed
@@ -59,17 +61,18 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -
 @collector.paused()
 def compile_loaded(module: "HloModule", parsed: "Parsed", session: Session) -> "Neff":
     """Compile an imported module, which the passes change in place."""
-    context = run_pipeline(module, parsed, session)
+    machine = planned_machine(parsed)
+    context = run_pipeline(module, parsed, session, machine)
     session.enter("generating code")
-    return generate(module, parsed, [str(warning) for warning in context.warnings])
+    return generate(module, parsed, machine, [str(warning) for warning in context.warnings])
 
 
-def generate(module: "HloModule", parsed: "Parsed", warnings: list[str]) -> "Neff":
+def generate(module: "HloModule", parsed: "Parsed", machine: Machine, warnings: list[str]) -> "Neff":
     """Code generation alone, for a module after its passes; it is changed in place."""
     from neuronx_cc.codegen.compile import lower_module
-    from neuronx_cc.ir.neff import Neff
+    from neuronx_cc.ir.neff import Neff, PlannedFor
 
-    program, constants = lower_module(module, parsed.flag("fast_relayout"))
+    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"))
     return Neff(
         program,
         constants,
@@ -79,6 +82,7 @@ def generate(module: "HloModule", parsed: "Parsed", warnings: list[str]) -> "Nef
         module.name,
         warnings,
         parsed.flag("fast_loading_neuron_binaries"),
+        PlannedFor(machine.name, machine.digest()),
     )
 
 

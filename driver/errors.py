@@ -35,6 +35,7 @@ CATALOGUE: dict[str, Entry] = {
     "EARG907": Entry(
         "bad machine description", "A machine description or setting is not valid.", "see runtime/machines"
     ),
+    "EARG908": Entry("program too large", "The machine has less memory than the program needs.", "compile it for that"),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),
     # structure and shapes

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Set
+from dataclasses import asdict
 from typing import Any
 
 from neuronx_cc.driver import files
@@ -46,6 +47,7 @@ def summary(neff: Neff, file_bytes: int) -> dict[str, Any]:
     return {
         "name": neff.name,
         "target": neff.target,
+        "planned_for": asdict(neff.planned_for) if neff.planned_for else None,
         "compiler_version": neff.compiler_version,
         "file_bytes": file_bytes,
         "compressed": not neff.fast_loading,
@@ -64,12 +66,17 @@ def summary(neff: Neff, file_bytes: int) -> dict[str, Any]:
     }
 
 
+def _planned_for(planned: dict[str, str] | None) -> str:
+    return "not recorded" if planned is None else f"{planned['name']} ({planned['digest']})"
+
+
 def describe(document: dict[str, Any]) -> list[str]:
     """Lines of the text form of ``summary``."""
     memory = document["memory"]
     lines = [
         f"module            {document['name']}",
         f"target            {document['target']}",
+        f"planned for       {_planned_for(document['planned_for'])}",
         f"compiler          {document['compiler_version']}",
         f"file              {document['file_bytes']} bytes{'' if document['compressed'] else ', uncompressed payload'}",
         "",

@@ -2,6 +2,7 @@
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.parse import closest
 from neuronx_cc.driver.pipeline import Stages, default_stages, run_pipeline
 from neuronx_cc.ir.errors import CompileError, UsageError
@@ -27,7 +28,7 @@ def opt_command(session: Session) -> int:
     session.module = (source, data)
     session.enter("importing the module")
     module = load_module(data, source)
-    run_pipeline(module, parsed, session, stages)
+    run_pipeline(module, parsed, session, planned_machine(parsed), stages)
     session.enter("printing the IR")
     text = print_module(module)
     if output is None:

@@ -231,6 +231,22 @@ PRECISION = (
     RELEASE,
 )
 
+MACHINE = (
+    _plain(
+        "--machine",
+        "machine description (of compile: to plan for; of run: to run on) instead of the target's: a file or a target",
+        metavar="FILE",
+    ),
+    Option(
+        ("--set",),
+        Kind.ASSIGNMENTS,
+        "override one value of the machine description",
+        metavar="KEY=VALUE",
+        default=(),
+    ),
+)
+"""Of ``compile``: the machine that the program is planned for. Of ``run``: the one that it runs on."""
+
 PRINTING = (
     _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
     _plain("--print-ir-after", "print the IR after these passes (comma list, or all)", Kind.NAMES, "PASSES"),
@@ -357,20 +373,11 @@ WRAPPER = (
     _wrapper("--retry_failed_compilation", Kind.FLAG, "do not reuse cached failures"),
 )
 
-MACHINE = (
-    _plain(
-        "--machine",
-        "machine description instead of the target's own: a file or a target",
-        metavar="FILE",
-    ),
-    _plain("--set", "override one value of the machine description", Kind.ASSIGNMENTS, "KEY=VALUE", default=()),
-)
-
 COMPILE = Command(
     "compile",
     "compile one HLO module (text, HloModuleProto, StableHLO) to a NEFF",
     "MODEL_FILE",
-    (*DOCUMENTED, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+    (*DOCUMENTED, *MACHINE, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
 )
 LIST_OPERATORS = Command(
     "list-operators",
@@ -440,6 +447,7 @@ OPT = Command(
     (
         _plain("--passes", "passes in order (comma list); default: the whole pipeline", Kind.NAMES, "PASSES"),
         _plain("--output", "file to write instead of stdout", metavar="FILE"),
+        *MACHINE,
         *PRECISION,
         *PRINTING,
         _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),

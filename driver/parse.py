@@ -184,8 +184,8 @@ def from_keywords(command: Command, keywords: Mapping[str, object], base: Parsed
                 raise UsageError("EARG902", f"{key} is a flag and takes True or False, found {value!r}")
             # under its own spelling a flag says whether it is given, under the shared key what it sets
             _store(parsed, row, key, value if key == row.key else row.const == value)
-        elif value is None and row.default is None:
-            _store(parsed, row, key, None)
+        elif (value is None and row.default is None) or (row.kind is Kind.ASSIGNMENTS and not value):
+            _store(parsed, row, key, row.default)
         else:
             _store(parsed, row, key, _convert(row, key, _as_words(key, row, value)))
     _refuse(parsed)

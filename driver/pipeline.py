@@ -16,6 +16,7 @@ from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.parse import Parsed, closest
 from neuronx_cc.ir.errors import CompileError, UsageError
+from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
@@ -48,8 +49,10 @@ def default_stages() -> Stages:
     return DEFAULT_PIPELINE
 
 
-def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: Stages | None = None) -> "PassContext":
-    """Run ``stages`` (default: the whole pipeline) on ``module`` under the printing options of the command."""
+def run_pipeline(
+    module: "HloModule", parsed: Parsed, session: Session, machine: Machine, stages: Stages | None = None
+) -> "PassContext":
+    """Run ``stages`` (default: the whole pipeline) on ``module``, under the printing options of the command."""
     from neuronx_cc.passes.manager import PassContext, precision_report, run_passes, timing_table
 
     stages = default_stages() if stages is None else stages
@@ -58,7 +61,7 @@ def run_pipeline(module: "HloModule", parsed: Parsed, session: Session, stages: 
     precision_file = parsed.text_or_none("dump_precision")
     if precision_file is not None:
         files.check_writable(precision_file, "--dump-precision", parsed.files)
-    context = PassContext(pass_options(parsed), timed=parsed.flag("time_passes"))
+    context = PassContext(pass_options(parsed), machine, timed=parsed.flag("time_passes"))
     dump = _Dump(parsed, session)
     dump.module("import", module)
     for stage, names in stages:

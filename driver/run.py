@@ -22,10 +22,10 @@ from neuronx_cc.driver.tensors import (
 from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import shape
 from neuronx_cc.runtime import RunResult, devices
 from neuronx_cc.runtime.native import library
-from neuronx_cc.runtime.targets import find_machine
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
@@ -142,5 +142,6 @@ def _run(parsed: Parsed, neff: Neff, inputs: list[list[Array]], machine: Machine
 
 
 def _machine(parsed: Parsed, neff: Neff) -> Machine:
-    """The target's description, or that of ``--machine``, with the values of ``--set``."""
-    return find_machine(parsed.text_or_none("machine") or neff.target).with_settings(parsed.names("set"))
+    """The machine that the program was planned for, or that of ``--machine``, with the values of ``--set``."""
+    given = parsed.text_or_none("machine")
+    return (neff.machine() if given is None else find_machine(given)).with_settings(parsed.names("set"))

@@ -6,6 +6,8 @@ measured by the vendor, T measured by a third party, X derived, A assumed. Value
 ``machine["pe.rate_limit"]``; ``with_settings(["pe.rate_limit=0.87"])`` replaces some.
 """
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +20,10 @@ from neuronx_cc.ir.errors import UsageError
 
 Value = float | int | str
 GRADES = "DMTXA"
-POSITIVE = ("clock.", "memory.", "pe.rate_limit", "pe.ls_speedup", "dma.engines", "dma.bw", "dma.packet", "hbm.bw")
+POSITIVE = (
+    *("clock.", "memory.", "dma.engines", "dma.bw", "dma.packet", "hbm.bw", "sram.min_align"),
+    *("pe.rate_limit", "pe.rows", "pe.columns", "pe.max_moving", "pe.ls_speedup"),
+)
 """Keys (by prefix) whose numbers must be above 0; all other numbers must not be below."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "excl.vec_pool_sbuf": ("arbitrate", "ignore"),
@@ -36,6 +41,44 @@ class Entry:
     unit: str
     grade: str
     source: str
+
+
+PLANNED_FOR = ("run.", "num.", "throttle.")
+"""Keys (by prefix) of what no plan depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a program may use of one core: its memories and its matrix engine."""
+
+    partitions: int
+    sbuf_bytes: int
+    """Of a partition, without what the runtime keeps for itself."""
+    psum_bytes: int
+    """Of a partition."""
+    bank_bytes: int
+    """Of a partition of one PSUM bank, which no instruction's operand leaves."""
+    hbm_bytes: int
+    rows: int
+    """Of the matrix engine: longest contraction of one product."""
+    columns: int
+    """Of the matrix engine: most partitions of a product's result."""
+    moving: int
+    """Most columns of one product's moving operand."""
+
+    def sbuf_share(self, share: tuple[int, int]) -> int:
+        """Bytes a partition of so many (first) of so many equal parts (second) of SBUF."""
+        return self.sbuf_bytes * share[0] // share[1]
+
+    @property
+    def banks(self) -> int:
+        """PSUM banks."""
+        return self.psum_bytes // self.bank_bytes
+
+    @property
+    def bank_columns(self) -> int:
+        """FP32 elements a partition of one PSUM bank, as far as one product fills it."""
+        return min(self.bank_bytes // 4, self.moving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +119,25 @@ class Machine(Mapping[str, Value]):
             )
         return replace(self, entries=entries)
 
+    def sizes(self) -> Sizes:
+        """The sizes that plans are cut to."""
+        names = ("partitions", "psum_partition_bytes", "psum_bank_bytes", "hbm_bytes")
+        partitions, psum, bank, hbm = (int(self[f"memory.{name}"]) for name in names)
+        sbuf = int(self["memory.sbuf_partition_bytes"] - self["sbuf.reserved_bytes"])
+        rows, columns, moving = (int(self[f"pe.{name}"]) for name in ("rows", "columns", "max_moving"))
+        return Sizes(partitions, sbuf, psum, bank, hbm, rows, columns, moving)
+
+    def differences(self, base: "Machine") -> tuple[str, ...]:
+        """The ``key=value`` settings that make this machine of ``base``."""
+        shared = ((key, entry.value) for key, entry in self.entries.items() if key in base.entries)
+        return tuple(f"{key}={value}" for key, value in shared if value != base.entries[key].value)
+
+    def digest(self) -> str:
+        """Of all numbers that plans may depend on: 16 hexadecimal digits."""
+        chosen = {key: entry.value for key, entry in self.entries.items() if not key.startswith(PLANNED_FOR)}
+        numbers = {key: float(value) for key, value in chosen.items() if not isinstance(value, str)}
+        return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:16]
+
     def key(self) -> tuple[tuple[str, Value], ...]:
         """All values, as a hashable key for caches of results."""
         return tuple((key, entry.value) for key, entry in self.entries.items())
@@ -99,12 +161,20 @@ def _entries(path: Path, seen: tuple[Path, ...]) -> dict[str, Entry]:
     entries = _entries(path.parent / str(base), (*seen, path)) if base is not None else {}
     for key, table in _flatten(document, path.name):
         entry = _entry(path.name, key, table)
-        if key in entries and isinstance(entry.value, str) != isinstance(entries[key].value, str):
+        known = entries[key].value if key in entries else None
+        if known is not None and isinstance(entry.value, str) != isinstance(known, str):
             raise UsageError("EARG907", f"{path.name}: {key} has the value {entry.value!r}, which is of another kind")
-        if key in entries and isinstance(entry.value, str):
-            _check_policy(key, entry.value, entries[key].value)
-        entries[key] = entry
+        if known is not None and isinstance(entry.value, str):
+            _check_policy(key, entry.value, known)
+        entries[key] = _as_whole(path.name, key, entry) if isinstance(known, int) else entry
     return entries
+
+
+def _as_whole(where: str, key: str, entry: Entry) -> Entry:
+    """``entry`` of a key that takes whole numbers."""
+    if isinstance(entry.value, float) and not entry.value.is_integer():
+        raise UsageError("EARG907", f"{where}: {key} takes a whole number, found {entry.value}")
+    return replace(entry, value=int(entry.value))
 
 
 def _flatten(document: dict[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

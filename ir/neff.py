@@ -4,7 +4,7 @@ A 1024-byte header (hardware sheet section 6.5) is followed by a tar archive, gz
 asked for:
 
 ==================================  ================================================================================
-``info.json``                       format and compiler version, target, module name, warnings, names used in streams
+``info.json``                       compiler version, target, machine planned for, module name, warnings, names
 ``signature.json``                  inputs and outputs: name, element type, dims, bytes, aliasing
 ``options.json``                    the effective options
 ``sg00/def.json``                   memory map (variables) and the list of engines and DMA queues
@@ -22,7 +22,7 @@ import io
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,11 +34,22 @@ from neuronx_cc.ir.errors import CompileError, RunError
 from neuronx_cc.ir.isa.decoding import decode
 from neuronx_cc.ir.isa.encoding import encode
 from neuronx_cc.ir.isa.program import Program, Variable
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Option = str | int | float | bool | None | list[str]
 """A value of an option as JSON knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFor:
+    """The machine description that a program was planned for; its settings are among the options."""
+
+    name: str
+    digest: str
+    """``Machine.digest``."""
 
 
 @dataclass(slots=True)
@@ -59,6 +70,16 @@ class Neff:
     warnings: list[str] = field(default_factory=list)
     fast_loading: bool = False
     """The archive is not compressed."""
+    planned_for: PlannedFor | None = None
+
+    def machine(self) -> Machine:
+        """The target's description with the settings of the compilation, under the planned machine's name.
+
+        Raises UsageError EFIL901 or EARG907 for a target or settings that are not known.
+        """
+        settings = self.options.get("set")
+        machine = find_machine(self.target).with_settings(settings if isinstance(settings, list) else ())
+        return machine if self.planned_for is None else replace(machine, name=self.planned_for.name)
 
     @property
     def inputs(self) -> list[Variable]:
@@ -82,7 +103,14 @@ class Neff:
             )
         encoded = encode(self.program.records)
         texts = {
-            "info.json": members.info_json(self.compiler_version, self.target, self.name, self.warnings, encoded.names),
+            "info.json": members.info_json(
+                self.compiler_version,
+                self.target,
+                (self.planned_for.name, self.planned_for.digest) if self.planned_for else ("", ""),
+                self.name,
+                self.warnings,
+                encoded.names,
+            ),
             "signature.json": members.signature_json(self.program.variables),
             "options.json": members.options_json(self.options),
             "sg00/def.json": members.definition_json(self.program, encoded),
@@ -147,7 +175,15 @@ class Neff:
         constants = [members.read_constant(reader, variable) for variable in members.of_kind(variables, "constant")]
         reader.finish()
         return cls(
-            program, constants, options, info.target, info.compiler, info.name, info.warnings, not reader.compressed
+            program,
+            constants,
+            options,
+            info.target,
+            info.compiler,
+            info.name,
+            info.warnings,
+            not reader.compressed,
+            PlannedFor(*info.planned_for) if any(info.planned_for) else None,
         )
 
     @classmethod

@@ -28,6 +28,8 @@ _MAX_RECORDS = 1 << 24
 class Info:
     compiler: str
     target: str
+    planned_for: tuple[str, str]
+    """Name and digest of a machine description."""
     name: str
     warnings: list[str]
     names: Names
@@ -72,10 +74,11 @@ def _dump(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def info_json(compiler: str, target: str, name: str, warnings: Sequence[str], names: Names) -> bytes:
-    return _dump(
-        {"compiler": compiler, "target": target, "name": name, "warnings": list(warnings), "names": asdict(names)}
-    )
+def info_json(
+    compiler: str, target: str, planned_for: tuple[str, str], name: str, warnings: Sequence[str], names: Names
+) -> bytes:
+    texts = {"compiler": compiler, "target": target, "name": name}
+    return _dump({**texts, "planned_for": planned_for, "warnings": list(warnings), "names": asdict(names)})
 
 
 def signature_json(variables: Sequence[Variable]) -> bytes:
@@ -116,7 +119,10 @@ def debug_json(program: Program) -> bytes:
 
 
 def parse_info(data: bytes) -> Info:
-    value = _object(data, "info.json", {"compiler", "target", "name", "warnings", "names"})
+    value = _object(data, "info.json", {"compiler", "target", "planned_for", "name", "warnings", "names"})
+    planned_for = _texts(value["planned_for"], "machine planned for")
+    if len(planned_for) != 2:
+        raise malformed("info.json: planned_for")
     names = value["names"]
     groups = ("opcodes", "alu", "flags", "dtypes")
     if not isinstance(names, dict) or set(names) != set(groups):
@@ -124,6 +130,7 @@ def parse_info(data: bytes) -> Info:
     return Info(
         _text(value["compiler"], "compiler version"),
         _text(value["target"], "target"),
+        (planned_for[0], planned_for[1]),
         _text(value["name"], "module name"),
         _texts(value["warnings"], "warnings"),
         Names(*(tuple(_texts(names[group], f"names of {group}")) for group in groups)),

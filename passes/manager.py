@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
 from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import PASSES
 
 INTEGER_DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
@@ -109,6 +111,8 @@ class PassContext:
     """What passes read (options) and leave behind (everything else)."""
 
     options: PassOptions = field(default_factory=PassOptions)
+    machine: Machine = field(default_factory=lambda: find_machine("trn1"))
+    """What the program is planned for."""
     warnings: list[PassWarning] = field(default_factory=list)
     precision: list[PrecisionRecord] = field(default_factory=list)
     timings: list[PassTiming] = field(default_factory=list)

@@ -22,4 +22,4 @@ def load(source: str | os.PathLike[str] | bytes | Neff) -> Executable:
         neff = source
     else:
         neff = Neff.read(source)
-    return Executable(neff.program, neff.constants, neff.target)
+    return Executable.of(neff)

@@ -18,6 +18,8 @@ from neuronx_cc.ir.isa.collectives import Port
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
 from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.neff import Neff, PlannedFor
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
@@ -27,7 +29,6 @@ from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
 from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.report import RunReport, make_report
-from neuronx_cc.runtime.targets import find_machine
 from neuronx_cc.runtime.trace import make_trace
 from neuronx_cc.runtime.values import Executor
 
@@ -57,13 +58,17 @@ class Executable:
         self,
         program: Program,
         constants: Sequence[Array],
-        machine_name: str = "trn1",
+        machine: Machine | str = "trn1",
         on_chip: OnChip | None = None,
+        planned_for: PlannedFor | None = None,
     ) -> None:
-        """``on_chip`` is shared with other executables that never run at the same time; None: memories of its own."""
+        """``machine`` is the description to run on when ``run`` names none.
+
+        ``on_chip`` is shared with other executables that never run at the same time; None: memories of its own."""
         self.program = program
         self._on_chip = on_chip
-        self.machine_name = machine_name
+        self.machine = find_machine(machine)
+        self._planned_for = planned_for
         self._constants = list(constants)
         self._io = _io(program)
         self._bound = _only_read(program, [*self._io.inputs, *self._io.constants])
@@ -76,9 +81,14 @@ class Executable:
         )
 
     @classmethod
-    def from_program(cls, program: Program, constants: Sequence[Array], machine_name: str = "trn1") -> Executable:
+    def from_program(cls, program: Program, constants: Sequence[Array], machine: Machine | str = "trn1") -> Executable:
         """An executable from a program in memory; ``constants[i]`` is the data of the constant with index i."""
-        return cls(program, constants, machine_name)
+        return cls(program, constants, machine)
+
+    @classmethod
+    def of(cls, neff: Neff, on_chip: OnChip | None = None) -> Executable:
+        """The executable of a NEFF, on the machine that it was planned for."""
+        return cls(neff.program, neff.constants, neff.machine(), on_chip, neff.planned_for)
 
     def run(
         self,
@@ -95,14 +105,14 @@ class Executable:
     ) -> RunResult:
         """Run once: check for races, compute the values (unless ``timing_only``), and time the program.
 
-        ``machine`` is a description, or the name of a known one or a path; the program's own target is the default.
+        ``machine`` is a description, or the name of a known one or a path; the default is the machine planned for.
         ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``);
         ``functions`` are those of the host that the program may call, by number (``runtime.host``).
         Memory is all ones at the start; of HBM only results, if it is proved that nothing undefined is read.
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
         proved = check_races and races.check(self.program).exact
-        description = find_machine(self.machine_name if machine is None else machine)
+        description = self.machine if machine is None else find_machine(machine)
         if timing_only:
             course, guesses = assumed(self.program)
             return RunResult([], *self._time(description, trace, course, guesses))
@@ -148,7 +158,7 @@ class Executable:
         self, course: Course, machine: Machine | str | None = None, trace: bool = False
     ) -> tuple[RunReport, dict[str, Any] | None]:
         """Report, and trace when asked for, of a run whose regions did ``course``."""
-        return self._time(find_machine(self.machine_name if machine is None else machine), trace, course)
+        return self._time(self.machine if machine is None else find_machine(machine), trace, course)
 
     def _execute(
         self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
@@ -179,7 +189,7 @@ class Executable:
 
     def on_another_device(self, on_chip: OnChip | None = None) -> Executable:
         """The same program with memories of its own."""
-        return Executable(self.program, self._constants, self.machine_name, on_chip)
+        return Executable(self.program, self._constants, self.machine, on_chip, self._planned_for)
 
     def _time(
         self, machine: Machine, trace: bool, course: Course, guesses: int = 0
@@ -188,7 +198,7 @@ class Executable:
         key = (machine.name, machine.key(), course.key(), guesses)
         if trace or key not in self._reports:
             timing = simulate(self.program, machine, trace, course)
-            self._reports[key] = make_report(self.program, timing, machine, guesses)
+            self._reports[key] = make_report(self.program, timing, machine, guesses, self._planned_for)
             if trace:
                 return self._reports[key], make_trace(self.program, timing)
         return self._reports[key], None

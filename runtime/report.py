@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Program, Ref, Space, Stream, in_donated_memory
 from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.neff import PlannedFor
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.runtime.clock import Timing
 from neuronx_cc.runtime.clock_program import Node, hull
@@ -75,6 +77,8 @@ class RunReport:
     """Loops assumed to run once, and branches assumed to take their first case, for lack of values."""
     host_calls: int = 0
     """Calls of functions of the host, whose time is not in the report."""
+    planned_for: str = ""
+    """The machine description that the program was planned for, when it ran on another one."""
 
     def __str__(self) -> str:
         return self.to_text()
@@ -90,10 +94,14 @@ class RunReport:
             "waited_ns": {name: {key: round(t, 3) for key, t in row.items()} for name, row in self.waited_ns.items()},
             "kernels": [usage.to_dict() for usage in self.kernels],
             "operators": [usage.to_dict() for usage in self.operators],
-        } | {name: count for name, count in self._reservations().items() if count}
+        } | {name: fact for name, fact in self._reservations().items() if fact}
 
-    def _reservations(self) -> dict[str, int]:
-        return {"assumed_regions": self.assumed_regions, "host_calls": self.host_calls}
+    def _reservations(self) -> dict[str, int | str]:
+        return {
+            "assumed_regions": self.assumed_regions,
+            "host_calls": self.host_calls,
+            "planned_for": self.planned_for,
+        }
 
     def to_text(self, rows: int = 10) -> str:
         """The report for a reader; ``rows`` limits the tables."""
@@ -126,6 +134,8 @@ class RunReport:
 
     def _notices(self) -> list[str]:
         notices = []
+        if self.planned_for:
+            notices.append(f"The program was planned for another machine: {self.planned_for}")
         if self.assumed_regions:
             notices.append(
                 f"Without values the course of {self.assumed_regions} regions is not known: loops without a fixed trip "
@@ -156,21 +166,48 @@ def _table(title: str, usages: Sequence[Usage], rows: int) -> list[str]:
     return lines
 
 
-def make_report(program: Program, timing: Timing, machine: Machine, assumed_regions: int = 0) -> RunReport:
-    """Fold a timing into a report; of ``assumed_regions`` the course was not known."""
+def make_report(
+    program: Program,
+    timing: Timing,
+    machine: Machine,
+    assumed_regions: int = 0,
+    planned_for: PlannedFor | None = None,
+) -> RunReport:
+    """Fold a timing into a report; of ``assumed_regions`` the course was not known.
+
+    Raises UsageError EARG908 when the program needs more memory than ``machine`` has.
+    """
     extra = (machine["run.preamble_us"] + machine["run.postamble_us"]) * 1e3
     total = timing.total + extra
     summary = {"total_time": total / 1e9, "total_exec_time": timing.total / 1e9}
     summary["neuroncore_cycle_count"] = total * machine["clock.base_ghz"]
     summary |= _engines(timing, total) | _flops(timing, machine, total) | _dma(program, timing, machine, total)
     summary |= _memory(program)
+    _check_sizes(summary, machine)
     waited = {
         ENGINE_NAME.get(stream, stream.name.lower()): dict(sorted(stats.waited.items()))
         for stream, stats in timing.streams.items()
     }
     kernels, operators = _usages(program, timing.nodes)
     calls = sum(node.count for node in timing.nodes if node.instr.op == "host_call")
-    return RunReport(machine.name, total, timing.total, summary, waited, kernels, operators, assumed_regions, calls)
+    other = planned_for is not None and planned_for.digest != machine.digest()
+    planned = f"{planned_for.name} ({planned_for.digest})" if planned_for is not None and other else ""
+    return RunReport(
+        machine.name, total, timing.total, summary, waited, kernels, operators, assumed_regions, calls, planned
+    )
+
+
+def _check_sizes(summary: dict[str, float], machine: Machine) -> None:
+    sizes = machine.sizes()
+    rooms = {"sbuf": sizes.sbuf_bytes, "psum": sizes.psum_bytes, "hbm": sizes.hbm_bytes}
+    for name, room in rooms.items():
+        if summary[f"{name}_peak_bytes"] > room:
+            raise UsageError(
+                "EARG908",
+                f"the program uses {summary[f'{name}_peak_bytes']:.0f} B of {name.upper()}"
+                f"{'' if name == 'hbm' else ' a partition'}, the machine {machine.name} has {room}",
+                "compile it for that machine: --machine and --set are options of compile, too",
+            )
 
 
 def _engines(timing: Timing, total: float) -> dict[str, float]:

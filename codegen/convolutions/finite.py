@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from neuronx_cc.codegen.emission.builder import LANES, Block, Builder
-from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS
+from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Space, Stream
@@ -25,9 +24,9 @@ class FiniteSums:
         self.builder = builder
         self._fixed = TilePool(builder, "found")
         self._pool = TilePool(builder, "looked at", 2)
-        self._found = self._fixed.tile([1], "f32", LANES)
+        self._found = self._fixed.tile([1], "f32", builder.sizes.partitions)
         """0 in each partition, or NaN once a sum of it was not finite."""
-        self._scratch = self._pool.ring(BANK_ELEMENTS * 2, 2)
+        self._scratch = self._pool.ring(builder.sizes.bank_columns * 2, 2)
         self._totals = self._pool.ring(4, 2)
         builder.emit("memset", Stream.VECTOR, [self._found], [], imm=[0.0])
 
@@ -46,7 +45,7 @@ class FiniteSums:
     def otherwise(self) -> Iterator[None]:
         """What is emitted inside runs where some sum was not finite. All banks of PSUM must be free."""
         builder = self.builder
-        ones = self._fixed.tile([1], "f32", LANES)
+        ones = self._fixed.tile([1], "f32", builder.sizes.partitions)
         answer = self._fixed.tile([1], "s32", 1)
         builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
         ring = self._fixed.bank(4)

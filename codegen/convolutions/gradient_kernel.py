@@ -18,7 +18,6 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.gradient_plan import (
     ENOUGH_LANES,
-    SUM_BANKS,
     Loading,
     Piece,
     Spread,
@@ -29,13 +28,14 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     pieces_of,
     rows_that_fit,
     spread_of,
+    sum_banks,
     tiles_of,
 )
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, merged
 from neuronx_cc.codegen.convolutions.plan import RAW_BYTES, atom_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt, RowsAt
 from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
-from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block
+from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import carrier_of
@@ -46,7 +46,6 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 
 MAX_OUTPUTS = 64
 """Output positions whose sums are written out."""
-TURN_BANKS = 3
 MAX_SUMS = 64
 """Sums that are written out at a time."""
 WHOLE = PackAt(0, 1, 1, Affine())
@@ -98,9 +97,11 @@ class _Gradient(ConvStaging):
         self.out = home.transpose(self.out_order)
         self.columns_are_left = atom_of(self.out, 1).stride != itemsize(self.out.dtype)
         """Whether ``o``, not ``n``, lies on the partitions of the result."""
-        self.sums = self.builder.ring(self.builder.psum, SUM_BANKS * PSUM_BANK, 1, "sums")
+        sizes = self.builder.sizes
+        self.sum_banks = sum_banks(sizes)
+        self.sums = self.builder.ring(self.builder.psum, self.sum_banks * sizes.bank_bytes, 1, "sums")
         self.banks.append(self.sums)
-        self.turned = self.left.turned = self.right.turned = self.make_bank(TURN_BANKS)
+        self.turned = self.left.turned = self.right.turned = self.make_bank(sizes.banks - self.sum_banks)
         self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         if all(tap.count for tap in self.taps):
@@ -124,7 +125,7 @@ class _Gradient(ConvStaging):
 
     def _choose(self) -> None:
         """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
-        room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * PSUM_BANK
+        room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * self.builder.sizes.bank_bytes
         totals = [axis.rows for axis in self.axes]
         best: tuple[float, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
         for loaded in product(self.left.loadings(), self.right.loadings()):
@@ -134,7 +135,7 @@ class _Gradient(ConvStaging):
                 if rows is None:
                     continue
                 blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
-                again = len(parts_of(self._groups(*slabs), self.columns_are_left)) if blocks > 1 else 1
+                again = len(parts_of(self._groups(*slabs), self.columns_are_left, self.sum_banks)) if blocks > 1 else 1
                 spread = self._spread(rows)
                 cost = max(spread.products + again * spread.turns, again * self._loads(rows)) * blocks
                 cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
@@ -207,7 +208,7 @@ class _Gradient(ConvStaging):
         """Pairs of pieces to be summed: those of a group have the same rows, or else the same columns."""
         taps = [tap.count for tap in self.taps]
         if self.columns_are_left:
-            banks = -(-prod(taps) // SUM_BANKS)
+            banks = -(-prod(taps) // self.sum_banks)
             whole = prod(taps) * left <= TILE_COLUMNS
             most = TILE_COLUMNS if whole else max(1, TILE_COLUMNS // banks)
             pieces = pieces_of(taps, left, min(most, TILE_COLUMNS), [whole for _ in taps])
@@ -244,7 +245,8 @@ class _Gradient(ConvStaging):
         if self.one_block:
             ((left_at, right_at),) = self._blocks([], [])
             staged = self._stage(left_at, right_at)
-        for part in parts_of(self._groups(self.left.inputs, self.right.inputs), self.columns_are_left):
+        groups = self._groups(self.left.inputs, self.right.inputs)
+        for part in parts_of(groups, self.columns_are_left, self.sum_banks):
             self._clear(part)
             if staged is not None:
                 self._multiply(part, *staged)
@@ -284,7 +286,7 @@ class _Gradient(ConvStaging):
         return spread, left, right
 
     def _bank(self, rows: int, columns: int, sum_: Sum) -> Block:
-        offset = Affine(self.sums.alloc.lo + sum_.bank * PSUM_BANK + sum_.column * 4)
+        offset = Affine(self.sums.alloc.lo + sum_.bank * self.builder.sizes.bank_bytes + sum_.column * 4)
         return Block(self.sums.alloc, "f32", offset, (Atom(rows, 1, True), Atom(columns, 4)))
 
     def _shape(self, sum_: Sum) -> tuple[int, int]:

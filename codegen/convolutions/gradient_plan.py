@@ -17,9 +17,10 @@ from math import gcd, prod
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
+from neuronx_cc.ir.machine import Sizes
 
-SUM_BANKS = 5
-"""Banks of PSUM that hold sums; the others take transposes."""
+SUM_SHARE = (5, 8)
+"""Of the banks of PSUM: those that hold sums; the others take transposes."""
 MAX_LOADS = 4
 """Loads of one tile that are written out."""
 RUN_COLUMNS = 6
@@ -290,20 +291,27 @@ class Sum:
     column: int
 
 
-def parts_of(groups: Sequence[Sequence[tuple[Piece, tuple[int, int]]]], columns_are_left: bool) -> list[list[Sum]]:
-    """The sums that are in PSUM at the same time, none across two banks; groups that fit are not split."""
+def sum_banks(sizes: Sizes) -> int:
+    """Banks of PSUM that hold sums."""
+    return max(1, sizes.banks * SUM_SHARE[0] // SUM_SHARE[1])
+
+
+def parts_of(
+    groups: Sequence[Sequence[tuple[Piece, tuple[int, int]]]], columns_are_left: bool, banks: int
+) -> list[list[Sum]]:
+    """The sums that are in PSUM at the same time, none across two of ``banks``; groups that fit are not split."""
     parts: list[list[Sum]] = [[]]
     bank = column = 0
     for group in groups:
         widths = [left.width if columns_are_left else right[1] for left, right in group]
         used = bank + (column > 0)
-        if used and used + _banks(widths) > SUM_BANKS >= _banks(widths):
+        if used and used + _banks(widths) > banks >= _banks(widths):
             parts.append([])
             bank = column = 0
         for (left, right), width in zip(group, widths, strict=True):
             if column + width > TILE_COLUMNS:
                 bank, column = bank + 1, 0
-            if bank == SUM_BANKS:
+            if bank == banks:
                 parts.append([])
                 bank = 0
             parts[-1].append(Sum(left, right, bank, column))

@@ -67,8 +67,8 @@ class _Convolution(ConvSums):
         if self.pack > 1 and self.may_be_infinite:
             self.finite = FiniteSums(self.builder)
         self.plan_sizes()
-        self.sums = self.make_bank(4)
-        self.turned = self.make_bank(4)
+        self.sums = self.make_bank(self.builder.sizes.banks // 2)
+        self.turned = self.make_bank(self.builder.sizes.banks // 2)
         self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         for start, count, groups in self.builder.tiles(self.groups, self.pack):

@@ -354,7 +354,7 @@ class ConvPlan:
     # ---- tiles ------------------------------------------------------------------------------------------------
 
     def make_bank(self, count: int) -> Ring:
-        ring = self.builder.ring(self.builder.psum, 2048, count, f"sums of {self.op.loc.name}")
+        ring = self.builder.ring(self.builder.psum, self.builder.sizes.bank_bytes, count, f"sums of {self.op.loc.name}")
         self.banks.append(ring)
         return ring
 

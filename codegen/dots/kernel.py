@@ -88,7 +88,7 @@ class _Dot(DotResult):
                 home = self.context.homes_of_constant(side.value)
                 side.view = replace(side.view, alloc=home.alloc, offset=side.view.offset + home.offset)
                 side.data = None
-        self.acc = self.pool.psum(4, "partial sums")
+        self.acc = self.pool.psum(self.builder.sizes.banks // 2, "partial sums")
         if self.lhs.rows_on_lanes or self.rhs.rows_on_lanes:
             self._make_transposer()
         if self.keeps_turned:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
-from neuronx_cc.codegen.context import KEPT_BYTES, RESIDENT_BYTES, Context
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_ROWS, Resident, Side, Span, pe_dtype, segments_of
 from neuronx_cc.codegen.dots.stage import DotStaging
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -109,7 +109,7 @@ def kept(
     for value in bound:
         del context.homes[value]
     context.homes.update(known)
-    with context.keeping(KEPT_BYTES if modest else RESIDENT_BYTES):
+    with context.keeping(context.kept_bytes_limit if modest else context.resident_bytes_limit):
         yield
     for candidate in staged:
         del context.staged[candidate.op, candidate.index]

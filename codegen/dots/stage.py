@@ -66,7 +66,7 @@ class DotStaging(DotBudget):
         def bits(dtype: str, sizes: Sequence[int], lanes: int) -> Block:
             return self._dense_tile(dtype, sizes, lanes, "bits", 2, several=True)
 
-        banks = self.pool.psum(4, "transposes")
+        banks = self.pool.psum(self.builder.sizes.banks // 2, "transposes")
         self.transposer = Transposer(self.context, self.emitter, banks, self.unrolled_banks, bits)
 
     def _keep_turned(self, side: Side) -> None:

@@ -12,7 +12,7 @@ from itertools import product
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
-from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS, Emitter
+from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
@@ -63,7 +63,7 @@ class Transposer:
                 self._bank([piece], identity, out.index(1, Affine(position), 1), several=True)
             return
         builder = self.emitter.builder
-        groups = builder.tiles(flat.dims[1].size, max(1, BANK_ELEMENTS // max(height, 1)))
+        groups = builder.tiles(flat.dims[1].size, max(1, builder.sizes.bank_columns // max(height, 1)))
         # a whole row of tiles follows, or the other part of their bit patterns
         several = len(groups) > 1 or not self._moves_values(rows.dtype)
         for start, tiles, count in groups:

@@ -29,17 +29,8 @@ from neuronx_cc.ir.isa.program import (
     Stream,
     While,
 )
+from neuronx_cc.ir.machine import Machine, Sizes
 
-HBM_BYTES = 16 << 30
-"""Of one core: half of a chip's (hardware sheet 1.1)."""
-SBUF_BYTES = 180224
-"""A partition's; the runtime keeps 16 KiB more for itself (hardware sheet 1.4)."""
-PSUM_BYTES = 16384
-"""A partition's (hardware sheet 1.4)."""
-LANES = 128
-"""Partitions of SBUF and of PSUM (hardware sheet 1.4)."""
-PSUM_BANK = 2048
-"""Bytes a partition of one of the eight banks of PSUM: no instruction's operand crosses two (hardware sheet 1.4)."""
 LAST_REGISTERS = 16
 """Free registers from which on loops take those of closed ones: phases, which must not be overwritten, need theirs."""
 
@@ -94,13 +85,15 @@ class Ring:
 
 @dataclass(slots=True)
 class Builder:
-    """Emits one program."""
+    """Emits one program for one machine."""
 
+    machine: Machine
+    sizes: Sizes = field(init=False)
+    hbm: Arena = field(init=False)
+    sbuf: Arena = field(init=False)
+    psum: Arena = field(init=False)
     program: Program = field(default_factory=Program)
     sync: Synchroniser = field(default_factory=Synchroniser)
-    hbm: Arena = field(default_factory=lambda: Arena(Space.HBM, HBM_BYTES, 64))
-    sbuf: Arena = field(default_factory=lambda: Arena(Space.SBUF, SBUF_BYTES, 64))
-    psum: Arena = field(default_factory=lambda: Arena(Space.PSUM, PSUM_BYTES, PSUM_BANK))
     _free_registers: list[int] = field(default_factory=lambda: list(range(63, -1, -1)))
     _unrolled: list[Frame] = field(default_factory=list)
     """Scopes whose iterations are being unrolled, innermost last."""
@@ -108,6 +101,13 @@ class Builder:
     _debug: dict[Debug, int] = field(default_factory=dict)
     _current_debug: int = 0
     kernel: str = ""
+
+    def __post_init__(self) -> None:
+        self.sizes = sizes = self.machine.sizes()
+        alignment = int(self.machine["sram.min_align"])
+        self.hbm = Arena(Space.HBM, sizes.hbm_bytes, alignment)
+        self.sbuf = Arena(Space.SBUF, sizes.sbuf_bytes, alignment)
+        self.psum = Arena(Space.PSUM, sizes.psum_bytes, sizes.bank_bytes)
 
     def at(self, kernel: str, loc: Loc) -> None:
         """Instructions from here on belong to ``kernel`` and come from the HLO op at ``loc``."""

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, emit_over, merge_free
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
 SCALAR_COPIES = FLOATS | {"u8", "u16"}
 """Types whose values pass Scalar's FP32 unchanged (NaN payloads aside, which no cast keeps)."""
-BANK_ELEMENTS = 512
-"""FP32 elements of a PSUM bank: no operand crosses a bank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Emitter:
         in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
         if in_psum:
             ins = self._legal_inputs(stream, list(ins))
-            parts = _in_banks(merge_free([*outs, *ins]))
+            parts = _in_banks(merge_free([*outs, *ins]), self.builder.sizes.bank_bytes)
             if len(parts) > 1:
                 for part in parts:
                     self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
@@ -105,15 +103,15 @@ class Emitter:
             self.copy(out, bank)
 
 
-def _in_banks(blocks: list[Block]) -> list[list[Block]]:
-    """``blocks`` in parts that are within a bank of PSUM each; their outermost dim is cut."""
-    wide = [block for block in blocks if block.alloc.space is Space.PSUM and _reach(block) > PSUM_BANK]
+def _in_banks(blocks: list[Block], bank: int) -> list[list[Block]]:
+    """``blocks`` in parts that are within a bank of PSUM, ``bank`` bytes, each; their outermost dim is cut."""
+    wide = [block for block in blocks if block.alloc.space is Space.PSUM and _reach(block) > bank]
     if not wide:
         return [blocks]
     free = range(1, len(wide[0].dims))
     dim = max(free, key=lambda dim: abs(wide[0].dims[dim].stride) * (wide[0].dims[dim].size > 1))
     atom = wide[0].dims[dim]
-    step = max(1, PSUM_BANK // abs(atom.stride))
+    step = max(1, bank // abs(atom.stride))
     return [
         [block.index(dim, Affine(start), min(step, atom.size - start)) for block in blocks]
         for start in range(0, atom.size, step)

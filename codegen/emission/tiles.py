@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from neuronx_cc.codegen.emission.builder import PSUM_BANK, Block, Builder, Ring
+from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.types import itemsize
 
@@ -54,12 +54,14 @@ class TilePool:
 
     def psum(self, banks: int, name: str = "") -> Ring:
         """The same of whole banks of PSUM."""
-        ring = self.builder.ring(self.builder.psum, PSUM_BANK, banks, name or self.name)
+        ring = self.builder.ring(self.builder.psum, self.builder.sizes.bank_bytes, banks, name or self.name)
         self._banks.append(ring)
         return ring
 
     def bank(self, nbytes: int) -> Ring | None:
-        """PSUM of ``nbytes`` a partition, or None when it is taken."""
+        """PSUM of ``nbytes`` a partition in whole banks, or None when it is taken."""
+        size = self.builder.sizes.bank_bytes
+        nbytes = -(-nbytes // size) * size
         if self.builder.psum.largest_gap() < nbytes:
             return None
         ring = self.builder.ring(self.builder.psum, nbytes, 1, self.name)

@@ -56,12 +56,12 @@ class _Count:
 
     def emit(self) -> None:
         builder, steps = self.builder, self.upper + 1
-        values = self.fixed.tile([self.lower], "f32", costs.LANES)
+        values = self.fixed.tile([self.lower], "f32", builder.sizes.partitions)
         builder.emit("iota", Stream.GPSIMD, [values], [], imm=[0, 0, 1])
-        bounds = self.fixed.tile([steps], "f32", costs.LANES)
+        bounds = self.fixed.tile([steps], "f32", builder.sizes.partitions)
         builder.emit("iota", Stream.GPSIMD, [bounds], [], imm=[0, 0, -1])
         builder.emit("tensor_scalar", Stream.VECTOR, [bounds], [bounds], ["add"], [0.5])
-        zeros = self.fixed.tile([max(steps, self.lower)], "bf16", costs.LANES)
+        zeros = self.fixed.tile([max(steps, self.lower)], "bf16", builder.sizes.partitions)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
         sums = self._bank(steps)
         self._product(zeros.index(1, Affine(), steps), zeros.index(1, Affine(), self.lower), sums, [])

@@ -11,12 +11,13 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Ring
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.codegen.indexing import group_kernel
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.indexing.costs import rows as rows_ns
@@ -122,7 +123,7 @@ def deal(count: int, depth: int) -> Iterator[tuple[int, int, int, int]]:
     start = 0
     while start < count:
         left = count - start
-        lanes = min(LANES, left)
+        lanes = min(PARTITIONS, left)
         deep = max(1, min(depth, left // (4 * lanes)))
         tiles = left // (lanes * deep)
         yield start, tiles, lanes, deep

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block
+from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.indexing.gather_kernel import deal
@@ -23,7 +23,6 @@ TILE_BYTES = 40960
 """Bytes a partition of the operands of one tile's products."""
 MOST = 256
 """Rows of a partition in one tile."""
-COLUMNS = PSUM_BANK // 4
 
 
 def lower(context: Context, op: hlo.ScatterOp) -> None:
@@ -38,6 +37,7 @@ class _Sum:
         self.builder = context.builder
         self.numbers, self.updates, self.target = numbers, updates, target
         self.entries, self.width = updates.shape
+        self.sizes = self.builder.sizes
         self.height = target.shape[0]
         self.digits = costs.lower_sums(self.height, self.width)
         """Values of the lower digit."""
@@ -49,22 +49,23 @@ class _Sum:
 
     def _banks(self) -> list[tuple[int, int, Block]]:
         """(first row, first column, sums) of every piece of the result that one product makes."""
-        rows = [(at, min(costs.LANES, self.upper - at)) for at in range(0, self.upper, costs.LANES)]
-        parts = [(at, min(COLUMNS, self.columns - at)) for at in range(0, self.columns, COLUMNS)]
-        ring = self.fixed.bank(PSUM_BANK * len(rows) * len(parts))
+        most, wide = self.sizes.partitions, self.sizes.bank_columns
+        rows = [(at, min(most, self.upper - at)) for at in range(0, self.upper, most)]
+        parts = [(at, min(wide, self.columns - at)) for at in range(0, self.columns, wide)]
+        ring = self.fixed.bank(self.sizes.bank_bytes * len(rows) * len(parts))
         assert ring is not None, "PSUM is free between kernels"
         found: list[tuple[int, int, Block]] = []
         for row, lanes in rows:
             for column, size in parts:
-                offset = Affine(ring.alloc.lo + PSUM_BANK * len(found))
+                offset = Affine(ring.alloc.lo + self.sizes.bank_bytes * len(found))
                 found.append((row, column, Block(ring.alloc, "f32", offset, (Atom(lanes, 1, True), Atom(size, 4)))))
         return found
 
     def emit(self) -> None:
         builder = self.builder
-        values = self.fixed.tile([max(self.upper, self.digits)], "f32", costs.LANES)
+        values = self.fixed.tile([max(self.upper, self.digits)], "f32", self.sizes.partitions)
         builder.emit("iota", Stream.GPSIMD, [values], [], imm=[0, 0, 1])
-        zeros = self.fixed.tile([COLUMNS], "bf16", costs.LANES)
+        zeros = self.fixed.tile([self.sizes.bank_columns], "bf16", self.sizes.partitions)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
         for _, _, sums in self.sums:
             lanes, size = (atom.size for atom in sums.dims)

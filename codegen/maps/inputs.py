@@ -8,8 +8,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import PSUM_BANK, Affine, Block, emit_over, merge_free
-from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS
+from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.plan import is_given
@@ -205,9 +204,10 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     row = prod(block.dims[dim].size for dim in dims)
     alone = row == prod(atom.size for atom in block.dims[1:])
-    if row > BANK_ELEMENTS and not (alone and row <= 2 * BANK_ELEMENTS):
+    bank_columns = context.sizes.bank_columns
+    if row > bank_columns and not (alone and row <= 2 * bank_columns):
         return None
-    bank = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK)
+    bank = pool.bank(row * 4)
     if bank is None:
         return None
     builder = context.builder
@@ -219,8 +219,8 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
     target = tile_in(builder, bank, [row], "f32", lanes)
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
-    for start in range(0, row, BANK_ELEMENTS):
-        width = min(BANK_ELEMENTS, row - start)
+    for start in range(0, row, bank_columns):
+        width = min(bank_columns, row - start)
         part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
         builder.emit("multiply_moving", Stream.TENSOR, [part[0]], [part[1]])
     pool.give_back(line)
@@ -250,13 +250,13 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     loaded = pool.apart(stored, "f32", 1)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
-    whole = _whole_banks(sizes)
-    kept = pool.bank(-(-row * 4 // PSUM_BANK) * PSUM_BANK) if whole else None
+    whole = _whole_banks(sizes, context.sizes.bank_columns)
+    kept = pool.bank(row * 4) if whole else None
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
     if kept is not None:
         target = tile_in(builder, kept, sizes, "f32", lanes)
         ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
-        for start, size, part in _chunks(target):
+        for start, size, part in _chunks(target, context.sizes.bank_columns):
             blocks = merge_free([part, _part(ordered, start, size)])
             builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
     else:
@@ -264,7 +264,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
         ordered = target.select([0, *(1 + at for at in in_order)])
         with TilePool(builder, "row") as banks:
             bank = banks.psum(2)
-            for start, size, part in _chunks(loaded):
+            for start, size, part in _chunks(loaded, context.sizes.bank_columns):
                 sums = tile_in(builder, bank, size, "f32", lanes)
                 builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
                 emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
@@ -300,21 +300,21 @@ def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Bl
     return tile
 
 
-def _whole_banks(sizes: Sequence[int]) -> bool:
-    """Whether a dense row of ``sizes`` in PSUM is cut along its outermost dims where banks end."""
+def _whole_banks(sizes: Sequence[int], bank: int) -> bool:
+    """Whether a dense row of ``sizes`` in PSUM is cut along its outermost dims where banks of ``bank`` columns end."""
     inner = 1
     for size in reversed(sizes):
-        if inner * size >= BANK_ELEMENTS:
-            return BANK_ELEMENTS % inner == 0 and size % (BANK_ELEMENTS // inner) == 0
+        if inner * size >= bank:
+            return bank % inner == 0 and size % (bank // inner) == 0
         inner *= size
     return True
 
 
-def _chunks(line: Block) -> Iterator[tuple[list[int], list[int], Block]]:
-    """(first index, sizes, part) of boxes of a dense row, each a run that fits a bank of PSUM."""
+def _chunks(line: Block, bank: int) -> Iterator[tuple[list[int], list[int], Block]]:
+    """(first index, sizes, part) of boxes of a dense row, each a run of at most ``bank`` columns."""
     sizes = [atom.size for atom in line.dims[1:]]
-    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) <= BANK_ELEMENTS), 0)
-    step = max(1, BANK_ELEMENTS // prod(sizes[cut + 1 :]))
+    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) <= bank), 0)
+    step = max(1, bank // prod(sizes[cut + 1 :]))
     for outer in product(*(range(size) for size in sizes[:cut])):
         for first in range(0, sizes[cut], step):
             start = [*outer, first, *(0 for _ in sizes[cut + 1 :])]

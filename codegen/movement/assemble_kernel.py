@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, LEAST_ELEMENTS, LONG_RUN, direct_ns
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
@@ -74,7 +75,7 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
         whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(lanes, deep * pitch), run))
         copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
 
-    for at, tiles, count in builder.tiles(rows, LANES * deep):
+    for at, tiles, count in builder.tiles(rows, PARTITIONS * deep):
         with builder.loop(tiles) as index:
             first = index * count + at
             lanes, rest = divmod(count, deep)
@@ -99,7 +100,7 @@ class _Part:
 
 def _depth(rows: int, pitch: int) -> int:
     """Rows on a partition."""
-    return max(1, min(TILE_BYTES // pitch, rows // LANES))
+    return max(1, min(TILE_BYTES // pitch, rows // PARTITIONS))
 
 
 def _matrix(context: Context, value: hlo.SSAValue, rows: int, width: int) -> tuple[View, int]:

@@ -6,10 +6,11 @@ rows of up to 128 elements, one a partition, and Vector turns these square by sq
 
 from __future__ import annotations
 
-from neuronx_cc.codegen.emission.builder import LANES, Block, Builder, merge_free
+from neuronx_cc.codegen.emission.builder import Block, Builder, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.movement import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
@@ -38,6 +39,6 @@ def _applies(builder: Builder, target: Block, source: Block) -> bool:
     if target.dtype != source.dtype or lanes.size < LEAST_LANES or source.dims[0].stride != itemsize(source.dtype):
         return False
     target, source = merge_free([target, source])
-    if len(source.dims) != 2 or source.dims[1].size > LANES or source.dims[1].size * lanes.size < LEAST_ELEMENTS:
+    if len(source.dims) != 2 or source.dims[1].size > PARTITIONS or source.dims[1].size * lanes.size < LEAST_ELEMENTS:
         return False
     return builder.sbuf.largest_gap() >= 4 * lanes.size * itemsize(source.dtype)

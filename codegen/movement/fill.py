@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from math import prod
 
-from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Builder
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -27,9 +28,9 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
     """Write ``number``, or the element at ``scalar`` in HBM, everywhere in the dense HBM array ``target``."""
     total = prod(target.shape)
     size = itemsize(target.dtype)
-    columns = min(COLUMNS, -(-total // LANES))
+    columns = min(COLUMNS, -(-total // PARTITIONS))
     with TilePool(builder, "fill") as pool:
-        tile = pool.apart([columns], target.dtype, LANES)
+        tile = pool.apart([columns], target.dtype, PARTITIONS)
         if number is not None:
             engine = Stream.VECTOR if target.dtype in FLOATS else Stream.GPSIMD
             builder.emit("memset", engine, [tile], [], imm=[number])
@@ -43,8 +44,8 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
 
 def one_a_lane(builder: Builder, pool: TilePool, scalar: View) -> Block:
     """A tile [128] with the element at ``scalar`` in HBM on each partition."""
-    lanes = pool.apart([], scalar.dtype, LANES)
-    source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(LANES, 0),))
+    lanes = pool.apart([], scalar.dtype, PARTITIONS)
+    source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(PARTITIONS, 0),))
     builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
     return lanes
 

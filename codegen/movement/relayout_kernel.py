@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.relayout_plan import (
@@ -23,6 +23,7 @@ from neuronx_cc.codegen.movement.relayout_plan import (
     dims_of,
     start_of,
 )
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -82,7 +83,7 @@ class _Relayout:
             self.tile(target, source)
             return
         piece, builder, size = self.relayout.pieces[dim], self.builder, self.dims[dim].size
-        at_once = {self.relayout.lane: LANES // self.relayout.groups, self.relayout.group: self.relayout.groups}
+        at_once = {self.relayout.lane: PARTITIONS // self.relayout.groups, self.relayout.group: self.relayout.groups}
         if dim not in at_once:
             for start, tiles, count in builder.tiles(size, piece):
                 with builder.loop(tiles) as index:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
 
-from neuronx_cc.codegen.emission.builder import LANES, Affine, Block
+from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 
@@ -231,11 +232,11 @@ def _estimated(
     counts = [ceil(dim.size / piece) for dim, piece in zip(dims, pieces, strict=True)]
     lane, group, groups, rows = -1, -1, 1, lanes
     if not lanes:
-        lane = max(range(len(dims)), key=lambda dim: (min(counts[dim], LANES), -dim))
-        rows = min(counts[lane], LANES)
+        lane = max(range(len(dims)), key=lambda dim: (min(counts[dim], PARTITIONS), -dim))
+        rows = min(counts[lane], PARTITIONS)
         others = [dim for dim in range(len(dims)) if dim != lane]
         group = max(others, key=lambda dim: counts[dim], default=-1)
-        groups = min(LANES // rows, counts[group], MOST_GROUPS) if group >= 0 else 1
+        groups = min(PARTITIONS // rows, counts[group], MOST_GROUPS) if group >= 0 else 1
         rows *= groups
     total = prod(counts) * max(lanes, 1)
     tiles = ceil(total / rows)

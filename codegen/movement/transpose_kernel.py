@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from neuronx_cc.codegen.emission.builder import LANES, Affine, Block, Builder, Ring, emit_over
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.relayout_plan import direct_ns
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -53,11 +54,11 @@ def estimated_ns(target: Block, source: Block) -> float:
     shape = _shape(source.select([along, across]), target.select([across, along]))
     others = prod(atom.size for atom in source.dims) / (width * height)
     squares = ceil(ceil(width / shape.packed) / SQUARE) * ceil(height / SQUARE)
-    vector = squares * 64.0 + (width * height / LANES if shape.packed > 1 else 0.0)
+    vector = squares * 64.0 + (width * height / PARTITIONS if shape.packed > 1 else 0.0)
     read, written = (min(side, BLOCK) * size for side in (width, height))
     nbytes = width * height * size
     dma = direct_ns(nbytes, read * shape.rows) + direct_ns(nbytes, written * shape.columns * shape.packed)
-    transfers = ceil(height / (LANES * shape.rows)) + ceil(width / (LANES * shape.columns * shape.packed))
+    transfers = ceil(height / (PARTITIONS * shape.rows)) + ceil(width / (PARTITIONS * shape.columns * shape.packed))
     return others * max(vector / VECTOR_GHZ, dma - 2600, transfers * 700.0) + 4000
 
 
@@ -77,8 +78,10 @@ def _shape(source: Block, target: Block) -> _Shape:
     (rows, row), size = source.dims, itemsize(source.dtype)
     packed = 4 // size if size < 4 and row.size >= 8 * (4 // size) else 1
     read, written = row.size * size, rows.size * size * packed
-    whole = row.size <= BLOCK and rows.stride == row.size * size and rows.size >= 2 * LANES and row.size % packed == 0
-    fits = rows.size <= BLOCK and target.dims[0].stride == rows.size * size and row.size >= 2 * LANES * packed
+    whole = (
+        row.size <= BLOCK and rows.stride == row.size * size and rows.size >= 2 * PARTITIONS and row.size % packed == 0
+    )
+    fits = rows.size <= BLOCK and target.dims[0].stride == rows.size * size and row.size >= 2 * PARTITIONS * packed
     return _Shape(
         packed,
         max(1, min(4, RUN // read)) if whole else 1,
@@ -94,7 +97,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     size, width, height = itemsize(source.dtype), *(min(BLOCK, source.dims[dim].size) for dim in (across, along))
     word = size * shape.packed
     words = ceil(width / shape.packed)
-    chunks = ceil(words / LANES) + 2 * shape.columns
+    chunks = ceil(words / PARTITIONS) + 2 * shape.columns
     wanted = {"rows": words * word * shape.rows, "turned": chunks * height * word}
     if shape.packed > 1:
         wanted["unpacked"] = shape.columns * height * word
@@ -136,7 +139,7 @@ class _Turn:
         word = itemsize(dtype) * packed
         turned = Block(self.rings["turned"].alloc, _word(dtype, packed), builder.slot(self.rings["turned"]), ())
         pieces = self._pieces(-(-a_size // packed), a_size % packed > 0)
-        for start, tiles, count in builder.tiles(b_size, LANES * self.shape.rows):
+        for start, tiles, count in builder.tiles(b_size, PARTITIONS * self.shape.rows):
             with builder.loop(tiles) as index:
                 at = index * count + start
                 lanes, rest = divmod(count, self.shape.rows)
@@ -206,7 +209,7 @@ class _Turn:
     def _pieces(self, words: int, ragged: bool) -> list[_Piece]:
         """How the words of a row are dealt out over the partitions."""
         columns, found, slot = self.shape.columns, [], 0
-        for start, tiles, count in self.builder.tiles(words, LANES * columns):
+        for start, tiles, count in self.builder.tiles(words, PARTITIONS * columns):
             lanes, rest = divmod(count, columns)
             if lanes:
                 found.append(_Piece(start, tiles, lanes, columns, slot))

@@ -11,7 +11,7 @@ from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.emitter import BANK_ELEMENTS, Emitter, Splat
+from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.maps import bits, elementwise
@@ -120,13 +120,13 @@ class _Reduce:
         parts: list[tuple[list[Atom], int, Atom]] = [(folded, 0, Atom(1, 0))]
         if folded and abs(folded[-1].stride) == size and columns.size == 1:
             *outer, last = folded
-            inner = _run_length(last.size)
+            inner = _run_length(last.size, self.builder.sizes.partitions)
             runs, rest = divmod(last.size, inner)
             blocks = [Atom(runs, last.stride * inner)] if runs > 1 else []
             parts = [([*outer, *blocks], 0, Atom(inner, last.stride))]
             if rest:
                 parts.append((outer, runs * inner * last.stride, Atom(rest, last.stride)))
-        lanes = max((min(128, atom.size) for dims, _, _ in parts for atom in dims), default=1)
+        lanes = max((min(self.builder.sizes.partitions, atom.size) for dims, _, _ in parts for atom in dims), default=1)
         run = parts[0][2].size
         acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", 1)
         neutral = identity_of(self.opcode, self.acc_dtype)
@@ -155,7 +155,7 @@ class _Reduce:
             with self.builder.loop(folded[0].size) as index:
                 self._folded_loops(folded[1:], offset + index * folded[0].stride, lanes, columns, run, acc)
             return
-        for start, tiles, size in self.builder.tiles(lanes.size, 128):
+        for start, tiles, size in self.builder.tiles(lanes.size, self.builder.sizes.partitions):
             with self.builder.loop(tiles) as index:
                 at = offset + (index * size + start) * lanes.stride
                 tile = self._tile([columns.size, run.size], self.view.dtype, size, "input", 3)
@@ -174,8 +174,9 @@ class _Reduce:
             self.builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
             self.builder.emit("load_stationary", Stream.TENSOR, [], [ones])
             bank = self.pool.psum(2, "column sums")
-            for start in range(0, columns, BANK_ELEMENTS):
-                width = min(BANK_ELEMENTS, columns - start)
+            most = self.builder.sizes.bank_columns
+            for start in range(0, columns, most):
+                width = min(most, columns - start)
                 slot = tile_in(self.builder, bank, [width], "f32")
                 self.builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
                 self.emitter.copy(total.index(1, Affine(start), width), slot)
@@ -218,9 +219,10 @@ class _Reduce:
         return self._tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size, "scratch", 1)
 
 
-def _run_length(size: int) -> int:
+def _run_length(size: int, partitions: int) -> int:
     """Free elements of a contiguous run of ``size``, so that the rest of it fills the partitions."""
-    for inner in range(min(RUN, max(1, size // 128)), 0, -1):
-        if size % inner == 0 and inner >= min(RUN, size // 128) // 2:
+    most = min(RUN, size // partitions)
+    for inner in range(max(1, most), 0, -1):
+        if size % inner == 0 and inner >= most // 2:
             return inner
-    return min(RUN, max(1, size // 128))
+    return max(1, most)

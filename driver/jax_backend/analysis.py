@@ -8,6 +8,7 @@ from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.program import DeviceProgram
 from neuronx_cc.driver.jax_backend.service import SERVICE
 from neuronx_cc.driver.jax_backend.wire import message, number
+from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.runtime.report import RunReport
@@ -43,7 +44,7 @@ def _optimized(program: DeviceProgram) -> bytes:
     session = Session("jax", [], parsed=program.unit.parsed)
     try:
         module = import_local(program.unit.code, program.num_replicas, program.num_partitions)
-        run_pipeline(module, program.unit.parsed, session)
+        run_pipeline(module, program.unit.parsed, session, planned_machine(program.unit.parsed))
         proto: bytes = _hlo.hlo_module_from_text(print_module(module)).as_serialized_hlo_module_proto()
     except Exception as error:
         raise plugin_error(error, session) from None

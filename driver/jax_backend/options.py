@@ -14,6 +14,7 @@ from typing import Any
 
 from neuronx_cc.driver import options
 from neuronx_cc.driver.jax_backend.settings import LOGGER
+from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.parse import Parsed, closest, from_keywords, parse, split_flags
 from neuronx_cc.ir.errors import UsageError
 
@@ -63,6 +64,7 @@ def effective_options(overrides: Iterable[tuple[str, Any]], environment: Mapping
     for key in UNUSED:
         if key in parsed.given:
             raise UsageError("EARG905", f"--{key.replace('_', '-')} has no meaning for JAX programs", "drop it")
+    planned_machine(parsed)
     return parsed
 
 

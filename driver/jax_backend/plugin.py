@@ -9,7 +9,6 @@ import dataclasses
 import importlib
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 PRIORITY = -100
@@ -80,8 +79,8 @@ def _client_options() -> dict[str, Any]:
     from neuronx_cc.driver.errors import render
     from neuronx_cc.driver.jax_backend.settings import LOGGER, device_settings, ignored_variables
     from neuronx_cc.driver.version import COMPILER_VERSION
-    from neuronx_cc.ir import machine
     from neuronx_cc.ir.errors import NeuronError
+    from neuronx_cc.ir.targets import find_machine
 
     try:
         settings = device_settings()
@@ -92,8 +91,7 @@ def _client_options() -> dict[str, Any]:
         LOGGER.warning("variables without effect on the simulated devices: %s", ", ".join(ignored))
     return {
         "num_devices": settings.count,
-        # runtime.targets knows the place, but importing the simulator takes long
-        "hbm_bytes": int(machine.load(Path(__file__).parents[2] / "runtime/machines/trn1.toml")["memory.hbm_bytes"]),
+        "hbm_bytes": find_machine("trn1").sizes().hbm_bytes,
         "platform_version": f"open-neuronx-cc {COMPILER_VERSION}",
     }
 

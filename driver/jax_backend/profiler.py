@@ -86,14 +86,12 @@ class _Shown:
 
     @classmethod
     def of(cls, executable: "Executable", course: "Course") -> "_Shown":
-        from neuronx_cc.runtime.targets import find_machine
-
         report, trace = executable.report_of(course, trace=True)
         assert trace is not None, "it was asked for"
         events = trace["traceEvents"]
         names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
         slices = [event for event in events if event["ph"] == "X"]
-        return cls(report.time_ns * 1e-3, find_machine(executable.machine_name)["run.preamble_us"], names, slices)
+        return cls(report.time_ns * 1e-3, executable.machine["run.preamble_us"], names, slices)
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ def make_executables(neff: "Neff") -> "list[Executable]":
 
     if not _on_chip:
         _on_chip.append(OnChip())
-    first = Executable(neff.program, neff.constants, neff.target, _on_chip[0])
+    first = Executable.of(neff, _on_chip[0])
     count = device_count(first) if neff.program.groups else 1
     while len(_on_chip) < count:
         _on_chip.append(OnChip())

@@ -8,7 +8,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Instr, Ref, Space, Stream
 from neuronx_cc.ir.isa.rules import problems, starts, verify_instr
 from neuronx_cc.ir.isa.table import TABLE
-from neuronx_cc.runtime.targets import find_machine
+from neuronx_cc.ir.targets import find_machine
 
 MACHINE = find_machine("trn1")
 SBUF, PSUM, HBM = Space.SBUF, Space.PSUM, Space.HBM

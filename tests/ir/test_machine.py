@@ -4,7 +4,7 @@ import pytest
 
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.machine import load
-from neuronx_cc.runtime.targets import FOLDER, find_machine, names
+from neuronx_cc.ir.targets import FOLDER, find_machine, names
 
 ENTRY = 'value = 1.0, unit = "ns", grade = "A", source = "nowhere"'
 
@@ -86,3 +86,18 @@ def test_own_files_inherit(tmp_path):
         find_machine(str(tmp_path / "none.toml"))
     with pytest.raises(UsageError, match=r"no key 'pe\.speed'"):
         machine["pe.speed"]
+
+
+def test_sizes_are_those_of_the_description() -> None:
+    sizes = find_machine("trn1").sizes()
+    assert (sizes.partitions, sizes.sbuf_bytes, sizes.psum_bytes, sizes.bank_bytes) == (128, 180224, 16384, 2048)
+    assert (sizes.banks, sizes.bank_columns, sizes.rows, sizes.columns) == (8, 512, 128, 128)
+
+
+def test_differences_make_the_other_machine() -> None:
+    trn1 = find_machine("trn1")
+    other = trn1.with_settings(["pe.rate_limit=0.87", "dma.engines=8", "excl.vec_pool_sbuf=ignore"])
+    assert trn1.differences(trn1) == ()
+    assert trn1.with_settings(other.differences(trn1)).key() == other.key()
+    assert other.digest() != trn1.digest()
+    assert trn1.with_settings(["run.preamble_us=1"]).digest() == trn1.digest(), "no plan depends on it"

@@ -5,8 +5,8 @@ from one_instruction import dense
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Ref, Space, Stream, Wait
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.runtime.clock_regions import simulate
-from neuronx_cc.runtime.targets import find_machine
 
 V, S, G, T = Stream.VECTOR, Stream.SCALAR, Stream.GPSIMD, Stream.TENSOR
 MACHINE = find_machine("trn1")

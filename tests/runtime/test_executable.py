@@ -10,9 +10,9 @@ from one_instruction import Bench, dense
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Debug, End, Instr, Loop, Program, Ref, Space, Stream, Variable, Wait
+from neuronx_cc.ir.targets import find_machine, names
 from neuronx_cc.runtime import Executable
 from neuronx_cc.runtime.native import library
-from neuronx_cc.runtime.targets import find_machine, names
 
 HBM, SBUF = Space.HBM, Space.SBUF
 ROWS, N, BLOCKS = 128, 512, 4

@@ -20,11 +20,11 @@ from neuronx_cc.ir.isa.program import (
     Wait,
     While,
 )
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import assumed
 from neuronx_cc.runtime.executable import Executable
-from neuronx_cc.runtime.targets import find_machine
 
 TRN1 = find_machine("trn1")
 COUNT = Ref(Space.HBM, "s32", 0, ((1, 4), (1, 4)))

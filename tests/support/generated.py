@@ -15,6 +15,8 @@ from xla_oracle import run_text
 from neuronx_cc.codegen.compile import lower_module
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.isa.program import Program
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import pipelines
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.runtime.executable import Executable
@@ -24,6 +26,7 @@ Array = np.ndarray[Any, Any]
 
 ULP = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11, "float8_e4m3": 2.0**-4, "float8_e5m2": 2.0**-3}
 """Relative distance of neighbouring values of the narrow float types: a result may be rounded to either side."""
+TRN1 = find_machine("trn1")
 ON_CHIP = OnChip()
 """Of all programs, which run one after the other: fresh pages cost more than many a program."""
 
@@ -41,12 +44,12 @@ class Compiled:
         return Executable(self.program, self.constants, on_chip=ON_CHIP).run(inputs).outputs
 
 
-def compile_text(text: str, **options: Any) -> Compiled:
-    """Passes (``auto_cast`` none unless given) and code generation."""
+def compile_text(text: str, machine: Machine = TRN1, **options: Any) -> Compiled:
+    """Passes (``auto_cast`` none unless given) and code generation for ``machine``."""
     module = parse_text(text)
     options.setdefault("auto_cast", "none")
-    run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(**options)))
-    program, constants = lower_module(module)
+    run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(**options), machine))
+    program, constants = lower_module(module, machine)
     return Compiled(text, program, constants)
 
 
@@ -56,11 +59,13 @@ def text_of(function: Callable[..., Any], *inputs: Any) -> str:
     return str(lowered.compiler_ir("hlo").as_hlo_text(print_large_constants=True))  # type: ignore[union-attr]
 
 
-def check_text(text: str, *inputs: Any, relative: float = 1e-5, elementwise: bool = False) -> Compiled:
+def check_text(
+    text: str, *inputs: Any, relative: float = 1e-5, elementwise: bool = False, machine: Machine = TRN1
+) -> Compiled:
     """Compile, run, compare with XLA; ``elementwise`` bounds each element's error by its own value, not the largest."""
     arrays = [np.asarray(array) for array in inputs]
     wanted = run_text(text, arrays)
-    compiled = compile_text(text)
+    compiled = compile_text(text, machine)
     results = compiled.run(arrays)
     assert len(results) == len(wanted)
     for index, (result, want) in enumerate(zip(results, wanted, strict=True)):
@@ -68,9 +73,11 @@ def check_text(text: str, *inputs: Any, relative: float = 1e-5, elementwise: boo
     return compiled
 
 
-def check_function(function: Callable[..., Any], *inputs: Any, relative: float = 1e-5) -> Compiled:
+def check_function(
+    function: Callable[..., Any], *inputs: Any, relative: float = 1e-5, machine: Machine = TRN1
+) -> Compiled:
     """The same for a JAX function."""
-    return check_text(text_of(function, *inputs), *inputs, relative=relative)
+    return check_text(text_of(function, *inputs), *inputs, relative=relative, machine=machine)
 
 
 def assert_close(result: Array, want: Array, relative: float = 1e-5, elementwise: bool = False, name: str = "") -> None:

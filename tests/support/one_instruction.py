@@ -7,9 +7,9 @@ import numpy as np
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Debug, Instr, Program, Ref, Space, Stream, Variable, Wait
 from neuronx_cc.ir.isa.rules import verify_instr
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import Executable
-from neuronx_cc.runtime.targets import find_machine
 
 SLOT = 8192
 

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import assert_close, check_function, compile_text, text_of
+from generated import TRN1, assert_close, check_function, compile_text, text_of
 from jax import lax
 
 from neuronx_cc.codegen.dots import stage as dot_stage
-from neuronx_cc.codegen.emission import builder
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.runtime.executable import Executable
@@ -262,14 +261,14 @@ def test_transposed_blocks_are_kept(
     form: str, m: int, k: int, n: int, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that stream past the other operand's several times are transposed once, and kept in HBM."""
-    monkeypatch.setattr(builder, "SBUF_BYTES", 40960)
+    machine = TRN1.with_settings(["memory.sbuf_partition_bytes=57344"])
     kept = []
     block = dot_stage.DotStaging._kept_block
     monkeypatch.setattr(dot_stage.DotStaging, "_kept_block", lambda *args: kept.append(args[1].name) or block(*args))
     sizes = {"m": m, "k": k, "n": n, "p": 11}
     inputs = [normal(random, *(sizes[letter] for letter in operand)) for operand in form.split(",")]
     out = "".join(sorted({*form} - {*"k,"}, key="mpn".index))
-    check_function(lambda x, y: jnp.einsum(f"{form}->{out}", x, y), *inputs, relative=1e-4)
+    check_function(lambda x, y: jnp.einsum(f"{form}->{out}", x, y), *inputs, relative=1e-4, machine=machine)
     assert kept
 
 

@@ -8,6 +8,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Instr, Loop, Program, Stream, Variable
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.runtime import races
 
 TILE = 512
@@ -19,7 +20,7 @@ class Bench:
     """A builder with an input and an output in HBM, seen as rows of tiles."""
 
     def __init__(self, tiles: int) -> None:
-        self.builder = Builder()
+        self.builder = Builder(find_machine("trn1"))
         self.pitch = tiles * TILE
         self.source, self.target = (self._variable(kind) for kind in ("input", "output"))
 

@@ -13,8 +13,8 @@ from xla_oracle import run_text
 
 from neuronx_cc.ir.isa import sorting
 from neuronx_cc.ir.isa.program import Instr, Ref, Space, Stream
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import expand_sort
-from neuronx_cc.runtime.targets import find_machine
 
 Array = np.ndarray[Any, Any]
 

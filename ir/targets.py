@@ -1,6 +1,6 @@
 """Finds machine descriptions: by the name of a known target, or by path.
 
-The descriptions are the TOML files of ``machines``; ``ir.machine`` reads them.
+The descriptions are the TOML files of ``runtime/machines``; ``ir.machine`` reads them.
 """
 
 from functools import cache
@@ -11,7 +11,7 @@ from neuronx_cc.ir import machine as machines
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.machine import Machine
 
-FOLDER = Path(__file__).parent / "machines"
+FOLDER = Path(__file__).parent.parent / "runtime" / "machines"
 
 
 def names() -> list[str]:
