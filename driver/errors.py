@@ -117,7 +117,7 @@ CATALOGUE: dict[str, Entry] = {
     # the JAX backend
     "EJAX901": Entry(
         "sharded program",
-        "jaxlib's Shardy passes cannot make one device's program of a sharded one.",
+        "XLA's partitioner cannot make one device's program of a sharded one.",
         "use jax.shard_map for this part",
     ),
     "EJAX902": Entry(

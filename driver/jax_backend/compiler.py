@@ -20,6 +20,7 @@ from neuronx_cc.driver.jax_backend.failure import INVALID_ARGUMENT, PluginError,
 from neuronx_cc.driver.jax_backend.host_calls import inspect
 from neuronx_cc.driver.jax_backend.identity import content_of, relocated
 from neuronx_cc.driver.jax_backend.options import effective_options
+from neuronx_cc.driver.jax_backend.partition import Division
 from neuronx_cc.driver.jax_backend.placement import place
 from neuronx_cc.driver.jax_backend.program import DEVICE_MEMORY, DeviceProgram, Signature, Unit, make_executables
 from neuronx_cc.driver.jax_backend.service import SERVICE
@@ -56,29 +57,30 @@ def _compile(code: bytes, format: str, options: bytes, device_count: int) -> Dev
         session.parsed = parsed
         session.log.level = parsed.integer("verbose")
         placement = place(options, device_count)
-        unit = find_unit(code, placement.num_replicas, placement.num_partitions, parsed, session)
+        division = Division.of(placement.num_replicas, placement.num_partitions, wanted)
+        unit = find_unit(code, division, parsed, session)
         return DeviceProgram(unit, placement, options)
     except BaseException as error:
         raise plugin_error(error, session) from None
 
 
-def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session) -> Unit:
+def find_unit(code: bytes, division: Division, parsed: Parsed, session: Session) -> Unit:
     """The compiled module: this process's own, else a kept one, else a new one."""
-    exact = unit_key(code, replicas, partitions, parsed)
+    exact = unit_key(code, division, parsed)
     with _lock:
         unit = _units.get(exact)
     if unit is not None:
         return unit
-    key = unit_key(content_of(code), replicas, partitions, parsed)
+    key = unit_key(content_of(code), division, parsed)
     with _lock:
         unit = _units.get(key)
     store = find_cache(parsed) if unit is None else None
     if store is not None:
         unit = store.unit(key)
     if unit is not None and unit.exact != exact:
-        unit = move_unit(unit, exact, code, replicas, partitions, session)
+        unit = move_unit(unit, exact, code, division, session)
     if unit is None:
-        unit = compile_unit(key, exact, code, replicas, partitions, parsed, session)
+        unit = compile_unit(key, exact, code, division, parsed, session)
         if store is not None and not unit.functions:
             store.keep(unit)
     with _lock:
@@ -88,35 +90,33 @@ def find_unit(code: bytes, replicas: int, partitions: int, parsed: Parsed, sessi
     return unit
 
 
-def unit_key(content: bytes, replicas: int, partitions: int, parsed: Parsed) -> str:
+def unit_key(content: bytes, division: Division, parsed: Parsed) -> str:
     """Of everything that decides the program."""
-    text = f"{COMPILER_VERSION} {replicas} {partitions} {sorted(parsed.recorded().items())!r}"
+    text = f"{COMPILER_VERSION} {division} {sorted(parsed.recorded().items())!r}"
     return hashlib.sha256(content + text.encode()).hexdigest()
 
 
-def move_unit(unit: Unit, exact: str, code: bytes, replicas: int, partitions: int, session: Session) -> Unit | None:
+def move_unit(unit: Unit, exact: str, code: bytes, division: Division, session: Session) -> Unit | None:
     """``unit``, compiled from a module that differs in locations, with those of ``code``."""
     session.module = ("module.mlir", code)
     session.enter("locating the module's operations")
-    local = partition.localize(code, partitions).code
-    before, now = (import_local(each, replicas, partitions) for each in (unit.code, local))
+    local = partition.localize(code, division).code
+    before, now = (import_local(each, division.replicas, division.partitions) for each in (unit.code, local))
     return relocated(unit, exact, local, before, now)
 
 
-def compile_unit(
-    key: str, exact: str, code: bytes, replicas: int, partitions: int, parsed: Parsed, session: Session
-) -> Unit:
+def compile_unit(key: str, exact: str, code: bytes, division: Division, parsed: Parsed, session: Session) -> Unit:
     started = time.perf_counter()
     session.module = ("module.mlir", code)
     session.enter("partitioning the module")
-    local = partition.localize(code, partitions)
+    local = partition.localize(code, division)
     inspect(local.inspections)
     session.enter("importing the module")
-    module = import_local(local.code, replicas, partitions)
+    module = import_local(local.code, division.replicas, division.partitions)
     signature = signature_of(module, local.result_kinds)
     neff = compile_loaded(module, parsed, session)
     shardings = local.parameter_shardings, local.result_shardings
-    if partitions > 1 and local.parameter_shardings is None:
+    if division.partitions > 1 and local.parameter_shardings is None:
         whole = partition.replicated()
         shardings = (whole,) * len(signature.parameters), (whole,) * len(signature.results)
     return Unit(

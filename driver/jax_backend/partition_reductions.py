@@ -1,102 +1,113 @@
-"""Reductions over dims that are split over devices: each device reduces its part, and an all-reduce combines the parts.
+"""Makes reductions such that XLA's partitioner computes them as written, whatever they start from.
 
-jaxlib's passes combine the parts by addition, whatever the reduction does. ``combines`` says of which reductions the
-parts may be combined; ``correct`` puts their own operation in the place of the additions afterwards.
+Where a reduced dim is split, XLA lets every device start from the initial value and combines what they have. So sums
+and products start from 0 and 1 here, and the program's initial value is added or multiplied to the result; what a
+reduction by any other computation reads lies whole on every device along the reduced dims.
 """
 
+import re
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import sdy, stablehlo
 
-GIVEN = "neuron.given"
-"""Marks the all-reduces and reduce-scatters that the program itself has."""
-
-_SUMS = ("stablehlo.all_reduce", "stablehlo.reduce_scatter")
-_IDEMPOTENT = {
-    "stablehlo.maximum": stablehlo.MaxOp,
-    "stablehlo.minimum": stablehlo.MinOp,
-    "stablehlo.and": stablehlo.AndOp,
-    "stablehlo.or": stablehlo.OrOp,
-}
-"""Each part may start from the initial value, whatever it is."""
+_IDEMPOTENT = ("stablehlo.maximum", "stablehlo.minimum", "stablehlo.and", "stablehlo.or")
+"""Any number of devices may start from the initial value."""
 _NEUTRAL = {"stablehlo.add": (stablehlo.AddOp, 0), "stablehlo.multiply": (stablehlo.MulOp, 1)}
-"""Each part starts from the initial value, which must not count."""
+_TEXTS = (
+    ("0", "false", "0.000000e+00", "-0.000000e+00", "(0.000000e+00,0.000000e+00)"),
+    ("1", "true", "1.000000e+00", "(1.000000e+00,0.000000e+00)"),
+)
+"""How MLIR prints 0 and 1 of any type."""
+_CONSTANT = re.compile(r"dense<([^<>]*)>")
 
 
-def combines(op: Any) -> bool:
-    """Whether what ``op``, a ``stablehlo.reduce``, makes of parts of its operand can be combined by an all-reduce."""
-    if len(op.operands) != 2:
-        return False
-    kind = kind_of(op)
-    return kind in _IDEMPOTENT or (kind in _NEUTRAL and is_splat(op.operands[1], _NEUTRAL[kind][1]))
+def prepare_reductions(module: Any) -> None:
+    """Rewrite the reductions of one array in ``module``, a StableHLO module with Shardy's annotations.
 
-
-def kind_of(op: Any) -> str:
-    """The binary op that the computation of a reduction or scatter of one operand is, or nothing."""
-    block = op.regions[0].blocks[0]
-    inner = [each.operation for each in block.operations]
-    if len(inner) != 2 or set(inner[0].operands) != set(block.arguments):
-        return ""
-    return str(inner[0].name)
-
-
-def is_splat(value: Any, wanted: int) -> bool:
-    """Whether ``value`` is a constant of one number, or an array made of it."""
-    owner = value.owner
-    while not isinstance(owner, ir.Block) and owner.operation.name in ("stablehlo.broadcast_in_dim", "sdy.reshard"):
-        owner = owner.operation.operands[0].owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in ("stablehlo.constant", "sdy.constant"):
-        return False
-    elements = ir.DenseElementsAttr(owner.operation.attributes["value"])
-    number: Any = elements.get_splat_value() if elements.is_splat else None
-    return number is not None and bool(number.value == wanted)
-
-
-def mark_given(module: Any) -> None:
-    """Mark what ``correct`` must leave alone."""
-
-    def mark(op: Any) -> Any:
-        if op.name in _SUMS:
-            op.attributes[GIVEN] = ir.UnitAttr.get()
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(mark)
-
-
-def correct(module: Any) -> None:
-    """Let the all-reduces that the passes have made combine as the reductions do whose parts they take.
-
-    Raises ValueError for a reduction whose parts do not combine.
+    XLA gathers what the devices have of reductions of several arrays.
     """
     found: list[Any] = []
 
     def note(op: Any) -> Any:
-        if op.name in _SUMS:
-            if GIVEN in op.attributes:
-                del op.attributes[GIVEN]
-            else:
-                found.append(op)
+        if op.name in ("stablehlo.reduce", "stablehlo.reduce_window") and len(op.operands) == 2:
+            found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(note)
     for op in found:
-        part = op.operands[0].owner
-        if isinstance(part, ir.Block) or part.operation.name != "stablehlo.reduce":
-            continue
-        kind = kind_of(part.operation) if len(part.operation.operands) == 2 else ""
-        if kind in _IDEMPOTENT:
-            _apply(op, _IDEMPOTENT[kind])
-        elif kind in _NEUTRAL:
-            _apply(op, _NEUTRAL[kind][0])
-        else:
-            raise ValueError("parts of a reduction of another kind are combined")
+        kind = _kind(op)
+        if kind in _NEUTRAL:
+            _start_from_neutral(op, *_NEUTRAL[kind])
+        elif kind not in _IDEMPOTENT:
+            _keep_whole(op, module)
 
 
-def _apply(op: Any, combiner: Any) -> None:
+def _kind(op: Any) -> str:
+    """The binary op that the computation of ``op`` is, or nothing."""
     block = op.regions[0].blocks[0]
-    old = next(iter(block.operations)).operation
-    with ir.InsertionPoint(old), op.location:
-        new = combiner(*block.arguments)
-    old.results[0].replace_all_uses_with(new.result)
-    old.erase()
+    first, *rest = [each.operation for each in block.operations]
+    return first.name if len(rest) == 1 and set(first.operands) == set(block.arguments) else ""
+
+
+def _start_from_neutral(op: Any, combiner: Any, neutral: int) -> None:
+    initial = op.operands[1]
+    if _is_constant(initial, neutral):
+        return
+    with ir.InsertionPoint(op), op.location:
+        number = _number(initial.type, neutral)
+        part = op.clone()
+        part.operation.operands[1] = number
+        kind = op.results[0].type
+        start = stablehlo.BroadcastInDimOp(kind, initial, ir.DenseI64ArrayAttr.get([])).result
+        op.results[0].replace_all_uses_with(combiner(part.operation.results[0], start).result)
+    op.erase()
+
+
+def _number(kind: Any, number: int) -> Any:
+    return stablehlo.ConvertOp(
+        kind, stablehlo.ConstantOp(ir.Attribute.parse(f"dense<{number}> : tensor<i32>")).result
+    ).result
+
+
+def _is_constant(value: Any, wanted: int) -> bool:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
+        return False
+    # read as text, for jaxlib has no Python form of attributes with complex numbers
+    found = _CONSTANT.search(str(owner.operation))
+    return found is not None and found[1] in _TEXTS[wanted]
+
+
+def _keep_whole(op: Any, module: Any) -> None:
+    mesh = _mesh_around(op) or _first_mesh(module)
+    if mesh is None:
+        return
+    if op.name == "stablehlo.reduce":
+        reduced = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    else:
+        window = ir.DenseI64ArrayAttr(op.attributes["window_dimensions"])
+        reduced = {dim for dim, size in enumerate(window) if size != 1}
+    rank = len(ir.RankedTensorType(op.operands[0].type).shape)
+    dims = [sdy.DimensionShardingAttr.get([], is_closed=dim in reduced) for dim in range(rank)]
+    sharding = sdy.TensorShardingAttr.get(ir.FlatSymbolRefAttr.get(mesh), dims)
+    with ir.InsertionPoint(op), op.location:
+        op.operands[0] = sdy.ShardingConstraintOp(op.operands[0], sharding).result
+
+
+def _mesh_around(op: Any) -> str | None:
+    """The mesh of the manual computation that ``op`` is in."""
+    while op is not None and op.name != "builtin.module":
+        if op.name == "sdy.manual_computation":
+            for key in ("in_shardings", "out_shardings"):
+                for sharding in sdy.TensorShardingPerValueAttr(op.attributes[key]).shardings:
+                    return str(ir.FlatSymbolRefAttr(sdy.TensorShardingAttr(sharding).mesh_or_ref).value)
+        op = op.parent
+    return None
+
+
+def _first_mesh(module: Any) -> str | None:
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh" and len(sdy.MeshAttr(op.attributes["mesh"]).axes):
+            return str(ir.StringAttr(op.attributes["sym_name"]).value)
+    return None

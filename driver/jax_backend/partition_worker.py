@@ -1,36 +1,152 @@
-"""The process that partitions sharded modules: reads portable artifacts from stdin, writes local modules to stdout.
+"""The process that partitions sharded modules: reads StableHLO from stdin, writes one device's HLO to stdout.
 
-A violated precondition of jaxlib's Shardy passes aborts the process; so they run here, not in the user's. Run as
+XLA's own partitioner does the work: jaxlib's CPU client compiles the module for as many CPU devices, the module is
+taken as the pass ``spmd-partitioning`` leaves it, and the rest of that compilation is left out. A violated precondition
+of XLA's aborts the process; so it runs here, not in the user's. Run as
 ``python -m neuronx_cc.driver.jax_backend.partition_worker``. Each message is a 4-byte length and that many bytes; a
-request is ``C`` (careful) or ``N`` (normal) and the artifact; the answer ``+`` with a line of JSON (``describe``) and
-the local module as MLIR bytecode, or ``-`` with an error text.
+request is a line of JSON (``Request``) and the module; the answer ``+`` with a line of JSON (``Facts``) and a
+HloModuleProto, or ``-`` with an error text.
 """
 
-import io
+import base64
 import json
 import os
 import struct
 import sys
-from typing import Any, BinaryIO
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, TypedDict
 
-from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
-from jaxlib.mlir import ir, passmanager
+import numpy as np
+from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined,unused-ignore]
+from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
-from neuronx_cc.driver.jax_backend.partition_forms import hide_composites, inline_calls, restore_composites
-from neuronx_cc.driver.jax_backend.partition_guard import drop_maximal, guard, make_even
-from neuronx_cc.driver.jax_backend.partition_inspect import take_inspections
-from neuronx_cc.driver.jax_backend.partition_mesh import split_meshes
-from neuronx_cc.driver.jax_backend.partition_reductions import correct, mark_given
-from neuronx_cc.driver.jax_backend.partition_sums import Sums
+from neuronx_cc.driver.jax_backend.partition_calls import Calls
+from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
+from neuronx_cc.hlo_import.wire import FieldSpec, decode
 
-TO_COLLECTIVES = (
-    "func.func(sdy-sharding-constraint-to-reshard)",
-    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
-    "func.func(sdy-reshard-to-collectives)",
-    "sdy-convert-global-to-local",
-    "canonicalize",
+PASS = "spmd-partitioning"
+STAGE_AFTER_PASSES = 0
+"""The first of the two places in XLA's compilation where functions of ours may stand: after the passes."""
+LATER_PASSES = (
+    *("algsimp", "constant_folding", "fusion", "fusion-wrapper", "reshape-mover", "layout-assignment"),
+    *("copy-insertion", "cpu-all-reduce-combiner", "dot-library-rewriter", "reshape-decomposer", "scatter_expander"),
+    *("simplify-sorts", "simplify-conditional", "while-loop-trip-count-annotator", "cpu-parallel-task-assigner"),
 )
+"""Passes of the CPU's that take time and come after the partitioner."""
+
+
+_HLO_PROTO = {"HloProto": {1: FieldSpec("module", "bytes")}}
+"""xla/service/hlo.proto."""
+
+
+class Request(TypedDict):
+    """For how many devices, and for which parameters and results the partitioner may choose shardings."""
+
+    replicas: int
+    partitions: int
+    to_parameters: list[bool]
+    to_results: list[bool]
+    shardy: bool
+    """Whether the annotations are Shardy's; else GSPMD's."""
+
+
+class Facts(TypedDict):
+    """Serialized OpShardings in base64."""
+
+    parameters: list[str]
+    results: list[str]
+    inspections: list[tuple[int, str]]
+
+
+class _Enough(Exception):
+    """Ends a compilation whose partitioned module has been written."""
+
+
+CALLS = Calls()
+
+
+def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
+    """The local module of ``code``. Raises what XLA raises where it does not get past its partitioner."""
+    with tempfile.TemporaryDirectory(prefix="neuron-partition-") as folder:
+        problem = _compile(request, code, folder)
+        written = sorted(Path(folder).glob(f"*after_{PASS}.*.hlo.pb"))
+        if not written:
+            raise problem or ValueError("XLA has not run its partitioner")
+        proto = written[-1].read_bytes()
+    module = decode(_HLO_PROTO, "HloProto", proto, 0, len(proto))["module"]
+    return _facts(module), module
+
+
+def _compile(request: Request, code: bytes, folder: str) -> Exception | None:
+    """Let XLA partition ``code`` and write what it makes into ``folder``; why it ended early, if it did."""
+    replicas, partitions = request["replicas"], request["partitions"]
+    assignment = xla_client.DeviceAssignment.create(np.arange(replicas * partitions).reshape(replicas, partitions))
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions, options.device_assignment = replicas, partitions, assignment
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions, build.device_assignment = replicas, partitions, assignment
+    build.use_spmd_partitioning, build.use_shardy_partitioner = True, request["shardy"]
+    build.allow_spmd_sharding_propagation_to_parameters = request["to_parameters"]
+    build.allow_spmd_sharding_propagation_to_output = request["to_results"]
+    options.env_option_overrides = [
+        ("xla_dump_to", folder),
+        ("xla_dump_hlo_pass_re", PASS),
+        ("xla_dump_hlo_as_proto", True),
+        ("xla_disable_hlo_passes", ",".join(LATER_PASSES)),
+    ]
+    context = make_context()
+    with context, ir.Location.unknown():
+        module = _jax.mlir.deserialize_portable_artifact(code, context)
+        CALLS.prepare(module)
+        prepare_reductions(module)
+        try:
+            devices = _client(replicas * partitions).devices()[: replicas * partitions]
+            _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
+        except Exception as problem:
+            return problem
+    return None
+
+
+@cache
+def _cached_client(count: int) -> Any:
+    return xla_client.make_cpu_client(num_devices=count)
+
+
+def _client(count: int) -> Any:
+    """A CPU client of at least ``count`` devices."""
+    return _cached_client(max(8, 1 << (count - 1).bit_length()))
+
+
+def _stop_after_passes() -> None:
+    """Let every compilation end where code generation would begin. Older versions of jaxlib cannot, and take longer."""
+
+    def stop(_: bytes) -> None:
+        raise _Enough
+
+    with suppress(ImportError):
+        from jaxlib import _xla  # type: ignore[attr-defined,unused-ignore]
+
+        _xla.register_xla_transform("neuron.enough", STAGE_AFTER_PASSES, stop)
+
+
+def _facts(module: bytes) -> Facts:
+    parsed = _hlo.HloModule.from_serialized_hlo_module_proto(module)
+    given = list(parsed.spmd_parameters_shardings or ())
+    made = parsed.spmd_output_sharding
+    results = [] if made is None else list(made.tuple_shardings) or [made]
+    return {
+        "parameters": [_text(each) for each in given],
+        "results": [_text(each) for each in results],
+        "inspections": list(CALLS.inspections),
+    }
+
+
+def _text(sharding: Any) -> str:
+    return base64.b64encode(sharding.SerializeToString()).decode()
 
 
 def make_context() -> Any:
@@ -49,125 +165,6 @@ def make_context() -> Any:
     return context
 
 
-def partition(code: bytes, careful: bool) -> tuple[dict[str, Any], bytes]:
-    """The local module of the artifact ``code``; ``careful`` computes everything outside of manual regions whole."""
-    context = make_context()
-    with context, ir.Location.unknown():
-        module = _jax.mlir.deserialize_portable_artifact(code, context)
-        inline_calls(module)
-        drop_maximal(module)
-        function = main_function(module)
-        sums = Sums(module, function)
-        mark_given(module)
-        hide_composites(module)
-        _run(module, "sdy-propagation-pipeline")
-        parts = split_meshes(module)
-        inspections = take_inspections(module)
-        make_even(module)
-        guard(function, careful)
-        for name in TO_COLLECTIVES:
-            _run(module, name)
-        correct(module)
-        sums.finish()
-        facts = describe(module)
-        facts["inspections"] = [(number, _sharding(given), manual) for number, given, manual in inspections]
-        for key, unreduced in (("arguments", sums.arguments), ("results", sums.results)):
-            for sharding, axes in zip(facts[key], unreduced, strict=bool(unreduced)):
-                if axes:
-                    sharding["unreduced"] = [part for axis in axes[1] for part, _ in parts[axes[0]][axis]]
-        restore_composites(module)
-        _strip(module)
-        if "sdy." in str(module):
-            raise ValueError("annotations are left after partitioning")
-        stream = io.BytesIO()
-        module.operation.write_bytecode(stream)
-    return facts, stream.getvalue()
-
-
-def _run(module: Any, name: str) -> None:
-    passmanager.PassManager.parse(f"builtin.module({name})").run(module.operation)
-
-
-def main_function(module: Any) -> Any:
-    for op in module.body.operations:
-        if op.operation.name == "func.func" and ir.StringAttr(op.attributes["sym_name"]).value == "main":
-            return op
-    raise ValueError("the module has no function main")
-
-
-def describe(module: Any) -> dict[str, Any]:
-    """Meshes, shardings of arguments and results (lists of axes a dim, or null), memory kinds of results.
-
-    The axes are those of the module's meshes, split ones after ``split_meshes``.
-    """
-    meshes = {}
-    for op in module.body.operations:
-        if op.operation.name == "sdy.mesh":
-            mesh = sdy.MeshAttr(op.attributes["mesh"])
-            axes = [(axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)]
-            meshes[ir.StringAttr(op.attributes["sym_name"]).value] = {"axes": axes, "ids": list(mesh.device_ids)}
-    function = main_function(module)
-    arguments = [_attributes(each) for each in function.arg_attrs]
-    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
-    results: list[dict[str, Any]] = [{} for _ in range(count)]
-    if "res_attrs" in function.attributes:
-        results = [_attributes(each) for each in ir.ArrayAttr(function.attributes["res_attrs"])]
-    return {
-        "meshes": meshes,
-        "arguments": [_sharding(each.get("sdy.sharding")) for each in arguments],
-        "results": [_sharding(each.get("sdy.sharding")) for each in results],
-        "kinds": [_text(each.get("mhlo.memory_kind")) for each in results],
-    }
-
-
-def _attributes(dictionary: Any) -> dict[str, Any]:
-    named = ir.DictAttr(dictionary)
-    return {named[index].name: named[index].attr for index in range(len(named))}
-
-
-def _text(attribute: Any) -> str:
-    return "" if attribute is None else ir.StringAttr(attribute).value
-
-
-def _sharding(attribute: Any) -> dict[str, Any] | None:
-    if attribute is None:
-        return None
-    sharding = sdy.TensorShardingAttr(attribute)
-    dims = []
-    for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings):
-        axes = []
-        for axis in map(sdy.AxisRefAttr, dim.axes):
-            part = axis.sub_axis_info
-            part = None if part is None else sdy.SubAxisInfoAttr(part)
-            axes.append((axis.name, None if part is None else (part.pre_size, part.size)))
-        dims.append(axes)
-    return {"mesh": ir.FlatSymbolRefAttr(sharding.mesh_or_ref).value, "dims": dims}
-
-
-def _strip(module: Any) -> None:
-    """Remove what Shardy leaves behind: attributes and meshes."""
-
-    def clean(op: Any) -> Any:
-        for name in ("sdy.sharding", "sdy.sharding_rule"):
-            if name in op.attributes:
-                del op.attributes[name]
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(clean)
-    for op in list(module.body.operations):
-        if op.operation.name == "sdy.mesh":
-            op.operation.erase()
-        elif op.operation.name == "func.func":
-            for key in ("arg_attrs", "res_attrs"):
-                if key in op.attributes:
-                    op.attributes[key] = ir.ArrayAttr.get([_without(each) for each in ir.ArrayAttr(op.attributes[key])])
-
-
-def _without(dictionary: Any) -> Any:
-    kept = {name: value for name, value in _attributes(dictionary).items() if not name.startswith("sdy.")}
-    return ir.DictAttr.get(kept)
-
-
 def _read(stream: BinaryIO) -> bytes:
     head = stream.read(4)
     return stream.read(struct.unpack("<I", head)[0]) if len(head) == 4 else b""
@@ -177,9 +174,11 @@ def main() -> None:
     """Answer requests until stdin ends."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed must not get between the messages
-    while request := _read(sys.stdin.buffer):
+    _stop_after_passes()
+    while message := _read(sys.stdin.buffer):
         try:
-            facts, local = partition(request[1:], request[:1] == b"C")
+            line, code = message.split(b"\n", 1)
+            facts, local = partition(json.loads(line), code)
             answer = b"+" + json.dumps(facts).encode() + b"\n" + local
         except Exception as error:
             answer = b"-" + f"{type(error).__name__}: {error}".encode()

@@ -236,7 +236,7 @@ def case_reductions_over_split_dims():
         (lambda x: (x > -1).all(0), False),
         (lambda x: jax.nn.softmax(x, axis=0), False),
         (lambda x: jax.lax.reduce(x, start, jax.lax.max, (0,)), False),
-        (lambda x: jax.lax.reduce(x, start, jax.lax.add, (0, 1)), True),
+        (lambda x: jax.lax.reduce(x, start, jax.lax.add, (0, 1)), False),
         (lambda x: x.argmax(0), True),
         (lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + b * b, (1,)), True),
     ):
@@ -255,10 +255,10 @@ def case_rows_by_split_indices():
         (numbers, P(), lambda t, i: jax.grad(lambda t: (jnp.sin(t[i]) ** 2).sum())(t), ("all-reduce",)),
         (numbers, P(), lambda t, i: t.at[i].add(1.5), ("all-reduce",)),
         (numbers, P(), lambda t, i: jnp.bincount(i.reshape(-1), length=6), ("all-reduce",)),
-        (numbers, P(), lambda t, i: t.at[i].max(0.5), ("all-gather",)),
-        (numbers, P(None, "b"), lambda t, i: jax.grad(lambda t: (t[i] ** 2).sum())(t), ("all-gather", "all-reduce")),
+        (numbers, P(), lambda t, i: t.at[i].max(0.5), ("all-reduce",)),
+        (numbers, P(None, "b"), lambda t, i: jax.grad(lambda t: (t[i] ** 2).sum())(t), ("all-reduce",)),
         (numbers[:, :1], P(), lambda t, i: jax.lax.gather(t, i, columns, (1, 12)), ()),
-        (numbers, P("a"), lambda t, i: jax.ops.segment_sum(t, i[:6, 0], 6), ("all-gather", "all-reduce")),
+        (numbers, P("a"), lambda t, i: jax.ops.segment_sum(t, i[:6, 0], 6), ("all-reduce",)),
         (numbers[:6], P("a"), lambda t, i: jax.ops.segment_sum(t, i[:, 0], 6), ("all-reduce",)),
     ):
         given = [
