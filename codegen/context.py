@@ -51,7 +51,7 @@ class Context:
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
-        self.sizes = self.builder.sizes
+        self.timing, self.sizes = self.builder.timing, self.builder.sizes
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
         self._constant_homes: dict[tuple[str, str], View] = {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
 from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import PASSES
@@ -113,6 +114,7 @@ class PassContext:
     options: PassOptions = field(default_factory=PassOptions)
     machine: Machine = field(default_factory=lambda: find_machine("trn1"))
     """What the program is planned for."""
+    timing: Timing = field(init=False)
     warnings: list[PassWarning] = field(default_factory=list)
     precision: list[PrecisionRecord] = field(default_factory=list)
     timings: list[PassTiming] = field(default_factory=list)
@@ -120,6 +122,9 @@ class PassContext:
     """Whether to fill ``timings``, which takes counting all ops behind each pass."""
     failed_pass: str = ""
     """Name of the pass that raised, for the reproducer of an internal error."""
+
+    def __post_init__(self) -> None:
+        self.timing = Timing(self.machine)
 
     def warn(self, code: str, message: str, loc: Loc = NO_LOC) -> None:
         self.warnings.append(PassWarning(code, message, loc))

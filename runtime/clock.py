@@ -25,14 +25,13 @@ from heapq import heappop, heappush
 
 from neuronx_cc.ir.errors import Loc, RunError
 from neuronx_cc.ir.isa.program import Program, Stream
+from neuronx_cc.ir.isa.timing import CLOCK_KEY, SECTION
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.runtime.clock_program import (
-    CLOCK_KEY,
     CONTROL,
     DMA,
     LOAD,
     MULTIPLY,
-    SECTION,
     Item,
     Nest,
     Node,

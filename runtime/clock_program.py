@@ -13,21 +13,12 @@ from typing import TypeAlias
 
 from neuronx_cc.ir.isa import cost
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Branch, Else, End, Instr, Loop, Program, Ref, Space, Stream, While
-from neuronx_cc.ir.isa.table import TABLE
+from neuronx_cc.ir.isa.timing import arrival_ns, duration_ns, latency_ns
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.types import itemsize
 
 ENGINE, LOAD, MULTIPLY, DMA, CONTROL = range(5)
 """Kinds of nodes: which resources an instruction needs."""
-
-CLOCK_KEY = {
-    Stream.TENSOR: "clock.tensor_ghz",
-    Stream.VECTOR: "clock.vector_ghz",
-    Stream.SCALAR: "clock.scalar_ghz",
-    Stream.GPSIMD: "clock.gpsimd_ghz",
-    Stream.SYNC: "clock.base_ghz",
-}
-SECTION = {Stream.VECTOR: "vec", Stream.SCALAR: "act", Stream.GPSIMD: "pool"}
 
 TABLE_SET = {
     "exp": "natural_log_exp_and_others",
@@ -185,7 +176,7 @@ def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -
         return Node(index, instr, CONTROL, cost.collective_ns(instr, machine), waits=waits)
     if instr.stream in DMA_STREAMS:
         dma = cost.dma_cost(instr, machine)
-        latency = machine["dma.fixed_latency_ns"] + dma.engine_ns + machine["dma.semaphore_write_ns"]
+        latency = arrival_ns(dma, machine)
         return Node(
             index,
             instr,
@@ -198,18 +189,16 @@ def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -
             hbm_bytes=dma.hbm_bytes,
             descriptors=dma.descriptors,
         )
-    duration = TABLE[instr.op].cost(instr, machine) / machine[CLOCK_KEY[instr.stream]]
-    if instr.op == "load_stationary":
-        return Node(index, instr, LOAD, duration, machine["pe.ls_latency_ns"], waits=waits)
-    if instr.op == "multiply_moving":
-        return Node(index, instr, MULTIPLY, duration, machine["pe.latency_ns"], waits=waits)
+    duration, latency = duration_ns(instr, machine), latency_ns(instr, machine)
+    if instr.stream is Stream.TENSOR:
+        return Node(index, instr, LOAD if instr.op == "load_stationary" else MULTIPLY, duration, latency, waits=waits)
     spaces = {ref.space for ref in (*instr.outs, *instr.ins)}
     node = Node(
         index,
         instr,
         ENGINE,
         duration,
-        machine[f"{SECTION[instr.stream]}.latency_ns"],
+        latency,
         (depends(instr, recent[-1:]), depends(instr, recent[-2:-1])),
         waits,
         uses_sbuf=Space.SBUF in spaces,

@@ -29,6 +29,7 @@ from neuronx_cc.ir.isa.program import (
     Stream,
     While,
 )
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine, Sizes
 
 LAST_REGISTERS = 16
@@ -88,6 +89,7 @@ class Builder:
     """Emits one program for one machine."""
 
     machine: Machine
+    timing: Timing = field(init=False)
     sizes: Sizes = field(init=False)
     hbm: Arena = field(init=False)
     sbuf: Arena = field(init=False)
@@ -103,7 +105,8 @@ class Builder:
     kernel: str = ""
 
     def __post_init__(self) -> None:
-        self.sizes = sizes = self.machine.sizes()
+        self.timing = Timing(self.machine)
+        self.sizes = sizes = self.timing.sizes
         alignment = int(self.machine["sram.min_align"])
         self.hbm = Arena(Space.HBM, sizes.hbm_bytes, alignment)
         self.sbuf = Arena(Space.SBUF, sizes.sbuf_bytes, alignment)

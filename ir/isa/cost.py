@@ -263,18 +263,23 @@ def dma_cost(instr: Instr, machine: Machine) -> DmaCost:
     source = instr.ins[0]
     rows = instr.ins[-1].counts[0] if instr.op in ("dma_gather", "dma_scatter") else 0
     count, run_bytes = contiguous_runs(target, source, rows)
-    each = max(machine["dma.elem_cost_ns"], run_bytes / machine["dma.bw_per_engine"])
-    pieces = max(1, ceil(run_bytes / machine["dma.packet_bytes"]))
-    engines = machine["dma.engines"]
-    longest = ceil(count * pieces / engines) * each / pieces
     moved = rows * prod(target.counts[1:]) if rows else prod(target.counts)
     on_hbm = sum(moved * itemsize(ref.dtype) for ref in (target, source) if ref.space is Space.HBM)
     software = 0.0
     if instr.stream is Stream.DMA_DYNAMIC:
         software = machine["dma.swdge_start_cycles"] / machine["clock.gpsimd_ghz"]
         software += (rows or count) * machine["dma.swdge_descriptor_ns"]
-    service = max(count * each / engines, on_hbm / machine["hbm.bw_per_core"])
-    return DmaCost(service, max(longest, service), software, count * run_bytes, on_hbm, count)
+    return transfer_cost(count, run_bytes, on_hbm, machine, software)
+
+
+def transfer_cost(count: int, run_bytes: int, hbm_bytes: int, machine: Machine, software: float = 0.0) -> DmaCost:
+    """Cost of ``count`` contiguous runs of ``run_bytes``; ``hbm_bytes`` of them are read from or written to HBM."""
+    each = max(machine["dma.elem_cost_ns"], run_bytes / machine["dma.bw_per_engine"])
+    pieces = max(1, ceil(run_bytes / machine["dma.packet_bytes"]))
+    engines = machine["dma.engines"]
+    longest = ceil(count * pieces / engines) * each / pieces
+    service = max(count * each / engines, hbm_bytes / machine["hbm.bw_per_core"])
+    return DmaCost(service, max(longest, service), software, count * run_bytes, hbm_bytes, count)
 
 
 def contiguous_runs(target: Ref, source: Ref, rows: int = 0) -> tuple[int, int]:
