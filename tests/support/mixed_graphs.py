@@ -33,7 +33,7 @@ def _combiner(g: WholeGraph, kind: str, dtype: str) -> str:
 def _kind(g: WholeGraph, dtype: str, bound: int) -> str:
     """A combiner; no sum where ``bound``, that of the sum, is too large for exact floats."""
     kinds = ["maximum", "minimum", *(["add"] if dtype == "s32" or bound <= BOUND else [])]
-    return g.draw(st.sampled_from(kinds))
+    return g.choices.choose(kinds)
 
 
 def _raw(g: WholeGraph, text: str) -> str:
@@ -48,7 +48,7 @@ def scatter(g: WholeGraph) -> None:
     vectors = [v for v in g.values if v.dtype == "s32" and len(v.dims) == 1]
     if not tables or not vectors:
         return iota(g)
-    x, i = g.draw(st.sampled_from(tables)), g.draw(st.sampled_from(vectors))
+    x, i = g.choices.choose(tables), g.choices.choose(vectors)
     rest = x.dims[1:]
     if prod(i.dims + rest) > LARGEST:
         return unary(g)
@@ -69,9 +69,9 @@ def sort(g: WholeGraph) -> None:
     x = g.pick("f32", "s32")
     if not x.dims:
         return unary(g)
-    axis = g.draw(st.integers(0, len(x.dims) - 1))
-    direction = g.draw(st.sampled_from(("LT", "GT")))
-    several = g.draw(st.booleans())
+    axis = g.choices.integer(0, len(x.dims) - 1)
+    direction = g.choices.choose(("LT", "GT"))
+    several = g.choices.coin()
     name = f"{direction}_{x.dtype}_{'pair' if several else 'alone'}"
     scalars = [x.dtype, x.dtype, *(["s32", "s32"] if several else [])]
     parameters = " ".join(f"{'abcd'[n]} = {scalar}[] parameter({n})" for n, scalar in enumerate(scalars))
@@ -94,9 +94,9 @@ def reduce_window(g: WholeGraph) -> None:
     x = g.pick("f32", "s32")
     if not x.dims or len(x.dims) > 4 or 0 in x.dims:
         return unary(g)
-    sizes = [g.draw(st.integers(1, min(size, 3))) for size in x.dims]
-    strides = [g.draw(st.sampled_from((1, 1, 2))) for _ in sizes]
-    pads = [(g.draw(st.integers(0, size - 1)), g.draw(st.integers(0, size - 1))) for size in sizes]
+    sizes = [g.choices.integer(1, min(size, 3)) for size in x.dims]
+    strides = [g.choices.choose((1, 1, 2)) for _ in sizes]
+    pads = [(g.choices.integer(0, size - 1), g.choices.integer(0, size - 1)) for size in sizes]
     dims = tuple(
         (n + low + high - size) // stride + 1
         for n, size, stride, (low, high) in zip(x.dims, sizes, strides, pads, strict=True)
@@ -116,15 +116,15 @@ def convolution(g: WholeGraph) -> None:
     values = [v for v in g.values if v.dtype == "f32" and len(v.dims) == 3 and 0 not in v.dims]
     if not values:
         return transpose(g)
-    x = g.draw(st.sampled_from(values))
+    x = g.choices.choose(values)
     batch, size, features = x.dims
-    window, outputs = g.draw(st.integers(1, 3)), g.draw(st.sampled_from((1, 2, 5)))
-    stride, low, high = g.draw(st.integers(1, 2)), g.draw(st.integers(0, 2)), g.draw(st.integers(0, 2))
+    window, outputs = g.choices.integer(1, 3), g.choices.choose((1, 2, 5))
+    stride, low, high = g.choices.integer(1, 2), g.choices.integer(0, 2), g.choices.integer(0, 2)
     positions = (size + low + high - window) // stride + 1
     bound = g.bound(x) * window * features * max(window, features, outputs)
     if size + low + high < window or bound > BOUND:
         return binary(g)
-    axis = g.draw(st.integers(0, 2))
+    axis = g.choices.integer(0, 2)
     kernel = g.add("f32", (window, features, outputs), f"iota(), iota_dimension={axis}", visible=False)
     attributes = f"window={{size={window} stride={stride} pad={low}_{high}}}, dim_labels=b0f_0io->b0f"
     y = g.add("f32", (batch, positions, outputs), f"convolution({x.name}, {kernel.name}), {attributes}")
@@ -134,7 +134,7 @@ def convolution(g: WholeGraph) -> None:
 
 def _inner(g: WholeGraph, *parts: Value) -> WholeGraph:
     """The graph of a called computation whose parameter v0 is a tuple of ``parts``; line 0 is left to ``_define``."""
-    inner = WholeGraph(g.draw, lines=[""], bodies=g.bodies)
+    inner = WholeGraph(g.choices, lines=[""], bodies=g.bodies)
     for index, part in enumerate(parts):
         value = inner.add(part.dtype, part.dims, f"get-tuple-element(v0), index={index}")
         inner.bounds[value.name] = g.bound(part)
@@ -142,7 +142,7 @@ def _inner(g: WholeGraph, *parts: Value) -> WholeGraph:
 
 
 def _grow(g: WholeGraph) -> None:
-    for _ in range(g.draw(st.integers(0, 4))):
+    for _ in range(g.choices.integer(0, 4)):
         extend(g, INSIDE)
 
 
@@ -167,7 +167,7 @@ def while_(g: WholeGraph) -> None:
     else:
         inner.bounds[a.name] = max(g.bound(x), g.bound(y))
     steps += [f"reverse({a.name}), dimensions={{{axis}}}" for axis in range(len(x.dims))]
-    c = inner.add(x.dtype, x.dims, g.draw(st.sampled_from(steps)))
+    c = inner.add(x.dtype, x.dims, g.choices.choose(steps))
     inner.bounds[c.name] = inner.bound(a)
     _grow(inner)
     found = inner.values[-1]
@@ -204,8 +204,8 @@ def conditional(g: WholeGraph) -> None:
     index = scalar_index(g)
     state = f"({x.type}, {index.type})"
     names, operands, bound = [], [], 0
-    for _ in range(g.draw(st.integers(1, 3))):
-        taken = g.draw(st.sampled_from((x, y)))
+    for _ in range(g.choices.integer(1, 3)):
+        taken = g.choices.choose((x, y))
         inner = _inner(g, taken, index)
         _grow(inner)
         root = [value for value in inner.values if value.type == x.type][-1]

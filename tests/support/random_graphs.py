@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from math import prod
 
+from choices import Choices, Drawn
 from hypothesis import strategies as st
 
 UNARY = ("negate", "abs", "exponential", "tanh", "sine", "floor", "sqrt", "logistic")
@@ -32,7 +33,7 @@ class Value:
 class Graph:
     """Lines of an entry computation and the values they define."""
 
-    draw: st.DrawFn
+    choices: Choices
     lines: list[str] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     bodies: dict[str, str] = field(default_factory=dict)
@@ -48,15 +49,15 @@ class Graph:
         found = [v for v in self.values if not dtypes or v.dtype in dtypes]
         if not found:
             raise LookupError(dtypes)
-        return self.draw(st.sampled_from(found))
+        return self.choices.choose(found)
 
     def like(self, value: Value) -> Value:
         """A value of the same type: one that exists, or a splat."""
         known = [v for v in self.values if v.type == value.type]
-        if self.draw(st.booleans()):
-            return self.draw(st.sampled_from(known))
+        if self.choices.coin():
+            return self.choices.choose(known)
         numbers = INT_NUMBERS if value.dtype == "s32" else ("true", "false") if value.dtype == "pred" else NUMBERS
-        scalar = self.add(value.dtype, (), f"constant({self.draw(st.sampled_from(numbers))})", visible=False)
+        scalar = self.add(value.dtype, (), f"constant({self.choices.choose(numbers)})", visible=False)
         return self.add(value.dtype, value.dims, f"broadcast({scalar.name}), dimensions={{}}", visible=False)
 
 
@@ -66,20 +67,20 @@ def listed(numbers) -> str:
 
 def unary(g: Graph) -> None:
     x = g.pick("f32", "bf16", "s32")
-    g.add(x.dtype, x.dims, f"{g.draw(st.sampled_from(INT_UNARY if x.dtype == 's32' else UNARY))}({x.name})")
+    g.add(x.dtype, x.dims, f"{g.choices.choose(INT_UNARY if x.dtype == 's32' else UNARY)}({x.name})")
 
 
 def binary(g: Graph) -> None:
     x = g.pick("f32", "bf16", "s32")
     y = g.like(x)
-    pair = (x, y) if g.draw(st.booleans()) else (y, x)
-    opcode = g.draw(st.sampled_from(INT_BINARY if x.dtype == "s32" else BINARY))
+    pair = (x, y) if g.choices.coin() else (y, x)
+    opcode = g.choices.choose(INT_BINARY if x.dtype == "s32" else BINARY)
     g.add(x.dtype, x.dims, f"{opcode}({pair[0].name}, {pair[1].name})")
 
 
 def compare(g: Graph) -> None:
     x = g.pick("f32", "bf16", "s32")
-    direction = g.draw(st.sampled_from(("EQ", "NE", "LT", "GE", "GT", "LE")))
+    direction = g.choices.choose(("EQ", "NE", "LT", "GE", "GT", "LE"))
     g.add("pred", x.dims, f"compare({x.name}, {g.like(x).name}), direction={direction}")
 
 
@@ -96,11 +97,11 @@ def logic(g: Graph) -> None:
     known = [v for v in g.values if v.dtype == "pred"]
     if not known:
         return compare(g)
-    p = g.draw(st.sampled_from(known))
-    if g.draw(st.booleans()):
+    p = g.choices.choose(known)
+    if g.choices.coin():
         g.add("pred", p.dims, f"not({p.name})")
     else:
-        g.add("pred", p.dims, f"{g.draw(st.sampled_from(('and', 'or', 'xor')))}({p.name}, {g.like(p).name})")
+        g.add("pred", p.dims, f"{g.choices.choose(('and', 'or', 'xor'))}({p.name}, {g.like(p).name})")
     return None
 
 
@@ -109,7 +110,7 @@ def convert(g: Graph) -> None:
     targets = [d for d in ("f32", "bf16", "s32") if d != x.dtype]
     if x.dtype in ("f32", "bf16"):
         targets.remove("s32")
-    target = g.draw(st.sampled_from(targets))
+    target = g.choices.choose(targets)
     g.add(target, x.dims, f"convert({x.name})")
 
 
@@ -118,7 +119,7 @@ def reshape(g: Graph) -> None:
     size = prod(x.dims)
     choices = [(size,), (1, *x.dims), (*x.dims, 1), tuple(d for d in x.dims if d != 1)]
     choices += [(a, size // a) for a in range(1, size + 1) if size % a == 0] if size else []
-    dims = g.draw(st.sampled_from([c for c in choices if len(c) <= 5]))
+    dims = g.choices.choose([c for c in choices if len(c) <= 5])
     g.add(x.dtype, dims, f"reshape({x.name})")
 
 
@@ -126,21 +127,21 @@ def broadcast(g: Graph) -> None:
     x = g.pick()
     dims, kept = list(x.dims), list(range(len(x.dims)))
     if len(dims) < 4:
-        place = g.draw(st.integers(0, len(dims)))
-        dims.insert(place, g.draw(st.sampled_from((1, 2, 3))))
+        place = g.choices.integer(0, len(dims))
+        dims.insert(place, g.choices.choose((1, 2, 3)))
         kept = [i + (i >= place) for i in kept]
     g.add(x.dtype, dims, f"broadcast({x.name}), dimensions={listed(kept)}")
 
 
 def transpose(g: Graph) -> None:
     x = g.pick()
-    order = g.draw(st.permutations(range(len(x.dims))))
+    order = g.choices.order(len(x.dims))
     g.add(x.dtype, [x.dims[i] for i in order], f"transpose({x.name}), dimensions={listed(order)}")
 
 
 def reverse(g: Graph) -> None:
     x = g.pick()
-    chosen = [i for i in range(len(x.dims)) if g.draw(st.booleans())]
+    chosen = [i for i in range(len(x.dims)) if g.choices.coin()]
     g.add(x.dtype, x.dims, f"reverse({x.name}), dimensions={listed(chosen)}")
 
 
@@ -148,9 +149,9 @@ def slice_(g: Graph) -> None:
     x = g.pick()
     bounds, dims = [], []
     for size in x.dims:
-        start = g.draw(st.integers(0, max(size - 1, 0)))
-        limit = g.draw(st.integers(min(start + 1, size), size))
-        stride = g.draw(st.sampled_from((1, 1, 2)))
+        start = g.choices.integer(0, max(size - 1, 0))
+        limit = g.choices.integer(min(start + 1, size), size)
+        stride = g.choices.choose((1, 1, 2))
         bounds.append(f"[{start}:{limit}:{stride}]")
         dims.append(-(-(limit - start) // stride))
     g.add(x.dtype, dims, f"slice({x.name}), slice={listed(bounds)}")
@@ -161,11 +162,11 @@ def pad(g: Graph) -> None:
     if not x.dims:
         return unary(g)
     amounts = [
-        (g.draw(st.integers(0, 2)), g.draw(st.integers(-1 if size > 1 else 0, 2)), g.draw(st.sampled_from((0, 0, 1))))
+        (g.choices.integer(0, 2), g.choices.integer(-1 if size > 1 else 0, 2), g.choices.choose((0, 0, 1)))
         for size in x.dims
     ]
     numbers = INT_NUMBERS if x.dtype == "s32" else NUMBERS
-    fill = g.add(x.dtype, (), f"constant({g.draw(st.sampled_from(numbers))})", visible=False)
+    fill = g.add(x.dtype, (), f"constant({g.choices.choose(numbers)})", visible=False)
     dims = [n + low + high + max(n - 1, 0) * mid for n, (low, high, mid) in zip(x.dims, amounts, strict=True)]
     spelled = "x".join(f"{low}_{high}_{mid}" for low, high, mid in amounts)
     g.add(x.dtype, dims, f"pad({x.name}, {fill.name}), padding={spelled}")
@@ -176,8 +177,8 @@ def concatenate(g: Graph) -> None:
     x = g.pick()
     if not x.dims:
         return reshape(g)
-    axis = g.draw(st.integers(0, len(x.dims) - 1))
-    pieces = [x, *(g.like(x) for _ in range(g.draw(st.integers(0, 2))))]
+    axis = g.choices.integer(0, len(x.dims) - 1)
+    pieces = [x, *(g.like(x) for _ in range(g.choices.integer(0, 2)))]
     dims = list(x.dims)
     dims[axis] *= len(pieces)
     g.add(x.dtype, dims, f"concatenate({', '.join(p.name for p in pieces)}), dimensions={{{axis}}}")
@@ -187,11 +188,11 @@ def concatenate(g: Graph) -> None:
 def reduce(g: Graph) -> None:
     x = g.pick("f32", "s32")
     combiners = INT_COMBINERS if x.dtype == "s32" else COMBINERS
-    kind = g.draw(st.sampled_from(sorted(combiners)))
-    folded = [i for i in range(len(x.dims)) if g.draw(st.booleans())]
+    kind = g.choices.choose(sorted(combiners))
+    folded = [i for i in range(len(x.dims)) if g.choices.coin()]
     # XLA drops the initial value of a reduction over one element, which HLO allows only because it should be neutral
     choices = combiners[kind] if prod(x.dims[i] for i in folded) > 1 else NEUTRAL[kind, x.dtype]
-    start = g.add(x.dtype, (), f"constant({g.draw(st.sampled_from(choices))})", visible=False)
+    start = g.add(x.dtype, (), f"constant({g.choices.choose(choices)})", visible=False)
     name = f"{kind}_{x.dtype}"
     g.bodies[name] = (
         f"{name} {{ a = {x.dtype}[] parameter(0) b = {x.dtype}[] parameter(1) ROOT r = {x.dtype}[] {kind}(a, b) }}"
@@ -205,7 +206,7 @@ def dot(g: Graph) -> None:
     if not x.dims:
         return unary(g)
     y = g.like(x)
-    axis = g.draw(st.integers(0, len(x.dims) - 1))
+    axis = g.choices.integer(0, len(x.dims) - 1)
     free = [n for i, n in enumerate(x.dims) if i != axis]
     if 2 * len(free) > 4:
         return transpose(g)
@@ -222,7 +223,7 @@ EXACT += (reverse, slice_, pad, concatenate, reduce)
 @st.composite
 def modules(draw: st.DrawFn, dtypes: tuple[str, ...] = ("f32", "f32", "bf16", "s32"), dots: bool = False) -> str:
     """HLO text of a module with a few parameters and 3 to 14 random ops; all values nobody uses are results."""
-    g = Graph(draw)
+    g = Graph(Drawn(draw))
     for index in range(draw(st.integers(1, 3))):
         dims = draw(st.lists(st.sampled_from((1, 1, 2, 3, 4)), max_size=3))
         g.add(draw(st.sampled_from(dtypes)), tuple(dims), f"parameter({index})")

@@ -4,10 +4,12 @@ Movement, reductions, contractions and run-time indices over dims around the lim
 129, 131, 257), in f32, s32 and pred; f32 values stay below 2**20.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from choices import Drawn
 from hypothesis import strategies as st
 from random_graphs import Graph, Value, broadcast, concatenate, listed, logic, reshape, reverse, slice_, transpose
 
@@ -15,6 +17,8 @@ PARAMETERS = ((), (3,), (130,), (257,), (2, 129), (128, 5), (131, 3), (4, 33, 7)
 LARGEST = 40_000
 """Elements of a value."""
 BOUND = 2**20
+NAMES = re.compile(r"[( ](v\d+)")
+"""Of operands, in the text of an instruction."""
 
 
 @dataclass
@@ -23,12 +27,20 @@ class WholeGraph(Graph):
 
     bounds: dict[str, int] = field(default_factory=dict)
 
+    def add(self, dtype: str, dims: tuple[int, ...], text: str, visible: bool = True) -> Value:
+        """Makers that do not only move numbers set another bound than the largest of the operands."""
+        value = super().add(dtype, dims, text, visible)
+        known = [self.bounds[name] for name in NAMES.findall(text) if name in self.bounds]
+        if known:
+            self.bounds[value.name] = max(known)
+        return value
+
     def like(self, value: Value) -> Value:
         known = [v for v in self.values if v.type == value.type]
-        if known and self.draw(st.booleans()):
-            return self.draw(st.sampled_from(known))
+        if known and self.choices.coin():
+            return self.choices.choose(known)
         numbers = ("true", "false") if value.dtype == "pred" else ("0", "1", "-1", "2", "3")
-        scalar = self.add(value.dtype, (), f"constant({self.draw(st.sampled_from(numbers))})", visible=False)
+        scalar = self.add(value.dtype, (), f"constant({self.choices.choose(numbers)})", visible=False)
         return self.add(value.dtype, value.dims, f"broadcast({scalar.name}), dimensions={{}}", visible=False)
 
     def bound(self, value: Value) -> int:
@@ -37,25 +49,25 @@ class WholeGraph(Graph):
 
 def unary(g: WholeGraph) -> None:
     x = g.pick("f32", "s32")
-    y = g.add(x.dtype, x.dims, f"{g.draw(st.sampled_from(('negate', 'abs', 'sign')))}({x.name})")
+    y = g.add(x.dtype, x.dims, f"{g.choices.choose(('negate', 'abs', 'sign'))}({x.name})")
     g.bounds[y.name] = g.bound(x)
 
 
 def binary(g: WholeGraph) -> None:
     x = g.pick("f32", "s32")
     y = g.like(x)
-    opcode = g.draw(st.sampled_from(("add", "subtract", "maximum", "minimum", "multiply")))
+    opcode = g.choices.choose(("add", "subtract", "maximum", "minimum", "multiply"))
     bound = g.bound(x) * g.bound(y) if opcode == "multiply" else g.bound(x) + g.bound(y)
     if x.dtype == "f32" and bound > BOUND:
         opcode, bound = "minimum", max(g.bound(x), g.bound(y))
-    pair = (x, y) if g.draw(st.booleans()) else (y, x)
+    pair = (x, y) if g.choices.coin() else (y, x)
     z = g.add(x.dtype, x.dims, f"{opcode}({pair[0].name}, {pair[1].name})")
     g.bounds[z.name] = bound
 
 
 def compare(g: WholeGraph) -> None:
     x = g.pick("f32", "s32")
-    direction = g.draw(st.sampled_from(("EQ", "NE", "LT", "GE", "GT", "LE")))
+    direction = g.choices.choose(("EQ", "NE", "LT", "GE", "GT", "LE"))
     g.add("pred", x.dims, f"compare({x.name}, {g.like(x).name}), direction={direction}")
 
 
@@ -65,7 +77,7 @@ def select(g: WholeGraph) -> None:
     if not predicates:
         return compare(g)
     y = g.like(x)
-    z = g.add(x.dtype, x.dims, f"select({g.draw(st.sampled_from(predicates)).name}, {x.name}, {y.name})")
+    z = g.add(x.dtype, x.dims, f"select({g.choices.choose(predicates).name}, {x.name}, {y.name})")
     g.bounds[z.name] = max(g.bound(x), g.bound(y))
     return None
 
@@ -75,27 +87,21 @@ def convert(g: WholeGraph) -> None:
     if x.dtype == "f32":
         g.add("s32", x.dims, f"convert({x.name})")
     else:
-        g.add(g.draw(st.sampled_from(("f32", "s32"))), x.dims, f"convert({x.name})")
+        g.add(g.choices.choose(("f32", "s32")), x.dims, f"convert({x.name})")
 
 
 def iota(g: WholeGraph) -> None:
     x = g.pick()
     if not x.dims:
         return unary(g)
-    axis = g.draw(st.integers(0, len(x.dims) - 1))
-    y = g.add(g.draw(st.sampled_from(("f32", "s32"))), x.dims, f"iota(), iota_dimension={axis}")
+    axis = g.choices.integer(0, len(x.dims) - 1)
+    y = g.add(g.choices.choose(("f32", "s32")), x.dims, f"iota(), iota_dimension={axis}")
     g.bounds[y.name] = max(3, x.dims[axis])
     return None
 
 
 def moved(g: WholeGraph) -> None:
-    """Movement of one value keeps its bound; ``like`` may bring in the largest, so that counts for concatenate."""
-    maker = g.draw(st.sampled_from((reshape, broadcast, transpose, reverse, slice_, concatenate)))
-    largest = max((g.bound(v) for v in g.values), default=3)
-    before = len(g.values)
-    maker(g)
-    for value in g.values[before:]:
-        g.bounds[value.name] = largest
+    g.choices.choose((reshape, broadcast, transpose, reverse, slice_, concatenate))(g)
 
 
 def pad(g: WholeGraph) -> None:
@@ -103,7 +109,7 @@ def pad(g: WholeGraph) -> None:
     if not x.dims:
         return unary(g)
     amounts = [
-        (g.draw(st.integers(0, 2)), g.draw(st.integers(-1 if size > 1 else 0, 2)), g.draw(st.sampled_from((0, 0, 1))))
+        (g.choices.integer(0, 2), g.choices.integer(-1 if size > 1 else 0, 2), g.choices.choose((0, 0, 1)))
         for size in x.dims
     ]
     fill = g.add(x.dtype, (), "constant(-2)", visible=False)
@@ -116,12 +122,12 @@ def pad(g: WholeGraph) -> None:
 
 def reduce(g: WholeGraph) -> None:
     x = g.pick("f32", "s32")
-    folded = [axis for axis in range(len(x.dims)) if g.draw(st.booleans())]
+    folded = [axis for axis in range(len(x.dims)) if g.choices.coin()]
     count = prod(x.dims[axis] for axis in folded)
     starts = {"add": "0", "maximum": "-inf", "minimum": "inf"}
     if x.dtype == "s32":
         starts = {"add": "0", "maximum": "-2147483648", "minimum": "2147483647", "and": "-1", "or": "0"}
-    kind = g.draw(st.sampled_from(sorted(starts)))
+    kind = g.choices.choose(sorted(starts))
     if x.dtype == "f32" and ((kind != "add" and not count) or g.bound(x) * count > BOUND):
         return unary(g)
     start = g.add(x.dtype, (), f"constant({starts[kind]})", visible=False)
@@ -139,8 +145,8 @@ def dot(g: WholeGraph) -> None:
     if not x.dims or len(x.dims) > 2:
         return transpose(g)
     partners = [v for v in g.values if v.dtype == "f32" and 0 < len(v.dims) < 3 and set(v.dims) & set(x.dims)]
-    y = g.draw(st.sampled_from(partners))
-    size = g.draw(st.sampled_from(sorted(set(x.dims) & set(y.dims))))
+    y = g.choices.choose(partners)
+    size = g.choices.choose(sorted(set(x.dims) & set(y.dims)))
     bound = g.bound(x) * g.bound(y) * max(size, 1)
     if bound > BOUND:
         return binary(g)
@@ -154,16 +160,16 @@ def dot(g: WholeGraph) -> None:
 
 def scalar_index(g: WholeGraph) -> Value:
     known = [v for v in g.values if v.type == "s32[]"]
-    if known and g.draw(st.booleans()):
-        return g.draw(st.sampled_from(known))
-    return g.add("s32", (), f"constant({g.draw(st.integers(-2, 130))})", visible=False)
+    if known and g.choices.coin():
+        return g.choices.choose(known)
+    return g.add("s32", (), f"constant({g.choices.integer(-2, 130)})", visible=False)
 
 
 def dynamic_slice(g: WholeGraph) -> None:
     x = g.pick()
     if not x.dims:  # StableHLO, through which XLA gets it, cannot spell this
         return unary(g)
-    sizes = tuple(g.draw(st.integers(1, size)) if size else 0 for size in x.dims)
+    sizes = tuple(g.choices.integer(1, size) if size else 0 for size in x.dims)
     starts = "".join(f", {scalar_index(g).name}" for _ in x.dims)
     y = g.add(x.dtype, sizes, f"dynamic-slice({x.name}{starts}), dynamic_slice_sizes={listed(sizes)}")
     g.bounds[y.name] = g.bound(x)
@@ -181,7 +187,7 @@ def dynamic_update_slice(g: WholeGraph) -> None:
         and len(v.dims) == len(x.dims)
         and all(a <= b for a, b in zip(v.dims, x.dims, strict=True))
     ]
-    part = g.draw(st.sampled_from(parts))
+    part = g.choices.choose(parts)
     starts = "".join(f", {scalar_index(g).name}" for _ in x.dims)
     y = g.add(x.dtype, x.dims, f"dynamic-update-slice({x.name}, {part.name}{starts})")
     g.bounds[y.name] = max(g.bound(x), g.bound(part))
@@ -193,7 +199,7 @@ def gather(g: WholeGraph) -> None:
     vectors = [v for v in g.values if v.dtype == "s32" and len(v.dims) == 1]
     if not tables or not vectors:
         return iota(g)
-    w, i = g.draw(st.sampled_from(tables)), g.draw(st.sampled_from(vectors))
+    w, i = g.choices.choose(tables), g.choices.choose(vectors)
     rest = w.dims[1:]
     attributes = (
         f"offset_dims={listed(range(1, len(w.dims)))}, collapsed_slice_dims={{0}}, start_index_map={{0}}, "
@@ -212,7 +218,7 @@ def extend(g: WholeGraph, makers: Sequence[Callable[[WholeGraph], None]]) -> Non
     """One more op, unless there are no values for it; nobody uses what is too large."""
     before = len(g.values)
     try:
-        g.draw(st.sampled_from(makers))(g)
+        g.choices.choose(makers)(g)
     except LookupError:
         return
     if g.values[before:] and (prod(g.values[-1].dims) > LARGEST or len(g.values[-1].dims) > 6):
@@ -222,7 +228,7 @@ def extend(g: WholeGraph, makers: Sequence[Callable[[WholeGraph], None]]) -> Non
 @st.composite
 def whole_number_modules(draw: st.DrawFn, makers: Sequence[Callable[[WholeGraph], None]] = MAKERS) -> str:
     """HLO text of a module with up to three parameters and 3 to 14 ops; values that nobody uses are results."""
-    g = WholeGraph(draw)
+    g = WholeGraph(Drawn(draw))
     for index in range(draw(st.integers(1, 3))):
         g.add(draw(st.sampled_from(("f32", "f32", "s32"))), draw(st.sampled_from(PARAMETERS)), f"parameter({index})")
     for _ in range(draw(st.integers(3, 14))):
