@@ -5,6 +5,7 @@ Input: an HLO module as bytes or object, and the parsed options. Output: a ``Nef
 
 import hashlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from neuronx_cc.driver import files
@@ -19,6 +20,7 @@ from neuronx_cc.ir.machine import Machine
 if TYPE_CHECKING:
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
+    from neuronx_cc.ir.isa.program import Debug
     from neuronx_cc.ir.neff import Neff
 
 MODULE_NAME, MODULE_DIGEST = "module_file", "module_sha256"
@@ -73,6 +75,7 @@ def generate(module: "HloModule", parsed: "Parsed", machine: Machine, warnings: 
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
     program, constants = lower_module(module, machine, parsed.flag("fast_relayout"))
+    program.debug = _described(module, program.debug)
     return Neff(
         program,
         constants,
@@ -98,3 +101,25 @@ def write_neff(neff: "Neff", path: str, session: Session) -> None:
 
     files.write(path, fill, CompileError)
     session.log.info(f"wrote {path}")
+
+
+MOVES = frozenset(["convert", "broadcast", "reshape", "transpose", "copy", "slice", "constant", "tuple", "iota"])
+"""Opcodes of ops that passes put beside an op under its name."""
+
+
+def _described(module: "HloModule", entries: "list[Debug]") -> "list[Debug]":
+    """Entries of the debug map with the opcodes and shapes of the ops that they name."""
+    from neuronx_cc.ir.hlo import ArrayType, HloOp
+
+    known: dict[str, tuple[str, str]] = {}
+    for computation in module.computations():
+        for op in computation.block.ops:
+            if not isinstance(op, HloOp) or not isinstance(op.results[0].type, ArrayType):
+                continue
+            if op.loc.name not in known or known[op.loc.name][0] in MOVES:
+                known[op.loc.name] = op.opcode, str(op.shape)
+    made = []
+    for entry in entries:
+        opcode, shape = known.get(entry.hlo, ("", ""))
+        made.append(replace(entry, opcode=opcode, shape=shape) if opcode else entry)
+    return made

@@ -11,6 +11,7 @@ from neuronx_cc import runtime
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.profiles import write_trace
 from neuronx_cc.driver.tensors import (
     Array,
     random_inputs,
@@ -58,7 +59,8 @@ def run_command(session: Session) -> int:
     elif parsed.text_or_none("outputs"):
         write_device_outputs(parsed.text("outputs"), [each.outputs for each in results])
     if parsed.text_or_none("trace"):
-        files.write_text(parsed.text("trace"), json.dumps(result.trace), RunError)
+        session.enter("writing the trace")
+        write_trace(parsed.text("trace"), [each.execution for each in results])
     outcome = None
     if checker is not None:
         session.enter("checking against the reference semantics")
@@ -126,19 +128,18 @@ def _inputs(parsed: Parsed, neff: Neff) -> list[list[Array]]:
 def _run(parsed: Parsed, neff: Neff, inputs: list[list[Array]], machine: Machine) -> list[RunResult]:
     """The result of each device; of the first one alone when there is nothing to compute."""
     executable = runtime.load(neff)
-    seed, trace = parsed.integer_or_none("stochastic_rounding"), parsed.text_or_none("trace") is not None
+    seed = parsed.integer_or_none("stochastic_rounding")
     if parsed.flag("timing_only") or len(inputs) == 1 == devices.device_count(executable):
         return [
             executable.run(
                 inputs[0],
                 timing_only=parsed.flag("timing_only"),
                 stochastic_rounding_seed=seed,
-                trace=trace,
                 machine=machine,
             )
         ]
     group = devices.replicate(executable)
-    return devices.run_devices(group, inputs, stochastic_rounding_seed=seed, trace=trace, machine=machine)
+    return devices.run_devices(group, inputs, stochastic_rounding_seed=seed, machine=machine)
 
 
 def _machine(parsed: Parsed, neff: Neff) -> Machine:

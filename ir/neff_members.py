@@ -110,7 +110,7 @@ def definition_json(program: Program, encoded: Encoded) -> bytes:
 
 
 _VARIABLE_COLUMNS = tuple(column.name for column in fields(Variable))
-_DEBUG_COLUMNS = ("kernel", "hlo", "op_name", "source_file", "source_line")
+_DEBUG_COLUMNS = ("kernel", "hlo", "op_name", "source_file", "source_line", "opcode", "shape")
 
 
 def debug_json(program: Program) -> bytes:
@@ -234,12 +234,13 @@ def _variable(entry: Any, hbm_bytes: int) -> Variable:
 
 def parse_debug(data: bytes) -> DebugMap:
     value = _object(data, "sg00/debug.json", {*_DEBUG_COLUMNS, "kernels"})
-    columns = [_texts(value[name], name) for name in _DEBUG_COLUMNS[:4]]
+    columns = {name: _texts(value[name], name) for name in _DEBUG_COLUMNS if name != "source_line"}
     lines = value["source_line"]
-    if not isinstance(lines, list) or any(len(column) != len(lines) for column in columns):
+    if not isinstance(lines, list) or any(len(column) != len(lines) for column in columns.values()):
         raise malformed("sg00/debug.json: columns of different length")
     lines = [_number(line, "source line", 1 << 31) for line in lines]
-    entries = [Debug(*row) for row in zip(*columns, lines, strict=True)]
+    columns["source_line"] = lines
+    entries = [Debug(*row) for row in zip(*(columns[name] for name in _DEBUG_COLUMNS), strict=True)]
     return DebugMap(entries, _texts(value["kernels"], "kernels"))
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Protocol
 
 from neuronx_cc.ir.errors import Loc, RunError
 from neuronx_cc.ir.isa.program import Program, Stream
@@ -38,7 +39,7 @@ from neuronx_cc.runtime.clock_program import (
     Piece,
 )
 
-GAPS = ("dependency", "port", "dma engines", "function table")
+GAPS = ("dependency", "port", "dma engines", "function table", "descriptors")
 """Reasons for waiting other than a stream's semaphore."""
 
 
@@ -51,19 +52,40 @@ class StreamTiming:
     active: float = 0.0
     """Time in which at least one of its instructions was being carried out."""
     waited: dict[str, float] = field(default_factory=dict)
-    """Idle time between instructions by what ended it: a stream's name or one of ``GAPS``."""
+    """Idle time between instructions by what ended it: a stream's name or a word of ``GAPS``."""
     end: float = 0.0
+
+
+Instruction = tuple[int, int]
+"""A dynamic instruction of a piece: its stream, and how many of that stream came before it."""
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """One dynamic instruction of a trace. Times in ns; ``cause`` is the stream that it waited for last, or None."""
+    """One dynamic instruction as a ``Watcher`` is told of it. Times in ns from the start of the program."""
 
     node: Node
-    stream: Stream
+    stream: int
+    number: int
+    """How many instructions of the stream came before it in its piece."""
     start: float
     end: float
-    cause: Stream | None
+    """Of the occupation of its engine; of a transfer, of its data."""
+    done: float
+    """When its results are visible."""
+    after: Instruction | None
+    """What decided when it starts: the end of that instruction; None for the first ones."""
+    why: str
+    """How: "semaphore" (for results of ``after``), "order" (``after`` kept the engine), or a word of ``GAPS``."""
+
+
+class Watcher(Protocol):
+    """Is told what happens, piece by piece in order of time; of what is repeated, the first time."""
+
+    def piece(self, begin: float, duration: float, repeats: int) -> None:
+        """A piece that runs ``repeats`` times in all begins; its instructions follow, in order in each stream."""
+
+    def instruction(self, event: Event) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +95,6 @@ class Timing:
     total: float
     streams: dict[Stream, StreamTiming]
     nodes: list[Node]
-    events: list[Event] | None = None
 
 
 class _Lane:
@@ -82,6 +103,7 @@ class _Lane:
     __slots__ = (
         "active_until",
         "cause",
+        "count",
         "done",
         "free",
         "head",
@@ -106,6 +128,8 @@ class _Lane:
         """When the last and the last but one instruction ended their occupation."""
         self.head: Node | None = None
         self.cause: Stream | None = None
+        self.count = 0
+        """How many instructions of ``cause`` must be done."""
         self.software_free = 0.0
         self.active_until = 0.0
         self.table = table
@@ -143,18 +167,26 @@ class Profile:
     streams: dict[Stream, StreamTiming]
     nodes: list[tuple[Node, int, float, float, float]]
     """Each node with its count, busy time, first start and last end."""
-    events: list[Event] | None
 
 
 class Clock:
     """The simulation of one piece."""
 
-    def __init__(self, program: Program, machine: Machine, piece: Piece, table: str = "", trace: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        piece: Piece,
+        table: str = "",
+        watcher: Watcher | None = None,
+        begin: float = 0.0,
+    ) -> None:
+        """``watcher`` is told of the piece as one that begins at ``begin``."""
         self.program = program
         self.piece = piece
         self.lanes = {int(stream): _Lane(stream, items, table) for stream, items in sorted(piece.trees.items())}
         self._table = table
-        self.events: list[Event] | None = [] if trace else None
+        self._watcher, self._begin = watcher, begin
         self._heap: list[tuple[float, int]] = []
         self._blocked: dict[int, list[tuple[int, int]]] = {}
         self._semaphore = float(machine["sem.latency_ns"])
@@ -167,6 +199,9 @@ class Clock:
             for stream, section in SECTION.items()
         }
         self._dma_free = 0.0
+        self._dma_last: Instruction | None = None
+        self._holder: Instruction | None = None
+        """What a port or the DMA engines were waited for, of the instruction that starts."""
         self._port_free: dict[tuple[str, int], float] = {}
         self._multiply_start = self._multiply_free = self._load_free = 0.0
 
@@ -189,7 +224,7 @@ class Clock:
         for node in self.piece.nodes:
             node.count, node.busy, node.first, node.last = 0, 0.0, -1.0, 0.0
         total = max((timing.end for timing in streams.values()), default=0.0)
-        return Profile(total, self._table if scalar is None else scalar.table, streams, nodes, self.events)
+        return Profile(total, self._table if scalar is None else scalar.table, streams, nodes)
 
     def _next(self, stream: int) -> None:
         """Fetch the stream's next instruction and queue it, or note what it waits for."""
@@ -200,7 +235,7 @@ class Clock:
 
     def _resolve(self, stream: int, lane: _Lane) -> None:
         assert lane.head is not None
-        ready, cause, base = lane.free, None, self.piece.base
+        ready, cause, needed, base = lane.free, None, 0, self.piece.base
         for producer, count, coefs in lane.head.waits:
             for register, coef in coefs:
                 count += coef * lane.registers[register]
@@ -214,9 +249,9 @@ class Clock:
                 return
             at = done[count - 1] + self._semaphore
             if at > ready:
-                ready, cause = at, producer
+                ready, cause, needed = at, producer, count
         lane.ready = ready
-        lane.cause = None if cause is None else Stream(cause)
+        lane.cause, lane.count = None if cause is None else Stream(cause), needed
         heappush(self._heap, (ready, stream))
 
     def _wake(self, producer: int, blocked: list[tuple[int, int]]) -> None:
@@ -234,8 +269,7 @@ class Clock:
         begin, reason = lane.ready, ""
         before = lane.free
         if node.kind == DMA:
-            begin, end, done = self._transfer(lane, node)
-            reason = "dma engines" if begin > lane.ready else ""
+            begin, end, done, reason = self._transfer(stream, lane, node)
         elif node.kind == LOAD:
             begin = max(begin, self._load_free, self._multiply_start if self._background else self._multiply_free)
             end = self._load_free = begin + node.duration
@@ -275,23 +309,27 @@ class Clock:
             if exclusive and stream in (first, second):
                 taken = self._port_free.get((space, second if stream == first else first), 0.0)
                 if taken > begin:
-                    begin, reason = taken, "port"
+                    begin, reason, other = taken, "port", second if stream == first else first
+                    self._holder = (int(other), len(self.lanes[int(other)].done) - 1)
         if node.uses_sbuf:
             self._port_free["sbuf", stream] = begin + node.duration
         if node.uses_psum:
             self._port_free["psum", stream] = begin + node.duration
         return begin, reason
 
-    def _transfer(self, lane: _Lane, node: Node) -> tuple[float, float, float]:
-        """Start of the service, end of the data, completion."""
-        ready = lane.ready
+    def _transfer(self, stream: int, lane: _Lane, node: Node) -> tuple[float, float, float, str]:
+        """Start of the service, end of the data, completion; what the start waited for."""
+        ready, reason = lane.ready, ""
         if node.software:
             ready = lane.software_free = max(ready, lane.software_free) + node.software
-        begin = max(ready, self._dma_free)
-        self._dma_free = begin + node.duration
-        lane.free = begin
-        done = begin + node.latency
-        return begin, done, done
+            reason = "descriptors"
+        if self._dma_free > ready:
+            ready, reason, self._holder = self._dma_free, "dma engines", self._dma_last
+        self._dma_free = ready + node.duration
+        self._dma_last = (stream, len(lane.done))
+        lane.free = ready
+        done = ready + node.latency
+        return ready, done, done, reason
 
     def _account(
         self, lane: _Lane, node: Node, before: float, begin: float, end: float, done: float, reason: str
@@ -312,8 +350,31 @@ class Clock:
         if node.first < 0:
             node.first = begin
         node.last = max(node.last, done)
-        if self.events is not None:
-            self.events.append(Event(node, stats.stream, begin, end, lane.cause))
+        if self._watcher is not None:
+            self._tell(self._watcher, lane, node, before, begin, end, done, reason)
+
+    def _tell(
+        self,
+        watcher: Watcher,
+        lane: _Lane,
+        node: Node,
+        before: float,
+        begin: float,
+        end: float,
+        done: float,
+        reason: str,
+    ) -> None:
+        stream, number = int(lane.stats.stream), len(lane.done) - 1
+        after: Instruction | None = (stream, number - 1) if number else None
+        why = "order"
+        if reason in ("port", "dma engines") and begin > lane.ready:
+            after, why = self._holder, reason
+        elif reason in ("dependency", "function table") and begin > lane.ready:
+            why = reason
+        elif lane.cause is not None and lane.ready > before:
+            after, why = (int(lane.cause), lane.count - 1), "semaphore"
+        at = self._begin
+        watcher.instruction(Event(node, stream, number, begin + at, end + at, done + at, after, why))
 
     def _deadlock(self) -> RunError:
         lines = []

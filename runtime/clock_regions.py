@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from neuronx_cc.ir.isa.cost import barrier_ns
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
-from neuronx_cc.runtime.clock import Clock, Event, Profile, StreamTiming, Timing
+from neuronx_cc.runtime.clock import Clock, Profile, StreamTiming, Timing, Watcher
 from neuronx_cc.runtime.clock_program import Area, Block, Piece, prepare
 from neuronx_cc.runtime.course import Course, assumed
 
@@ -21,6 +21,8 @@ from neuronx_cc.runtime.course import Course, assumed
 class _Visits:
     """How often a piece is run: in all, and when first and last."""
 
+    piece: Piece | None
+    table: str
     weight: int
     first: float
     last: float
@@ -47,8 +49,8 @@ class _Trips:
 class Regions:
     """The timing of one program with one course."""
 
-    def __init__(self, program: Program, machine: Machine, course: Course, trace: bool) -> None:
-        self._program, self._machine, self._course, self._trace = program, machine, course, trace
+    def __init__(self, program: Program, machine: Machine, course: Course) -> None:
+        self._program, self._machine, self._course = program, machine, course
         self._barrier = barrier_ns(machine)
         self._profiles: dict[tuple[int, str], Profile] = {}
         self._passes: dict[tuple[int, int, str], tuple[float, str]] = {}
@@ -59,14 +61,24 @@ class Regions:
         """Raises RunError ERUN913 on a deadlock."""
         root, nodes = prepare(self._program, self._machine)
         total, _ = self._pass(root, self._course.root, "")
-        self._place(root, self._course.root, "", _Visits(1, 0.0, 0.0))
-        timing = Timing(total, {}, nodes, [] if self._trace else None)
+        self._place(root, self._course.root, "", _Visits(None, "", 1, 0.0, 0.0))
+        timing = Timing(total, {}, nodes)
         for key, visits in self._visits.items():
             _account(timing, self._profiles[key], visits)
         timing.streams = dict(sorted(timing.streams.items()))
-        if timing.events is not None and len(self._visits) > 1:
-            timing.events.sort(key=lambda event: event.start)
         return timing
+
+    def watch(self, watcher: Watcher) -> None:
+        """Go through the program again, after ``run``, and tell ``watcher``; nothing of it is kept here."""
+        for key, visits in sorted(self._visits.items(), key=lambda item: item[1].first):
+            assert visits.piece is not None
+            watcher.piece(visits.first, self._profiles[key].duration, visits.weight)
+            known = [(node.count, node.busy, node.first, node.last) for node in visits.piece.nodes]
+            for node in visits.piece.nodes:
+                node.count, node.busy, node.first, node.last = 0, 0.0, -1.0, 0.0
+            Clock(self._program, self._machine, visits.piece, visits.table, watcher, visits.first).run()
+            for node, tally in zip(visits.piece.nodes, known, strict=True):
+                node.count, node.busy, node.first, node.last = tally
 
     # durations ------------------------------------------------------------------------------------------------
 
@@ -89,7 +101,7 @@ class Regions:
     def _profile(self, piece: Piece, table: str) -> Profile:
         key = (id(piece), table)
         if key not in self._profiles:
-            self._profiles[key] = Clock(self._program, self._machine, piece, table, self._trace).run()
+            self._profiles[key] = Clock(self._program, self._machine, piece, table).run()
         return self._profiles[key]
 
     def _region(self, area: Area, outcome: int, table: str) -> tuple[float, str]:
@@ -126,8 +138,9 @@ class Regions:
         outcomes = iter(self._course.outcomes(path))
         at = 0.0
         for part in block:
-            here = _Visits(visits.weight, visits.first + at, visits.last + at)
+            here = _Visits(None, table, visits.weight, visits.first + at, visits.last + at)
             if isinstance(part, Piece):
+                here.piece = part
                 profile = self._profile(part, table)
                 _join(self._visits.setdefault((id(part), table), replace(here, weight=0)), here)
                 at, table = at + profile.duration, profile.table
@@ -135,12 +148,14 @@ class Regions:
             outcome = next(outcomes)
             if part.repeated:
                 for (inner, entry), group in self._repeated(part, outcome, table).groups.items():
-                    inside = _Visits(here.weight * group.count, here.first + group.first, here.last + group.last)
+                    inside = _Visits(
+                        None, "", here.weight * group.count, here.first + group.first, here.last + group.last
+                    )
                     self._place(part.cases[0], inner, entry, inside)
             else:
                 case, inner = self._course.case(outcome)
                 first, last = here.first + self._barrier, here.last + self._barrier
-                self._place(part.cases[case], inner, table, _Visits(here.weight, first, last))
+                self._place(part.cases[case], inner, table, _Visits(None, "", here.weight, first, last))
             time, table = self._region(part, outcome, table)
             at += time
 
@@ -165,17 +180,11 @@ def _account(timing: Timing, profile: Profile, visits: _Visits) -> None:
         if count:
             node.first = first + visits.first if node.first < 0 else min(node.first, first + visits.first)
             node.last = max(node.last, last + visits.last)
-    if timing.events is not None:
-        timing.events += [_shifted(event, visits.first) for event in profile.events or ()]
 
 
-def _shifted(event: Event, by: float) -> Event:
-    return replace(event, start=event.start + by, end=event.end + by) if by else event
-
-
-def simulate(program: Program, machine: Machine, trace: bool = False, course: Course | None = None) -> Timing:
-    """Time ``program`` on ``machine``; with ``trace`` the timing keeps the dynamic instructions, repeated ones once.
+def simulate(program: Program, machine: Machine, course: Course | None = None) -> Timing:
+    """Time ``program`` on ``machine``. Raises RunError ERUN913 on a deadlock.
 
     ``course`` is what the regions did; without it, those that do not count are assumed to run once.
     """
-    return Regions(program, machine, course or assumed(program)[0], trace).run()
+    return Regions(program, machine, course or assumed(program)[0]).run()

@@ -34,7 +34,6 @@ def run_devices(
     inputs: Sequence[Sequence[Array]],
     *,
     stochastic_rounding_seed: int | None = None,
-    trace: bool = False,
     machine: Machine | str | None = None,
 ) -> list[RunResult]:
     """Run ``executables[i]`` on ``inputs[i]``, device i = replica * partitions + partition; results in that order.
@@ -48,7 +47,6 @@ def run_devices(
         return executables[number].run(
             inputs[number],
             stochastic_rounding_seed=stochastic_rounding_seed,
-            trace=trace,
             machine=machine,
             device=number,
             port=fabric.port(number),

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +21,13 @@ from neuronx_cc.ir.neff import Neff, PlannedFor
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import races
-from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
 from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
-from neuronx_cc.runtime.report import RunReport, make_report
-from neuronx_cc.runtime.trace import make_trace
+from neuronx_cc.runtime.profiling.execution import Execution
+from neuronx_cc.runtime.report import RunReport
 from neuronx_cc.runtime.values import Executor
 
 
@@ -39,8 +37,8 @@ class RunResult:
 
     outputs: list[Array]
     report: RunReport
-    trace: dict[str, Any] | None = None
-    """A Chrome / Perfetto trace, when asked for."""
+    execution: Execution
+    """The run as the clock sees it, of which traces and reports are made."""
 
 
 @dataclass(slots=True)
@@ -61,10 +59,12 @@ class Executable:
         machine: Machine | str = "trn1",
         on_chip: OnChip | None = None,
         planned_for: PlannedFor | None = None,
+        name: str = "",
     ) -> None:
-        """``machine`` is the description to run on when ``run`` names none.
+        """``machine`` is the description to run on when ``run`` names none; ``name`` is that of the module.
 
         ``on_chip`` is shared with other executables that never run at the same time; None: memories of its own."""
+        self.name = name
         self.program = program
         self._on_chip = on_chip
         self.machine = find_machine(machine)
@@ -88,7 +88,7 @@ class Executable:
     @classmethod
     def of(cls, neff: Neff, on_chip: OnChip | None = None) -> Executable:
         """The executable of a NEFF, on the machine that it was planned for."""
-        return cls(neff.program, neff.constants, neff.machine(), on_chip, neff.planned_for)
+        return cls(neff.program, neff.constants, neff.machine(), on_chip, neff.planned_for, neff.name)
 
     def run(
         self,
@@ -96,7 +96,6 @@ class Executable:
         *,
         timing_only: bool = False,
         stochastic_rounding_seed: int | None = None,
-        trace: bool = False,
         machine: Machine | str | None = None,
         check_races: bool = True,
         device: int = 0,
@@ -112,10 +111,8 @@ class Executable:
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
         proved = check_races and races.check(self.program).exact
-        description = self.machine if machine is None else find_machine(machine)
         if timing_only:
-            course, guesses = assumed(self.program)
-            return RunResult([], *self._time(description, trace, course, guesses))
+            return self._timed([], self.execution(machine=machine, device=device))
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
         try:
@@ -124,7 +121,7 @@ class Executable:
             outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
         finally:
             KEPT.put(executor.memory)
-        return RunResult(outputs, *self._time(description, trace, executor.course))
+        return self._timed(outputs, self.execution(executor.course, machine, device))
 
     def compute(
         self,
@@ -140,7 +137,7 @@ class Executable:
 
         All arrays have the signature's dims and storage types (``STORAGE``) and are not checked. Memory is not
         poisoned: the race check proves before the first run that nothing undefined is read. Returns what regions did,
-        by which ``report_of`` tells the time. Raises RunError for faults, races and deadlocks.
+        by which ``execution`` tells the time. Raises RunError for faults, races and deadlocks.
         """
         races.check(self.program)
         executor = self._executor(stochastic_rounding_seed)
@@ -154,11 +151,24 @@ class Executable:
             KEPT.put(memory)
         return executor.course
 
-    def report_of(
-        self, course: Course, machine: Machine | str | None = None, trace: bool = False
-    ) -> tuple[RunReport, dict[str, Any] | None]:
-        """Report, and trace when asked for, of a run whose regions did ``course``."""
-        return self._time(self.machine if machine is None else find_machine(machine), trace, course)
+    def execution(
+        self, course: Course | None = None, machine: Machine | str | None = None, device: int = 0
+    ) -> Execution:
+        """A run whose regions did ``course``, for the clock; without one, loops without a trip count run once."""
+        description = self.machine if machine is None else find_machine(machine)
+        known, guesses = (course, 0) if course is not None else assumed(self.program)
+        return Execution(self.program, description, known, guesses, self._planned_for, device, self.name)
+
+    def report(self, execution: Execution) -> RunReport:
+        """The timing depends on data only through the course of the regions: each is simulated once a machine."""
+        machine = execution.machine
+        key = (machine.name, machine.key(), execution.course.key(), execution.assumed_regions)
+        if key not in self._reports:
+            self._reports[key] = execution.report()
+        return self._reports[key]
+
+    def _timed(self, outputs: list[Array], execution: Execution) -> RunResult:
+        return RunResult(outputs, self.report(execution), execution)
 
     def _execute(
         self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
@@ -189,19 +199,7 @@ class Executable:
 
     def on_another_device(self, on_chip: OnChip | None = None) -> Executable:
         """The same program with memories of its own."""
-        return Executable(self.program, self._constants, self.machine, on_chip, self._planned_for)
-
-    def _time(
-        self, machine: Machine, trace: bool, course: Course, guesses: int = 0
-    ) -> tuple[RunReport, dict[str, Any] | None]:
-        """The timing depends on data only through the course of the regions: each is simulated once a machine."""
-        key = (machine.name, machine.key(), course.key(), guesses)
-        if trace or key not in self._reports:
-            timing = simulate(self.program, machine, trace, course)
-            self._reports[key] = make_report(self.program, timing, machine, guesses, self._planned_for)
-            if trace:
-                return self._reports[key], make_trace(self.program, timing)
-        return self._reports[key], None
+        return Executable(self.program, self._constants, self.machine, on_chip, self._planned_for, self.name)
 
     def __call__(self, *inputs: Array) -> list[Array]:
         """The outputs for ``inputs``."""

@@ -79,4 +79,10 @@ def _moved(entry: Debug, places: dict[str, Loc]) -> Debug:
     place = places.get(entry.hlo)
     if place is None:
         return entry
-    return Debug(entry.kernel, place.name, place.op_name, place.source_file, place.source_line)
+    return replace(
+        entry,
+        hlo=place.name,
+        op_name=place.op_name,
+        source_file=place.source_file,
+        source_line=place.source_line,
+    )

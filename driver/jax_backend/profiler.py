@@ -9,21 +9,22 @@ tsl/profiler/protobuf/xplane.proto.
 import itertools
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neuronx_cc.driver.jax_backend.wire import message, number, text
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.jax_backend.launch import Record
-    from neuronx_cc.runtime.course import Course
-    from neuronx_cc.runtime.executable import Executable
+    from neuronx_cc.runtime.clock import Event
+    from neuronx_cc.runtime.profiling.execution import Execution
+    from neuronx_cc.runtime.profiling.lanes import Lanes
 
 recorders: "list[list[Record]]" = []
 """Lists that every launch is added to; here, so that a process that runs nothing loads no simulator."""
 MAX_EVENTS = 1_000_000
 """Instructions shown of one session."""
-PROGRAMS = 1 << 20
-"""Number of the line of programs, above those of the streams."""
+PROGRAMS = 0
+"""Number of the line of programs."""
 
 _sessions: "dict[int, list[Record]]" = {}
 _numbers = itertools.count()
@@ -59,18 +60,57 @@ def collect(session: int) -> bytes:
         devices = devices or (0,)
         key = (id(unit), course.key())
         if key not in known:
-            known[key] = _Shown.of(unit.executables[0], course)
+            known[key] = _Shown.of(unit.executables[0].execution(course))
         shown = known[key]
         at = (begun - first) * 1e-3
         for device in devices:
             plane = planes.setdefault(device, _Plane(device, first))
             plane.add(PROGRAMS, "programs", unit.signature.name, at, shown.length, {})
-        for event in shown.slices[:left]:
-            line = event["tid"]
-            begin = at + shown.preamble + event["ts"]
-            planes[devices[0]].add(line, shown.names[line], event["name"], begin, event["dur"], event["args"])
+        for part in shown.slices[:left]:
+            begin = at + shown.preamble + part.begin
+            planes[devices[0]].add(part.lane, part.line, part.name, begin, part.length, part.facts)
         left -= len(shown.slices[:left])
     return b"".join(message(1, plane.encoded()) for _, plane in sorted(planes.items()))
+
+
+class _Slice(NamedTuple):
+    """An instruction in a lane; times in microseconds."""
+
+    lane: int
+    line: str
+    name: str
+    begin: float
+    length: float
+    facts: dict[str, Any]
+
+
+class _Slices:
+    """Notes the instructions of a run, up to ``MAX_EVENTS``; a ``Watcher``."""
+
+    def __init__(self, execution: "Execution") -> None:
+        self._program = execution.program
+        self._lanes: dict[int, Lanes] = {}
+        self._known: dict[int, tuple[str, dict[str, Any]]] = {}
+        self.slices: list[_Slice] = []
+
+    def piece(self, begin: float, duration: float, repeats: int) -> None:
+        pass
+
+    def instruction(self, event: "Event") -> None:
+        from neuronx_cc.ir.isa.program import Stream
+        from neuronx_cc.runtime.profiling import lanes
+
+        if len(self.slices) == MAX_EVENTS:
+            return
+        node, stream = event.node, Stream(event.stream)
+        begin, end = round(event.start), round(event.end)
+        taken = self._lanes.setdefault(stream, lanes.Lanes()).take(node, begin, end)
+        known = self._known.get(node.index)
+        if known is None:
+            known = lanes.slice_name(self._program, node), lanes.slice_facts(self._program, node)
+            self._known[node.index] = known
+        lane, line = lanes.lane_number(stream, taken), lanes.lane_name(stream, taken)
+        self.slices.append(_Slice(lane, line, known[0], begin * 1e-3, (end - begin) * 1e-3, known[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +119,14 @@ class _Shown:
 
     length: float
     preamble: float
-    names: dict[int, str]
-    """Number of a stream -> its name."""
-    slices: list[dict[str, Any]]
-    """Trace events of instructions."""
+    slices: list[_Slice]
 
     @classmethod
-    def of(cls, executable: "Executable", course: "Course") -> "_Shown":
-        report, trace = executable.report_of(course, trace=True)
-        assert trace is not None, "it was asked for"
-        events = trace["traceEvents"]
-        names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-        slices = [event for event in events if event["ph"] == "X"]
-        return cls(report.time_ns * 1e-3, executable.machine["run.preamble_us"], names, slices)
+    def of(cls, execution: "Execution") -> "_Shown":
+        machine = execution.machine
+        timing, watcher = execution.watch(lambda timing: _Slices(execution))
+        fixed = machine["run.preamble_us"] + machine["run.postamble_us"]
+        return cls(timing.total * 1e-3 + fixed, machine["run.preamble_us"], watcher.slices)
 
 
 @dataclass(slots=True)

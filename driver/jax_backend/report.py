@@ -8,16 +8,16 @@
 ``neuronx_cc.last_run()`` is the last program alone. Values never wait for the clock: it runs when it is asked.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import overload
 
-from neuronx_cc.driver import files
 from neuronx_cc.driver.jax_backend import launch
 from neuronx_cc.driver.jax_backend.profiler import recorders
+from neuronx_cc.driver.profiles import write_trace
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.runtime.profiling.execution import Execution
 from neuronx_cc.runtime.report import RunReport
 
 
@@ -32,7 +32,14 @@ class Run:
     @cached_property
     def report(self) -> RunReport:
         """Time and utilisation of the first device."""
-        return self._unit.executables[0].report_of(self._course)[0]
+        executable = self._unit.executables[0]
+        return executable.report(executable.execution(self._course))
+
+    @property
+    def executions(self) -> list[Execution]:
+        """The run on each device, for the clock; of all devices with the course of the first one."""
+        executable = self._unit.executables[0]
+        return [executable.execution(self._course, device=device) for device in self.device_ids or (0,)]
 
     @property
     def seconds(self) -> float:
@@ -40,9 +47,11 @@ class Run:
         return self.report.time_ns * 1e-9
 
     def write_trace(self, path: str) -> None:
-        """Write a Chrome / Perfetto trace of the first device. Raises RunError EFIL902."""
-        _, events = self._unit.executables[0].report_of(self._course, trace=True)
-        files.write_text(path, json.dumps(events), RunError)
+        """Write a Chrome / Perfetto trace of all devices, packed if ``path`` ends with ``.gz``.
+
+        Raises RunError EFIL902.
+        """
+        write_trace(path, self.executions)
 
     def __repr__(self) -> str:
         return f"<run of {self.name} on devices {list(self.device_ids)}>"

@@ -177,6 +177,10 @@ class Debug:
     op_name: str = ""
     source_file: str = ""
     source_line: int = 0
+    opcode: str = ""
+    """Of the HLO instruction after the passes; empty where nothing is known of it."""
+    shape: str = ""
+    """Its result, such as ``f32[64,32]``."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,11 +1,13 @@
 """``neuronx-cc run`` and ``inspect`` on NEFFs that ``compile`` makes."""
 
+import gzip
 import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from trace_checker import check_trace, slices_of
 
 from neuronx_cc.driver.cli import main
 from neuronx_cc.driver.tensors import random_inputs
@@ -225,13 +227,15 @@ def test_bad_machines(argv, mentions, capsys):
     assert mentions in err
 
 
-def test_trace(capsys):
+def test_trace():
     assert main(["run", "g.neff", "--trace", "t.json", "--timing-only"]) == 0
-    trace = json.loads(Path("t.json").read_text())
-    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    text = Path("t.json").read_text()
+    trace = check_trace(text)
     lanes = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    assert {"tensor", "scalar"} <= lanes
-    assert "d" in {event["name"] for event in slices}
+    assert {"tensor: products", "tensor: stationary", "scalar"} <= lanes
+    assert {"d"} <= {event["args"]["hlo_name"] for event in slices_of(trace)}
+    assert main(["run", "g.neff", "--trace", "t.json.gz", "--timing-only"]) == 0
+    assert gzip.decompress(Path("t.json.gz").read_bytes()).decode() == text
 
 
 def test_stochastic_rounding_follows_its_seed(inputs):

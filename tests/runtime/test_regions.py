@@ -1,7 +1,10 @@
 """Regions of the instruction set: values, course, clock and race check, on programs written by hand."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from trace_checker import check_trace, slices_of
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.cost import barrier_ns
@@ -25,6 +28,7 @@ from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
 from neuronx_cc.runtime.course import assumed
 from neuronx_cc.runtime.executable import Executable
+from neuronx_cc.runtime.profiling.trace import write_trace
 
 TRN1 = find_machine("trn1")
 COUNT = Ref(Space.HBM, "s32", 0, ((1, 4), (1, 4)))
@@ -125,9 +129,12 @@ def test_timing_without_values() -> None:
 
 def test_trace_shows_repeated_work_once() -> None:
     code = program(While(6, 50), add(1), End())
-    result = Executable.from_program(code, []).run([np.int32(0)], trace=True)
-    assert result.trace is not None
-    slices = [event for event in result.trace["traceEvents"] if event["ph"] == "X"]
+    result = Executable.from_program(code, []).run([np.int32(0)])
+    text = StringIO()
+    write_trace(text, [result.execution])
+    trace = check_trace(text.getvalue())
+    slices = slices_of(trace)
+    assert any(event["name"] == "runs 50 times" for event in trace["traceEvents"])
     assert len(slices) == 4
     assert result.report.summary["gpsimd_engine_instruction_count"] == 51
 
