@@ -49,7 +49,7 @@ def compile_text(text: str, machine: Machine = TRN1, **options: Any) -> Compiled
     module = parse_text(text)
     options.setdefault("auto_cast", "none")
     run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(**options), machine))
-    program, constants = lower_module(module, machine)
+    program, constants = lower_module(module, machine, options.get("fast_relayout", True))
     return Compiled(text, program, constants)
 
 
