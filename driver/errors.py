@@ -111,7 +111,6 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "EBIR903": Entry("illegal instruction", "An instruction breaks a rule of the instruction set.", "report it"),
     "EBIR902": Entry("damaged program", "The instruction streams of a NEFF break a rule.", "compile the module again"),
-    "IDOT001": Entry("contraction", "A dot reached code generation that it has no form for.", "report it"),
     "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "report it"),
     "IRED001": Entry("reduction", "A reduction reached code generation that it has no form for.", "report it"),
     # the JAX backend

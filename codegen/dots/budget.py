@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
+from types import MappingProxyType
 
-from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS, DotPlan, Side
+from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Side
 from neuronx_cc.codegen.maps.plan import LONG_RUN
 from neuronx_cc.codegen.movement.halves import HALVES
+from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.types import itemsize
 
 RESULT_COLUMNS = 2048
-"""Columns of a result row that are stored together."""
 RESULT_BUFFERS = 3
 RESULT_ROW_BYTES = 16384
 """Bytes of a result row that is kept whole where its columns are computed in another order than they lie in."""
 ROW_BYTES = 4096
-"""Bytes of a row that are loaded together where its elements are transposed."""
 GROUPED_ROWS = 512
 """Rows of lhs that are staged together where they are neighbours in memory: runs that a DMA moves well."""
+K_BLOCKS = ((512, 512), (256, 512), (128, 512), (128, 256), (128, 128), (64, 64), (32, 32), (8, 8), (1, 1))
+"""Rows and columns of a block whose products over blocks of k add up in SBUF, those preferred first."""
+SHORT_K = 4
+"""Chunks of k in a block from which on larger blocks of rows and columns are not wanted."""
+ROUNDING = 2048
+"""Bytes a partition that go into the alignment of tiles, at most."""
 UNROLLED_BLOCKS = 4
 """Blocks along one dim that are written out."""
 UNROLLED_BANKS = 8
@@ -57,6 +64,16 @@ class DotBudget(DotPlan):
     """Tiles of rows that are staged together, neighbours along the dim of the rows outside the tiled one."""
     keeps_turned = False
     """Whether blocks of the operand that streams past are transposed once, and kept in HBM."""
+    row_bytes = ROW_BYTES
+    """Bytes of a row that are loaded together where its elements are transposed."""
+    result_columns = RESULT_COLUMNS
+    """Columns of a result row that are stored together."""
+    planned: Mapping[str, int] = MappingProxyType({})
+    """Bytes of a buffer of each ring of tiles, the most that will be asked for."""
+    bias_whole = True
+    """Whether all of the bias is on chip."""
+    k_boxes: Sequence[Sequence[int]] = ()
+    """For each segment of k, how many along each dim of its chunks make a block, where k is cut into blocks."""
     accumulate_in_sbuf = False
     """Whether k is cut into blocks, whose products add up in SBUF."""
 
@@ -72,93 +89,155 @@ class DotBudget(DotPlan):
 
     def _budget(self) -> None:
         """Block sizes: k whole if possible; then the loop order and blocks that move and transpose least."""
-        size = itemsize(self.pe_dtype)
-        outers = [segment.outer for segment in self.segments]
-        depth = max(1, max(outers) if len(self.k_sizes) <= 1 else self.other_terms * sum(outers))
-        natural = max(each.lanes for each in self.segments) * sum(map(self._staged_bytes, (self.lhs, self.rhs)))
-        sides = ((self.lhs, self.tiled_rows), (self.rhs, self.tiled_columns))
-        least = [min(free, TILE_ROWS) for side, free in sides if side.resident is None]
-        chunk = size * 2 * sum(least) + natural
-        self.keeps_rows, self.rhs_outside = self._keeps_rows(), False
-        results = self._result_bytes()
-        room = int(self.builder.sbuf.largest_gap() * 0.95) - (0 if self.out.in_sbuf else results)
-        if self.addend is not None and not self.add.in_sbuf:
-            room -= RESULT_BUFFERS * min(self.tiled_columns, RESULT_COLUMNS) * 4
-        self.k_block = depth if len(self.k_sizes) > 1 else max(1, min(depth, room // chunk))
-        self.accumulate_in_sbuf = self.k_block < depth
-        if self.accumulate_in_sbuf:
-            self._budget_of_k_blocks(room, chunk, natural)
+        self.keeps_rows = self._keeps_rows()
+        room = int(self.builder.sbuf.largest_gap() * 0.95)
+        self.row_bytes = max(itemsize(self.pe_dtype) * TILE_ROWS, min(ROW_BYTES, room // 24))
+        self.bias_whole = 4 * prod(self.n_sizes) <= room // 4
+        self.result_columns = RESULT_COLUMNS if room >= 16 * RESULT_COLUMNS * 4 else TILE_COLUMNS
+        whole = [self.chunk_sizes(segment) for segment in self.segments]
+        column = sum(map(prod, whole)) * itemsize(self.pe_dtype)
+        left = room - sum(self._rings(Blocks(False, 0, 0, 1, 1), whole, False).values()) - ROUNDING
+        fitting = [each for each in self._choices(left, column) if self._fits(each, whole, room)] if left > 0 else []
+        if not fitting:
+            self._budget_of_k_blocks(room)
             return
-        column = self.k_block * size
-        natural *= self._together(self.k_block)
-        room -= natural
-        if self.lhs.resident is not None or self.rhs.resident is not None:
-            self._budget_beside(room, column)
-            return
-        blocks = min(self._choices(room, column), key=self._cost)
+        blocks = min(fitting, key=self._cost)
         self.rhs_outside, self.m_block, self.n_block = blocks.rhs_outside, blocks.m, blocks.n
-        self.keeps_turned = self._keeps_turned(blocks)
+        self.keeps_turned = self.lhs.resident is None and self.rhs.resident is None and self._keeps_turned(blocks)
         batches = prod(self.b_sizes)
         m_blocks = batches * self._count(self.m_sizes, self.m_dim, self.m_block)
         n_blocks = batches * self._count(self.n_sizes, self.n_dim, self.n_block)
         self.lhs_buffers = min(blocks.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
         self.rhs_buffers = min(blocks.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
-        self.m_group = self._group(room - self.rhs_buffers * self.n_block * column, column)
-        staged = (self.lhs_buffers * self.m_block * self.m_group + self.rhs_buffers * self.n_block) * column
-        self.builder.sbuf.make_room(staged + natural + results)
+        blocks = replace(blocks, lhs_buffers=self.lhs_buffers, rhs_buffers=self.rhs_buffers)
+        spare = room - sum(self._rings(replace(blocks, lhs_buffers=0), whole, False).values())
+        self.m_group = self._group(spare, column)
+        self._plan_rings(replace(blocks, m=blocks.m * self.m_group), whole, False)
 
-    def _result_bytes(self) -> int:
-        """Bytes a partition of what is computed and not yet stored."""
-        width = itemsize(self.out.dtype)
-        if self.keeps_rows:
-            return 2 * prod(self.n_sizes) * width
-        return RESULT_BUFFERS * min(self.tiled_columns, RESULT_COLUMNS) * width
+    def _plan_rings(self, blocks: Blocks, chunks: Sequence[Sequence[int]], sums: bool) -> None:
+        """Say how large the buffers of all tiles are, and make one gap for them."""
+        rings = self._rings(blocks, chunks, sums)
+        self.planned = {name: nbytes // count for (name, count), nbytes in rings.items() if count}
+        self.builder.sbuf.make_room(sum(rings.values()))
 
-    def _budget_of_k_blocks(self, room: int, chunk: int, natural: int) -> None:
-        """As ``_budget`` where k is cut into blocks.
+    def _fits(self, blocks: Blocks, chunks: Sequence[Sequence[int]], room: int, sums: bool = False) -> bool:
+        """Whether no dim on the partitions is cut and all tiles together find room."""
+        if (self.rows_whole and blocks.m < self.tiled_rows) or (self.columns_whole and blocks.n < self.tiled_columns):
+            return False
+        return sum(self._rings(blocks, chunks, sums).values()) <= room
 
-        ``chunk``: bytes a partition that the smallest blocks take for each chunk of k, ``natural`` of them before their
-        transposes.
+    def _rings(self, blocks: Blocks, chunks: Sequence[Sequence[int]], sums: bool) -> dict[tuple[str, int], int]:
+        """Bytes a partition of all tiles that are asked for: (name, buffers) -> bytes.
+
+        ``chunks``: sizes of the chunk dims of each segment that are staged together; ``sums``: in SBUF.
         """
-        m_size, n_size = self.tiled_rows, self.tiled_columns
-        self.keeps_rows = False
-        # the sums take room too: two buffers of four rows of tiles
-        room -= 2 * 4 * min(n_size, TILE_COLUMNS) * 4
-        self.k_block = max(1, room // chunk)
-        self.rhs_buffers = self.lhs_buffers = 2
-        each = (room - natural * self.k_block) // (4 * self.k_block * itemsize(self.pe_dtype))
-        self.m_block = min(_block(m_size, max(1, each), TILE_ROWS), 4 * TILE_ROWS)
-        self.n_block = min(_block(n_size, max(1, each), TILE_COLUMNS), TILE_COLUMNS)
-        least_m, least_n = min(m_size, TILE_ROWS), min(n_size, TILE_ROWS)
-        if self.m_block < least_m or self.n_block < least_n:
-            # these fit, by the choice of k_block; rows that lie on the partitions of a result are never cut
-            self.m_block, self.n_block = least_m, least_n
-        self.builder.sbuf.make_room(room)
+        rings: dict[tuple[str, int], int] = {}
+        width = itemsize(self.pe_dtype)
+        lanes = max(segment.lanes for segment in self.segments)
+        taken = max(prod(self._together(each)) for each in chunks) * lanes
+        for side, rows, buffers in ((self.lhs, blocks.m, blocks.lhs_buffers), (self.rhs, blocks.n, blocks.rhs_buffers)):
+            if side.resident is not None:
+                continue
+            for segment, sizes in zip(self.segments, chunks, strict=True):
+                if not self._is_in_place(side, sizes):
+                    rings[f"{side.name} block {segment.start}", buffers] = prod(sizes) * rows * width
+            if side.rows_on_lanes and not side.on_chip:
+                rings[f"{side.name} rows", 2] = taken * width
+            elif side.rows_on_lanes and side.view.dtype != side.dtype:
+                rings[f"{side.name} cast", 1] = taken * width
+            if side.rows_on_lanes and not (self.fast(side.dtype) and self.fast(side.view.dtype)):
+                rings["bits", 2] = taken * max(itemsize(HALVES[itemsize(dtype)][1]) for dtype in self._moved(side))
+        columns = min(blocks.n if sums else self.tiled_columns, self.result_columns)
+        if self.keeps_rows and not sums:
+            rings["rows", 2] = prod(self.n_sizes) * itemsize(self.out.dtype)
+        elif not self.out.in_sbuf:
+            rings["result", RESULT_BUFFERS] = columns * itemsize(self.out.dtype)
+        if self.addend is not None and not self.add.in_sbuf:
+            rings["addend", RESULT_BUFFERS] = columns * itemsize(self.add.dtype)
+        if self.bias is not None:
+            rings["bias", 1 if self.bias_whole else 2] = 4 * (prod(self.n_sizes) if self.bias_whole else TILE_COLUMNS)
+        if sums:
+            rings["sums", 2] = -(-blocks.m // TILE_ROWS) * blocks.n * 4
+        return {
+            (name, count): count * -(-nbytes // self.builder.sbuf.alignment) * self.builder.sbuf.alignment
+            for (name, count), nbytes in rings.items()
+        }
+
+    def _moved(self, side: Side) -> list[str]:
+        """Types in which rows of a side may be transposed."""
+        return [dtype for dtype in (side.dtype, side.view.dtype) if dtype in PE_DTYPES]
+
+    def _is_in_place(self, side: Side, chunks: Sequence[int]) -> bool:
+        """Whether a side is read where it lies: [lanes, chunks, rows] on chip."""
+        counted = [size for size in chunks if size > 1]
+        return side.on_chip and not side.rows_on_lanes and side.view.dtype == side.dtype and len(counted) <= 1
+
+    def _budget_of_k_blocks(self, room: int) -> None:
+        """As ``_budget`` where k is cut into blocks: the largest blocks of rows and columns with which some of it fits.
+
+        Raises CompileError EXSP001 where not even the smallest do.
+        """
+        self.accumulate_in_sbuf, self.keeps_rows, self.rhs_outside = True, False, False
+        sizes = [self.chunk_sizes(segment) for segment in self.segments]
+        for enough, (rows, columns), buffers in product((SHORT_K, 1), K_BLOCKS, (2, 1)):
+            m = self.tiled_rows if self.rows_whole else min(self.tiled_rows, rows)
+            n = self.tiled_columns if self.columns_whole else min(self.tiled_columns, columns)
+            blocks = Blocks(False, m, n, buffers, buffers)
+            for count in _halves(max(map(prod, sizes))):
+                boxes = [_box(each, count) for each in sizes]
+                if count >= min(enough, max(map(prod, sizes))) and self._fits(blocks, boxes, room, True):
+                    self.m_block, self.n_block, self.k_boxes = m, n, boxes
+                    self.lhs_buffers = self.rhs_buffers = buffers
+                    self._plan_rings(blocks, boxes, True)
+                    return
+        raise CompileError(
+            "EXSP001",
+            f"SBUF has no room for the smallest tiles of a contraction: {room} bytes a partition are left",
+            "a smaller batch may fit",
+            self.op.loc,
+        )
 
     def _choices(self, room: int, column: int) -> Iterator[Blocks]:
-        """What fits: blocks of one operand stay while those of the other stream by, through two or three buffers.
+        """Blocks of one operand stay while those of the other stream by, through two or three buffers.
 
         ``column``: bytes a partition of one row of an operand.
         """
         m_size, n_size = self.tiled_rows, self.tiled_columns
-        m_inner = min(m_size, TILE_ROWS)
+        if self.lhs.resident is not None or self.rhs.resident is not None:
+            for buffers in (2, 1):
+                each = room // (buffers * column)
+                if self.lhs.resident is not None:
+                    yield Blocks(True, m_size, self._columns(each), 1, buffers)
+                else:
+                    yield Blocks(False, self._rows(each), n_size, buffers, 1)
+            return
+        m_inner = self._rows(TILE_ROWS)
         wide = max((room - m_inner * column) // 3, column)
-        n_inner = _block(n_size, min(wide, max(room // 5, TILE_COLUMNS * column)) // column, TILE_COLUMNS)
-        m_outer, m_buffers = _outer_block(m_size, room - 3 * n_inner * column, column, TILE_ROWS)
-        yield Blocks(False, m_outer, n_inner, m_buffers, 3)
-        n_outer, n_buffers = _outer_block(n_size, room - 3 * m_inner * column, column, TILE_COLUMNS)
-        yield Blocks(True, m_inner, n_outer, 3, n_buffers)
+        n_inner = self._columns(min(wide, max(room // 5, TILE_COLUMNS * column)) // column)
+        for m_buffers in (2, 1):
+            yield Blocks(
+                False, self._rows((room - 3 * n_inner * column) // (m_buffers * column)), n_inner, m_buffers, 3
+            )
+        for n_buffers in (2, 1):
+            n_outer = self._columns((room - 3 * m_inner * column) // (n_buffers * column))
+            yield Blocks(True, m_inner, n_outer, 3, n_buffers)
         for inner_buffers in (3, 2):
-            n_outer = _block(n_size, max(1, (room - inner_buffers * m_inner * column) // (2 * column)), TILE_COLUMNS)
+            n_outer = self._columns((room - inner_buffers * m_inner * column) // (2 * column))
             if n_outer >= min(n_size, TILE_COLUMNS):
                 yield Blocks(True, m_inner, n_outer, inner_buffers, 2)
-        for n_inner in sorted({min(n_size, columns) for columns in (TILE_COLUMNS, 2 * TILE_COLUMNS)}):
-            for inner_buffers in (3, 2):
-                for outer_buffers in (2, 1):
-                    left = room - inner_buffers * n_inner * column
-                    m_outer = _block(m_size, max(1, left // (outer_buffers * column)), TILE_ROWS)
-                    if m_outer >= m_inner and m_outer * outer_buffers * column <= left:
-                        yield Blocks(False, m_outer, n_inner, outer_buffers, inner_buffers)
+        for n_inner in sorted({self._columns(columns) for columns in (TILE_COLUMNS, 2 * TILE_COLUMNS)}):
+            for inner_buffers, outer_buffers in product((3, 2), (2, 1)):
+                m_outer = self._rows((room - inner_buffers * n_inner * column) // (outer_buffers * column))
+                if m_outer >= min(m_size, TILE_ROWS):
+                    yield Blocks(False, m_outer, n_inner, outer_buffers, inner_buffers)
+
+    def _rows(self, room: int) -> int:
+        """Rows of a block, of which ``room`` fit."""
+        return self.tiled_rows if self.rows_whole else _block(self.tiled_rows, max(1, room), TILE_ROWS)
+
+    def _columns(self, room: int) -> int:
+        """Columns of a block, of which ``room`` fit."""
+        return self.tiled_columns if self.columns_whole else _block(self.tiled_columns, max(1, room), TILE_COLUMNS)
 
     def _cost(self, blocks: Blocks) -> float:
         """Estimated ns of transfers and work, and of those transfers that have to wait for the work on other blocks."""
@@ -215,32 +294,15 @@ class DotBudget(DotPlan):
         most = min(GROUPED_ROWS, room // (self.lhs_buffers * column)) // self.m_block
         return max((size for size in range(1, most + 1) if self.m_sizes[group] % size == 0), default=1)
 
-    def _budget_beside(self, room: int, column: int) -> None:
-        """As ``_budget`` where one operand is resident: blocks of the other one stream past all of it."""
-        m_size, n_size = self.tiled_rows, self.tiled_columns
-        self.rhs_outside = self.lhs.resident is not None
-        self.m_block, self.n_block, self.lhs_buffers, self.rhs_buffers = m_size, n_size, 1, 1
-        if self.rhs_outside:
-            self.n_block, self.rhs_buffers = _outer_block(n_size, room, column, TILE_COLUMNS)
-        else:
-            self.m_block, self.lhs_buffers = _outer_block(m_size, room, column, TILE_ROWS)
-        self.builder.sbuf.make_room(room)
-
-    def _together(self, chunks: int) -> int:
-        """How many of so many chunks are loaded as rows and transposed before the next ones are."""
-        if len(self.k_sizes) > 1:
-            return chunks
+    def _together(self, chunks: Sequence[int]) -> list[int]:
+        """How many along each of these dims of chunks are loaded as rows and transposed before the next ones are."""
         lanes = max(segment.lanes for segment in self.segments)
-        pieces = -(-chunks * lanes * itemsize(self.pe_dtype) // ROW_BYTES)
-        return -(-chunks // pieces)
-
-    def _staged_bytes(self, side: Side) -> int:
-        """What an element takes in the buffers before its transpose: rows that are loaded or cast, halves of bits."""
-        if not side.rows_on_lanes:
-            return 0
-        size = itemsize(self.pe_dtype)
-        rows = 0 if side.on_chip and side.view.dtype == side.dtype else 2 * size
-        return rows + (0 if self.fast(self.pe_dtype) else 2 * itemsize(HALVES[size][1]))
+        together, left = list(chunks), max(1, self.row_bytes // (lanes * itemsize(self.pe_dtype)))
+        for dim in reversed(range(len(chunks))):
+            pieces = -(-chunks[dim] // left)
+            together[dim] = -(-chunks[dim] // pieces)
+            left = max(1, left // chunks[dim]) if pieces == 1 else 1
+        return together
 
     def _keeps_rows(self) -> bool:
         """Whether the columns that are computed together are no neighbours in HBM: then whole rows are stored.
@@ -251,7 +313,8 @@ class DotBudget(DotPlan):
             return False
         width = itemsize(self.out.dtype)
         nbytes = prod(self.n_sizes) * width
-        if prod(self.m_sizes) > TILE_ROWS or nbytes > RESULT_ROW_BYTES or len(self.n_sizes) < 2:
+        most = min(RESULT_ROW_BYTES, self.builder.sbuf.largest_gap() // 8)
+        if prod(self.m_sizes) > TILE_ROWS or nbytes > most or len(self.n_sizes) < 2:
             return False
         strides = sorted((atom.stride, atom.size) for atom in self.out_n)
         filled = all(stride == width * prod(size for _, size in strides[:at]) for at, (stride, _) in enumerate(strides))
@@ -289,9 +352,18 @@ def _block(size: int, room: int, tile: int) -> int:
     return next((part for part in (256, 128, 64) if part <= room), max(1, room))
 
 
-def _outer_block(size: int, room: int, column: int, tile: int) -> tuple[int, int]:
-    """Largest block of the outer side, and how many buffers of it fit (two let the next one load)."""
-    for buffers in (2, 1):
-        if size * column * buffers <= room or buffers == 1:
-            return _block(size, max(1, room // (buffers * column)), tile), buffers
-    raise AssertionError("unreachable")
+def _halves(count: int) -> Iterator[int]:
+    """``count``, and half as many each time."""
+    while count > 1:
+        yield count
+        count = -(-count // 2)
+    yield count
+
+
+def _box(sizes: Sequence[int], count: int) -> list[int]:
+    """At most about ``count`` elements of dims of these sizes, of the last ones most."""
+    box = list(sizes)
+    for dim in reversed(range(len(sizes))):
+        box[dim] = min(sizes[dim], max(1, count))
+        count //= box[dim]
+    return box

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.plan import Segment, Side, Span
+from neuronx_cc.codegen.dots.plan import Segment, Side, Span, strided
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.ir import hlo
@@ -81,10 +81,3 @@ class ConstantLayout:
         order = [*others, row_axis, lane_axis + 1, *rest, lane_axis, row_axis + 1]
         laid_out = np.ascontiguousarray(array.transpose(order))
         return self.context.constant(laid_out, side.dtype, f"{hlo.loc_of(side.value).name}.{start}")
-
-
-def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
-    """The elements of a constant from byte ``offset`` on, as dims of these atoms."""
-    raw = data.reshape(-1)
-    sizes, strides = [atom.size for atom in atoms], [atom.stride for atom in atoms]
-    return np.lib.stride_tricks.as_strided(raw[offset // raw.itemsize :], sizes, strides, writeable=False)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.budget import RESULT_BUFFERS, RESULT_COLUMNS
-from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Span
+from neuronx_cc.codegen.dots.budget import RESULT_BUFFERS
+from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS, Segment, Span
 from neuronx_cc.codegen.dots.result import DotResult, Part
 from neuronx_cc.codegen.dots.stage import batch_start
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -26,7 +26,6 @@ from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE, turn_squares
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 
 TURNED_CHUNKS = 5
@@ -66,16 +65,10 @@ class _Dot(DotResult):
             self.context.identity(carrier_of(dtype, self.fast(dtype)))
         out = self._choose_output(lhs)
         if self._scatters(rhs, out):
-            rhs = self._dense(self.op.rhs, self.rhs_order)
+            rhs = self._dense(1)
         self.context.homes[self.result] = [out]
-        for attempt in range(3):
-            if self._refine(lhs, rhs, out):
-                break
-            lhs = self._dense(self.op.lhs, self.lhs_order)
-            if attempt:
-                rhs = self._dense(self.op.rhs, self.rhs_order)
-        else:
-            raise CompileError("IDOT001", "operand layouts of the dot do not nest", "report this", self.op.loc)
+        self.add = self._addend_view(out)
+        self._nest(lhs, rhs, out)
         self._run()
         self.pool.free()
         if self.kept is not None:
@@ -207,7 +200,7 @@ class _Dot(DotResult):
     def _tiles(self, block: Part, lhs: list[Block], rhs: list[Block]) -> None:
         """All PSUM tiles of a block pair."""
         for row in self._tile_rows(block):
-            for start, groups, width in self.builder.tiles(block.columns, RESULT_COLUMNS):
+            for start, groups, width in self.builder.tiles(block.columns, self.result_columns):
                 for group in self.builder.each(groups):
                     self._tile_row(row.cut_columns(group * width + start, width), lhs, rhs)
 
@@ -298,19 +291,11 @@ class _Dot(DotResult):
         """Partial products of k blocks, added up in SBUF in FP32."""
         m_tiles = -(-block.rows // TILE_ROWS)
         sums = self._dense_tile("f32", [m_tiles, block.columns], min(block.rows, TILE_ROWS), "sums", 2)
-        whole = self.segments
         first = True
-        for segment in whole:
-            for start, tiles, size in self.builder.tiles(segment.outer, self.k_block):
-                self.segments = [segment]
-                if first:
-                    self._k_block(block, Affine(start), size, sums, False)
-                    first = False
-                    start, tiles = start + size, tiles - 1
-                if tiles:
-                    with self.builder.loop(tiles) as index:
-                        self._k_block(block, index * size + start, size, sums, True)
-        self.segments = whole
+        for segment, box in zip(self.segments, self.k_boxes, strict=True):
+            for terms in self._boxes(self.chunk_sizes(segment), box, first):
+                self._k_block(block, segment, terms, sums, not first)
+                first = False
         for part, total in self._sums(block, sums):
             target = self._target(part)
             addend = self._addend(part)
@@ -333,9 +318,30 @@ class _Dot(DotResult):
                 lanes = replace(sums, dims=(Atom(rows, 1, True), *sums.dims[1:]))
                 yield block.cut_rows(Affine(at), rows), lanes.index(1, Affine(at // TILE_ROWS))
 
-    def _k_block(self, block: Part, first: Affine, steps: int, sums: Block, add: bool) -> None:
-        lhs = self._stage(self.lhs, Span(block.batch, block.m_at, self.m_dim, block.rows, first, steps))
-        rhs = self._stage(self.rhs, Span(block.batch, block.n_at, self.n_dim, block.columns, first, steps))
+    def _boxes(self, sizes: Sequence[int], box: Sequence[int], first: bool) -> Iterator[tuple[tuple[Affine, int], ...]]:
+        """Loop over boxes of dims of these sizes: where each begins, and its size.
+
+        ``first``: the first box is in no loop.
+        """
+        if not sizes:
+            yield ()
+            return
+        for start, tiles, size in self.builder.tiles(sizes[0], box[0]):
+            if first:
+                for rest in self._boxes(sizes[1:], box[1:], first):
+                    yield ((Affine(start), size), *rest)
+                first, start, tiles = False, start + size, tiles - 1
+            if tiles:
+                with self.builder.loop(tiles) as index:
+                    for rest in self._boxes(sizes[1:], box[1:], False):
+                        yield ((index * size + start, size), *rest)
+
+    def _k_block(
+        self, block: Part, segment: Segment, terms: tuple[tuple[Affine, int], ...], sums: Block, add: bool
+    ) -> None:
+        """Add the products of one block of k to ``sums``, or begin them."""
+        lhs = self._stage(self.lhs, Span(block.batch, block.m_at, self.m_dim, block.rows, terms), [segment])
+        rhs = self._stage(self.rhs, Span(block.batch, block.n_at, self.n_dim, block.columns, terms), [segment])
         for part, total in self._sums(block, sums):
             bank = self._bank(part.rows, part.columns)
             self._accumulate(bank, lhs, rhs, part)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.emission.views import Atom, View, align, linear
 from neuronx_cc.codegen.formation.graph import is_load_cast
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
 
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
@@ -95,10 +97,8 @@ class Span:
     """The free dim that is cut into blocks, -1 without any."""
     size: int
     """Rows along it."""
-    first: Affine = field(default_factory=Affine)
-    """First step of the lane dim of k."""
-    steps: int | None = None
-    """How many steps, None for all."""
+    terms: tuple[tuple[Affine, int], ...] | None = None
+    """First index and size along each dim of the chunks of k (``DotPlan.chunk_sizes``), None for all of them."""
 
 
 @dataclass(slots=True)
@@ -139,6 +139,8 @@ class DotPlan:
         """A row that the kernel adds on TensorE."""
         self.addend = addend
         """An array that it adds to the sums."""
+        self.add: View
+        """Where that lies; the result's own view where nothing is added."""
         self.context = context
         self.builder: Builder = context.builder
         self.op = op
@@ -242,12 +244,46 @@ class DotPlan:
         rows = [atom for atoms in self._classes(rhs, len(self.n_dims))[1].dims for atom in atoms if atom.size > 1]
         return any(atom.partition for atom in rows[:-1])
 
-    def _dense(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> View:
-        source = self._source(value)[0]
-        if (self.op, int(order is self.rhs_order)) in self.context.staged:
-            return self.context.staged[self.op, int(order is self.rhs_order)].view
-        self.data.pop(source, None)
-        return self.context.dense(source).transpose([*order[0], *order[1], *order[2]])
+    def _dense(self, index: int, copied: bool = True) -> View:
+        """Operand ``index`` as a dense array, unless it was staged; without ``copied`` only how it would lie."""
+        staged = self.context.staged.get((self.op, index))
+        if staged is not None:
+            return staged.view
+        order = (self.lhs_order, self.rhs_order)[index]
+        source = self._source(self.op.operands[index])[0]
+        shape = hlo.shape_of(source)
+        if source in self.data:
+            literal = self.context.literal(source)
+            assert literal is not None, "its data was taken"
+            view, data = literal
+            if copied:
+                flat = strided(data, view.offset, [atom for atoms in view.dims for atom in atoms])
+                self.data[source] = np.ascontiguousarray(flat.reshape(shape.dims))
+            dense = linear(view.alloc, 0, view.dtype, shape.dims)
+        elif copied:
+            dense = self.context.dense(source)
+        else:
+            dense = linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims)
+        return dense.transpose([*order[0], *order[1], *order[2]])
+
+    def _nest(self, lhs: View, rhs: View, out: View) -> None:
+        """Common dims of all arrays; operands whose dims do not nest with the others' are copied to dense arrays.
+
+        A dim on the partitions is never cut: an operand that lies elsewhere, or is the smaller, is copied instead.
+        """
+        views = [lhs, rhs]
+        sizes = [hlo.shape_of(operand).size for operand in self.op.operands]
+        singles = sorted((0, 1), key=lambda index: (views[index].in_sbuf, sizes[index]))
+        for copies in ((), (singles[0],), (singles[1],), (0, 1)):
+            left, right = (self._dense(at, False) if at in copies else views[at] for at in (0, 1))
+            if not self._refine(left, right, out):
+                continue
+            if copies:
+                left, right = (self._dense(at) if at in copies else views[at] for at in (0, 1))
+                nests = self._refine(left, right, out)
+                assert nests, "copies lie as they were said to"
+            return
+        raise AssertionError("dense arrays nest")
 
     def _choose_output(self, lhs: View) -> View:
         """Resident with rows of lhs on the partitions where that fits, else HBM."""
@@ -274,7 +310,7 @@ class DotPlan:
         batch, free = len(self.batch_dims), len(self.m_dims)
         lhs_b, lhs_m, lhs_k = self._classes(lhs, free)
         rhs_b, rhs_n, rhs_k = self._classes(rhs, len(self.n_dims))
-        add = self._addend_view(out)
+        add = self.add
         out_b = replace(out, dims=out.dims[:batch])
         out_m = replace(out, dims=out.dims[batch : batch + free])
         out_n = replace(out, dims=out.dims[batch + free :])
@@ -285,7 +321,10 @@ class DotPlan:
         k = align([lhs_k, rhs_k], self.k_dims)
         if b is None or m is None or n is None or k is None:
             return False
-        if any(atom.partition for atoms in n.atoms[1:] for atom in atoms) or any(a.partition for a in b.atoms[2]):
+        of_lhs, of_rhs, of_out = (b.atoms[0], m.atoms[0], k.atoms[0]), (b.atoms[1], n.atoms[0], k.atoms[1]), m.atoms[1:]
+        if any(_on_partitions(atoms) > 1 for atoms in (of_lhs, of_rhs, of_out[:1], of_out[1:])):
+            return False  # a dim on the partitions is used whole
+        if _on_partitions(n.atoms[1:]) or _on_partitions(b.atoms):
             return False
         self.b_sizes, self.m_sizes, self.n_sizes, self.k_sizes = b.sizes, m.sizes, n.sizes, k.sizes
         left, right = self._source(self.op.lhs)[0], self._source(self.op.rhs)[0]
@@ -318,6 +357,8 @@ class DotPlan:
             for dim in range(len(self.k_sizes))
             if self.lhs.contracted[dim].partition or self.rhs.contracted[dim].partition
         ]
+        if len(marked) > 1:
+            return False
         self.k_dim = marked[0] if marked else -1
         self.segments: list[Segment] = []
         resident = self.lhs.resident or self.rhs.resident
@@ -338,14 +379,22 @@ class DotPlan:
             self.segments = [Segment(0, 1, 1)]
         out_lane = [dim for dim, atom in enumerate(self.out_m) if atom.partition]
         lhs_lane = [dim for dim, atom in enumerate(self.lhs.free) if atom.partition]
-        if len(out_lane) > 1 or len(lhs_lane) > 1 or (out_lane and lhs_lane and out_lane != lhs_lane):
+        if out_lane and lhs_lane and out_lane != lhs_lane:
             return False  # a tile's rows are neighbours on the partitions
         rhs_lane = [dim for dim, atom in enumerate(self.rhs.free) if atom.partition]
-        if len(rhs_lane) > 1:
-            return False
         self.m_dim = next(iter(out_lane or lhs_lane), _largest(self.m_sizes))
         self.n_dim = next(iter(rhs_lane), _largest(self.n_sizes))
         return True
+
+    @property
+    def rows_whole(self) -> bool:
+        """Whether the tiled dim of the rows lies on partitions, of lhs or of the result: no block cuts it."""
+        return self.m_dim >= 0 and (self.out_m[self.m_dim].partition or self.lhs.free[self.m_dim].partition)
+
+    @property
+    def columns_whole(self) -> bool:
+        """The same of the columns, on the partitions of rhs."""
+        return self.n_dim >= 0 and self.rhs.free[self.n_dim].partition
 
     @property
     def tiled_rows(self) -> int:
@@ -357,6 +406,10 @@ class DotPlan:
         """Size of the dim of the columns (n) that is cut into tiles."""
         return self.n_sizes[self.n_dim] if self.n_dim >= 0 else 1
 
+    def chunk_sizes(self, segment: Segment) -> list[int]:
+        """Sizes of the dims that count the chunks of a segment: those of k beside its dim on the partitions, steps."""
+        return [*(size for dim, size in enumerate(self.k_sizes) if dim != self.k_dim), segment.outer]
+
     @property
     def other_terms(self) -> int:
         """Elements of k for each index of its dim on the partitions."""
@@ -366,6 +419,20 @@ class DotPlan:
         """Products for each tile of the result when k dim ``dim`` lies on the partitions."""
         size = self.k_sizes[dim]
         return prod(self.k_sizes) // size * sum(segment.outer for segment in segments_of(size))
+
+
+def _on_partitions(classes: Iterable[Sequence[Atom]]) -> int:
+    """Dims that lie on the partitions."""
+    return sum(atom.partition for atoms in classes for atom in atoms)
+
+
+def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
+    """The elements of a constant from byte ``offset`` on, as dims of these atoms."""
+    raw = data.reshape(-1)[offset // data.itemsize :]
+    sizes, strides = [atom.size for atom in atoms], [atom.stride for atom in atoms]
+    # NumPy knows the bytes of each type, and not all types by name
+    words = raw.view(f"u{raw.itemsize}")
+    return np.lib.stride_tricks.as_strided(words, sizes, strides, writeable=False).view(raw.dtype)
 
 
 def _largest(sizes: Sequence[int]) -> int:

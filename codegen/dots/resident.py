@@ -27,9 +27,9 @@ from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.analysis.trip_count import trip_count
 
-MOST_BYTES = 114688
-"""Bytes a partition that resident values and staged operands may fill together."""
-LEAST_BYTES = 49152
+MOST_SHARE = (7, 11)
+"""Of a partition of SBUF: what resident values and staged operands may fill together."""
+LEAST_SHARE = (3, 11)
 """The same where some kernel of the loop may need much room."""
 SHORT_ROW = 512
 """Elements of a reduced row that takes little room."""
@@ -91,7 +91,7 @@ def kept(
     found = list(_candidates(context, body, given, UNKNOWN_TRIPS if trips is None else trips, bound))
     found.sort(key=lambda each: (-each.saved / each.nbytes, -each.saved))
     modest = _is_modest(context.module, body)
-    most = MOST_BYTES if modest else LEAST_BYTES
+    most = context.sizes.sbuf_share(MOST_SHARE if modest else LEAST_SHARE)
     known = {value: context.homes[value] for value in bound if value in context.homes}
     context.homes.update(bound)
     shared: dict[tuple[hlo.SSAValue, str, str], tuple[Alloc, Resident]] = {}

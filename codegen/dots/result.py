@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.dots.budget import RESULT_BUFFERS
-from neuronx_cc.codegen.dots.constants import strided
+from neuronx_cc.codegen.dots.plan import strided
 from neuronx_cc.codegen.dots.stage import DotStaging, batch_start
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.tiles import dense, tile_in
@@ -80,8 +80,14 @@ class DotResult(DotStaging):
                 home = self.context.homes_of_constant(self.bias)
                 source = replace(source, alloc=home.alloc, offset=source.offset + home.offset)
         self.context.ones(1, dtype, terms)
-        self.bias_rows = self._dense_tile(dtype, [total], terms, "bias", 1)
-        target = replace(self.bias_rows, dims=(Atom(terms, 1, True), *dense(space.sizes, dtype)))
+        if self.bias_whole:
+            self.bias_rows = self._dense_tile(dtype, [total], terms, "bias", 1)
+        else:
+            row = self.context.own_hbm(self.result, hlo.Shape(dtype, (terms, total)))
+            self.bias_rows = Block(
+                row.alloc, dtype, row.start, (row.dims[0] or (Atom(1, 0),))[:1] + dense([total], dtype)
+            )
+        target = self.bias_rows.of((self.bias_rows.dims[0], *dense(space.sizes, dtype)))
         copy(self.builder, target, source, Stream.DMA_WEIGHT)
 
     def _add_bias(self, bank: Block, part: Part) -> None:
@@ -101,6 +107,10 @@ class DotResult(DotStaging):
             offset=self.bias_rows.offset + position * along.stride,
             dims=(lanes, Atom(part.columns, along.stride * step if self.n_sizes else along.stride)),
         )
+        if not self.bias_whole:
+            tile = self._dense_tile(row.dtype, [part.columns], lanes.size, "bias", 2)
+            copy(self.builder, tile, row, Stream.DMA_WEIGHT)
+            row = tile
         ones = self.context.ones(part.rows, row.dtype, lanes.size)
         self.builder.emit("load_stationary", Stream.TENSOR, [], [ones])
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [row], flags=["accumulate"])

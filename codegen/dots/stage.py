@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -21,6 +21,8 @@ from neuronx_cc.ir.types import itemsize
 
 UNROLLED_CHUNKS = 64
 """Chunks transposed by instructions of their own."""
+UNROLLED_PIECES = 16
+"""Parts of rows, transposed one by one, that are no loop."""
 
 
 class DotStaging(DotBudget):
@@ -33,23 +35,21 @@ class DotStaging(DotBudget):
     kept_filled = False
     """Whether all of them are there."""
 
-    def _stage(self, side: Side, span: Span) -> list[Block]:
-        """For each segment a block [lanes, chunks, size] of ``side``: in place, loaded, or transposed."""
+    def _stage(self, side: Side, span: Span, segments: Sequence[Segment] | None = None) -> list[Block]:
+        """For each segment of ``segments`` a block [lanes, chunks, size]: in place, loaded, or transposed."""
         if side.data is not None:
             (segment,) = self.segments
             layout = ConstantLayout(self.context, self.k_sizes, self.k_dim, segment)
             block = layout.block(side, span, self.n_block if side is self.rhs else self.m_block)
             return [self._loaded(side, block, span.size, segment)]
         if side.resident is not None:
-            return [self._resident_block(side, side.resident, span, segment) for segment in self.segments]
+            return [self._resident_block(side, side.resident, span, each) for each in segments or self.segments]
         blocks = []
-        for segment in self.segments:
+        for segment in segments or self.segments:
             source = self._source_block(side, span, segment)
-            in_place = (
-                side.on_chip and not side.rows_on_lanes and side.view.dtype == side.dtype and len(source.dims) <= 3
-            )
-            if in_place:
-                blocks.append(source if len(source.dims) == 3 else _insert_chunk(source))
+            if self._is_in_place(side, [atom.size for atom in source.dims[1:-1]]):
+                chunk = next((atom for atom in source.dims[1:-1] if atom.size > 1), Atom(1, 0))
+                blocks.append(source.of((source.dims[0], chunk, source.dims[-1])))
             elif side is self.kept_side and self.kept_filled:
                 blocks.append(self._loaded(side, self._kept_block(side, span, segment), span.size, segment))
             elif side.rows_on_lanes:
@@ -98,16 +98,15 @@ class DotStaging(DotBudget):
     def _source_block(self, side: Side, span: Span, segment: Segment) -> Block:
         """The operand's part: [k lanes, other k dims..., rows] or, rows on lanes, [rows, k dims..., lanes dim]."""
         offset, rows = _rows_at(side, span)
-        others = [(dim, atom) for dim, atom in enumerate(side.contracted) if dim != self.k_dim]
         lane_atom = side.contracted[self.k_dim] if self.k_dim >= 0 else Atom(1, 0)
         offset = offset + (0 if lane_atom.partition else segment.start * lane_atom.stride)
-        chunks = [atom for _, atom in others]
-        if segment.outer > 1 or span.steps is not None:
-            outer = Atom(segment.outer, lane_atom.stride * segment.lanes)
-            if span.steps is not None:
-                offset = offset + span.first * outer.stride
-                outer = replace(outer, size=span.steps)
-            chunks.append(outer)
+        chunks = [atom for dim, atom in enumerate(side.contracted) if dim != self.k_dim]
+        chunks.append(Atom(segment.outer, 0 if lane_atom.partition else lane_atom.stride * segment.lanes))
+        if span.terms is not None:
+            offset = _added(offset, (first * atom.stride for (first, _), atom in zip(span.terms, chunks, strict=True)))
+            chunks = [replace(atom, size=size) for (_, size), atom in zip(span.terms, chunks, strict=True)]
+        if segment.outer == 1:
+            chunks.pop()
         lanes = replace(lane_atom, size=segment.lanes)
         dims = (rows, *chunks, lanes) if side.rows_on_lanes else (lanes, *chunks, rows)
         return Block(side.view.alloc, side.view.dtype, offset, dims)
@@ -115,8 +114,8 @@ class DotStaging(DotBudget):
     def _resident_block(self, side: Side, resident: Resident, span: Span, segment: Segment) -> Block:
         """The part [k lanes, chunks, rows] of what was staged ahead of the loops."""
         offset, rows = _rows_at(side, span)
-        first = span.first + segment.start // TILE_ROWS
-        steps = segment.outer if span.steps is None else span.steps
+        first, steps = (Affine(), segment.outer) if span.terms is None else span.terms[0]
+        first = first + segment.start // TILE_ROWS
         dims = (Atom(segment.lanes, 1, True), Atom(steps, resident.chunk_bytes), rows)
         return Block(side.view.alloc, side.dtype, offset + first * resident.chunk_bytes, dims)
 
@@ -160,7 +159,7 @@ class DotStaging(DotBudget):
         ``later``: of blocks that are read after the next one is staged; ``several``: of tiles that follow each other in
         straight-line code.
         """
-        nbytes = prod(sizes) * itemsize(dtype)
+        nbytes = max(prod(sizes) * itemsize(dtype), self.planned.get(name, 0))
         key = (name, count)
         if key not in self._tile_rings or self._tile_rings[key].nbytes < nbytes:
             self._tile_rings[key] = self.pool.ring(nbytes, count, f"{name} of {self.op.loc.name}")
@@ -175,41 +174,53 @@ class DotStaging(DotBudget):
         chunks = [atom.size for atom in source.dims[1:-1]]
         out = out or self._block_tile(side, [prod(chunks), size], source.dims[-1].size, segment)
         exact_cast = not self.fast(source.dtype) and source.dtype != side.dtype
-        if source.dims[0].partition and (source.dtype not in PE_DTYPES or exact_cast):
-            cast = self._dense_tile(
-                side.dtype, [atom.size for atom in source.dims[1:]], source.dims[0].size, f"{side.name} cast", 1
-            )
-            self.emitter.over("tensor_copy", Stream.VECTOR, [cast], [source])
-            source = cast
-        assert self.transposer is not None, "made for sides with their rows on the partitions"
-        if source.dims[0].partition:
-            self.transposer.transpose(source, out)
-            return out
-        for start, tiles, rows in self.builder.tiles(size, TILE_ROWS):
+        cast = side.on_chip and (source.dtype not in PE_DTYPES or exact_cast)
+        for start, tiles, rows in [(0, 1, size)] if side.on_chip else self.builder.tiles(size, TILE_ROWS):
             for index in self.builder.each(tiles):
                 at = index * rows + start
-                part, place = source.index(0, at, rows), out.index(2, at, rows)
-                if len(chunks) == 1 and (together := self._together(chunks[0])) < chunks[0]:
-                    for first, pieces, count in self.builder.tiles(chunks[0], together):
-                        for piece in range(pieces):
-                            here = Affine(first + piece * count)
-                            taken, into = part.index(1, here, count), place.index(1, here, count)
-                            self._transpose_rows(side, taken, into, several=True)
-                    continue
-                self._transpose_rows(side, part, place)
+                part = source if side.on_chip else source.index(0, at, rows)
+                for taken, into, several in self._pieces(part, out.index(2, at, rows)):
+                    self._transpose_rows(side, taken, into, cast, several)
         return out
 
-    def _transpose_rows(self, side: Side, part: Block, out: Block, several: bool = False) -> None:
-        """Load [rows, chunks..., lanes] from HBM and transpose it into ``out[lanes, chunk, rows]``.
+    def _pieces(self, source: Block, out: Block, several: bool = False) -> Iterator[tuple[Block, Block, bool]]:
+        """Rows [rows, chunks..., lanes] and ``out[lanes, chunk, rows]`` in parts that are transposed one by one.
 
-        ``several``: one of several such parts that follow each other.
+        With each, whether others follow in straight-line code.
         """
+        chunks = [atom.size for atom in source.dims[1:-1]]
+        together = self._together(chunks)
+        dim = next((dim for dim, count in enumerate(chunks) if together[dim] < count), None)
+        if dim is None:
+            kept = [1 + dim for dim, count in enumerate(chunks) if count > 1]
+            yield source.select([0, *kept, len(chunks) + 1]), out, several
+            return
+        inner = prod(chunks[dim + 1 :])
+        for start, tiles, count in self.builder.tiles(chunks[dim], together[dim]):
+            for index in self.builder.each(tiles, UNROLLED_PIECES):
+                at = index * count + start
+                taken, into = source.index(1 + dim, at, count), out.index(1, at * inner, count * inner)
+                yield from self._pieces(taken, into, tiles <= UNROLLED_PIECES)
+
+    def _transpose_rows(self, side: Side, part: Block, out: Block, cast: bool, several: bool) -> None:
+        """Transpose [rows, chunks..., lanes] into ``out[lanes, chunk, rows]``; what lies in HBM is loaded.
+
+        ``cast``: what lies on chip needs another type; ``several``: one of several such parts that follow each other.
+        """
+        assert self.transposer is not None, "made for sides with their rows on the partitions"
+        if side.on_chip:
+            if cast:
+                sizes = [atom.size for atom in part.dims[1:]]
+                rows = self._dense_tile(side.dtype, sizes, part.dims[0].size, f"{side.name} cast", 1)
+                self.emitter.over("tensor_copy", Stream.VECTOR, [rows], [part])
+                part = rows
+            self.transposer.transpose(part, out)
+            return
         order = self._order_of_rows(part)
         sizes = [part.dims[dim].size for dim in order]
         rows = self._dense_tile(side.dtype, sizes, part.dims[0].size, f"{side.name} rows", 2, several=several)
         stream = Stream.DMA_WEIGHT if is_given(side.value) else Stream.DMA_LOAD
         copy(self.builder, rows, part.select([0, *order]), stream)
-        assert self.transposer is not None
         self.transposer.transpose(rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))]), out)
 
     def _order_of_rows(self, source: Block) -> list[int]:
@@ -229,6 +240,12 @@ def batch_start(view: View, atoms: Sequence[Atom], batch: Sequence[Affine]) -> A
     return offset
 
 
+def _added(offset: Affine, steps: Iterable[Affine]) -> Affine:
+    for step in steps:
+        offset = offset + step
+    return offset
+
+
 def _rows_at(side: Side, span: Span) -> tuple[Affine, Atom]:
     """Where the rows of a block begin, and how they follow each other."""
     offset = batch_start(side.view, side.batch, span.batch)
@@ -240,10 +257,6 @@ def _rows_at(side: Side, span: Span) -> tuple[Affine, Atom]:
                 continue
         offset = offset + span.at[dim] * atom.stride
     return offset, rows
-
-
-def _insert_chunk(block: Block) -> Block:
-    return replace(block, dims=(block.dims[0], Atom(1, 0), block.dims[1]))
 
 
 def _spread_chunks(tile: Block, chunks: Sequence[int]) -> Block:

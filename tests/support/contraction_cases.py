@@ -5,37 +5,61 @@
 runs cases on the simulator, race check on, and prints those that differ from NumPy or do not compile.
 
 An operand of a case is a parameter, a constant, computed by elementwise ops, or a product itself; it is read as it lies
-or through a transpose and reshape of factors of its dims, a slice, or a broadcast; before or after the arithmetic. Dims
+or through a transpose and reshape of factors of its dims, a slice, or a broadcast, before or after the arithmetic. Dims
 are at the limits of the hardware (1, 127 to 129, 511 to 513, primes, powers of two), k up to 32,768. Residents may fill
-SBUF, of which there may be little; what is computed may be read by arithmetic, a reduction or another product; all of it
-may stand in a loop.
+SBUF, of which there may be little; the result may be read by arithmetic, a reduction or another product; all of it may
+stand in a loop.
 """
 
 import argparse
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
-from unittest import mock
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from generated import compile_text, text_of
+from generated import TRN1, compile_text, text_of
 from jax import lax
 
-from neuronx_cc.codegen import context as codegen_context
-from neuronx_cc.codegen.dots import resident as dot_resident
-from neuronx_cc.codegen.emission import builder
+from neuronx_cc.ir.machine import Machine
 
 Array = np.ndarray[Any, Any]
 
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 33, 48, 60, 64, 65, 96, 100, 120, 127, 128, 129, 131, 144, 192, 197)
+SIZES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    12,
+    16,
+    24,
+    31,
+    32,
+    33,
+    48,
+    60,
+    64,
+    65,
+    96,
+    100,
+    120,
+    127,
+    128,
+    129,
+    131,
+    144,
+    192,
+    197,
+)
 SIZES += (200, 251, 256, 257, 384, 500, 511, 512, 513, 640, 768, 1000, 1021, 1024, 1536, 2047, 2048, 2049, 3072, 4096)
 LONG = (5000, 8191, 8192, 10_000, 12_288, 16_384, 20_000, 30_000, 32_768)
 """More sizes of k."""
@@ -395,22 +419,12 @@ def _whole(random: np.random.Generator, dims: Sequence[int], dtype: str) -> Arra
     return random.integers(-2, 3, tuple(dims)).astype(kind)
 
 
-@contextmanager
-def little_room(part: float) -> Iterator[None]:
-    """A machine with only ``part`` of SBUF; what may stay there shrinks alike."""
-    with mock.patch.multiple(
-        builder, SBUF_BYTES=int(builder.SBUF_BYTES * part) // 64 * 64
-    ), mock.patch.multiple(
-        codegen_context,
-        RESIDENT_BYTES=int(codegen_context.RESIDENT_BYTES * part),
-        KEPT_BYTES=int(codegen_context.KEPT_BYTES * part),
-        RESIDENT_VALUE_BYTES=int(codegen_context.RESIDENT_VALUE_BYTES * part),
-    ), mock.patch.multiple(
-        dot_resident,
-        MOST_BYTES=int(dot_resident.MOST_BYTES * part),
-        LEAST_BYTES=int(dot_resident.LEAST_BYTES * part),
-    ):
-        yield
+def machine_of(room: float) -> Machine:
+    """A machine with only ``room`` of the memories on chip, and at least one bank of PSUM for each half of a kernel."""
+    sizes = TRN1.sizes()
+    sbuf = int(sizes.sbuf_bytes * room) // 64 * 64 + int(TRN1["sbuf.reserved_bytes"])
+    psum = max(2, int(sizes.banks * room)) * sizes.bank_bytes
+    return TRN1.with_settings([f"memory.sbuf_partition_bytes={sbuf}", f"memory.psum_partition_bytes={psum}"])
 
 
 def check(case: Case) -> None:
@@ -418,8 +432,8 @@ def check(case: Case) -> None:
     program = Program(case, np)
     wanted, inputs = program.compute(), program.inputs
     text = text_of(lambda *given: Program(case, jnp, list(given)).compute(), *inputs)
-    with little_room(case.room):
-        compiled = compile_text(text, auto_cast=case.cast[0], auto_cast_type=case.cast[1], fast_relayout=case.fast)
+    options = {"auto_cast": case.cast[0], "auto_cast_type": case.cast[1], "fast_relayout": case.fast}
+    compiled = compile_text(text, machine_of(case.room), **options)
     results = compiled.run(inputs)
     assert len(results) == len(wanted)
     for result, want in zip(results, wanted, strict=True):

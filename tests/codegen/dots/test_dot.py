@@ -261,7 +261,7 @@ def test_transposed_blocks_are_kept(
     form: str, m: int, k: int, n: int, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that stream past the other operand's several times are transposed once, and kept in HBM."""
-    machine = TRN1.with_settings(["memory.sbuf_partition_bytes=57344"])
+    machine = TRN1.with_settings(["memory.sbuf_partition_bytes=49152"])
     kept = []
     block = dot_stage.DotStaging._kept_block
     monkeypatch.setattr(dot_stage.DotStaging, "_kept_block", lambda *args: kept.append(args[1].name) or block(*args))
