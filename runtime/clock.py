@@ -7,9 +7,9 @@ the order of their next start times, so shared resources are served first come, 
 * An engine takes the next instruction ``duration`` after the start of this one; results are visible ``latency`` later.
   An instruction that uses what one of the two before it wrote also waits for the engine's dependent latency.
 * TensorE loads the next stationary tile while it multiplies with this one.
-* The DMA engines are one server: a transfer keeps it for its total engine time over the number of engines, and is done
-  a fixed latency and the time of its busiest engine after its start. A queue starts transfers in order and completes
-  them in order; many may be under way.
+* The DMA engines are one server: a transfer keeps it for its total engine time over the number of engines, and those of
+  its direction (reads or writes of HBM) a little longer. It is done a fixed latency and the time of its busiest engine
+  after its start. A queue starts transfers in order and completes them in order; many may be under way.
 * VectorE and GpSimdE take turns on SBUF, VectorE and ScalarE on PSUM (hardware sheet 1.7).
 
 The barriers of regions cut the program into pieces, which nothing reaches across but the function table that ScalarE
@@ -198,8 +198,9 @@ class Clock:
             int(stream): machine[f"{section}.dependent_cycles"] / machine[CLOCK_KEY[stream]]
             for stream, section in SECTION.items()
         }
-        self._dma_free = 0.0
-        self._dma_last: Instruction | None = None
+        self._dma_free: list[float] = [0.0, 0.0, 0.0]
+        """Of the DMA engines together, of their reads of HBM and of their writes."""
+        self._dma_last: list[Instruction | None] = [None, None, None]
         self._holder: Instruction | None = None
         """What a port or the DMA engines were waited for, of the instruction that starts."""
         self._port_free: dict[tuple[str, int], float] = {}
@@ -323,10 +324,14 @@ class Clock:
         if node.software:
             ready = lane.software_free = max(ready, lane.software_free) + node.software
             reason = "descriptors"
-        if self._dma_free > ready:
-            ready, reason, self._holder = self._dma_free, "dma engines", self._dma_last
-        self._dma_free = ready + node.duration
-        self._dma_last = (stream, len(lane.done))
+        times = (node.duration, node.read, node.write)
+        for at, time in enumerate(times):
+            if time and self._dma_free[at] > ready:
+                ready, reason, self._holder = self._dma_free[at], "dma engines", self._dma_last[at]
+        for at, time in enumerate(times):
+            if time:
+                self._dma_free[at] = ready + time
+                self._dma_last[at] = (stream, len(lane.done))
         lane.free = ready
         done = ready + node.latency
         return ready, done, done, reason

@@ -59,6 +59,9 @@ class Node:
     uses_sbuf: bool = False
     uses_psum: bool = False
     table_set: str = ""
+    read: float = 0.0
+    """Of a transfer: how long it keeps reads of HBM busy; ``write``: the same of writes."""
+    write: float = 0.0
     nbytes: int = 0
     hbm_bytes: int = 0
     descriptors: int = 0
@@ -185,6 +188,8 @@ def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -
             latency,
             waits=waits,
             software=dma.software_ns,
+            read=dma.read_ns,
+            write=dma.write_ns,
             nbytes=dma.nbytes,
             hbm_bytes=dma.hbm_bytes,
             descriptors=dma.descriptors,

@@ -247,7 +247,11 @@ class DmaCost:
     """A transfer's demands. Times in ns."""
 
     service_ns: float
-    """Time for which it keeps all DMA engines of the core (or the HBM bandwidth) busy."""
+    """Time for which it keeps all DMA engines of the core (or the HBM bandwidth) busy, others moving the other way."""
+    read_ns: float
+    """Time for which it keeps what the engines read HBM with busy; 0 if it does not."""
+    write_ns: float
+    """The same of what they write HBM with. Copies on chip take both."""
     engine_ns: float
     """Time of the engine that has most to do: from the start of the data to its end, without contention."""
     software_ns: float
@@ -258,28 +262,46 @@ class DmaCost:
 
 
 def dma_cost(instr: Instr, machine: Machine) -> DmaCost:
-    """Cost of a DMA: every contiguous run takes max(elem_cost, bytes / bandwidth) on one of the engines."""
+    """Cost of a DMA, as ``transfer_cost`` of its runs."""
     target = instr.outs[0]
     source = instr.ins[0]
     rows = instr.ins[-1].counts[0] if instr.op in ("dma_gather", "dma_scatter") else 0
     count, run_bytes = contiguous_runs(target, source, rows)
     moved = rows * prod(target.counts[1:]) if rows else prod(target.counts)
-    on_hbm = sum(moved * itemsize(ref.dtype) for ref in (target, source) if ref.space is Space.HBM)
+    read, written = (moved * itemsize(ref.dtype) * (ref.space is Space.HBM) for ref in (source, target))
     software = 0.0
     if instr.stream is Stream.DMA_DYNAMIC:
         software = machine["dma.swdge_start_cycles"] / machine["clock.gpsimd_ghz"]
         software += (rows or count) * machine["dma.swdge_descriptor_ns"]
-    return transfer_cost(count, run_bytes, on_hbm, machine, software)
+    return transfer_cost(count, run_bytes, read, written, machine, software)
 
 
-def transfer_cost(count: int, run_bytes: int, hbm_bytes: int, machine: Machine, software: float = 0.0) -> DmaCost:
-    """Cost of ``count`` contiguous runs of ``run_bytes``; ``hbm_bytes`` of them are read from or written to HBM."""
-    each = max(machine["dma.elem_cost_ns"], run_bytes / machine["dma.bw_per_engine"])
+def transfer_cost(
+    count: int, run_bytes: int, read: int, written: int, machine: Machine, software: float = 0.0
+) -> DmaCost:
+    """Cost of ``count`` contiguous runs of ``run_bytes``; ``read`` and ``written`` are bytes from and to HBM.
+
+    A run takes max(elem_cost, overhead + bytes / bandwidth) of one engine. An engine that reads HBM all the time, or
+    writes it, is slower than one that does both in turn (``dma.bw_per_engine``, ``dma.bw_both_per_engine``).
+    """
+    least, overhead, engines = machine["dma.elem_cost_ns"], machine["dma.run_overhead_ns"], machine["dma.engines"]
+    each = max(least, overhead + run_bytes / machine["dma.bw_per_engine"])
+    both = max(least, overhead + run_bytes / machine["dma.bw_both_per_engine"])
     pieces = max(1, ceil(run_bytes / machine["dma.packet_bytes"]))
-    engines = machine["dma.engines"]
     longest = ceil(count * pieces / engines) * each / pieces
-    service = max(count * each / engines, hbm_bytes / machine["hbm.bw_per_core"])
-    return DmaCost(service, max(longest, service), software, count * run_bytes, hbm_bytes, count)
+    one_way = count * each / engines
+    service = max(count * both / engines, (read + written) / machine["hbm.bw_per_core"])
+    on_chip = not read and not written
+    return DmaCost(
+        service,
+        one_way if read or on_chip else 0.0,
+        one_way if written or on_chip else 0.0,
+        max(longest, one_way, service),
+        software,
+        count * run_bytes,
+        read + written,
+        count,
+    )
 
 
 def contiguous_runs(target: Ref, source: Ref, rows: int = 0) -> tuple[int, int]:

@@ -4,8 +4,9 @@
 Work adds up; a loop whose stages overlap takes its ``bound`` an iteration. Costs are those of the instruction table
 (``ir.isa.cost``) of instructions made up for the question, so that estimates and the clock agree by construction.
 
-A core has seven resources (hardware sheet 1.7): TensorE, VectorE, ScalarE, GpSimd, the DMA engines together, and two
-ports that one engine takes at a time, that of PSUM (Vector and Scalar) and that of SBUF (Vector and GpSimd).
+A core has nine resources (``excl.*``, ``dma.*`` of the machine description): TensorE, VectorE, ScalarE, GpSimd, the DMA
+engines together, what these can read of HBM and what they can write, and two ports that one engine takes at a time,
+that of PSUM (Vector and Scalar) and that of SBUF (Vector and GpSimd).
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Work(NamedTuple):
     dma: float = 0.0
     psum_port: float = 0.0
     sbuf_port: float = 0.0
+    hbm_read: float = 0.0
+    hbm_write: float = 0.0
 
     def __add__(self, other: object) -> Work:
         if not isinstance(other, Work):
@@ -103,8 +106,9 @@ class Timing:
         self.sizes = machine.sizes()
         self.dma_rate = float(min(machine["dma.engines"] * machine["dma.bw_per_engine"], machine["hbm.bw_per_core"]))
         """Bytes a nanosecond of long runs between HBM and the chip, all DMA engines together."""
-        self.long_run = ceil(machine["dma.elem_cost_ns"] / machine["dma.engines"] * self.dma_rate)
-        """Bytes of a run from which on transfers reach that rate: shorter ones take as long as this."""
+        least, overhead = float(machine["dma.elem_cost_ns"]), float(machine["dma.run_overhead_ns"])
+        self.long_run = max(1, ceil((least - overhead) / machine["dma.engines"] * self.dma_rate))
+        """Bytes of a run that takes as long as all shorter ones; the rate comes near ``dma_rate`` from here on."""
         self.run_ns = float(machine["dma.elem_cost_ns"] / machine["dma.engines"])
         """Least time of a run, all DMA engines together."""
         self.transfer_latency = float(machine["dma.fixed_latency_ns"] + machine["dma.semaphore_write_ns"])
@@ -115,7 +119,7 @@ class Timing:
         self._sbuf_exclusive = machine["excl.vec_pool_sbuf"] == "arbitrate"
         self._psum_exclusive = machine["excl.vec_act_psum"] == "arbitrate"
         self._known: dict[tuple[object, ...], Work] = {}
-        self._transfers: dict[tuple[int, int, int], cost.DmaCost] = {}
+        self._transfers: dict[tuple[int, int, str], cost.DmaCost] = {}
 
     # ---- engines ----------------------------------------------------------------------------------------------
 
@@ -167,7 +171,7 @@ class Timing:
     def of(self, instr: Instr) -> Work:
         """The work of an instruction: of an engine (a load of a stationary operand: see ``product``) or of the DMA."""
         if instr.stream in (Stream.DMA_WEIGHT, Stream.DMA_LOAD, Stream.DMA_STORE, Stream.DMA_DYNAMIC):
-            return Work(dma=cost.dma_cost(instr, self.machine).service_ns)
+            return _moving(cost.dma_cost(instr, self.machine))
         return self._occupied(
             instr.stream, duration_ns(instr, self.machine), {r.space for r in (*instr.outs, *instr.ins)}
         )
@@ -228,27 +232,30 @@ class Timing:
 
     # ---- DMA --------------------------------------------------------------------------------------------------
 
-    def transfer(self, nbytes: int, run: int, hbm_sides: int = 1) -> Work:
-        """``nbytes`` (of the wider type) in contiguous runs of ``run`` bytes; ``hbm_sides``: 2 from HBM to HBM."""
-        return Work(dma=self._transfer(nbytes, run, hbm_sides).service_ns)
+    def transfer(self, nbytes: int, run: int, way: str = "read") -> Work:
+        """``nbytes`` (of the wider type) in contiguous runs of ``run`` bytes.
 
-    def arrival(self, nbytes: int, run: int, hbm_sides: int = 1) -> float:
+        ``way``: ``read`` (from HBM), ``write`` (to HBM), ``copy`` (from HBM to HBM) or ``chip`` (on chip).
+        """
+        return _moving(self._transfer(nbytes, run, way))
+
+    def arrival(self, nbytes: int, run: int, way: str = "read") -> float:
         """From the start of such a transfer, on its own, until its data is there and the semaphore is seen."""
-        dma = self._transfer(nbytes, run, hbm_sides)
-        return arrival_ns(dma, self.machine) + self.semaphore
+        return arrival_ns(self._transfer(nbytes, run, way), self.machine) + self.semaphore
 
-    def moved(self, nbytes: int, run: int, hbm_sides: int = 1) -> Stage:
+    def moved(self, nbytes: int, run: int, way: str = "read") -> Stage:
         """Such a transfer as a stage of a pipeline."""
-        work = self.transfer(nbytes, run, hbm_sides)
-        return Stage(work, self.arrival(nbytes, run, hbm_sides) - work.dma)
+        work = self.transfer(nbytes, run, way)
+        return Stage(work, self.arrival(nbytes, run, way) - work.bound)
 
-    def _transfer(self, nbytes: int, run: int, hbm_sides: int) -> cost.DmaCost:
-        key = (nbytes, run, hbm_sides)
+    def _transfer(self, nbytes: int, run: int, way: str) -> cost.DmaCost:
+        key = (nbytes, run, way)
         found = self._transfers.get(key)
         if found is None:
             run = max(1, min(run, nbytes))
-            count = max(1, ceil(nbytes / run))
-            found = self._transfers[key] = cost.transfer_cost(count, run, nbytes * hbm_sides, self.machine)
+            read, written = nbytes * (way in ("read", "copy")), nbytes * (way in ("write", "copy"))
+            found = cost.transfer_cost(max(1, ceil(nbytes / run)), run, read, written, self.machine)
+            self._transfers[key] = found
         return found
 
     # ---- stages -----------------------------------------------------------------------------------------------
@@ -274,6 +281,10 @@ class Timing:
             others = max(all_ - own for all_, own in zip(whole, used, strict=True) if own) if whole.bound else 0.0
             back = max(back, others + sum(stage.work.bound + stage.latency for stage in near))
         return fill + (count - 1) * max(whole.bound, back / max(1, buffers))
+
+
+def _moving(dma: cost.DmaCost) -> Work:
+    return Work(dma=dma.service_ns, hbm_read=dma.read_ns, hbm_write=dma.write_ns)
 
 
 def total(works: Iterable[Work]) -> Work:
