@@ -17,7 +17,7 @@ from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
-from neuronx_cc.passes.resolve_collectives import device_counts
+from neuronx_cc.passes.analysis.devices import device_counts
 
 
 def lower_module(

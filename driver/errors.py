@@ -119,6 +119,11 @@ CATALOGUE: dict[str, Entry] = {
         "XLA's partitioner cannot make one device's program of a sharded one.",
         "use jax.shard_map for this part",
     ),
+    "EJAX903": Entry(
+        "computed whole",
+        "Several devices compute the same, from arrays that are gathered for it.",
+        "split other dims of its operands, or use jax.shard_map for this part",
+    ),
     "EJAX902": Entry(
         "not a serialized program", "The bytes are no program of this backend and version.", "compile it again"
     ),

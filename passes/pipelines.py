@@ -22,7 +22,7 @@ IMPORT_CLEANUP = (
 
 DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),
-    ("operators", ("check_operators",)),
+    ("operators", ("check_operators", "check_shares")),
     (
         "expand",
         (
@@ -51,6 +51,8 @@ DEFAULT_PIPELINE: Pipeline = (
             "canonicalize",
             "fold_constants",
             "simplify_control",
+            "scatter_sums",
+            "delay_sums",
             "decompose",
             "expand_argument_reductions",
             "expand_sort",

@@ -14,6 +14,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
+from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build
@@ -37,12 +38,6 @@ def run(module: HloModule, context: PassContext) -> None:
                 replace(op, Build.before(module, op).number(0, "u32"))
             elif isinstance(op, COLLECTIVES):
                 _resolve(module, op, replicas, partitions)
-
-
-def device_counts(module: HloModule) -> tuple[int, int]:
-    """Replicas and partitions, as the module's header states them; (1, 1) when it does not."""
-    header = dict(module.header)
-    return int(header.get("replica_count", 1)), int(header.get("num_partitions", 1))
 
 
 def _resolve(module: HloModule, op: hlo.HloOp, replicas: int, partitions: int) -> None:

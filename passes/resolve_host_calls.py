@@ -17,11 +17,11 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.host import HOST_CALL
 from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.drop_tokens import NOTHING
 from neuronx_cc.passes.expansions.build import Build, Value, replace_results
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.resolve_collectives import device_counts
 
 
 def run(module: HloModule, context: PassContext) -> None:
