@@ -1,0 +1,157 @@
+"""What each device computes of sharded training steps, beside an even share of what one device computes.
+
+    python benchmarks/sharding.py [--devices 1,2,4,8,32] [--check] [STEP ...]     # names as in sharded_steps.py
+
+For each step and number of devices: operations, bytes moved in HBM and memory of a device, each as a multiple of what
+one device alone takes, divided by the number of devices; simulated milliseconds; MB that a device sends, after XLA's
+partitioner and after our passes, by kind of collective; operators that every device computes whole. ``--check`` runs
+the step too and compares with jaxlib's CPU client on the same program and as many CPU devices.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "neuron,cpu")
+os.environ.setdefault("NEURON_NUM_DEVICES", "32")
+os.environ.setdefault("NEURON_CC_FLAGS", "--auto-cast none --no_cache")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=32"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+HEAD = (
+    "    N  operations  bytes  memory       ms  compile s  whole  MB sent after XLA's partitioner -> after our passes"
+)
+SENT = {
+    "all_gather": lambda size, group: size * (group - 1),
+    "all_reduce": lambda size, group: 2 * size * (group - 1) / group,
+    "reduce_scatter": lambda size, group: size * (group - 1) / group,
+    "all_to_all": lambda size, group: size * (group - 1) / group,
+    "collective_permute": lambda size, group: size,
+}
+"""Bytes that a device sends of an operand of ``size`` bytes, with the best algorithm."""
+
+
+def exchanged(module: Any) -> Counter[str]:
+    """Bytes that a device sends, by collective; those of loops as often as the loop runs (once if that is unknown)."""
+    from neuronx_cc.ir import hlo
+    from neuronx_cc.ir.hlo.editing import ops_of
+    from neuronx_cc.passes.analysis.trip_count import trip_count
+
+    sent: Counter[str] = Counter()
+
+    def walk(computation: Any, times: int) -> None:
+        for op in ops_of(computation.block):
+            name = op.name.removeprefix("hlo.")
+            if name in SENT:
+                groups = (op.properties.get("replica_groups") or op.properties.get("source_target_pairs")).data
+                size = sum(hlo.shape_of(operand).nbytes for operand in op.operands)
+                sent[name] += int(SENT[name](size, max(map(len, groups)))) * times
+            if isinstance(op, hlo.WhileOp):
+                walk(module.computation(op.body.data[0]), times * (trip_count(op, module) or 1))
+            elif (
+                not isinstance(op, hlo.ReduceOp | hlo.AllReduceOp | hlo.ReduceScatterOp) and "to_apply" in op.properties
+            ):
+                walk(module.computation(op.properties["to_apply"].data[0]), times)
+
+    walk(module.entry, 1)
+    return sent
+
+
+def measure(name: str, count: int, check: bool) -> dict[str, Any]:
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+    from sharded_steps import STEPS
+
+    from neuronx_cc.driver.failure import Session
+    from neuronx_cc.driver.jax_backend import compiler
+    from neuronx_cc.driver.machines import planned_machine
+    from neuronx_cc.driver.pipeline import run_pipeline
+    from neuronx_cc.passes.pipelines import PIPELINES
+
+    step = STEPS[name]
+    units = []
+    jax.clear_caches()
+    find_unit = compiler.find_unit
+    compiler.find_unit = lambda *given: units.append(find_unit(*given)) or units[-1]
+    random = np.random.default_rng(0)
+    given = step.weights(random), step.batch(random)
+
+    def placed(platform: str, count: int) -> Any:
+        mesh = Mesh(np.array(jax.devices(platform)[:count]), ("d",))
+        with jax.set_mesh(mesh):
+            parts = [
+                {key: NamedSharding(mesh, spec(key, each.shape)) for key, each in tree.items()}
+                for spec, tree in zip((step.weight_specs, step.batch_specs), given, strict=True)
+            ]
+            arguments = [
+                {key: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=part[key]) for key, each in tree.items()}
+                for part, tree in zip(parts, given, strict=True)
+            ]
+            started = time.process_time()
+            compiled = jax.jit(step.function, out_shardings=(parts[0], None)).lower(*arguments).compile()
+            seconds = time.process_time() - started
+            arrays = [jax.device_put(tree, part) for tree, part in zip(given, parts, strict=True)] if check else None
+            return compiled, compiled(*arrays) if check else None, seconds
+
+    compiled, made, seconds = placed("neuron", count)
+    compiler.find_unit = find_unit
+    unit = units[-1]
+    before = compiler.import_local(unit.code, 1, count)
+    after = compiler.import_local(unit.code, 1, count)
+    machine = planned_machine(unit.parsed)
+    for module, stages in ((before, PIPELINES["import"]), (after, None)):
+        run_pipeline(module, unit.parsed, Session("benchmark", [], parsed=unit.parsed), machine, stages)
+    costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
+    figures = {
+        "operations": costs["flops"],
+        "bytes": costs["bytes accessed"],
+        "memory": memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes,
+        "ms": costs["simulated_seconds"] * 1e3,
+        "compile": seconds,
+        "whole": sum("EJAX903" in warning for warning in unit.neff.warnings),
+        "xla": exchanged(before),
+        "ours": exchanged(after),
+    }
+    if check:
+        _, expected, _ = placed("cpu", count)
+        errors = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), made, expected)
+        figures["error"] = max(jax.tree.leaves(errors))
+    return figures
+
+
+def main() -> None:
+    from sharded_steps import STEPS
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("steps", nargs="*", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--devices", default="1,2,4,8,32")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    for name in arguments.steps or STEPS:
+        print(f"\n{name}\n{HEAD}")
+        alone: dict[str, Any] = {}
+        for count in map(int, arguments.devices.split(",")):
+            found = measure(name, count, arguments.check)
+            alone = alone or found
+            shares = [found[key] * count / alone[key] for key in ("operations", "bytes", "memory")]
+            sent = " -> ".join(_text(found[key]) for key in ("xla", "ours"))
+            error = f"  largest error {found['error']:.1e}" if "error" in found else ""
+            figures = f"{count:5d}{shares[0]:12.2f}{shares[1]:7.2f}{shares[2]:8.2f}{found['ms']:9.3f}"
+            print(f"{figures}{found['compile']:11.1f}{found['whole']:7d}  {sent}{error}", flush=True)
+
+
+def _text(sent: Counter[str]) -> str:
+    kinds = ", ".join(f"{kind} {size / 1e6:.2f}" for kind, size in sorted(sent.items()))
+    return f"{sum(sent.values()) / 1e6:.2f} ({kinds})"
+
+
+if __name__ == "__main__":
+    main()
