@@ -93,6 +93,12 @@ def _run(session: Session) -> int:
     return run_command(session)
 
 
+def _report(session: Session) -> int:
+    from neuronx_cc.driver.report import report_command
+
+    return report_command(session)
+
+
 def _inspect(session: Session) -> int:
     from neuronx_cc.driver.inspect import inspect_command
 
@@ -109,6 +115,7 @@ _BODIES: dict[str, Body] = {
     "compile": compile_,
     "list-operators": list_operators,
     "run": _run,
+    "report": _report,
     "inspect": _inspect,
     "opt": _opt,
 }

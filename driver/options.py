@@ -86,7 +86,7 @@ class Command:
     max_files: int = 1
 
 
-READ = ("inputs", "module", "machine")
+READ = ("inputs", "module", "machine", "diff")
 """Keys of options that name a file to read."""
 WRITTEN = ("output", "outputs", "trace", "dump_precision", "logfile")
 """Keys of options that name a file to write."""
@@ -440,6 +440,20 @@ INSPECT = Command(
         VERBOSE,
     ),
 )
+REPORT = Command(
+    "report",
+    "explain where the time of a NEFF goes: one HTML page that needs no network, or JSON",
+    "NEFF",
+    (
+        _plain("--output", "page to write", metavar="FILE", default="report.html"),
+        _plain("--json", "print everything the page says as JSON, and write no page", Kind.FLAG, default=False),
+        _plain("--diff", "another NEFF, to which this one is compared", metavar="NEFF"),
+        _plain("--top", "rows of the printed summary", Kind.INTEGER, "N", default=5),
+        *MACHINE,
+        OPTIONAL_LOGFILE,
+        VERBOSE,
+    ),
+)
 OPT = Command(
     "opt",
     "run single passes on a module and print the IR as HLO text",
@@ -455,4 +469,4 @@ OPT = Command(
         VERBOSE,
     ),
 )
-COMMANDS = {command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, INSPECT, OPT)}
+COMMANDS = {command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, REPORT, INSPECT, OPT)}

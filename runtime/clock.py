@@ -205,6 +205,10 @@ class Clock:
         """What a port or the DMA engines were waited for, of the instruction that starts."""
         self._port_free: dict[tuple[str, int], float] = {}
         self._multiply_start = self._multiply_free = self._load_free = 0.0
+        self._multiply_last = self._load_last = -1
+        """Number of TensorE's last product, and of its last load."""
+        self._kept_by = -1
+        """Number of the one that TensorE's next instruction had to let end, or begin; -1: none."""
 
     def run(self) -> Profile:
         """Simulate to the end. Raises RunError ERUN913 on a deadlock."""
@@ -272,11 +276,14 @@ class Clock:
         if node.kind == DMA:
             begin, end, done, reason = self._transfer(stream, lane, node)
         elif node.kind == LOAD:
-            begin = max(begin, self._load_free, self._multiply_start if self._background else self._multiply_free)
+            multiply = self._multiply_start if self._background else self._multiply_free
+            begin = self._keep(begin, multiply, self._load_free)
+            self._load_last = len(lane.done)
             end = self._load_free = begin + node.duration
             done, lane.free = end + node.latency, begin
         elif node.kind == MULTIPLY:
-            begin = max(begin, self._multiply_free, self._load_free)
+            begin = self._keep(begin, self._multiply_free, self._load_free)
+            self._multiply_last = len(lane.done)
             end = self._multiply_free = begin + node.duration
             self._multiply_start = lane.free = begin
             done = end + node.latency
@@ -292,6 +299,14 @@ class Clock:
             done = finished[-1]
         finished.append(done)
         self._account(lane, node, before, begin, end, done, reason)
+
+    def _keep(self, ready: float, multiply: float, load: float) -> float:
+        """Start of an instruction of TensorE behind its last product and its last load, whichever keeps it longest."""
+        if ready >= multiply and ready >= load:
+            self._kept_by = -1
+            return ready
+        self._kept_by = self._multiply_last if multiply >= load else self._load_last
+        return max(multiply, load)
 
     def _engine_start(self, stream: int, lane: _Lane, node: Node) -> tuple[float, str]:
         begin, reason = lane.ready, ""
@@ -376,6 +391,8 @@ class Clock:
             after, why = self._holder, reason
         elif reason in ("dependency", "function table") and begin > lane.ready:
             why = reason
+        elif node.kind in (LOAD, MULTIPLY) and self._kept_by >= 0:
+            after = (stream, self._kept_by)
         elif lane.cause is not None and lane.ready > before:
             after, why = (int(lane.cause), lane.count - 1), "semaphore"
         at = self._begin

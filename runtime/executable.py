@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -26,7 +28,9 @@ from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
 from neuronx_cc.runtime.memory import Memory, OnChip, complement
 from neuronx_cc.runtime.native.executor import make_executor
+from neuronx_cc.runtime.profiling.analysis import analyse
 from neuronx_cc.runtime.profiling.execution import Execution
+from neuronx_cc.runtime.profiling.page import make_page
 from neuronx_cc.runtime.report import RunReport
 from neuronx_cc.runtime.values import Executor
 
@@ -166,6 +170,16 @@ class Executable:
         if key not in self._reports:
             self._reports[key] = execution.report()
         return self._reports[key]
+
+    def report_html(self, path: str | os.PathLike[str] | None = None, machine: Machine | str | None = None) -> str:
+        """A page that explains where the time of a run goes, without a network; with ``path`` it is also written there.
+
+        No values are computed: loops whose trip count run-time values decide are taken as run once. Raises OSError.
+        """
+        page = make_page(analyse(self.execution(machine=machine)).document)
+        if path is not None:
+            Path(path).write_text(page, "utf-8")
+        return page
 
     def _timed(self, outputs: list[Array], execution: Execution) -> RunResult:
         return RunResult(outputs, self.report(execution), execution)

@@ -109,7 +109,7 @@ class RunReport:
         lines = [
             f"Simulated on {self.machine}: {self.time_ns / 1e3:.1f} us ({self.kernel_ns / 1e3:.1f} us without "
             "preamble and postamble)",
-            *self._notices(),
+            *self.notices(),
             "",
             f"{'engine':<8} {'instructions':>12} {'active':>9}  waited for",
         ]
@@ -132,7 +132,8 @@ class RunReport:
         lines += _table("kernel", self.kernels, rows) + _table("HLO op", self.operators, rows)
         return "\n".join(lines) + "\n"
 
-    def _notices(self) -> list[str]:
+    def notices(self) -> list[str]:
+        """What a reader must know of these figures."""
         notices = []
         if self.planned_for:
             notices.append(f"The program was planned for another machine: {self.planned_for}")
@@ -255,7 +256,7 @@ def _dma(program: Program, timing: Timing, machine: Machine, total: float) -> di
     nbytes = sum(node.nbytes * node.count for node in nodes)
     traffic = dict.fromkeys(TRAFFIC.values(), 0.0)
     traffic |= {"hbm_read_bytes": 0.0, "hbm_write_bytes": 0.0, "spill_save_bytes": 0.0, "spill_reload_bytes": 0.0}
-    kinds = _Kinds(program)
+    kinds = Kinds(program)
     for node in nodes:
         for ref, write in ((node.instr.outs[0], True), (node.instr.ins[0], False)):
             if ref.space is Space.HBM:
@@ -282,7 +283,7 @@ def _moved(instr: Instr) -> int:
     return min(prod(instr.outs[0].counts), prod(instr.ins[0].counts))
 
 
-class _Kinds:
+class Kinds:
     """Kind of the variable at an HBM offset."""
 
     def __init__(self, program: Program) -> None:

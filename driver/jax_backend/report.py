@@ -13,11 +13,14 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import overload
 
+from neuronx_cc.driver import files
 from neuronx_cc.driver.jax_backend import launch
 from neuronx_cc.driver.jax_backend.profiler import recorders
 from neuronx_cc.driver.profiles import write_trace
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.runtime.profiling.analysis import Analysis, analyse
 from neuronx_cc.runtime.profiling.execution import Execution
+from neuronx_cc.runtime.profiling.page import make_page
 from neuronx_cc.runtime.report import RunReport
 
 
@@ -52,6 +55,15 @@ class Run:
         Raises RunError EFIL902.
         """
         write_trace(path, self.executions)
+
+    @property
+    def analysis(self) -> Analysis:
+        """Everything a report of the first device says; ``analysis.document`` is ready for ``json.dump``."""
+        return analyse(self.executions[0], self._unit.neff.options)
+
+    def write_report(self, path: str) -> None:
+        """Write a page that explains where the time of the first device goes. Raises RunError EFIL902."""
+        files.write_text(path, make_page(self.analysis.document), RunError)
 
     def __repr__(self) -> str:
         return f"<run of {self.name} on devices {list(self.device_ids)}>"

@@ -56,7 +56,7 @@ class Counters:
         row = self.busy.get(event.stream)
         if row is None:
             row = self.busy[event.stream] = self._row()
-        begin, end = event.start, event.start + node.duration
+        begin, end = event.start, event.start + max(node.duration, node.read, node.write)
         self._spread(row, begin, end, node.duration)
         if event.stream in DMA_STREAMS:
             self._spread(self.dma_busy, begin, end, node.duration)

@@ -1,0 +1,37 @@
+"""The report as one HTML file: no server, no network, nothing to install.
+
+Input: the document of an ``Analysis``. Output: the page. Its script builds nodes from the document alone, so that no
+name of a program is ever read as markup, and the page forbids itself every connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+
+def make_page(document: Mapping[str, Any]) -> str:
+    """The page of a document (``analysis.Analysis.document``, with ``diff`` if there is one)."""
+    folder = files(__package__)
+    name = document["name"] or "program"
+    place = f"on {document['machine']}, simulated"
+    # inside a script element only its end tag and comments mean anything
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    parts = {
+        "title": escape(f"{name}: report of the simulated run"),
+        "heading": escape(name),
+        "subtitle": escape(f"NeuronCore-v2 {place}; times are the model's, not a measurement"),
+        "style": (folder / "report.css").read_text("utf-8"),
+        "script": (folder / "report.js").read_text("utf-8"),
+        "data": data,
+    }
+    page = (folder / "report.html").read_text("utf-8")
+    pieces = page.split("{{")
+    result = [pieces[0]]
+    for piece in pieces[1:]:
+        key, rest = piece.split("}}", 1)
+        result += [parts[key], rest]
+    return "".join(result)
