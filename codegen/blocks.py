@@ -10,7 +10,7 @@ from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.dots import kernel as dot_kernel
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation import form as formation
-from neuronx_cc.codegen.formation.graph import Kernel, base, is_load_cast, operands_of, same_order, squeeze
+from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
 from neuronx_cc.codegen.movement.straight import straighten
@@ -31,7 +31,7 @@ class Block:
     @classmethod
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
-        kernels = formation.form(computation, context.combiners, without, context.effectful)
+        kernels = formation.form(computation, context.combiners, context.load_casts.keys(), without, context.effectful)
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results
         }
@@ -46,8 +46,8 @@ class Block:
             for op in kernel.ops:
                 for value in (*operands_of(op), *op.results):
                     self.context.note_use(value, step)
-                    if isinstance(value, hlo.OpResult) and is_load_cast(value.op):
-                        self.context.note_use(value.op.operands[0], step)
+                    if value in self.context.load_casts:
+                        self.context.note_use(self.context.load_casts[value], step)
         for value in results:
             self.context.note_use(value, len(self.kernels))
 

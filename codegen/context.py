@@ -19,7 +19,7 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
 from neuronx_cc.codegen.formation.combiners import simple_combiners
-from neuronx_cc.codegen.formation.graph import base, is_view
+from neuronx_cc.codegen.formation.graph import base, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
@@ -82,6 +82,13 @@ class Context:
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
         self.effectful = effectful_computations(module)
+        self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {
+            op.results[0]: op.operands[0]
+            for computation in module.computations()
+            for op in computation.block.ops
+            if is_load_cast(op)
+        }
+        """What the DMA casts that loads the tiles of contractions: result -> operand."""
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""

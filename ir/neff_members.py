@@ -168,10 +168,12 @@ def parse_definition(data: bytes) -> Definition:
         }
     variables = [_variable(entry, hbm_bytes) for entry in value["var"]]
     for kind in KINDS[:3]:
-        if [variable.index for variable in of_kind(variables, kind)] != list(range(_count(variables, kind))):
+        found = of_kind(variables, kind)
+        if [variable.index for variable in found] != list(range(len(found))):
             raise malformed(f"the {kind}s are not numbered from 0")
+    inputs = len(of_kind(variables, "input"))
     for variable in variables:
-        if variable.alias >= _count(variables, "input") or (variable.alias >= 0 and variable.kind != "output"):
+        if variable.alias >= inputs or (variable.alias >= 0 and variable.kind != "output"):
             raise malformed(f"variable {variable.name!r} reuses an input that does not exist")
     _check_overlaps(variables)
     return Definition(variables, hbm_bytes, sbuf_peak, dict(sorted(streams.items())), devices, groups)
@@ -206,10 +208,6 @@ def _devices(value: Any) -> tuple[int, int]:
 def _groups(value: Any, devices: int) -> tuple[tuple[int, ...], ...]:
     """Groups or pairs of device numbers."""
     return tuple(tuple(_number(number, "device", devices - 1) for number in _list(group)) for group in _list(value))
-
-
-def _count(variables: Sequence[Variable], kind: str) -> int:
-    return sum(variable.kind == kind for variable in variables)
 
 
 def _variable(entry: Any, hbm_bytes: int) -> Variable:

@@ -2,7 +2,8 @@
 
 Input: any hlo module. Output: no ``call``, ``fusion``, ``map``, asynchronous pair, ``domain``, ``copy`` or token op,
 and no ``conditional`` whose predicate is a constant. Bodies of reduce, scatter, sort, while and the other conditionals
-stay computations. Callees come before callers, so one sweep suffices; a body called once is moved, not copied.
+stay computations. Callees come before callers, so one sweep suffices; a body called once is moved, not copied, and
+expanded where it comes to stand, so that nested calls move each op once.
 """
 
 from collections import Counter
@@ -17,26 +18,46 @@ from neuronx_cc.passes.dce import remove_uncalled
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.manager import PassContext
 
-MOST_COPIES = 1_000_000
-"""Ops that inlining may add: calls of calls of calls can name more than any memory holds."""
+MOST_COPIES = 200_000
+"""Ops that calls, loops and branches may repeat: calls of calls of calls can name more than any memory holds."""
 
 
 class _Inliner:
     def __init__(self, module: HloModule):
         self.module = module
-        self.copies = 0
+        self.unfinished = False
+        """Whether the body that was moved last has calls of its own."""
         self.computations = {c.computation_name: c for c in module.computations()}
         self.references: Counter[str] = Counter()
         for computation in self.computations.values():
             for op in ops_of(computation.block):
                 self.references.update(called_names(op))
+        self.moving = {
+            name
+            for computation in self.computations.values()
+            for op in ops_of(computation.block)
+            if type(op) in (hlo.CallOp, hlo.FusionOp)
+            for name in called_names(op)
+            if self.references[name] == 1
+        }
+        """Computations with one call, which are expanded in their caller."""
 
     def run(self) -> None:
-        for computation in list(self.computations.values()):
-            for op in ops_of(computation.block):
-                handler = HANDLERS.get(type(op))
-                if handler is not None:
-                    handler(self, op)
+        for name, computation in list(self.computations.items()):
+            if name not in self.moving:
+                self._expand_all(computation.block)
+
+    def _expand_all(self, block: hlo.Block) -> None:
+        op = block.first_op
+        while op is not None:
+            before, following = op.prev_op, op.next_op
+            handler = HANDLERS.get(type(op))
+            if handler is not None:
+                handler(self, op)  # type: ignore[arg-type]  # the handled types are HLO ops
+            if self.unfinished:
+                following = before.next_op if before is not None else block.first_op
+                self.unfinished = False
+            op = following
 
     def body(self, op: hlo.HloOp, name: str) -> hlo.ComputationOp:
         if name not in self.computations:
@@ -68,6 +89,7 @@ class _Inliner:
             block.insert_op_before(inner, op)
         root = callee.root
         # a parameter that is the root was replaced by its argument
+        self.unfinished = callee.computation_name in self.moving
         del self.computations[callee.computation_name]
         erase(callee)
         return root
@@ -76,14 +98,6 @@ class _Inliner:
         block = op.parent
         assert block is not None
         inner_ops = list(ops_of(callee.block))
-        self.copies += len(inner_ops)
-        if self.copies > MOST_COPIES:
-            raise CompileError(
-                "EVRF007",
-                f"{op.opcode} of {callee.computation_name!r}: inlining all calls makes more than {MOST_COPIES:,} ops",
-                "call in a loop, or fewer times",
-                loc=op.loc,
-            )
         values: dict[hlo.SSAValue, hlo.SSAValue] = dict(zip(callee.block.args, arguments, strict=True))
         for inner in inner_ops:
             self.references.update(called_names(inner))
@@ -185,6 +199,9 @@ HANDLERS: dict[type, Handler] = {
     hlo.CollectivePermuteDoneOp: _finish_collective,
 }
 
+REPEATING = (hlo.CallOp, hlo.FusionOp, hlo.MapOp, hlo.AsyncStartOp, hlo.WhileOp, hlo.ConditionalOp)
+"""Ops each of which gets instructions of its own for the computations that it calls."""
+
 WRAPPERS = (
     hlo.AsyncStartOp,
     hlo.AsyncUpdateOp,
@@ -196,7 +213,29 @@ WRAPPERS = (
 )
 
 
+def check_repeats(module: HloModule) -> None:
+    """Raise CompileError EVRF007 when bodies that are called several times make too many ops, before any is copied."""
+    most = MOST_COPIES + sum(len(computation.block.ops) for computation in module.computations())
+    sizes: dict[str, int] = {}
+    for computation in module.computations():
+        size = 0
+        for op in ops_of(computation.block):
+            size += 1
+            if isinstance(op, REPEATING):
+                size += sum(sizes.get(name, 0) for name in called_names(op))
+            if size > most:
+                raise CompileError(
+                    "EVRF007",
+                    f"{op.opcode} of {called_names(op)[0]!r}: with the body of each call in its place, the program has "
+                    f"more than {most:,} instructions",
+                    "put what is called again and again into a loop, or call it fewer times",
+                    loc=op.loc,
+                )
+        sizes[computation.computation_name] = size
+
+
 def run(module: HloModule, context: PassContext) -> None:
+    check_repeats(module)
     _Inliner(module).run()
     for computation in module.computations():
         # users first: an update goes before its start

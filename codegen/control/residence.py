@@ -12,7 +12,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.plan import PE_DTYPES
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import View, linear
-from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_load_cast, is_view
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.maps.plan import resident_layout
 from neuronx_cc.codegen.movement.concatenate_kernel import fill, put
 from neuronx_cc.codegen.movement.halves import carrier_of
@@ -122,8 +122,8 @@ def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
         if isinstance(op, hlo.DotOp):
             for operand in (op.lhs, op.rhs):
                 dtypes = {hlo.shape_of(operand).dtype}
-                if isinstance(operand, hlo.OpResult) and is_load_cast(operand.op):
-                    dtypes.add(hlo.shape_of(operand.op.operands[0]).dtype)
+                if operand in context.load_casts:
+                    dtypes.add(hlo.shape_of(context.load_casts[operand]).dtype)
                 for dtype in sorted(dtypes & PE_DTYPES):
                     fast = context.fast_relayout and hlo.itemsize(dtype) < 4
                     context.identity(carrier_of(dtype, fast))

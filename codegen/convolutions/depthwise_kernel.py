@@ -13,7 +13,6 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.formation.graph import is_load_cast
 from neuronx_cc.codegen.maps.plan import Lanes, is_given, resident_view
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
@@ -26,7 +25,7 @@ LEAST_LANES = 64
 
 def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
     """Emit the convolution and give its result a home; False, and nothing done, where another kernel has to do it."""
-    if not _is_depthwise(op):
+    if not _is_depthwise(context, op):
         return False
     dims = op.dims.data
     order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
@@ -43,7 +42,7 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
     return True
 
 
-def _is_depthwise(op: hlo.ConvolutionOp) -> bool:
+def _is_depthwise(context: Context, op: hlo.ConvolutionOp) -> bool:
     dims, features = op.dims.data, op.feature_group_count.data
     shapes = [hlo.shape_of(value) for value in (op.lhs, op.rhs, op.result)]
     (window,) = op.window.data if len(op.window.data) == 1 else (None,)
@@ -51,7 +50,8 @@ def _is_depthwise(op: hlo.ConvolutionOp) -> bool:
         window is not None
         and {shape.dtype for shape in shapes} == {"f32"}
         and all(shape.size for shape in shapes)
-        and not any(is_load_cast(value.owner) for value in (op.lhs, op.rhs) if isinstance(value, hlo.OpResult))
+        and op.lhs not in context.load_casts
+        and op.rhs not in context.load_casts
         and features > 1
         and op.batch_group_count.data == 1
         and shapes[0].dims[dims.lhs_feature] == shapes[2].dims[dims.out_feature] == features

@@ -18,7 +18,6 @@ from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.emission.builder import Builder, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.codegen.formation.graph import is_load_cast
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -109,8 +108,8 @@ class ConvPlan:
     def _source(self, value: hlo.SSAValue) -> tuple[hlo.SSAValue, str]:
         """The value to read, and its type in the contraction (a cast of given data happens on load)."""
         dtype = hlo.shape_of(value).dtype
-        while isinstance(value, hlo.OpResult) and is_load_cast(value.op):
-            value = value.op.operands[0]
+        while value in self.context.load_casts:
+            value = self.context.load_casts[value]
         return value, dtype
 
     # ---- operands ---------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from neuronx_cc.codegen.emission.builder import Affine, Builder, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, align, linear
-from neuronx_cc.codegen.formation.graph import is_load_cast
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
@@ -169,8 +168,8 @@ class DotPlan:
     def _source(self, value: hlo.SSAValue) -> tuple[hlo.SSAValue, str]:
         """The value to read and the type it has for the contraction (a cast of given data happens on load)."""
         dtype = hlo.shape_of(value).dtype
-        while isinstance(value, hlo.OpResult) and is_load_cast(value.op):
-            value = value.op.operands[0]
+        while value in self.context.load_casts:
+            value = self.context.load_casts[value]
         return value, dtype
 
     def _views(self, value: hlo.SSAValue, order: tuple[list[int], list[int], list[int]]) -> list[View]:

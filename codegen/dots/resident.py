@@ -18,7 +18,7 @@ from neuronx_cc.codegen.dots.stage import DotStaging
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce, linear
-from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_load_cast, is_view
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.ir import hlo
@@ -182,8 +182,7 @@ def _handed_on(context: Context, body: hlo.ComputationOp, given: dict[int, list[
 
 def _is_same(context: Context, value: hlo.SSAValue, bound: Mapping[hlo.SSAValue, list[View]]) -> bool:
     """Whether ``value`` is a view of a constant or of what the loop does not change, with a cast at most."""
-    if isinstance(value, hlo.OpResult) and is_load_cast(value.op):
-        value = value.op.operands[0]
+    value = context.load_casts.get(value, value)
     source = base(value)
     return source in bound or isinstance(source.owner, hlo.ConstantOp)
 

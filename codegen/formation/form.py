@@ -18,7 +18,6 @@ from neuronx_cc.codegen.formation.graph import (
     base,
     computes_elementwise,
     counts_itself,
-    is_load_cast,
     is_view,
     operands_of,
     reads,
@@ -42,18 +41,20 @@ MAX_SHARED_OPS = 24
 def form(
     computation: hlo.ComputationOp,
     combiner_of: Mapping[str, str],
+    load_casts: Set[hlo.SSAValue],
     without: Set[hlo.Operation] = frozenset(),
     effectful: Set[str] = frozenset(),
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
-    ``combiner_of``: computation -> opcode of a simple combiner. ``effectful``: computations that do more than compute.
+    ``combiner_of``: computation -> opcode of a simple combiner. ``load_casts``: results of casts that no kernel
+    computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute.
     """
     formation = _Formation(combiner_of, recompute.spread(computation))
     for op in ops_of(computation.block):
         if is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if not is_load_cast(op) and op not in without and op not in formation.late:
+        if op.result not in load_casts and op not in without and op not in formation.late:
             formation.place(op)
     return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, effectful)
 

@@ -44,23 +44,50 @@ def load_all(
 ) -> dict[hlo.SSAValue, Block]:
     """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
     found: dict[hlo.SSAValue, Block] = {}
+    waiting = _Waiting(blocks)
     for value, block in blocks.items():
         if value in found:
             continue
-        other, distance = next(
-            ((other, gap) for other, place in blocks.items() if other not in found and (gap := _gap(block, place))),
-            (None, 0),
-        )
+        other, distance = waiting.between(block)
         extent = gathered(block) if other is not None and pool.gathers else None
+        waiting.remove(value)
         if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
             found[value] = load(context, pool, value, block, lanes, zero_signs_matter(value))
             continue
+        waiting.remove(other)
         stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
         first = block if distance > 0 else blocks[other]
         tile = _load_gathered(context, pool, first, lanes, stream, extent, abs(distance))
         pool.share(tile)
         found[value], found[other] = tile.moved(max(0, -distance)), tile.moved(max(0, distance))
     return found
+
+
+class _Waiting:
+    """Blocks that are not loaded yet, by where they are: few are compared with each other."""
+
+    def __init__(self, blocks: Mapping[hlo.SSAValue, Block]) -> None:
+        self._blocks = blocks
+        self._number = {value: number for number, value in enumerate(blocks)}
+        self._cells: dict[object, dict[hlo.SSAValue, None]] = {}
+        for value, block in blocks.items():
+            self._cells.setdefault(self._cell(block, 0), {})[value] = None
+
+    def between(self, block: Block) -> tuple[hlo.SSAValue | None, int]:
+        """The first that lies between the elements of ``block``, and its distance in bytes; (None, 0) without any."""
+        near = (self._cells.get(self._cell(block, side), {}) for side in (-1, 0, 1))
+        first = (next((other for other in cell if _gap(block, self._blocks[other])), None) for cell in near)
+        other = min((value for value in first if value is not None), key=self._number.__getitem__, default=None)
+        return (None, 0) if other is None else (other, _gap(block, self._blocks[other]))
+
+    def remove(self, value: hlo.SSAValue) -> None:
+        del self._cells[self._cell(self._blocks[value], 0)][value]
+
+    def _cell(self, block: Block, side: int) -> object:
+        """Equal for blocks of one form less than a step apart, or in the neighbouring cell on ``side``."""
+        step = min([atom.stride for atom in block.dims[1:] if atom.stride and atom.size > 1], default=0)
+        place = block.offset.const // abs(step) + side if step else 0
+        return block.alloc, block.dtype, block.dims, block.offset.terms, place
 
 
 def _gap(block: Block, other: Block) -> int:

@@ -149,6 +149,8 @@ class _Box:
         self.blocks = tiles.blocks
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
+        self._signed = frozenset(operand for op in self.kernel.ops if _tells_zeros(op) for operand in op.operands)
+        """Operands whose zeros' signs show in what is computed."""
         self.lane_places: dict[hlo.HloOp, int] = {}
         """Arithmetic inside its user's instruction -> which operand is one value a partition."""
 
@@ -345,13 +347,8 @@ class _Box:
         self.builder.mark(self.kernel.ops[-1].loc)
 
     def _shows_zero_sign(self, value: hlo.SSAValue) -> bool:
-        """Whether an op here may tell -0 from 0 in its operand ``value``: all but sums, products and comparisons."""
-        users = (op for op in self.kernel.ops if value in op.operands)
-        return any(
-            op.opcode not in ("add", "subtract", "multiply")
-            and not (isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT")
-            for op in users
-        )
+        """Whether an op here may tell -0 from 0 in its operand ``value``."""
+        return value in self._signed
 
     def _destination(self, home: Block | None, sizes: Sequence[int], dtype: str, is_row: bool) -> Block:
         """The resident home itself, or a tile; of a row value, with the reduced dims as repetitions."""
@@ -396,6 +393,12 @@ class _Box:
         # the engines sum from +0, which either zero leaves as it is
         if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
+
+
+def _tells_zeros(op: hlo.HloOp) -> bool:
+    """Whether ``op`` may tell -0 from 0 in its operands: all but sums, products and comparisons."""
+    compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
+    return op.opcode not in ("add", "subtract", "multiply") and not compares
 
 
 def _iota_axis(op: hlo.IotaOp) -> int:

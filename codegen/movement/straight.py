@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import View, coalesce
-from neuronx_cc.codegen.formation.graph import is_load_cast, is_view
+from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.movement.relayout_plan import LEAST_ELEMENTS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -29,8 +29,8 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
             continue
         if (op, index) in context.staged or context.literal(operand) is not None:
             continue
-        while deep and isinstance(operand, hlo.OpResult) and is_load_cast(operand.op):
-            operand = operand.op.operands[0]
+        while deep and operand in context.load_casts:
+            operand = context.load_casts[operand]
         views = context.in_place(operand)
         scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if scattered or (steps and all(_is_stepped(view) for view in views)):
