@@ -14,7 +14,6 @@ from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_o
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
 from neuronx_cc.codegen.movement.straight import straighten
-from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 
@@ -105,7 +104,7 @@ class Block:
                 first.loc,
             )
         for op in kernel.ops:
-            for result in _made(op):
+            for result in _made(context, op):
                 target = context.outputs.get(result)
                 if target is not None and not is_home(context, result, target):
                     context.store(result, target)
@@ -113,13 +112,13 @@ class Block:
         context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
 
 
-def _made(op: hlo.HloOp) -> Iterator[hlo.SSAValue]:
+def _made(context: Context, op: hlo.HloOp) -> Iterator[hlo.SSAValue]:
     """What other kernels read of ``op``: its result, or the elements of that tuple."""
     for result in op.results:
         if isinstance(result.type, hlo.ArrayType):
             yield result
         else:
-            for same in elements(result).values():
+            for same in context.elements(result).values():
                 yield from same
 
 

@@ -19,7 +19,7 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
 from neuronx_cc.codegen.formation.combiners import simple_combiners
-from neuronx_cc.codegen.formation.graph import base, is_load_cast, is_view
+from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
@@ -76,6 +76,7 @@ class Context:
         self.resident_bytes_limit = self.sizes.sbuf_share(RESIDENT_SHARE)
         self.kept_bytes_limit = self.sizes.sbuf_share(KEPT_SHARE)
         self._kept_limit = self.kept_bytes_limit
+        self._elements: dict[hlo.SSAValue, dict[int, list[hlo.SSAValue]]] = {}
         self._ones: dict[tuple[str, int], Block] = {}
         self._device_numbers: View | None = None
         self._identities: dict[str, Block] = {}
@@ -95,6 +96,13 @@ class Context:
         if self._device_numbers is None:
             self._device_numbers = self.variable("device", "device", "u32", (2,))
         return self._device_numbers
+
+    def elements(self, value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
+        """Index -> the ``get-tuple-element``s of a tuple, of which code generation makes no others."""
+        found = self._elements.get(value)
+        if found is None:
+            found = self._elements[value] = elements(value)
+        return found
 
     # ---- variables -------------------------------------------------------------------------------------------
 

@@ -14,28 +14,19 @@ from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.ir import hlo
 
 
-def elements(value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
-    """Index -> the ``get-tuple-element``s of a tuple."""
-    found: dict[int, list[hlo.SSAValue]] = {}
-    for use in value.uses:
-        if isinstance(use.operation, hlo.GetTupleElementOp):
-            found.setdefault(use.operation.index.data, []).append(use.operation.result)
-    return found
-
-
-def occupants(value: hlo.SSAValue, kept: Container[hlo.SSAValue] = ()) -> list[hlo.SSAValue]:
+def occupants(context: Context, value: hlo.SSAValue, kept: Container[hlo.SSAValue] = ()) -> list[hlo.SSAValue]:
     """``value`` and all that may come to lie in its buffer, but for ``kept``: what is computed elsewhere for sure."""
     found = {value: None}
     pending = [value]
     while pending:
-        for result in _successors(pending.pop()):
+        for result in _successors(context, pending.pop()):
             if result not in found and result not in kept:
                 found[result] = None
                 pending.append(result)
     return list(found)
 
 
-def _successors(value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
+def _successors(context: Context, value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
     """The results that may take over the buffer of ``value``, or show it."""
     for use in _uses(value):
         user = use.operation
@@ -44,9 +35,9 @@ def _successors(value: hlo.SSAValue) -> Iterator[hlo.SSAValue]:
         elif isinstance(user, hlo.TupleOp):
             for outer in user.result.uses:
                 if isinstance(outer.operation, hlo.WhileOp):
-                    yield from elements(outer.operation.result).get(use.index, ())
+                    yield from context.elements(outer.operation.result).get(use.index, ())
                 elif isinstance(outer.operation, hlo.ConditionalOp):
-                    for same in elements(outer.operation.result).values():
+                    for same in context.elements(outer.operation.result).values():
                         yield from (element for element in same if element.type == value.type)
 
 
@@ -71,7 +62,7 @@ def is_free(
     ``kept`` as for ``occupants``; what is written is among them. ``meets``: whether the kernel that writes reads an
     occupant only where it writes, so that it may be the last to read it.
     """
-    for value in occupants(old, kept):
+    for value in occupants(context, old, kept):
         last = context.last_use(value)
         if last > step or (last == step and not meets(value)):
             return False

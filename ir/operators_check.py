@@ -31,8 +31,9 @@ _COMBINING = frozenset(
 )
 """Ops whose computation is part of the op, not code of its own."""
 
-_FLOATING = {"ragged-dot": 2, "stochastic-convert": 1}
-"""How many of the first operands have the row's element types, where not all have."""
+_FLOATING = {"ragged-dot": 2, "stochastic-convert": 1, "get-tuple-element": 0}
+"""How many of the first operands have the row's element types, where not all have; a tuple's elements are checked where
+it is made."""
 
 _NARROWED = {"s64": "s32", "u64": "u32"}
 """The integer narrowing pass runs after this check."""

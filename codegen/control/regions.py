@@ -13,6 +13,7 @@ that decides the region. A loop whose trip count is known needs neither.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from neuronx_cc.codegen.emission.builder import Affine
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import put
-from neuronx_cc.codegen.sharing import elements, is_free
+from neuronx_cc.codegen.sharing import is_free
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import DECIDER, Branch, While
 from neuronx_cc.passes.analysis.trip_count import Count, count
@@ -52,7 +53,7 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
     module = context.module
     body, condition = module.computation(op.body.data[0]), module.computation(op.condition.data[0])
     initial = _packed(op.operand)
-    after = elements(op.result)
+    after = context.elements(op.result)
     counting = count(op, module)
     trips = None if counting is None else counting.trips
     register = context.builder.new_register()
@@ -61,11 +62,14 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
         inner.count(counting, register, counting.index in after)
     inner.pass_on(initial)
     homes: list[list[View]] = []
+    handed = Counter(base(value) for value in initial)
+    changed = frozenset(inner.carried)
     for index, value in enumerate(initial):
         if index in inner.dropped:
             homes.append([])
-        elif index in inner.carried and trips != 0:
-            homes.append([state_home(context, op, index, after.get(index, []), initial, step)])
+        elif index in changed and trips != 0:
+            dead = context.last_use(value) <= step and handed[base(value)] == 1
+            homes.append([state_home(context, op, index, after.get(index, []), value, dead)])
         else:
             homes.append(given_homes(context, op, index, value, trips))
             for element in after.get(index, ()):
@@ -92,7 +96,7 @@ def _packed(value: hlo.SSAValue) -> list[hlo.SSAValue]:
 
 
 def _bind(context: Context, computation: hlo.ComputationOp, homes: Sequence[Sequence[View]]) -> None:
-    for index, found in elements(computation.block.args[0]).items():
+    for index, found in context.elements(computation.block.args[0]).items():
         for element in found:
             context.homes[element] = list(homes[index])
 
@@ -121,7 +125,7 @@ class _Body:
     def __init__(self, context: Context, computation: hlo.ComputationOp, name: str, form: Former) -> None:
         self.context, self.computation, self.name, self.form = context, computation, name, form
         self.results = _packed(computation.root)
-        self.old = elements(computation.block.args[0])
+        self.old = context.elements(computation.block.args[0])
         self.carried = [i for i, result in enumerate(self.results) if result not in self.old.get(i, ())]
         """Elements that have a buffer of the loop."""
         self.dropped: set[int] = set()
@@ -147,8 +151,9 @@ class _Body:
     def pass_on(self, initial: Sequence[hlo.SSAValue]) -> None:
         """What is affine in the counts of loops around this one stays so inside."""
         found = False
+        changed = frozenset(self.carried)
         for index, value in enumerate(initial):
-            if index not in self.carried and value in self.context.counted:
+            if index not in changed and value in self.context.counted:
                 for element in self.old.get(index, ()):
                     self.context.counted[element] = self.context.counted[value]
                     found = True
@@ -158,6 +163,7 @@ class _Body:
     def lower(self, homes: Sequence[Sequence[View]]) -> None:
         """Emit one iteration, which leaves the new state in ``homes``."""
         context, results = self.context, self.results
+        counts = Counter(results)
         with context.scope(self.name):
             _bind(context, self.computation, homes)
             for index in self.carried:
@@ -172,7 +178,7 @@ class _Body:
                     return not home.in_sbuf and block.overwrites(old, result)
 
                 free = all(is_free(context, old, made, {result}, meets) for old in self.old.get(index, ()))
-                if made >= 0 and free and results.count(result) == 1:
+                if made >= 0 and free and counts[result] == 1:
                     context.outputs[result] = home
             block.lower()
             context.builder.at(f"{self.name}/state", hlo.loc_of(self.computation.root))
@@ -186,7 +192,7 @@ def write_back(context: Context, pairs: Sequence[tuple[hlo.SSAValue, View]]) -> 
         for value, home in pairs
         if not any(view == home for view in context.homes.get(value, ())) and hlo.shape_of(value).size
     ]
-    written = [home.alloc for _, home in pending]
+    written = {home.alloc for _, home in pending}
     aside: dict[int, View] = {}
     for place, (value, _) in enumerate(pending):
         inside = context.splat(value) is None and any(view.alloc in written for view in context.views(value))
@@ -205,7 +211,7 @@ def lower_conditional(context: Context, op: hlo.ConditionalOp, step: int, name: 
     A result that some branch hands on or updates in place takes over the buffer of the operand, if that is dead.
     """
     selector, *operands = op.operands
-    after = elements(op.result)
+    after = context.elements(op.result)
     branches = [
         (context.module.computation(branch), _packed(operand))
         for branch, operand in zip(op.branches.data, operands, strict=True)
@@ -244,19 +250,21 @@ def _taken_over(
 ) -> dict[int, tuple[hlo.SSAValue, View]]:
     """Result -> the dead value whose buffer it takes over, and the buffer."""
     found: dict[int, tuple[hlo.SSAValue, View]] = {}
+    given: set[hlo.SSAValue] = set()
+    handed = [Counter(base(each) for each in values) for _, values in branches]
     for index, users in after.items():
-        sources = [(values, origin(context.module, branch, index)) for branch, values in branches]
+        sources = [(values, origin(branch, index)) for branch, values in branches]
         value = next((values[place] for values, place in sources if place is not None), None)
         if value is None or users[0] in context.outputs or context.last_use(value) > step:
             continue
-        bases = [[base(each) for each in values] for _, values in branches]
-        if any(values.count(base(value)) > 1 for values in bases) or any(value is other for other, _ in found.values()):
+        if value in given or any(counts[base(value)] > 1 for counts in handed):
             continue
         lent = context.carried.get(value)
         own = [view for view in context.homes.get(value, ()) if context.may_overwrite(value, view)]
         view = lent if lent is not None else next(iter(own), None)
         if view is not None and base(value) is value and value not in context.outputs:
             found[index] = (value, view)
+            given.add(value)
     return found
 
 
@@ -271,7 +279,7 @@ def _case(
 ) -> None:
     """Emit one branch, which leaves its results in ``targets``; it may overwrite the elements ``lent`` to it."""
     results = _packed(branch.root)
-    old = elements(branch.block.args[0])
+    old = context.elements(branch.block.args[0])
     with context.scope(name):
         _bind(context, branch, homes)
         for index, view in lent.items():
@@ -280,12 +288,13 @@ def _case(
                 context.carried[element] = view
         block = form(context, branch)
         block.note_uses([results[index] for index in targets])
+        counts = Counter(results[index] for index in targets)
         for index, target in targets.items():
             readers = [e for place, view in lent.items() if view.alloc is target.alloc for e in old.get(place, ())]
             result = results[index]
             made = block.step_of(result)
             free = all(is_free(context, reader, made, {result}, lambda value: False) for reader in readers)
-            if made >= 0 and free and [results[each] for each in targets].count(result) == 1:
+            if made >= 0 and free and counts[result] == 1:
                 context.outputs[result] = target
         block.lower()
         context.builder.at(f"{name}/results", hlo.loc_of(branch.root))

@@ -32,16 +32,17 @@ def state_home(
     op: hlo.WhileOp,
     index: int,
     after: Sequence[hlo.SSAValue],
-    initial: Sequence[hlo.SSAValue],
-    step: int,
+    value: hlo.SSAValue,
+    dead: bool,
 ) -> View:
-    """The buffer of element ``index`` of the state, holding its initial value: on chip where that is of use."""
-    value = initial[index]
+    """The buffer of element ``index`` of the state, holding its initial ``value``: on chip where that is of use.
+
+    ``dead``: nothing else needs the initial value.
+    """
     shape = hlo.shape_of(value)
     owner = after[0] if after else op.result
-    dead = context.last_use(value) <= step and [base(other) for other in initial].count(base(value)) == 1
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
-    on_chip = shape.size and stays_on_chip(context.module, op, index)
+    on_chip = shape.size and stays_on_chip(context, op, index)
     layout = resident_layout(shape, RESIDENT_STATE_BYTES) if on_chip else None
     lent = context.carried.get(value)
     for element in after:
@@ -75,7 +76,7 @@ def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAVal
     layout = resident_layout(shape, RESIDENT_GIVEN_BYTES) if shape.size else None
     if trips == 0 or layout is None or any(view.in_sbuf for view in views):
         return views
-    alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context.module, op, index) else None
+    alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context, op, index) else None
     if alloc is None:
         return views
     home = layout[1](alloc)
@@ -90,16 +91,17 @@ def result_home(context: Context, found: Sequence[hlo.SSAValue]) -> View:
     if target is not None and target.in_sbuf:
         return target
     layout = resident_layout(shape, RESIDENT_STATE_BYTES) if target is None and shape.size else None
-    if layout is not None and all(_read_on_chip(context.module, element) for element in found):
+    if layout is not None and all(_read_on_chip(context, element) for element in found):
         alloc = context.new_resident(found[0], layout[0])
         if alloc is not None:
             return layout[1](alloc)
     return context.new_hbm(found[0])
 
 
-def origin(module: hlo.HloModule, computation: hlo.ComputationOp, index: int) -> int | None:
+def origin(computation: hlo.ComputationOp, index: int) -> int | None:
     """The element of the parameter that element ``index`` of the root is, perhaps updated in place; else None."""
-    (root,) = [op for op in computation.block.ops if op.results and op.results[0] is computation.root]
+    root = computation.root.owner
+    assert isinstance(root, hlo.TupleOp), "flatten_control gives roots that are tuples"
     value = root.operands[index]
     while isinstance(value, hlo.OpResult):
         op = value.op
@@ -161,36 +163,31 @@ def assign(context: Context, target: View, value: hlo.SSAValue) -> None:
     put(context, target, value)
 
 
-def stays_on_chip(module: hlo.HloModule, op: hlo.WhileOp, index: int) -> bool:
+def stays_on_chip(context: Context, op: hlo.WhileOp, index: int) -> bool:
     """Whether body and condition read element ``index`` by elementwise ops, reductions and contractions alone.
 
     Inner loops and branches may do so in turn; a number may also say where a window starts.
     """
     names = (*op.body.data, *op.condition.data)
-    return all(_parameter(module, name, index) for name in names)
+    return all(_parameter(context, name, index) for name in names)
 
 
-def _parameter(module: hlo.HloModule, name: str, index: int) -> bool:
-    parameter = module.computation(name).block.args[0]
-    elements = [use.operation for use in parameter.uses]
-    return all(
-        _read_on_chip(module, element.result)
-        for element in elements
-        if isinstance(element, hlo.GetTupleElementOp) and element.index.data == index
-    )
+def _parameter(context: Context, name: str, index: int) -> bool:
+    parameter = context.module.computation(name).block.args[0]
+    return all(_read_on_chip(context, element) for element in context.elements(parameter).get(index, ()))
 
 
-def _read_on_chip(module: hlo.HloModule, value: hlo.SSAValue) -> bool:
-    return all(_reads_on_chip(module, use.operation, use.index) for use in value.uses)
+def _read_on_chip(context: Context, value: hlo.SSAValue) -> bool:
+    return all(_reads_on_chip(context, use.operation, use.index) for use in value.uses)
 
 
-def _reads_on_chip(module: hlo.HloModule, user: hlo.Operation, place: int) -> bool:
+def _reads_on_chip(context: Context, user: hlo.Operation, place: int) -> bool:
     if isinstance(user, hlo.TupleOp):
-        return all(_hands_on(module, use.operation, use.index, place) for use in user.result.uses)
+        return all(_hands_on(context, use.operation, use.index, place) for use in user.result.uses)
     if not isinstance(user, hlo.HloOp):
         return False
     if is_view(user):
-        return _read_on_chip(module, user.results[0])
+        return _read_on_chip(context, user.results[0])
     if isinstance(user, hlo.DynamicSliceOp):
         return place >= 1
     if isinstance(user, hlo.DynamicUpdateSliceOp):
@@ -198,10 +195,10 @@ def _reads_on_chip(module: hlo.HloModule, user: hlo.Operation, place: int) -> bo
     return user.opcode in ELEMENTWISE or isinstance(user, hlo.ReduceOp | hlo.DotOp)
 
 
-def _hands_on(module: hlo.HloModule, user: hlo.Operation, operand: int, index: int) -> bool:
+def _hands_on(context: Context, user: hlo.Operation, operand: int, index: int) -> bool:
     """A tuple whose element ``index`` is the value, as an operand of ``user``."""
     if isinstance(user, hlo.WhileOp):
-        return stays_on_chip(module, user, index)
+        return stays_on_chip(context, user, index)
     if isinstance(user, hlo.ConditionalOp):
-        return operand == 0 or _parameter(module, user.branches.data[operand - 1], index)
+        return operand == 0 or _parameter(context, user.branches.data[operand - 1], index)
     return isinstance(user, hlo.ReturnOp)

@@ -20,7 +20,6 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.movement.halves import carrier_of
-from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import itemsize
@@ -146,7 +145,7 @@ def _candidates(
     bound: dict[hlo.SSAValue, list[View]],
 ) -> Iterator[Candidate]:
     """Contractions of ``computation`` with one operand among ``given``; their homes are added to ``bound``."""
-    for index, found in elements(computation.block.args[0]).items():
+    for index, found in context.elements(computation.block.args[0]).items():
         if index in given:
             bound.update((element, given[index]) for element in found)
     for op in computation.block.ops:
@@ -175,7 +174,7 @@ def _given_elements(packed: hlo.SSAValue, bound: Mapping[hlo.SSAValue, list[View
 
 def _handed_on(context: Context, body: hlo.ComputationOp, given: dict[int, list[View]]) -> dict[int, list[View]]:
     """Those of ``given`` that an inner loop does not change."""
-    root, old = body.root.owner, elements(body.block.args[0])
+    root, old = body.root.owner, context.elements(body.block.args[0])
     assert isinstance(root, hlo.TupleOp), "flatten_control gives roots that are tuples"
     return {index: views for index, views in given.items() if root.operands[index] in old.get(index, ())}
 

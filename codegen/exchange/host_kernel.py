@@ -11,7 +11,6 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, linear
 from neuronx_cc.codegen.movement.transfer import transfer
-from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.host import HOST_CALL, HostCall, Slot, slots
@@ -39,7 +38,7 @@ def lower(context: Context, op: hlo.CustomCallOp, step: int) -> None:
     program.host_calls.append(HostCall(function, partition, operands, results, op.loc))
     number = len(program.host_calls) - 1
     context.builder.emit("host_call", Stream.SYNC, [_piece(made)], [_piece(given)], imm=[number])
-    for index, values in elements(op.result).items():
+    for index, values in context.elements(op.result).items():
         target = context.new_hbm(values[0])
         if hlo.shape_of(values[0]).size:
             transfer(context.builder, target, _place(made, results[index]), Stream.DMA_LOAD)

@@ -147,6 +147,15 @@ def is_given(value: hlo.SSAValue) -> bool:
     return not isinstance(value, hlo.OpResult)
 
 
+def elements(value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
+    """Index -> the ``get-tuple-element``s of a tuple."""
+    found: dict[int, list[hlo.SSAValue]] = {}
+    for use in value.uses:
+        if isinstance(use.operation, hlo.GetTupleElementOp):
+            found.setdefault(use.operation.index.data, []).append(use.operation.result)
+    return found
+
+
 def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
     """Operands, with those of ``tuple`` ops in place of the tuples."""
     found: list[hlo.SSAValue] = []

@@ -12,7 +12,6 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import is_place
 from neuronx_cc.codegen.movement.transfer import copy
-from neuronx_cc.codegen.sharing import elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -101,7 +100,7 @@ def _new_homes(context: Context, op: hlo.HloOp) -> dict[int, View]:
     """HBM for the results that anything uses, by their number."""
     is_tuple = isinstance(op.result.type, hlo.TupleType)
     targets: dict[int, View] = {}
-    for number, values in (elements(op.result) if is_tuple else {0: [op.result]}).items():
+    for number, values in (context.elements(op.result) if is_tuple else {0: [op.result]}).items():
         targets[number] = context.new_hbm(values[0])
         for value in values:
             context.note_use(values[0], context.last_use(value))

@@ -32,6 +32,8 @@ class HloModule:
     """Other ``HloModule`` header attributes, as text (``entry_computation_layout``, ``replica_count`` ...)."""
     source: str = ""
     """File the module came from, for error messages."""
+    _by_name: dict[str, ComputationOp] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What ``computation`` found last; a computation may have gone or been renamed since."""
 
     @classmethod
     def empty(cls, name: str) -> "HloModule":
@@ -47,13 +49,18 @@ class HloModule:
 
     @property
     def entry(self) -> ComputationOp:
+        last = self.op.body.block.last_op
+        if isinstance(last, ComputationOp) and last.is_entry.data:
+            return last
         for computation in self.computations():
             if computation.is_entry.data:
                 return computation
         raise ValueError(f"module {self.name} has no entry computation")
 
     def computation(self, name: str) -> ComputationOp:
-        for computation in self.computations():
-            if computation.computation_name == name:
-                return computation
-        raise KeyError(name)
+        """The computation called ``name``; raises KeyError without one."""
+        known = self._by_name.get(name)
+        if known is None or known.parent is not self.op.body.block or known.computation_name != name:
+            self._by_name = {each.computation_name: each for each in self.computations()}
+            known = self._by_name[name]
+        return known
