@@ -25,6 +25,7 @@ from program_forms import FORMS
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.compile import generate
+from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.pipeline import pass_options
@@ -34,8 +35,6 @@ from neuronx_cc.passes.manager import PassContext, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.runtime import races
 from neuronx_cc.runtime.clock_regions import simulate
-from neuronx_cc.runtime.course import assumed
-from neuronx_cc.runtime.targets import find_machine
 
 Times = dict[str, float]
 
@@ -44,7 +43,8 @@ def stages(text: str) -> Times:
     """CPU seconds of each stage, in order."""
     times: Times = {}
     parsed = from_keywords(COMPILE, {})
-    context = PassContext(pass_options(parsed), timed=False)
+    machine = planned_machine(parsed)
+    context = PassContext(pass_options(parsed), machine)
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
         started = time.process_time()
@@ -57,11 +57,11 @@ def stages(text: str) -> Times:
         module = timed("import", lambda: load_module(text.encode()))
         for name in pass_names(DEFAULT_PIPELINE):
             timed(name, lambda name=name: run_passes(module, [name], context))  # type: ignore[misc]
-        neff = timed("codegen", lambda: generate(module, parsed, []))
+        neff = timed("codegen", lambda: generate(module, parsed, machine, []))
         data = timed("write", neff.to_bytes)
         loaded = timed("read", lambda: runtime.load(data))
         timed("races", lambda: races.check(loaded.program))
-        timed("clock", lambda: simulate(loaded.program, find_machine("trn1"), False, assumed(loaded.program)[0]))
+        timed("clock", lambda: simulate(loaded.program, machine))
     return times
 
 

@@ -25,6 +25,8 @@ _SHIFT = 32
 """Keys are a page shifted so far up, plus a position."""
 _AT_ONCE = 1 << 20
 """Pairs that are looked at together."""
+_MANY = 64
+"""Accesses to one stretch of memory from which it pays to look at the columns of rows."""
 
 
 @dataclass(slots=True)
@@ -160,12 +162,46 @@ def _pages(footprints: Footprints, touched: Array) -> tuple[Array, Array]:
     behind = 0
     for space in Space:
         here = np.flatnonzero((footprints.space == int(space)) & (times > 0))
-        if len(here):
-            base, last = footprints.base[here], footprints.end[here] - 1
-            size = int(np.average(last - base, weights=times[here])) + 1
-            low[here], high[here] = base // size + behind, last // size + behind
-            behind = int(high[here].max()) + 1
+        if not len(here):
+            continue
+        base, last, weight = footprints.base[here], footprints.end[here] - 1, times[here]
+        covered = union(base, last + 1) if space is Space.HBM else np.array([[0, int(last.max()) + 1]])
+        stretch = np.searchsorted(covered[:, 0], base, side="right") - 1
+        base, last = base - covered[stretch, 0], last - covered[stretch, 0]
+        for each in np.flatnonzero(np.bincount(stretch, weight) >= _MANY) if space is Space.HBM else ():
+            mine = stretch == each
+            columns = _columns(footprints, here[mine], base[mine], last[mine], weight[mine])
+            if columns is not None:
+                base[mine], last[mine] = columns
+        size = (np.bincount(stretch, weight * (last - base)) / np.bincount(stretch, weight)).astype(np.int64) + 1
+        base, last = base // size[stretch], last // size[stretch]
+        most = np.zeros(len(covered), np.int64)
+        np.maximum.at(most, stretch, last + 1)
+        start = np.cumsum(most) - most + behind
+        low[here], high[here] = base + start[stretch], last + start[stretch]
+        behind = int(start[-1] + most[-1])
     return low, high
+
+
+def _columns(
+    footprints: Footprints, here: Array, base: Array, last: Array, weight: Array
+) -> tuple[Array, Array] | None:
+    """First and last column of footprints in one stretch of HBM, seen as rows of the commonest distance between runs.
+
+    What has no such runs touches all columns. None where addresses tell the footprints apart as well.
+    """
+    patterns = [footprints.patterns.all[number] for number in footprints.pattern[here]]
+    pitches = np.array([pattern.pitch if pattern.run <= pattern.pitch else 0 for pattern in patterns])
+    values, owners = np.unique(pitches, return_inverse=True)
+    pitch = int(values[np.argmax(np.bincount(owners, weight * (pitches > 0)))])
+    if not pitch:
+        return None
+    runs = np.array([pattern.run for pattern in patterns])
+    column = base % pitch
+    inside = (pitches == pitch) & (column + runs <= pitch)
+    low, high = np.where(inside, column, 0), np.where(inside, column + runs, pitch) - 1
+    share = np.average(high - low, weights=weight) / pitch
+    return (low, high) if share < np.average(last - base, weights=weight) / (int(last.max()) + 1) else None
 
 
 def _parts(sizes: Array) -> Iterator[slice]:

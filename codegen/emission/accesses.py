@@ -1,17 +1,22 @@
 """Pieces of memory, what instructions touch of them, and the loops around the instructions.
 
 What ``sync`` keeps: an allocation knows the accesses since it was last fully overwritten, each a byte hull that is
-affine in the registers of the open loops, with the position of its instruction among those of its stream.
+affine in the registers of the open loops, with the position of its instruction among those of its stream. Where they
+are many, they are found by the bytes that they touch (``history``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from neuronx_cc.codegen.emission.history import History
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import itemsize
+
+Place = tuple[Stream, tuple["Frame", ...]]
+"""A stream, and the open loops that its counts are relative to, outermost first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,10 +34,6 @@ class Frame:
     """What was waited for in here: the counts of the waiting stream, the place, its count before, and the order."""
 
 
-Place = tuple[Stream, tuple[Frame, ...]]
-"""A stream, and the open loops that its counts are relative to, outermost first."""
-
-
 @dataclass(slots=True, eq=False)
 class Alloc:
     """A piece of memory with one lifetime. ``lo``/``hi`` are bytes in the partition, or HBM addresses."""
@@ -41,27 +42,25 @@ class Alloc:
     lo: int
     hi: int
     name: str = ""
-    accesses: list[Access] = field(default_factory=list)
+    accesses: History = field(init=False)
     inherited: dict[Place, int] = field(default_factory=dict)
     """Last count of the earlier owners of these bytes: accesses here wait for them."""
 
+    def __post_init__(self) -> None:
+        self.accesses = History(self.hi - self.lo)
+
     def forget(self) -> None:
         """A barrier: everything that was done to these bytes is complete."""
-        self.accesses, self.inherited = [], {}
+        self.accesses, self.inherited = History(self.hi - self.lo), {}
 
     def inherit(self, former: Alloc) -> None:
         """Take over the hazards of an earlier owner of some of these bytes."""
         for place, count in former.hazards().items():
             self.inherited[place] = max(count, self.inherited.get(place, 0))
 
-    def hazards(self) -> dict[Place, int]:
+    def hazards(self) -> Mapping[Place, int]:
         """What a later owner of the bytes has to wait for: the last access of each stream, or what was inherited."""
-        if not self.accesses:
-            return self.inherited
-        last: dict[Place, int] = {}
-        for access in self.accesses:
-            last[access.place] = max(access.count, last.get(access.place, 0))
-        return last
+        return self.accesses.last() if self.accesses else self.inherited
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +86,8 @@ class Access:
     """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
     covers: bool = True
     """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
+    number: int = -1
+    """Its place in the allocation's history."""
 
     @property
     def loops(self) -> tuple[Frame, ...]:
@@ -147,8 +148,8 @@ def remember(alloc: Alloc, new: Access) -> None:
     if new.covers:
         lo, hi, (first, last) = new.lo, new.hi, new.partitions
         replaced = [
-            place
-            for place, old in enumerate(accesses)
+            old
+            for old in accesses.replaceable(new)
             if old.lo >= lo
             and old.hi <= hi
             and old.partitions[0] >= first
@@ -158,6 +159,6 @@ def remember(alloc: Alloc, new: Access) -> None:
             and old.place[1] == new.place[1]
             and not (new.pitch and _in_gaps(old, new))
         ]
-        for place in reversed(replaced):
-            del accesses[place]
-    accesses.append(new)
+        for old in replaced:
+            accesses.discard(old)
+    accesses.add(new)

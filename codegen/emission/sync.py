@@ -113,7 +113,8 @@ class Synchroniser:
                     learned.append((known, place, known.get(place, 0), order))
                     known[place] = found[place] = count
             write = access.write
-            for earlier in reversed(alloc.accesses):  # the latest first: others of its place need no look then
+            # the latest first: others of its place need no look then
+            for earlier in alloc.accesses.conflicting(access, stream, known):
                 if not (write or earlier.write) or (engine and earlier.stream is stream):
                     continue
                 place = earlier.place
@@ -280,8 +281,6 @@ class Synchroniser:
 
     def _fold(self, loop: Frame, alloc: Alloc, accesses: list[Access]) -> None:
         """Replace the loop's accesses by their hulls over (pieces of) its iterations, at each piece's last position."""
-        mine = {id(access) for access in accesses}
-        outer = [access for access in alloc.accesses if id(access) not in mine]
         registers = {loop.register, *loop.phases.values()}
         merged: dict[tuple[object, ...], Access] = {}
         for access in accesses:
@@ -317,7 +316,10 @@ class Synchroniser:
                     if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
                         old.pitch = 0
                     old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
-        alloc.accesses = outer + list(merged.values())
+        for access in accesses:
+            alloc.accesses.discard(access)
+        for access in merged.values():
+            alloc.accesses.add(access)
         if len(self.frames) > 2:
             self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())
 
