@@ -9,33 +9,39 @@ import numpy as np
 
 from neuronx_cc.codegen import donation
 from neuronx_cc.codegen.blocks import Block
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, Transposes
 from neuronx_cc.codegen.control.regions import write_back
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.ir import collector, hlo
+from neuronx_cc.ir.errors import NO_LOC
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.analysis.devices import device_counts
 
 
 def lower_module(
-    module: hlo.HloModule, machine: Machine, fast_relayout: bool = True
+    module: hlo.HloModule,
+    machine: Machine,
+    fast_relayout: bool = True,
+    transposes: Transposes = Transposes.VALUES,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of ``module``'s entry computation, planned for ``machine``, and the data of its constants.
 
     ``fast_relayout``: TensorE transposes 16- and 8-bit operands of contractions as values, so that an infinity
     or NaN spreads over its 128 rows (hardware sheet 2.3); without it, and for FP32 always, as bit patterns.
 
+    ``transposes`` says more of those of contractions; with ``WATCHED`` a program that transposes values has one result
+    more than its module.
+
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
     with collector.paused():
-        return _lower(module, machine, fast_relayout)
+        return _lower(module, Context(module, machine, fast_relayout, transposes))
 
 
-def _lower(module: hlo.HloModule, machine: Machine, fast_relayout: bool) -> tuple[Program, list[np.ndarray]]:
-    context = Context(module, machine, fast_relayout)
+def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:
     context.builder.program.devices = device_counts(module)
     entry = module.entry
     planes = _split_wide_results(module)
@@ -68,6 +74,9 @@ def _lower(module: hlo.HloModule, machine: Machine, fast_relayout: bool) -> tupl
         elif index not in shares.late and not _is_there(context, value, target):
             context.store(value, target)
     write_back(context, [(results[index], targets[index]) for index in sorted(shares.late)])
+    if context.watch is not None and context.watch.used:
+        context.builder.at("watch", NO_LOC)
+        context.watch.store(context.variable("watch", "output", "f32", (1,), len(results)))
     return context.builder.finish(), context.constants
 
 

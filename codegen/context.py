@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
@@ -43,15 +45,35 @@ RESIDENT_VALUE_SHARE = (3, 11)
 """The same for one resident value."""
 
 
+class Transposes(Enum):
+    """How contractions transpose 16- and 8-bit operands."""
+
+    VALUES = "values"
+    """As values: an infinity or NaN spreads over its 128 rows."""
+    WATCHED = "watched"
+    """As values, with one more result of the program, f32[1]: NaN if one was met, else 0."""
+    BITS = "bits"
+    """As bit patterns."""
+
+
 class Context:
     """State of one compilation below the HLO level."""
 
-    def __init__(self, module: hlo.HloModule, machine: Machine, fast_relayout: bool = True) -> None:
+    def __init__(
+        self,
+        module: hlo.HloModule,
+        machine: Machine,
+        fast_relayout: bool = True,
+        transposes: Transposes = Transposes.VALUES,
+    ) -> None:
         self.module = module
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
         self.timing, self.sizes = self.builder.timing, self.builder.sizes
+        self.transposes = transposes
+        self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
+        """Of values that TensorE transposes."""
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
         self._constant_homes: dict[tuple[str, str], View] = {}
@@ -103,6 +125,10 @@ class Context:
         if found is None:
             found = self._elements[value] = elements(value)
         return found
+
+    def moves_values(self, dtype: str) -> bool:
+        """Whether contractions transpose values of ``dtype`` as such: 16- and 8-bit types, when that is allowed."""
+        return self.fast_relayout and self.transposes is not Transposes.BITS and hlo.itemsize(dtype) < 4
 
     # ---- variables -------------------------------------------------------------------------------------------
 

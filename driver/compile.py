@@ -18,6 +18,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
+    from neuronx_cc.codegen.context import Transposes
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.isa.program import Debug
@@ -61,20 +62,29 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -
 
 
 @collector.paused()
-def compile_loaded(module: "HloModule", parsed: "Parsed", session: Session) -> "Neff":
-    """Compile an imported module, which the passes change in place."""
+def compile_loaded(
+    module: "HloModule", parsed: "Parsed", session: Session, transposes: "Transposes | None" = None
+) -> "Neff":
+    """Compile an imported module, which the passes change in place; ``transposes`` as for ``lower_module``."""
     machine = planned_machine(parsed)
     context = run_pipeline(module, parsed, session, machine)
     session.enter("generating code")
-    return generate(module, parsed, machine, [str(warning) for warning in context.warnings])
+    return generate(module, parsed, machine, [str(warning) for warning in context.warnings], transposes)
 
 
-def generate(module: "HloModule", parsed: "Parsed", machine: Machine, warnings: list[str]) -> "Neff":
+def generate(
+    module: "HloModule",
+    parsed: "Parsed",
+    machine: Machine,
+    warnings: list[str],
+    transposes: "Transposes | None" = None,
+) -> "Neff":
     """Code generation alone, for a module after its passes; it is changed in place."""
     from neuronx_cc.codegen.compile import lower_module
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
-    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"))
+    given = () if transposes is None else (transposes,)
+    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), *given)
     program.debug = _described(module, program.debug)
     return Neff(
         program,

@@ -127,8 +127,7 @@ def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
                 if operand in context.load_casts:
                     dtypes.add(hlo.shape_of(context.load_casts[operand]).dtype)
                 for dtype in sorted(dtypes & PE_DTYPES):
-                    fast = context.fast_relayout and hlo.itemsize(dtype) < 4
-                    context.identity(carrier_of(dtype, fast))
+                    context.identity(carrier_of(dtype, context.moves_values(dtype)))
         elif isinstance(op, hlo.WhileOp | hlo.ConditionalOp):
             for name in called_names(op):
                 make_identities(context, context.module.computation(name))

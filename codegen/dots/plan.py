@@ -163,7 +163,7 @@ class DotPlan:
 
     def fast(self, dtype: str) -> bool:
         """Whether TensorE transposes rows of ``dtype`` as values: 16- and 8-bit types, when that is allowed."""
-        return self.context.fast_relayout and itemsize(dtype) < 4
+        return self.context.moves_values(dtype)
 
     def _source(self, value: hlo.SSAValue) -> tuple[hlo.SSAValue, str]:
         """The value to read and the type it has for the contraction (a cast of given data happens on load)."""

@@ -47,7 +47,7 @@ class Transposer:
             self._values(plane, part_of(out, part, byte))
 
     def _moves_values(self, dtype: str) -> bool:
-        return self.context.fast_relayout and itemsize(dtype) < 4
+        return self.context.moves_values(dtype)
 
     def _values(self, rows: Block, out: Block) -> None:
         """The same for values that TensorE moves as they are, a bank of PSUM at a time."""
@@ -83,7 +83,11 @@ class Transposer:
         for position, piece in enumerate(pieces):
             builder.emit("load_stationary", Stream.TENSOR, [], [piece])
             builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
-        self.emitter.leave(out, bank)
+        watch = self.context.watch
+        if watch is not None and itemsize(identity.dtype) < 4 and self._moves_values(identity.dtype):
+            watch.leave(out, bank)
+        else:
+            self.emitter.leave(out, bank)
 
 
 def _flatten_chunks(block: Block) -> Block | None:

@@ -9,9 +9,11 @@ import threading
 import time
 import weakref
 from collections import deque
+from dataclasses import replace
 
 from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
 
+from neuronx_cc.codegen.context import Transposes
 from neuronx_cc.driver.compile import compile_loaded
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend import partition
@@ -30,6 +32,7 @@ from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import Shape
+from neuronx_cc.passes.analysis.effects import effectful_computations
 from neuronx_cc.passes.drop_tokens import without_tokens
 
 KEPT = 256
@@ -114,7 +117,7 @@ def compile_unit(key: str, exact: str, code: bytes, division: Division, parsed: 
     session.enter("importing the module")
     module = import_local(local.code, division.replicas, division.partitions)
     signature = signature_of(module, local.result_kinds)
-    neff = compile_loaded(module, parsed, session)
+    neff = compile_loaded(module, parsed, session, transposes_of(module, signature))
     shardings = local.parameter_shardings, local.result_shardings
     if division.partitions > 1 and local.parameter_shardings is None:
         whole = partition.replicated()
@@ -130,6 +133,28 @@ def compile_unit(key: str, exact: str, code: bytes, division: Division, parsed: 
         time.perf_counter() - started,
         *shardings,
     )
+
+
+def transposes_of(module: hlo.HloModule, signature: Signature) -> Transposes:
+    """Watched where a program may run twice: it gives up no parameter, and calls nothing that has effects."""
+    return Transposes.BITS if signature.donors or effectful_computations(module) else Transposes.WATCHED
+
+
+def careful_unit(unit: Unit) -> Unit:
+    """``unit`` with all transposes as bit patterns, for inputs with infinities or NaNs; compiled on first request."""
+    if unit.careful is None:
+        unit.careful = SERVICE.run(_compile_careful, unit)
+    return unit.careful
+
+
+def _compile_careful(unit: Unit) -> Unit:
+    started = time.perf_counter()
+    session = Session("jax", [], Log())
+    session.parsed, session.module = unit.parsed, ("module.mlir", unit.code)
+    module = import_local(unit.code, *unit.neff.program.devices)
+    neff = compile_loaded(module, unit.parsed, session, Transposes.BITS)
+    seconds = time.perf_counter() - started
+    return replace(unit, neff=neff, executables=make_executables(neff), seconds=seconds)
 
 
 def import_local(code: bytes, replicas: int, partitions: int) -> hlo.HloModule:

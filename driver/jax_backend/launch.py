@@ -2,6 +2,9 @@
 
 A launch is one program with the arguments of all its devices. It runs on the calling thread; launches take turns, since
 programs share the memories on chip, but for those that come while one waits for a function of the host (``turns``).
+
+A program that transposes 16- and 8-bit values says in one more result whether all were finite; if not, infinities and
+NaNs have spread, and the launch computes once more with a program that moves bit patterns.
 """
 
 import time
@@ -11,6 +14,7 @@ from functools import cache
 import numpy as np
 
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.jax_backend.compiler import careful_unit
 from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.profiler import recorders
 from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
@@ -21,7 +25,6 @@ from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.devices import compute_devices
-from neuronx_cc.runtime.executable import Executable
 from neuronx_cc.runtime.memory import OnChip
 
 Record = tuple[Unit, tuple[int, ...], Course, int]
@@ -52,10 +55,14 @@ def execute(
     targets = [[np.ndarray(dims, kind, m) for m, (dims, kind) in zip(row, results, strict=True)] for row in outputs]
     try:
         settings = _settings()
+        seed = settings.stochastic_rounding_seed
         with TURNS.turn() as mine:
-            executables = unit.executables if mine else [each.on_another_device(OnChip()) for each in unit.executables]
             begun = time.time_ns()
-            course = _compute(unit, executables, rows, targets, settings.stochastic_rounding_seed)
+            found = [[np.zeros(1, np.float32)] for _ in rows] if unit.watched else [[] for _ in rows]
+            course = _compute(unit, mine, rows, [[*row, *more] for row, more in zip(targets, found, strict=True)], seed)
+            if np.isnan(found).any():
+                unit = careful_unit(unit)
+                course = _compute(unit, mine, rows, targets, seed)
             last = record = (unit, device_ids, course, begun)
             for recorder in recorders:
                 recorder.append(record)
@@ -67,13 +74,15 @@ def execute(
 
 def _compute(
     unit: Unit,
-    executables: Sequence[Executable],
+    mine: bool,
     inputs: Sequence[Sequence[Array]],
     outputs: Sequence[Sequence[Array]],
     seed: int | None,
 ) -> Course:
-    """What the regions of the first device did."""
-    functions = unit.functions
+    """What the regions of the first device did. ``mine``: no other launch is under way."""
+    functions, executables = unit.functions, unit.executables
+    if not mine:
+        executables = [each.on_another_device(OnChip()) for each in executables]
     if len(executables) > 1:
         return compute_devices(executables, inputs, outputs, stochastic_rounding_seed=seed, functions=functions)[0]
     courses = [

@@ -74,9 +74,16 @@ class Unit:
     result_shardings: tuple[bytes, ...] | None = None
     arguments: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
     """Dims and storage type of each parameter, and of each result."""
+    careful: "Unit | None" = None
+    """The same program with all transposes as bit patterns, once inputs asked for it."""
     functions: "dict[int, HostFunction]" = field(init=False)
     """The functions of the host that the program calls; it keeps them alive."""
     results: "list[tuple[tuple[int, ...], np.dtype[Any]]]" = field(init=False)
+
+    @property
+    def watched(self) -> bool:
+        """Whether the program has one more result, which says whether what it transposed as values was finite."""
+        return len(self.neff.outputs) > len(self.signature.results)
 
     def __post_init__(self) -> None:
         self.arguments = [(shape.dims, STORAGE[shape.dtype]) for shape in self.signature.parameters]

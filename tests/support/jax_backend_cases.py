@@ -60,6 +60,25 @@ def case_linear_algebra_of_sharded_types():
         assert np.allclose(jax.jit(jnp.linalg.eigvalsh)(given), np.linalg.eigvalsh(matrices), atol=1e-4)
 
 
+def case_infinities_do_not_spread_over_rows():
+    """Transposes of 16- and 8-bit values are watched; what they spoil is computed once more, also in AOT programs."""
+    x = np.random.default_rng(1).integers(-2, 3, (200, 70))
+    for kind, donated in ((ml_dtypes.bfloat16, ()), (np.float16, ()), (ml_dtypes.bfloat16, (0,))):
+        function = jax.jit(lambda x, w: (jnp.maximum(x @ w, 0), x.T @ x), donate_argnums=donated)
+        first, w = x.astype(kind), np.ones((70, 200), kind)
+        first[3, 7], first[150, 9] = np.inf, np.nan
+        compiled = function.lower(first, w).compile()
+        if not donated:
+            parts = serialize_executable.serialize(compiled)
+            compiled = serialize_executable.deserialize_and_load(*parts, execution_devices=jax.devices()[:1])
+        for given in (first, x.astype(kind)):
+            wide = np.float32(given)
+            with np.errstate(invalid="ignore"):
+                wanted = np.maximum(wide @ np.float32(w), 0), wide.T @ wide
+            for result, want in zip(compiled(jnp.asarray(given), w), wanted, strict=True):
+                np.testing.assert_array_equal(np.float32(result), np.float32(want.astype(kind)))
+
+
 def case_many_results_and_empty_arrays():
     results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
     assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]
