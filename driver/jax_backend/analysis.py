@@ -5,7 +5,7 @@ from jaxlib import _hlo  # type: ignore[attr-defined,unused-ignore]
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.compiler import import_local
 from neuronx_cc.driver.jax_backend.failure import plugin_error
-from neuronx_cc.driver.jax_backend.program import DeviceProgram
+from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
 from neuronx_cc.driver.jax_backend.service import SERVICE
 from neuronx_cc.driver.jax_backend.wire import message, number
 from neuronx_cc.driver.machines import planned_machine
@@ -41,14 +41,24 @@ def optimized(program: DeviceProgram) -> bytes:
 
 
 def _optimized(program: DeviceProgram) -> bytes:
-    session = Session("jax", [], parsed=program.unit.parsed)
     try:
-        module = import_local(program.unit.code, program.num_replicas, program.num_partitions)
-        run_pipeline(module, program.unit.parsed, session, planned_machine(program.unit.parsed))
-        proto: bytes = _hlo.hlo_module_from_text(print_module(module)).as_serialized_hlo_module_proto()
+        proto = _module_proto(program.unit)
     except Exception as error:
-        raise plugin_error(error, session) from None
+        raise plugin_error(error, Session("jax", [], parsed=program.unit.parsed)) from None
     return with_config(proto, program.num_replicas, program.num_partitions)
+
+
+def module_proto(unit: Unit) -> bytes:
+    """The module after the passes as a serialized HloModuleProto. Raises NeuronError."""
+    made: bytes = SERVICE.run(_module_proto, unit)
+    return made
+
+
+def _module_proto(unit: Unit) -> bytes:
+    module = import_local(unit.code, *unit.neff.program.devices)
+    run_pipeline(module, unit.parsed, Session("jax", [], parsed=unit.parsed), planned_machine(unit.parsed))
+    proto: bytes = _hlo.hlo_module_from_text(print_module(module)).as_serialized_hlo_module_proto()
+    return proto
 
 
 def with_config(proto: bytes, replicas: int, partitions: int) -> bytes:

@@ -28,6 +28,7 @@ class Run:
     """One call of one program on its devices."""
 
     def __init__(self, record: launch.Record) -> None:
+        self.record = record
         self._unit, self.device_ids, self._course, _ = record
         self.name = self._unit.signature.name
         """Name of the module, such as ``jit_step``."""

@@ -1,5 +1,7 @@
 """Writes fields of protocol buffers: enough for the few messages that jaxlib is handed."""
 
+import struct
+
 
 def varint(value: int) -> bytes:
     """A base-128 number, least significant digits first."""
@@ -23,3 +25,8 @@ def message(field: int, value: bytes) -> bytes:
 def text(field: int, value: str) -> bytes:
     """A field of text."""
     return message(field, value.encode())
+
+
+def double(field: int, value: float) -> bytes:
+    """A field of a number of 64 bits."""
+    return varint(field << 3 | 1) + struct.pack("<d", value)

@@ -8,11 +8,12 @@ with ``JAX_PLATFORMS=neuron``.
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compile", "last_run", "load", "recording"]
+__all__ = ["__version__", "compile", "last_run", "load", "recording", "write_xprof"]
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.api import compile, load
     from neuronx_cc.driver.jax_backend.report import last_run, recording
+    from neuronx_cc.driver.jax_backend.xprof import write_xprof
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +26,8 @@ def __getattr__(name: str) -> Any:
         from neuronx_cc.driver.jax_backend import report
 
         return getattr(report, name)
+    if name == "write_xprof":
+        from neuronx_cc.driver.jax_backend import xprof
+
+        return xprof.write_xprof
     raise AttributeError(f"module 'neuronx_cc' has no attribute {name!r}")

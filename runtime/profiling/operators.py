@@ -57,6 +57,8 @@ class Operator:
     """Element type in HBM -> bytes."""
     dma_bytes: float = 0.0
     hbm_bytes: float = 0.0
+    written_bytes: float = 0.0
+    """Of HBM."""
     scratch_bytes: float = 0.0
     """Of HBM, neither inputs nor results."""
     parameter_bytes: dict[str, float] = field(default_factory=dict)
@@ -218,6 +220,7 @@ class _Facts:
             if ref.space is Space.HBM:
                 nbytes = min(prod(target.counts), prod(source.counts)) * itemsize(ref.dtype) * times
                 row.stored_types[ref.dtype] = row.stored_types.get(ref.dtype, 0.0) + nbytes
+                row.written_bytes += nbytes * write
                 kind = self._kinds.of(ref.offset, write)
                 if kind == "scratch":
                     row.scratch_bytes += nbytes
