@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import check_function, check_text
+from generated import TRN1, check_function, check_text
 from jax import lax
 
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
-from neuronx_cc.codegen.convolutions import gradient_plan as conv_gradient_plan
 from neuronx_cc.codegen.convolutions.gradient_plan import (
     Steps,
     parts_of,
@@ -20,6 +19,7 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     rows_that_fit,
     run_columns,
     spread_of,
+    sum_banks,
 )
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.ir.isa.program import Instr
@@ -81,8 +81,9 @@ def test_positions_of_planes_are_loaded(
     assert not any(ref.dtype == "u16" for instr in instructions for ref in instr.outs + instr.ins)
 
 
-def test_gradient_of_a_kernel_with_fewer_banks_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_gradient_kernel, "TURN_BANKS", 9)
+@pytest.mark.parametrize("banks", [2, 3, 5])
+def test_gradient_of_a_kernel_with_few_banks(banks: int) -> None:
+    machine = TRN1.with_settings([f"memory.psum_partition_bytes={banks * TRN1.sizes().bank_bytes}"])
     random = np.random.default_rng(0)
     x, kernel = (random.standard_normal(dims).astype(np.float32) for dims in ((8, 16, 16, 1), (3, 3, 1, 16)))
 
@@ -90,7 +91,7 @@ def test_gradient_of_a_kernel_with_fewer_banks_than_wanted(monkeypatch: pytest.M
         numbers = ("NHWC", "HWIO", "NHWC")
         return jnp.sum(jnp.tanh(lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)))
 
-    check_function(jax.grad(loss, 1), x, kernel, relative=1e-4)
+    check_function(jax.grad(loss, 1), x, kernel, relative=1e-4, machine=machine)
 
 
 def gradient_text(x: str, w: str, y: str, window: str, labels: str) -> str:
@@ -213,10 +214,11 @@ def test_parts_hold_every_sum_once(taps: tuple[int, ...], features: int, most: i
             at = tuple(places[i] for places, i in zip(ranges, index, strict=True))
             met |= {(*at, feature) for feature in range(piece.start, piece.start + piece.size)}
     assert len(met) == prod(taps) * features
-    parts = parts_of([[(piece, (0, 300))] for piece in pieces], False)
+    banks = sum_banks(TRN1.sizes())
+    parts = parts_of([[(piece, (0, 300))] for piece in pieces], False, banks)
     assert sum(len(part) for part in parts) == len(pieces)
     for part in parts:
-        assert max(each.bank for each in part) < conv_gradient_plan.SUM_BANKS
+        assert max(each.bank for each in part) < banks
         assert len({(each.bank, each.column) for each in part}) == len(part)
         assert all(each.column + 300 <= 512 for each in part)
 
