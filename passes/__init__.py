@@ -73,6 +73,7 @@ PASSES = {
         "simplify_control",
         "split_complex",
         "split_large_windows",
+        "separate_reductions",
         "split_long_rows",
         "thin_dots",
         "turn_products",

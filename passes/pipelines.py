@@ -77,7 +77,10 @@ DEFAULT_PIPELINE: Pipeline = (
             "dce",
         ),
     ),
-    ("precision", ("accumulate_f32", "short_reductions", "split_long_rows", "auto_cast", "clean_casts")),
+    (
+        "precision",
+        ("accumulate_f32", "short_reductions", "separate_reductions", "split_long_rows", "auto_cast", "clean_casts"),
+    ),
     (
         "cleanup",
         ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "simplify_control", "dce"),

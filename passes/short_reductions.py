@@ -1,8 +1,9 @@
 """Writes reductions of few elements that lie apart as elementwise ops of slices.
 
-Input: canonical hlo. Output: a reduction over one dim of at most ``MOST`` elements, with other dims before and
-behind it, becomes the combiner applied to the slices, in their order, from the initial value on. A slice is a view; a
-reduction of a middle dim would bring its elements together first, tile by tile.
+Input: canonical hlo. Output: a reduction over one dim of at most ``MOST`` elements, with other dims before and after
+it, becomes the combiner applied to the slices, in their order, from the initial value on. A slice is a view; a
+reduction of a middle dim would bring its elements together first, tile by tile. A longer dim is cut in two, of which
+the inner one has at most so many elements, and folded in two steps.
 """
 
 from math import prod
@@ -15,7 +16,7 @@ from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
-MOST = 4
+MOST = 16
 """Elements that are folded."""
 LEAST_ROWS = 32
 """Elements of the dims before the folded one: fewer rows are folded tile on tile."""
@@ -33,7 +34,9 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
             if isinstance(op, hlo.ReduceOp) and _applies(op, module):
-                replace(op, _folded(op, Build.before(module, op), KINDS[combiner_kind(op, module) or ""]))
+                operand, start = op.operands
+                kind = KINDS[combiner_kind(op, module) or ""]
+                replace(op, _folded(Build.before(module, op), kind, operand, start, op.dimensions.data[0]))
 
 
 def _applies(op: hlo.ReduceOp, module: HloModule) -> bool:
@@ -41,14 +44,38 @@ def _applies(op: hlo.ReduceOp, module: HloModule) -> bool:
         return False
     shape, (axis,) = hlo.shape_of(op.operands[0]), op.dimensions.data
     rows, columns = prod(shape.dims[:axis]), prod(shape.dims[axis + 1 :])
-    few = 1 <= shape.dims[axis] <= MOST and shape.dtype not in NARROW_FLOATS
+    few = shape.dims[axis] >= 1 and shape.dtype not in NARROW_FLOATS and _steps(shape.dims[axis]) is not None
     return few and rows >= LEAST_ROWS and columns >= LEAST_COLUMNS
 
 
-def _folded(op: hlo.ReduceOp, b: Build, kind: type[hlo.HloOp]) -> Value:
-    operand, start = op.operands
-    (axis,) = op.dimensions.data
-    result = b.broadcast(start, op.shape.dims, [])
-    for index in range(hlo.shape_of(operand).dims[axis]):
-        result = b.each(kind, result, b.reshape(b.slice(operand, axis, index, index + 1), op.shape.dims))
+def _steps(size: int) -> list[int] | None:
+    """Factors of ``size``, each at most ``MOST``, the largest first; None if it has others."""
+    steps = []
+    while size > MOST:
+        step = next((step for step in range(MOST, 1, -1) if size % step == 0), 0)
+        if not step:
+            return None
+        steps.append(step)
+        size //= step
+    return [*steps, size]
+
+
+def _folded(b: Build, kind: type[hlo.HloOp], operand: Value, start: Value, axis: int) -> Value:
+    """``operand`` folded along ``axis`` with ``start``, by slices."""
+    dims = hlo.shape_of(operand).dims
+    for step in (_steps(dims[axis]) or [1])[:-1]:
+        cut = (*dims[:axis], dims[axis] // step, step, *dims[axis + 1 :])
+        operand = _slices(b, kind, b.reshape(operand, cut), axis + 1)
+        dims = hlo.shape_of(operand).dims
+    folded = _slices(b, kind, operand, axis)
+    return b.each(kind, b.broadcast(start, hlo.shape_of(folded).dims, []), folded)
+
+
+def _slices(b: Build, kind: type[hlo.HloOp], operand: Value, axis: int) -> Value:
+    dims = hlo.shape_of(operand).dims
+    left = (*dims[:axis], *dims[axis + 1 :])
+    slices = [b.reshape(b.slice(operand, axis, index, index + 1), left) for index in range(dims[axis])]
+    result = slices[0]
+    for each in slices[1:]:
+        result = b.each(kind, result, each)
     return result

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.plan import is_given
@@ -26,6 +26,8 @@ LEAST_STEPS = 2
 
 SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there."""
+SPARE_BANKS = 2
+"""Banks of PSUM that rows which stay there leave to what passes through."""
 MOST_KEPT = 512
 """Elements a partition of an input or of reduced rows that stays while tiles pass."""
 
@@ -234,7 +236,7 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     bank_columns = context.sizes.bank_columns
     if row > bank_columns and not (alone and row <= 2 * bank_columns):
         return None
-    bank = pool.bank(row * 4)
+    bank = _spare_bank(pool, row)
     if bank is None:
         return None
     builder = context.builder
@@ -254,6 +256,13 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     atoms = dict(zip(dims, line.dims[1:], strict=True))
     full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
     return replace(target, dims=(target.dims[0], *full))
+
+
+def _spare_bank(pool: TilePool, row: int) -> Ring | None:
+    """Banks of PSUM for a row of FP32, or None where fewer than ``SPARE_BANKS`` would be left."""
+    builder = pool.builder
+    spare = builder.psum.largest_gap() - SPARE_BANKS * builder.sizes.bank_bytes
+    return pool.bank(row * 4) if row * 4 <= spare else None
 
 
 def is_row(block: Block) -> bool:
@@ -278,7 +287,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
     whole = _whole_banks(sizes, context.sizes.bank_columns)
-    kept = pool.bank(row * 4) if whole else None
+    kept = _spare_bank(pool, row) if whole else None
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
     if kept is not None:
         target = tile_in(builder, kept, sizes, "f32", lanes)

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import LEAST_ELEMENTS, turn_squares
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 SMALL_SHARE = 64
@@ -24,6 +25,8 @@ SHORT_RUN = 512
 """Bytes of a row below which it pays to have several on a partition: DMA moves them in one run."""
 LONG_RUN = 2400
 """Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
+COPIED = 3
+"""How often a copy moves an array, besides the one time that it is loaded or stored without."""
 LEAST_CUT = 2048
 """Elements a partition from which it pays to cut an axis that no number of partitions divides."""
 LEAST_ROW = 64
@@ -194,7 +197,11 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
     for view in context.in_place(value):
         full = full_view(view, plan.kernel)
-        if view.terms and _is_cut(full, plan) and (plan.lanes is None or not _lies_across(full, plan.lanes)):
+        if (
+            view.terms
+            and _is_cut(full, plan)
+            and (plan.lanes is None or not _lies_across(full, plan.lanes, context.timing))
+        ):
             return full
         scalar = plan.lanes is None and not squeezed(view).dims
         if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
@@ -208,14 +215,17 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     full = full_view(context.hbm(value), plan.kernel)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)
-    if plan.lanes is None or not _lies_across(full, plan.lanes):
+    if plan.lanes is None or not _lies_across(full, plan.lanes, context.timing):
         return full
     stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
-    ready = next((view for view in stored if not _lies_across(view, plan.lanes) and _is_cut(view, plan)), None)
+    ready = next(
+        (view for view in stored if not _lies_across(view, plan.lanes, context.timing) and _is_cut(view, plan)), None
+    )
     if ready is not None:
         return ready
     dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
-    if not isinstance(value.owner, hlo.BroadcastOp) and not _lies_across(full_view(dense, plan.kernel), plan.lanes):
+    across = _lies_across(full_view(dense, plan.kernel), plan.lanes, context.timing)
+    if not isinstance(value.owner, hlo.BroadcastOp) and not across:
         return full_view(context.dense(value), plan.kernel)
     return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
 
@@ -267,14 +277,21 @@ def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:
     return target
 
 
-def _lies_across(view: View, lanes: Lanes) -> bool:
-    """Whether neighbours in memory would go to different partitions, so that every element is a DMA run."""
+def _lies_across(view: View, lanes: Lanes, timing: Timing) -> bool:
+    """Whether neighbours in memory go to different partitions, so that copying the array first costs less.
+
+    Every run of a DMA has ``lanes.inner`` elements then; a copy is read, written, and read again in long ones.
+    """
     size = itemsize(view.dtype)
     atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
     if prod(atom.size for _, atom in atoms) < LEAST_ELEMENTS:
         return False
     contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
-    return contiguous == [lanes.axis] and lanes.inner == 1 and len(view.dims) > 1
+    if contiguous != [lanes.axis] or len(view.dims) < 2:
+        return False
+    nbytes = prod(atom.size for _, atom in atoms) * size
+    here, there = (timing.transfer(nbytes, run).bound for run in (lanes.inner * size, timing.long_run))
+    return here > COPIED * there
 
 
 def used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:
@@ -315,7 +332,7 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
         if alloc is not None:
             return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
     home = context.new_hbm(value)
-    if lanes is None or not _lies_across(squeezed(home), lanes):
+    if lanes is None or not _lies_across(squeezed(home), lanes, context.timing):
         return home
     if target is not None:
         # scans do not choose their lanes freely: what they store is turned afterwards

@@ -25,6 +25,8 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
+BUFFERS = 2
+"""Of sums and what becomes of them: the next block of kept columns need not wait for this one."""
 COLUMNS = 1024
 """Kept elements accumulated at a time."""
 RUN = 1024
@@ -128,7 +130,7 @@ class _Reduce:
                 parts.append((outer, runs * inner * last.stride, Atom(rest, last.stride)))
         lanes = max((min(self.builder.sizes.partitions, atom.size) for dims, _, _ in parts for atom in dims), default=1)
         run = parts[0][2].size
-        acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", 1)
+        acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", BUFFERS)
         neutral = identity_of(self.opcode, self.acc_dtype)
         assert neutral is not None, "simple combiners have an identity"
         engine = Stream.VECTOR if self.acc_dtype in FLOATS else Stream.GPSIMD
@@ -139,7 +141,7 @@ class _Reduce:
             self._folded_loops(dims, offset + shift, lane, columns, piece, acc.index(2, Affine(0), piece.size))
         row = acc.index(2, Affine(0))
         if run > 1:
-            row = self._tile([columns.size], self.acc_dtype, lanes, "row", 1)
+            row = self._tile([columns.size], self.acc_dtype, lanes, "row", BUFFERS)
             reduce_rows(self.emitter, self.opcode, row, acc)
         total = self._across(row, lanes, columns.size)
         self._store(total, out, out_columns)
@@ -168,7 +170,7 @@ class _Reduce:
         """Fold the partitions: a product with ones for float sums, GpSimd for the rest."""
         if parts == 1:
             return row
-        total = self._tile([columns], self.acc_dtype, 1, "total", 1)
+        total = self._tile([columns], self.acc_dtype, 1, "total", BUFFERS)
         if self.opcode == "add" and self.acc_dtype == "f32":
             ones = self._tile([1], "f32", parts, "ones", 1)
             self.builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
@@ -205,7 +207,7 @@ class _Reduce:
             spread = replace(start, dims=(start.dims[0], Atom(columns, 0)))
             elementwise.emit_binary(self.emitter, self.opcode, self.acc_dtype, total, total, spread)
         if self.dtype != self.acc_dtype:
-            cast = self._tile([columns], self.dtype, 1, "cast", 1)
+            cast = self._tile([columns], self.dtype, 1, "cast", BUFFERS)
             self.emitter.copy(cast, total)
             total = cast
         target = Block(self.target.alloc, self.target.dtype, out, (Atom(1, 0), out_columns))
