@@ -18,7 +18,7 @@ def run(module: HloModule, context: PassContext) -> None:
     exact = context.options.auto_cast != "all"  # which rounds FP32 values, row numbers and counts among them
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
-            b = Build.before(module, op)
+            b = Build.before(module, op, context.timing)
             if isinstance(op, hlo.GatherOp):
                 replace(op, canonical_gather(b, op, exact))
             elif isinstance(op, hlo.ScatterOp):

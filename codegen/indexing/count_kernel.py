@@ -15,10 +15,10 @@ from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.indexing.gather_kernel import deal
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import Costs
 
-TILE_BYTES = 40960
-"""Bytes a partition of the digits of one tile."""
+TILE_SHARE = (5, 22)
+"""Of a partition of SBUF: the digits of one tile."""
 MOST = 256
 """Integers of a partition in one tile."""
 
@@ -27,7 +27,7 @@ def applies(context: Context, op: hlo.ScatterOp) -> bool:
     """Whether ``op`` (tables [1, R, 1]) counts, in less time than one index after the other takes."""
     operand, indices, updates = op.args
     count, height, width = hlo.shape_of(operand).dims
-    entries = hlo.shape_of(indices).dims[1]
+    entries, costs = hlo.shape_of(indices).dims[1], Costs(context.timing)
     return (
         (count, width, op.shape.dtype) == (1, 1, "f32")
         and context.splat(operand) == 0
@@ -49,7 +49,7 @@ class _Count:
         self.builder = context.builder
         self.numbers, self.target = numbers, target
         self.height, self.entries = target.shape[1], numbers.shape[1]
-        self.lower = costs.lower_digits(self.height)
+        self.lower = Costs(context.timing).lower_digits(self.height)
         self.upper = -(-self.height // self.lower)
         self.fixed = TilePool(self.builder, "digits")
         self.pool = TilePool(self.builder, "counts", 2)
@@ -65,7 +65,7 @@ class _Count:
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
         sums = self._bank(steps)
         self._product(zeros.index(1, Affine(), steps), zeros.index(1, Affine(), self.lower), sums, [])
-        room = min(TILE_BYTES, builder.sbuf.largest_gap() // 3)
+        room = min(builder.sizes.sbuf_share(TILE_SHARE), builder.sbuf.largest_gap() // 3)
         most = max(1, min(MOST, room // (2 * (steps + self.lower))))
         for start, tiles, lanes, deep in deal(self.entries, 1 << most.bit_length() - 1):
             with builder.loop(tiles) as tile:

@@ -20,14 +20,14 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
-from neuronx_cc.passes.indexing.costs import rows as rows_ns
+from neuronx_cc.passes.indexing.costs import Costs
 
-ROW_BYTES = 16384
-"""Bytes a partition of one tile of rows."""
+ROW_SHARE = (1, 11)
+"""Of a partition of SBUF: one tile of rows."""
 DEPTH = 8
 """Most rows that a partition of one tile takes in turn, each by an instruction of its own, so that they overlap."""
-COPY_NS_PER_BYTE = 3 / 272
-"""Of an operand whose rows are brought together: read, turned, written."""
+COPIED = 3
+"""How often an operand whose rows are brought together is moved: read, transposed, written."""
 
 
 def gather(context: Context, op: hlo.GatherOp, step: int) -> None:
@@ -67,8 +67,9 @@ def _operand(context: Context, op: hlo.GatherOp, count: int) -> View:
     runs = prod(view.shape[1:]) * size // run
     if runs > 1:
         whole = op.slice_sizes.data[0] * prod(view.shape[1:]) * size
-        copied = hlo.shape_of(op.lhs).nbytes * COPY_NS_PER_BYTE + rows_ns(count, whole)
-        if copied < rows_ns(count, run, runs * op.slice_sizes.data[0]):
+        costs = Costs(context.timing)
+        copied = COPIED * hlo.shape_of(op.lhs).nbytes / context.timing.dma_rate + costs.rows(count, whole)
+        if copied < costs.rows(count, run, runs * op.slice_sizes.data[0]):
             return context.dense(op.lhs)
     return view
 
@@ -87,11 +88,11 @@ def move_rows(
     than a tile are moved in pieces.
     """
     builder = context.builder
-    size = itemsize(table.dtype)
+    size, row_bytes = itemsize(table.dtype), builder.sizes.sbuf_share(ROW_SHARE)
     sizes = [atom.size for atom in table.dims[1:]]
-    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) * size <= ROW_BYTES), 0)
-    step = max(1, ROW_BYTES // (prod(sizes[cut + 1 :]) * size))
-    depth = min(DEPTH, ROW_BYTES // (prod(sizes) * size))
+    cut = next((dim for dim in range(len(sizes)) if prod(sizes[dim + 1 :]) * size <= row_bytes), 0)
+    step = max(1, row_bytes // (prod(sizes[cut + 1 :]) * size))
+    depth = min(DEPTH, row_bytes // (prod(sizes) * size))
     rings: list[Ring] = []
     for start, tiles, lanes, deep in deal(listed.dims[0].size, depth):
         ring = builder.ring(builder.sbuf, max(64, 4 * deep), 2, "indices")

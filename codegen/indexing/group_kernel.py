@@ -18,18 +18,17 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.indexing import LANES
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.indexing.costs import GROUPS
 
-LANES = 16
-"""Partitions of a group."""
-MOST_BYTES = 131072
-"""Bytes a partition of a table."""
-LIST_BYTES = 8192
-"""Bytes a partition of one tile of rows."""
-LISTS_ROOM = 49152
-"""Bytes a partition that are left for lists."""
+TABLE_SHARE = (8, 11)
+"""Of a partition of SBUF: a table."""
+LIST_SHARE = (1, 22)
+"""The same for one tile of rows."""
+REST_SHARE = (3, 11)
+"""The same for what is left for lists."""
 MAX_LIST = 1024
 """Entries a partition of one tile."""
 
@@ -101,7 +100,8 @@ class _Walk:
         self.result: _Array | None = None
         passes = -(-tables.dims[0] // GROUPS)
         gap = context.builder.sbuf.largest_gap()
-        room = min(MOST_BYTES, max(gap - LISTS_ROOM, gap // 2))
+        sizes = self.builder.sizes
+        room = min(sizes.sbuf_share(TABLE_SHARE), max(gap - sizes.sbuf_share(REST_SHARE), gap // 2))
         whole = -(-tables.dims[1] // LANES) * tables.row
         self.pool = TilePool(context.builder, "tables", 2 if passes > 1 and 2 * whole <= room else 1)
         self.most = max(tables.row, room // self.pool.buffers)
@@ -159,7 +159,7 @@ class _Walk:
     def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
         """(start, count, entries a partition, entries) of the tiles of a list."""
         lanes = LANES * groups if self.shared else LANES
-        most = max(1, min(MAX_LIST, LIST_BYTES // self.rows.row))
+        most = max(1, min(MAX_LIST, self.builder.sizes.sbuf_share(LIST_SHARE) // self.rows.row))
         pieces = self.builder.tiles(self.numbers.dims[1], lanes * most)
         return [(start, tiles, -(-size // lanes), size) for start, tiles, size in pieces]
 

@@ -17,10 +17,10 @@ from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.indexing.gather_kernel import deal
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import Costs
 
-TILE_BYTES = 40960
-"""Bytes a partition of the operands of one tile's products."""
+TILE_SHARE = (5, 22)
+"""Of a partition of SBUF: the operands of one tile's products."""
 MOST = 256
 """Rows of a partition in one tile."""
 
@@ -39,7 +39,7 @@ class _Sum:
         self.entries, self.width = updates.shape
         self.sizes = self.builder.sizes
         self.height = target.shape[0]
-        self.digits = costs.lower_sums(self.height, self.width)
+        self.digits = Costs(context.timing).lower_sums(self.height, self.width)
         """Values of the lower digit."""
         self.upper = -(-self.height // self.digits)
         self.columns = self.digits * self.width
@@ -71,7 +71,7 @@ class _Sum:
             lanes, size = (atom.size for atom in sums.dims)
             builder.emit("load_stationary", Stream.TENSOR, [], [zeros.index(1, Affine(), lanes)])
             builder.emit("multiply_moving", Stream.TENSOR, [sums], [zeros.index(1, Affine(), size)])
-        room = min(TILE_BYTES, builder.sbuf.largest_gap() // 3)
+        room = min(builder.sizes.sbuf_share(TILE_SHARE), builder.sbuf.largest_gap() // 3)
         most = max(1, min(MOST, room // (4 * (self.upper + self.columns + 3))))
         for start, tiles, lanes, deep in deal(self.entries, 1 << most.bit_length() - 1):
             with builder.loop(tiles) as tile:

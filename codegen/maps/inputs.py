@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
+from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.plan import is_given
@@ -26,8 +26,6 @@ LEAST_STEPS = 2
 
 SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there."""
-SPARE_BANKS = 2
-"""Banks of PSUM that rows which stay there leave to what passes through."""
 MOST_KEPT = 512
 """Elements a partition of an input or of reduced rows that stays while tiles pass."""
 
@@ -236,7 +234,7 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     bank_columns = context.sizes.bank_columns
     if row > bank_columns and not (alone and row <= 2 * bank_columns):
         return None
-    bank = _spare_bank(pool, row)
+    bank = pool.bank(row * 4)
     if bank is None:
         return None
     builder = context.builder
@@ -258,13 +256,6 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     return replace(target, dims=(target.dims[0], *full))
 
 
-def _spare_bank(pool: TilePool, row: int) -> Ring | None:
-    """Banks of PSUM for a row of FP32, or None where fewer than ``SPARE_BANKS`` would be left."""
-    builder = pool.builder
-    spare = builder.psum.largest_gap() - SPARE_BANKS * builder.sizes.bank_bytes
-    return pool.bank(row * 4) if row * 4 <= spare else None
-
-
 def is_row(block: Block) -> bool:
     """Whether all partitions read the same row in HBM, of a length that may stay on each of them."""
     row = prod(atom.size for atom in block.dims[1:] if atom.stride)
@@ -275,7 +266,8 @@ def is_row(block: Block) -> bool:
 def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
     """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
 
-    It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate.
+    It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate. Where
+    PSUM is full of such rows, it is loaded onto each partition.
     """
     builder = context.builder
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
@@ -283,11 +275,17 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     row = prod(sizes)
     in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
     stored = [sizes[at] for at in in_order]
-    loaded = pool.apart(stored, "f32", 1)
+    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
-    copy(builder, loaded, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
+    if not builder.psum.largest_gap():
+        target = pool.apart(sizes, "f32", lanes)
+        every = replace(source, dims=(Atom(lanes, 0), *source.dims[1:]))
+        copy(builder, target.select([0, *(1 + at for at in in_order)]), every, stream)
+        return _repeated(target, block, dims)
+    loaded = pool.apart(stored, "f32", 1)
+    copy(builder, loaded, source, stream)
     whole = _whole_banks(sizes, context.sizes.bank_columns)
-    kept = _spare_bank(pool, row) if whole else None
+    kept = pool.bank(row * 4) if whole else None
     builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
     if kept is not None:
         target = tile_in(builder, kept, sizes, "f32", lanes)
@@ -304,9 +302,14 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
                 sums = tile_in(builder, bank, size, "f32", lanes)
                 builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
                 emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
-    atoms = dict(zip(dims, target.dims[1:], strict=True))
+    return _repeated(target, block, dims)
+
+
+def _repeated(tile: Block, block: Block, dims: Sequence[int]) -> Block:
+    """``tile``, of the free dims ``dims`` of ``block``, with all dims of it: the others repeat."""
+    atoms = dict(zip(dims, tile.dims[1:], strict=True))
     full = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
-    return replace(target, dims=(target.dims[0], *full))
+    return replace(tile, dims=(tile.dims[0], *full))
 
 
 def is_column(block: Block, looped: Sequence[int]) -> bool:

@@ -14,6 +14,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, insert_before, insert_constant, insert_splat, replace
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED
 
 Value = hlo.SSAValue
@@ -24,14 +25,16 @@ HIGHEST = hlo.StrsAttr(("highest", "highest"))
 class Build:
     """Inserts ops above ``anchor``."""
 
-    def __init__(self, module: HloModule, anchor: hlo.Operation, loc: Loc):
+    def __init__(self, module: HloModule, anchor: hlo.Operation, loc: Loc, timing: Timing | None = None):
         self.module = module
         self.anchor = anchor
         self.loc = loc
+        self.timing = timing
+        """Of the machine, for what chooses by time."""
 
     @classmethod
-    def before(cls, module: HloModule, op: hlo.HloOp) -> Build:
-        return cls(module, op, op.loc)
+    def before(cls, module: HloModule, op: hlo.HloOp, timing: Timing | None = None) -> Build:
+        return cls(module, op, op.loc, timing)
 
     def op(
         self, kind: type[hlo.HloOp], operands: Sequence[Value], dtype: str, dims: Sequence[int], **properties: Any
@@ -207,7 +210,7 @@ class Build:
         caller = block.first_op if shared else self.anchor.parent_op()
         assert caller is not None
         block.insert_op_before(computation, caller)
-        return computation, Build(self.module, last, self.loc)
+        return computation, Build(self.module, last, self.loc, self.timing)
 
     def fresh_name(self, stem: str) -> str:
         """A computation name that the module does not have."""

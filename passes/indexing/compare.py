@@ -15,7 +15,7 @@ from typing import TypeAlias
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import Costs
 
 Value = hlo.SSAValue
 Combined: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[int]], Sequence[Value]]
@@ -26,14 +26,14 @@ _MAXIMUM = frozenset(["f32", "bf16", "f16"])
 _OR = frozenset(["s32", "u32", "s16", "u16", "s8", "u8", "pred"])
 
 
-def gather_ns(count: int, height: int, row: int, entries: int, dtype: str) -> float:
+def gather_ns(costs: Costs, count: int, height: int, row: int, entries: int, dtype: str) -> float:
     """Estimate for ``entries`` elements of each of ``count`` tables of ``height`` rows of ``row`` bytes."""
     if row != itemsize(dtype) or height > EXACT or dtype not in _MAXIMUM | _OR:
         return float("inf")
     return costs.compared(count * entries * height, count * height * row)
 
 
-def scatter_ns(count: int, height: int, row: int, entries: int, dtype: str) -> float:
+def scatter_ns(costs: Costs, count: int, height: int, row: int, entries: int, dtype: str) -> float:
     """Estimate for one update of each of ``count`` tables; no choice where tables have several, which may meet."""
     if entries > 1 or height > EXACT or dtype not in _MAXIMUM | _OR:
         return float("inf")

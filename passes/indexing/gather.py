@@ -18,7 +18,7 @@ from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing import compare as indexing_compare
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import GROUPS, Costs, costs_of
 from neuronx_cc.passes.indexing.rows import (
     Label,
     Windows,
@@ -50,7 +50,7 @@ def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> Value:
         return _repeated(b, operand, windows, wanted)
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), op.shape.dims)
-    form, tables = _plan(windows, op.shape.dtype, defining_op(operand) is not None, exact)
+    form, tables = _plan(costs_of(b), windows, op.shape.dtype, defining_op(operand) is not None, exact)
     if form in ("rows", "turned"):
         return _rows(b, operand, windows, wanted, form == "turned")
     return _tables(b, operand, windows, tables, wanted, form == "compare")
@@ -102,7 +102,7 @@ def _one(b: Build, operand: Value, windows: Windows) -> Value:
     return b.dynamic_slice(operand, starts, windows.sizes)
 
 
-def _plan(windows: Windows, dtype: str, made: bool, exact: bool) -> tuple[str, list[int]]:
+def _plan(costs: Costs, windows: Windows, dtype: str, made: bool, exact: bool) -> tuple[str, list[int]]:
     """The form that is estimated to take least time, and the operand dims that count its tables.
 
     ``made``: the operand is a result, which rows and groups read from HBM, while comparisons may take it from the chip.
@@ -122,13 +122,13 @@ def _plan(windows: Windows, dtype: str, made: bool, exact: bool) -> tuple[str, l
         count = prod(windows.dims[dim] for dim in tables)
         height = prod(windows.dims[dim] for dim in windows.reached if dim not in tables)
         entries = steps // count
-        if row <= costs.ROW_BYTES and count == 1:
-            groups = costs.groups(count, height, row, entries, shared=costs.GROUPS)
+        if row <= costs.row_bytes and count == 1:
+            groups = costs.groups(count, height, row, entries, shared=GROUPS)
             choices.append((groups, "groups", tables))
-        elif row <= costs.ROW_BYTES:
+        elif row <= costs.row_bytes:
             choices.append((costs.stacks(count, height, row, entries), "groups", tables))
         if exact:
-            compare = indexing_compare.gather_ns(count, height, row, entries, dtype)
+            compare = indexing_compare.gather_ns(costs, count, height, row, entries, dtype)
             choices.append((compare - costs.turned(nbytes) * made, "compare", tables))
     _, form, tables = min(choices, key=lambda choice: choice[0])
     return form, tables

@@ -18,7 +18,7 @@ from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import costs_of
 
 Value = hlo.SSAValue
 Label: TypeAlias = tuple[str, int]
@@ -213,7 +213,7 @@ def gather_tables(b: Build, tables: Value, numbers: Value) -> Value:
     """Rows ``numbers`` [G, N], clamped, of ``tables`` [G, R, W]: [G, N, W]."""
     count, height, width = hlo.shape_of(tables).dims
     entries = hlo.shape_of(numbers).dims[1]
-    side = costs.stacked(count, height, width * itemsize(hlo.shape_of(tables).dtype), entries)
+    side = costs_of(b).stacked(count, height, width * itemsize(hlo.shape_of(tables).dtype), entries)
     if side > 1:
         tables = b.reshape(tables, (count // side, side * height, width))
         numbers = stacked_numbers(b, clamped(b, numbers, height - 1), side, height)

@@ -10,7 +10,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import COMBINERS, identity_of, splat_number
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import GROUPS, Costs, costs_of
 from neuronx_cc.passes.indexing.rows import gather_tables, stacked_numbers
 from neuronx_cc.passes.indexing.scatter_sums import sums_where_finite
 
@@ -23,33 +23,34 @@ OPS = {kind: type_ for type_, kind in COMBINERS.items()}
 def sharing(kind: str, dtype: str, tables: int) -> int:
     """Processors that may share the list of one table: several where the order of updates does not matter."""
     free = kind != "assign" and (dtype not in FLOATS or dtype == "f32" or kind in ("maximum", "minimum"))
-    return costs.copies(tables) if free else 1
+    return Costs.copies(tables) if free else 1
 
 
-def tables_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
+def tables_ns(costs: Costs, kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
     """Estimate of what ``scatter_tables`` takes, in ns."""
-    return min(_sums_ns(kind, dtype, count, height, row, entries), _walk_ns(kind, dtype, count, height, row, entries))
+    shape = (kind, dtype, count, height, row, entries)
+    return min(_sums_ns(costs, *shape), _walk_ns(costs, *shape))
 
 
-def _sums_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
+def _sums_ns(costs: Costs, kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
     applies = (kind, dtype, count) == ("add", "f32", 1)
     return costs.summed(height, row // 4, entries) if applies else float("inf")
 
 
-def _walk_ns(kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
+def _walk_ns(costs: Costs, kind: str, dtype: str, count: int, height: int, row: int, entries: int) -> float:
     """Estimate of one index after the other."""
-    if row > costs.ROW_BYTES:
+    if row > costs.row_bytes:
         return float("inf")
     shared = sharing(kind, dtype, count)
     if shared > 1:
         return min(costs.groups(count, height, row, entries, True, ways) for ways in (1, shared))
     in_order = costs.stacks(count, height, row, entries, True)
-    return min(in_order, _by_places_ns(count, height, row, entries)) if kind == "assign" else in_order
+    return min(in_order, _by_places_ns(costs, count, height, row, entries)) if kind == "assign" else in_order
 
 
-def _by_places_ns(count: int, height: int, row: int, entries: int) -> float:
+def _by_places_ns(costs: Costs, count: int, height: int, row: int, entries: int) -> float:
     places = costs.groups(count, height, 4, entries, True, costs.copies(count))
-    return places + costs.groups(count, entries, row, height, shared=costs.GROUPS if count == 1 else 1)
+    return places + costs.groups(count, entries, row, height, shared=GROUPS if count == 1 else 1)
 
 
 def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: Value, exact: bool = False) -> Value:
@@ -60,11 +61,11 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
     count, height, width = hlo.shape_of(tables).dims
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
     row = width * itemsize(dtype)
-    splat = splat_number(updates, b.module)
+    splat, costs = splat_number(updates, b.module), costs_of(b)
     shape = (dtype, count, height, row, entries)
-    if exact and kind == "add" and splat is not None and counts_ns(*shape) < tables_ns(kind, *shape):
+    if exact and kind == "add" and splat is not None and counts_ns(costs, *shape) < tables_ns(costs, kind, *shape):
         return _counted(b, tables, numbers, splat)
-    if splat is None and _sums_ns(kind, *shape) < _walk_ns(kind, *shape):
+    if splat is None and _sums_ns(costs, kind, *shape) < _walk_ns(costs, kind, *shape):
         return _summed(b, tables, numbers, updates)
     return _walked(b, kind, tables, numbers, updates)
 
@@ -73,9 +74,9 @@ def _walked(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) 
     """``scatter_tables`` by one index after the other."""
     count, height, width = hlo.shape_of(tables).dims
     dtype, entries = hlo.shape_of(tables).dtype, hlo.shape_of(numbers).dims[1]
-    row = width * itemsize(dtype)
+    row, costs = width * itemsize(dtype), costs_of(b)
     in_order = costs.stacks(count, height, row, entries, True)
-    if kind == "assign" and _by_places_ns(count, height, row, entries) < in_order:
+    if kind == "assign" and _by_places_ns(costs, count, height, row, entries) < in_order:
         return _assigned_by_place(b, tables, numbers, updates)
     shared = min(
         {1, sharing(kind, dtype, count)},
@@ -129,7 +130,7 @@ def _summed(b: Build, tables: Value, numbers: Value, updates: Value) -> Value:
     return added if splat_number(tables, b.module) == 0 else b.add(tables, added)
 
 
-def counts_ns(dtype: str, count: int, height: int, row: int, entries: int) -> float:
+def counts_ns(costs: Costs, dtype: str, count: int, height: int, row: int, entries: int) -> float:
     """Estimate for one number added for each of ``entries``: they are counted."""
     return costs.counted(height, entries) if (count, row) == (1, 4) and dtype in _COUNTED else float("inf")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from math import gcd
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.indexing import costs
 
 Value = hlo.SSAValue
 LONGEST = 4096
@@ -28,7 +28,7 @@ def sums_where_finite(
     """``sums(*args)`` if all updates, the last argument, are finite, else ``safe(*args)``."""
     updates = args[-1]
     size = hlo.shape_of(updates).size
-    height = gcd(size, costs.LANES)
+    height = gcd(size, PARTITIONS)
     while size // height > LONGEST and size % (2 * height) == 0:
         height *= 2
     rows = b.reshape(updates, (height, size // height))

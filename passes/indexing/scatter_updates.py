@@ -24,7 +24,7 @@ from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing import compare as indexing_compare
-from neuronx_cc.passes.indexing import costs
+from neuronx_cc.passes.indexing.costs import GROUPS, costs_of
 from neuronx_cc.passes.indexing.rows import (
     Label,
     Windows,
@@ -41,8 +41,8 @@ Value = hlo.SSAValue
 PAIRS = 512
 """Updates up to which duplicates are found by comparing every two."""
 UNROLLED = 4
-LOOP_NS = 15_000.0
-"""Estimate of one step of a loop over updates."""
+LOOP_TRANSFERS = 11
+"""Transfers that follow one another in one step of a loop over updates."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Scatter:
 
 def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
     """The operands with the updates in; ``kind`` is ``assign`` or an opcode for one operand, empty for ``s.body``."""
-    w = s.windows
+    w, costs = s.windows, costs_of(s.b)
     if kind == "" and not is_elementwise(s.body):
         raise CompileError(
             "EVRF001", "scatter with a combiner that is not elementwise", "combine by scalar operators", s.op.loc
@@ -95,12 +95,12 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4 if kind else float("inf")
 
     def in_tables_ns(count: int, height: int, row: int, entries: int) -> float:
-        return tables_ns(kind, dtypes[0], count, height, row, entries) if kind else float("inf")
+        return tables_ns(costs, kind, dtypes[0], count, height, row, entries) if kind else float("inf")
 
     def comparing_ns(count: int, height: int, row: int, entries: int) -> float:
         if not s.exact:
             return float("inf")
-        return sum(indexing_compare.scatter_ns(count, height, row, entries, dtype) for dtype in dtypes)
+        return sum(indexing_compare.scatter_ns(costs, count, height, row, entries, dtype) for dtype in dtypes)
 
     by_tables, tables = _best(s, in_tables_ns, row)
     by_comparing, single = _best(s, comparing_ns, row)
@@ -112,7 +112,7 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
         (turned, lambda: _turned(s, kind, operands, updates)),
         (by_tables, lambda: _in_tables(s, kind, operands, updates, tables, False)),
         (by_comparing, lambda: _in_tables(s, kind, operands, updates, single, True)),
-        (w.count * LOOP_NS, lambda: _one_by_one(s, kind, operands, updates)),
+        (w.count * LOOP_TRANSFERS * costs.timing.transfer_latency, lambda: _one_by_one(s, kind, operands, updates)),
     ]
     return min(choices, key=lambda choice: choice[0])[1]()
 
@@ -337,15 +337,15 @@ def _leaders(b: Build, numbers: Value, height: int) -> Value:
 def _combine_into(b: Build, kind: str, rows: Value, leader: Value, updates: Value) -> Value:
     """``rows`` [N, W] with updates [N, W] combined into their leaders' rows; columns are divided among processors."""
     count, width = hlo.shape_of(rows).dims
-    size = itemsize(hlo.shape_of(rows).dtype)
-    padded = -(-width // costs.GROUPS) * costs.GROUPS if width > costs.GROUPS else width
+    size, costs = itemsize(hlo.shape_of(rows).dtype), costs_of(b)
+    padded = -(-width // GROUPS) * GROUPS if width > GROUPS else width
     if padded != width:
         rows, updates = (b.pad(value, [(0, 0), (0, padded - width)]) for value in (rows, updates))
     parts = min(
         (
             number
             for number in range(1, padded + 1)
-            if padded % number == 0 and padded // number * size <= costs.ROW_BYTES
+            if padded % number == 0 and padded // number * size <= costs.row_bytes
         ),
         key=lambda number: costs.groups(number, count, padded // number * size, count, True),
     )

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
 
@@ -122,3 +123,24 @@ def test_what_lies_between_elements_finds_one_gap() -> None:
     assert arena.allocate(64 * 1024) is not None
     map_inputs.fit(pool, [block], [], 12_000, 50_000)
     assert not pool.gathers
+
+
+def test_rows_that_fill_psum_leave_the_others_a_way(random: np.random.Generator) -> None:
+    """Scale and bias of rows as long as all banks: one stays in PSUM, the other is loaded onto each partition."""
+
+    def norm(x: Any, scale: Any, bias: Any) -> Any:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+    x = random.standard_normal((2048, 4096), np.float32)
+    scale, bias = random.standard_normal((2, 4096), np.float32)
+    check_function(norm, x, scale, bias, relative=1e-5)
+
+
+@pytest.mark.parametrize("size", [256, 384, 512])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_arithmetic_on_a_transpose_moves_no_single_elements(size: int, dtype: Any) -> None:
+    x = np.arange(size * size).astype(dtype).reshape(size, size)
+    compiled = check_function(lambda x: x.T + x.T[0, 0], x)
+    report = Executable(compiled.program, compiled.constants).run([], timing_only=True).report
+    assert report.kernel_ns < 60e3
