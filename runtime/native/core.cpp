@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -14,7 +15,7 @@ Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 3;  // library.py has the same number: raise both when the interface changes
+const int ABI = 4;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_LEVELS
 bool has_avx2() {
@@ -29,16 +30,21 @@ bool has_avx512() {
 }
 #endif
 
-// Carries out one record in Python; 0 when that worked.
-typedef int (*Fallback)(i64 number);
+// An open loop: its item, iterations begun, those of earlier entries.
+struct Open {
+    i64 item, index, before;
+};
 
 struct Context {
     const Kernels* kernels;
+    Limits limits;
     Weights weights;
     i64 run;
-    char* const* bases;
-    i64 *registers, *counters;
-    Fallback fallback;
+    std::vector<char*> bases;
+    i64 *registers, *counters, slots;
+    Code* code;              // what is being run, from item `at` on
+    i64 at;
+    std::vector<Open> open;
 };
 
 const i64 GRAIN = 16384;      // elements that are worth a thread
@@ -108,10 +114,7 @@ bool multiply(Context& context, Item& item, char* const* start) {
     const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0, constant = item.params[2] != 0;
     if (columns == moving.lanes && !accumulates && !tf32) {
         if (!constant || item.seen != context.run) {
-            Workspace* workspace = nullptr;
-            static thread_local std::vector<char> memory(sizeof(Workspace) + 64);
-            workspace = reinterpret_cast<Workspace*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
-            item.identity = context.kernels->is_identity(item, start[1], *workspace);
+            item.identity = context.kernels->is_identity(item, start[1], own_workspace());
             item.seen = context.run;
         }
         if (item.identity) {
@@ -168,9 +171,12 @@ bool locate(const Context& context, Item& item, char** start) {
             start[o] = reinterpret_cast<char*>(&item.params[1]);
             continue;
         }
-        i64 offset = operand.offset;
-        for (int c = 0; c < operand.ncoefs; ++c) offset += context.registers[operand.place[c]] * operand.coef[c];
-        char* base = context.bases[operand.base];
+        i64 offset = operand.offset, step;
+        for (int c = 0; c < operand.ncoefs; ++c)
+            if (__builtin_mul_overflow(context.registers[operand.place[c]], operand.coef[c], &step) ||
+                __builtin_add_overflow(offset, step, &offset))
+                return false;
+        char* base = context.bases[size_t(operand.base)];
         if (offset < operand.low || offset > operand.high || !base) return false;
         offsets[o] = offset;
         start[o] = base + operand.origin + offset;
@@ -277,22 +283,32 @@ bool execute(Context& context, Item& item) {
     }
 }
 
-// An open loop: its item, iterations begun, those of earlier entries.
-struct Open {
-    i64 item, index, before;
-};
-
 void set_registers(Context& context, const Item& loop, const Open& open) {
     context.registers[loop.params[1]] = open.index;
     for (size_t p = 3; p + 1 < loop.params.size(); p += 2)
         context.registers[loop.params[p]] = (open.before + open.index) % loop.params[p + 1];
 }
 
-int interpret(Context& context, Code& code) {
-    std::vector<Open> open;
-    const i64 count = i64(code.items.size());
-    for (i64 at = 0; at < count; ++at) {
-        Item& item = code.items[at];
+// What a stretch of interpretation ended with; a record for Python to carry out is its number.
+const i64 DONE = -1, TIME = -2;
+const i64 EFFORT = 1 << 16;  // between two looks at the clock
+
+i64 nanoseconds() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+i64 interpret(Context& context, i64 most_nanoseconds) {
+    Code& code = *context.code;
+    std::vector<Open>& open = context.open;
+    const i64 count = i64(code.items.size()), start = nanoseconds();
+    i64 effort = 0;
+    for (i64& at = context.at; at < count; ++at) {
+        Item& item = code.items[size_t(at)];
+        effort += item.effort;
+        if (effort >= EFFORT) {
+            effort = 0;
+            if (nanoseconds() - start > most_nanoseconds) return TIME;
+        }
         if (item.kind == LOOP) {
             if (item.params[0] <= 0) {
                 at = item.jump;
@@ -302,7 +318,7 @@ int interpret(Context& context, Code& code) {
             set_registers(context, item, open.back());
         } else if (item.kind == END) {
             Open& inner = open.back();
-            const Item& loop = code.items[inner.item];
+            const Item& loop = code.items[size_t(inner.item)];
             if (++inner.index < loop.params[0]) {
                 set_registers(context, loop, inner);
                 at = inner.item;
@@ -312,12 +328,13 @@ int interpret(Context& context, Code& code) {
             open.pop_back();
         } else if (const i64 turned = item.kind == LOAD ? transpose_together(context, code, at) : 0) {
             at += turned - 1;
-        } else if (!execute(context, item) && context.fallback(item.number)) {
-            return 1;
+        } else if (!execute(context, item)) {
+            ++at;
+            return item.number;
         }
     }
     if (context.weights.pending) context.kernels->settle(context.weights);
-    return 0;
+    return DONE;
 }
 
 }  // namespace
@@ -351,32 +368,61 @@ EXPORTED void core_small_float(int k, const float* read, const uint8_t* exact, c
     small_floats[k] = tables;
 }
 
-EXPORTED Context* core_new(const char* level, Fallback fallback) {
+// What programs run on: a table of bases, four words each (see Base), and the registers that there are. Null for a level
+// that there is not.
+EXPORTED Context* core_new(const char* level, i64 nbases, const i64* bases, i64 registers) {
+    const Kernels* kernels = kernels_for(level);
+    if (!kernels) return nullptr;
     Context* context = new Context{};
-    context->kernels = kernels_for(level);
-    context->fallback = fallback;
+    context->kernels = kernels;
+    for (i64 b = 0; b < nbases; ++b, bases += 4) context->limits.bases.push_back({bases[0], bases[1], bases[2], bases[3]});
+    context->limits.registers = registers;
+    context->bases.resize(size_t(nbases));
     return context;
 }
 
 EXPORTED void core_free(Context* context) { delete context; }
-EXPORTED Code* core_code(const i64* words, i64 count) { return decode(words, count); }
+
+// Null when the words are no code (see decode.h).
+EXPORTED Code* core_code(const Context* context, const i64* words, i64 count) {
+    return decode(words, count, context->limits);
+}
+
 EXPORTED void core_code_free(Code* code) { delete code; }
 
-// Begin run number `run`: weights are NaN.
-EXPORTED void core_start(Context* context, i64 run, char* const* bases, i64* registers, i64* counters) {
+// Begin run number `run`: weights are NaN. Each base is at an address, or null, and has a number of bytes; returns the
+// first one that has too few, or -1.
+EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const i64* sizes, i64* registers, i64* counters,
+                        i64 slots) {
     Weights& weights = context->weights;
     weights.pending = false;
     weights.depth = weights.rows = 128;
     weights.packed = 0;
     for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
     context->run = run;
-    context->bases = bases;
     context->registers = registers;
     context->counters = counters;
+    context->slots = slots;
+    context->code = nullptr;
+    for (size_t b = 0; b < context->bases.size(); ++b) {
+        if (addresses[b] && sizes[b] < context->limits.bases[b].size()) return i64(b);
+        context->bases[b] = addresses[b];
+    }
+    return -1;
 }
 
-// 0, or 1 when a fallback failed.
-EXPORTED int core_run(Context* context, Code* code) { return interpret(*context, *code); }
+// Go to the start of code; 0 when it is not for this run.
+EXPORTED int core_begin(Context* context, Code* code) {
+    context->code = code->slots <= context->slots ? code : nullptr;
+    context->at = 0;
+    context->open.clear();
+    return context->code != nullptr;
+}
+
+// Run for about so many nanoseconds: DONE, TIME, or the number of a record that is to be carried out before going on.
+EXPORTED i64 core_run(Context* context, i64 most_nanoseconds) {
+    return context->code ? interpret(*context, most_nanoseconds) : DONE;
+}
 
 // The stationary tile, for a record that Python carries out: its shape, and its values if `values` is not null.
 EXPORTED void core_weights(Context* context, i64* shape, float* values) {

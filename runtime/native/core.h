@@ -22,6 +22,8 @@ enum Step {
 
 const int MAX_OPERANDS = 6;
 const int MAX_DIMS = 6;
+const int MAX_ROW = 65536;  // elements of a partition that a sum can take
+const int MAX_LANES = 128, MAX_COLUMNS = 512;  // of TensorE
 const int BLOCK = 1024;  // elements that go through a chain of steps together
 const i64 UNIT = 64;     // columns of a product that are worked on together
 
@@ -36,11 +38,19 @@ inline int size_of(int type) {
 
 }  // namespace
 
-// An operand: a base (index into the table of base addresses), an access pattern, the bounds of its offset.
+// A piece of memory that operands lie in: its first offset, the bytes of all of it or of a partition, how far
+// partitions are apart and how many there are (0 and 0 in HBM).
+struct Base {
+    i64 start, bytes, pitch, lanes;
+    i64 size() const { return lanes ? pitch * lanes : bytes; }
+};
+
+// An operand: a base (an index; -1: the constant in params[1]), an access pattern, the bounds of its offset.
 struct Operand {
     i64 base, type, offset, low, high, origin;
     i64 lane, lanes;        // partitions; lanes is 0 in HBM
     i64 below, above;       // bytes that the pattern reaches around its offset, within a partition
+    int lane_dim;           // the dim that goes over partitions, or -1
     int ncoefs, ndims;
     i64 place[MAX_DIMS], coef[MAX_DIMS];
     i64 count[MAX_DIMS], stride[MAX_DIMS];
@@ -78,6 +88,7 @@ struct Item {
     Nest nest;              // of all operands; reductions: of the outer dims; scans: of the partitions; TensorE, gather: of the result's free dims
     Nest inside;            // reductions: the dims that go; scans: those walked along; TensorE, gather: the source's free dims
     i64 jump;               // LOOP: index of its END and back
+    i64 effort;             // about how long it takes, in units of some nanoseconds
     i64 seen = -1;          // MULTIPLY: run in which a constant moving tile was looked at
     bool identity = false;
 };
@@ -87,7 +98,7 @@ struct Workspace {
     alignas(64) float a[BLOCK], b[BLOCK], c[BLOCK];
     alignas(64) i64 x[BLOCK], y[BLOCK];
     alignas(64) float panel[128 * 64];
-    alignas(64) float row[65536];
+    alignas(64) float row[MAX_ROW];
 };
 
 // The stationary tile of TensorE, [depth, rows]; pending: still in SBUF, to be read from there.

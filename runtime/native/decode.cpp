@@ -2,23 +2,55 @@
 #include "decode.h"
 
 #include <cstring>
+#include <memory>
 
 namespace {
 
+// Gives 0 behind the end.
 struct Reader {
-    const i64* at;
-    i64 next() { return *at++; }
+    const i64 *at, *end;
+    bool broken = false;
+
+    i64 next() {
+        if (at < end) return *at++;
+        broken = true;
+        return 0;
+    }
+
+    // How many things of at least one word each follow, at most `most`.
+    i64 next_count(i64 most) {
+        const i64 count = next();
+        if (count >= 0 && count <= most && count <= end - at) return count;
+        broken = true;
+        return 0;
+    }
 };
 
 Operand read_operand(Reader& words) {
     Operand o{};
-    o.base = words.next(), o.type = words.next(), o.offset = words.next(), o.low = words.next(), o.high = words.next();
-    o.origin = words.next(), o.lane = words.next(), o.lanes = words.next(), o.below = words.next(), o.above = words.next();
-    o.ncoefs = int(words.next());
+    o.base = words.next(), o.type = words.next(), o.offset = words.next();
+    o.lane = words.next(), o.lane_dim = int(words.next());
+    o.ncoefs = int(words.next_count(MAX_DIMS));
     for (int c = 0; c < o.ncoefs; ++c) o.place[c] = words.next(), o.coef[c] = words.next();
-    o.ndims = int(words.next());
+    o.ndims = int(words.next_count(MAX_DIMS));
     for (int d = 0; d < o.ndims; ++d) o.count[d] = words.next(), o.stride[d] = words.next();
     return o;
+}
+
+void read_item(Reader& words, Item& item) {
+    const i64 any = words.end - words.at;
+    item.kind = Kind(words.next());
+    item.number = words.next();
+    item.writes_sbuf = words.next() != 0;
+    item.results = int(words.next());
+    for (i64 n = words.next_count(any); n > 0; --n) item.params.push_back(words.next());
+    for (i64 n = words.next_count(any); n > 0; --n) {
+        Operation operation{};
+        operation.step = Step(words.next()), operation.operand = int(words.next());
+        operation.reverse = words.next() != 0, operation.bits = uint32_t(words.next());
+        item.operations.push_back(operation);
+    }
+    for (i64 n = words.next_count(MAX_OPERANDS); n > 0; --n) item.operands.push_back(read_operand(words));
 }
 
 // The dims [first, last) of some operands, which agree in their counts.
@@ -79,7 +111,8 @@ void find_overlaps(Item& item) {
     }
 }
 
-void join_item(Item& item) {
+// False when the dims turn out not to be what kernels need.
+bool join_item(Item& item) {
     std::vector<const Operand*> all;
     for (const Operand& operand : item.operands) all.push_back(&operand);
     switch (item.kind) {
@@ -90,7 +123,7 @@ void join_item(Item& item) {
             item.nest = join(all, 0, all[0]->ndims);
             // the sum's stride is 0 but over partitions, so partitions are the outermost dim, if there are several
             item.params.push_back(item.nest.rows / all[0]->count[0]);
-            break;
+            return item.nest.rows % all[0]->count[0] == 0;
         case REDUCE:  // params: negate, outer dims
             item.nest = join(all, 0, int(item.params[1]));
             item.inside = join({all[1]}, int(item.params[1]), all[1]->ndims);
@@ -119,6 +152,27 @@ void join_item(Item& item) {
         default:
             break;
     }
+    return true;
+}
+
+// Whether one operand fits nowhere in its memory, whatever the registers say.
+bool is_outside(const Item& item) {
+    for (const Operand& operand : item.operands)
+        if (operand.base >= 0 && operand.high < operand.low) return true;
+    return false;
+}
+
+// Checks and completes an item; false when kernels must not be given it.
+bool prepare(Item& item, const Limits& limits) {
+    for (Operand& operand : item.operands)
+        if (!bound(operand, limits)) return false;
+    if (!is_sound(item, limits) || is_outside(item)) return false;
+    find_overlaps(item);
+    if (!join_item(item)) return false;
+    const Nest &nest = item.nest, &inside = item.inside;
+    item.effort = 64;
+    if (nest.ndims) item.effort += nest.rows * nest.inner * (inside.ndims ? inside.rows * inside.inner : 1) / 16;
+    return true;
 }
 
 }  // namespace
@@ -130,39 +184,33 @@ bool overlap(const Item& item, int a, int b, i64 offset_a, i64 offset_b) {
     return !(item.elementwise && offset_a == offset_b && same_pattern(x, y));
 }
 
-Code* decode(const i64* words, i64 count) {
-    Code* code = new Code;
-    Reader reader{words};
+Code* decode(const i64* words, i64 count, const Limits& limits) {
+    std::unique_ptr<Code> code(new Code);
+    Reader reader{words, words + count};
     std::vector<i64> open;
-    while (reader.at < words + count) {
+    while (reader.at < reader.end) {
         code->items.emplace_back();
         Item& item = code->items.back();
-        item.kind = Kind(reader.next());
-        item.number = reader.next();
-        item.writes_sbuf = reader.next() != 0;
-        item.results = int(reader.next());
-        for (i64 n = reader.next(); n > 0; --n) item.params.push_back(reader.next());
-        for (i64 n = reader.next(); n > 0; --n) {
-            Operation operation{};
-            operation.step = Step(reader.next()), operation.operand = int(reader.next());
-            operation.reverse = reader.next() != 0, operation.bits = uint32_t(reader.next());
-            item.operations.push_back(operation);
-        }
-        for (i64 n = reader.next(); n > 0; --n) item.operands.push_back(read_operand(reader));
+        read_item(reader, item);
+        if (reader.broken) return nullptr;
         item.elementwise = item.kind == MAP || item.kind == COPY || item.kind == SELECT || item.kind == BITS ||
                            item.kind == INTEGER || item.kind == SCAN;
         item.overlapped = false;
+        item.effort = 64;
         const i64 index = i64(code->items.size()) - 1;
         if (item.kind == LOOP) {
+            if (!is_sound(item, limits)) return nullptr;
             open.push_back(index);
+            if (item.params[2] >= code->slots) code->slots = item.params[2] + 1;
         } else if (item.kind == END) {
+            if (open.empty()) return nullptr;
             item.jump = open.back();
-            code->items[open.back()].jump = index;
+            code->items[size_t(open.back())].jump = index;
             open.pop_back();
-        } else if (item.kind != FALLBACK) {
-            find_overlaps(item);
-            join_item(item);
+        } else if (item.kind != FALLBACK && !prepare(item, limits)) {
+            if (item.kind == LOAD || item.kind == MULTIPLY) return nullptr;
+            item.kind = FALLBACK;
         }
     }
-    return code;
+    return open.empty() ? code.release() : nullptr;
 }

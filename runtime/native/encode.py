@@ -10,7 +10,6 @@ from math import prod
 from typing import NamedTuple
 
 from neuronx_cc.ir.isa.elements import STORAGE, constant, raw
-from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Instr, Ref, Space
 from neuronx_cc.ir.isa.semantics import BITVEC, UNARY_ALU
 from neuronx_cc.ir.types import FLOATS
@@ -392,9 +391,8 @@ class Bases(NamedTuple):
     """Where operands lie, as the core's table of base addresses numbers it."""
 
     pitch: dict[Space, int]
-    size: dict[Space, int]
-    region: Callable[[int], tuple[int, int, int] | None]
-    """HBM offset -> (number of its base, first byte, end) of the bound region there."""
+    region: Callable[[int], int | None]
+    """HBM offset -> number of the base of the bound region there."""
 
 
 def item(instr: Instr, number: int, found: Form, bases: Bases, place: Callable[[int], int]) -> list[int]:
@@ -411,7 +409,7 @@ def item(instr: Instr, number: int, found: Form, bases: Bases, place: Callable[[
     for position, index in enumerate(order):
         if index < 0:
             kind = BY_SIZE[STORAGE[refs[0].dtype].itemsize] if found.opaque else TYPES[refs[0].dtype]
-            words += (-1, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, len(counts))
+            words += (-1, kind, 0, 0, -1, 0, len(counts))
             for count in counts:
                 words += (count, 0)
             continue
@@ -430,35 +428,20 @@ def operand(
     ref: Ref, kind: int, bases: Bases, place: Callable[[int], int], tile: tuple[int, ...] | None, flipped: bool
 ) -> list[int]:
     """The words of one operand; with the counts of a ``tile``, dims of one element count as many."""
-    on_chip = ref.space is not Space.HBM
-    below = above = 0
-    for count, stride in ref.dims[1:] if on_chip else ref.dims:
-        reach = (count - 1) * stride
-        if reach < 0:
-            below += reach
-        else:
-            above += reach
-    low, high = -below, bases.size[ref.space] - STORAGE[ref.dtype].itemsize - above
-    base, lanes, dims = int(ref.space), 0, ref.dims
-    if on_chip:
-        pitch = bases.pitch[ref.space]
-        lanes, origin = ref.dims[0][0], ref.partition * pitch
-        dims = ((lanes, pitch), *ref.dims[1:])
-        if ref.partition < 0 or ref.partition + lanes > PARTITIONS:
-            high = -1
-    else:
-        origin = 0
-        region = bases.region(ref.offset)
-        if region is not None:
-            base, start, end = region
-            origin, low, high = -start, low + start, high - bases.size[ref.space] + end
+    base = int(ref.space)
+    dims, lane_dim = ref.dims, -1
+    if ref.space is not Space.HBM:
+        lane_dim = len(dims) - 1 if flipped else 0
+        dims = ((ref.dims[0][0], bases.pitch[ref.space]), *ref.dims[1:])
+    elif (region := bases.region(ref.offset)) is not None:
+        base = region
     if flipped:
         dims = dims[::-1]
     if tile is not None:
         strides = [stride if d < len(dims) and count > 1 else 0 for d, (count, stride) in enumerate(dims)]
         strides += [0] * (len(tile) - len(dims))
         dims = tuple(zip(tile, strides, strict=False))
-    words = [base, kind, ref.offset, low, high, origin, ref.partition if on_chip else 0, lanes, below, above]
+    words = [base, kind, ref.offset, ref.partition, lane_dim]
     coefs = [(place(register), stride) for register, stride in ref.coefs if stride]
     words.append(len(coefs))
     for coef in coefs:

@@ -10,18 +10,22 @@ from __future__ import annotations
 import ctypes
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
 
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Space
 from neuronx_cc.runtime.course import Course
-from neuronx_cc.runtime.memory import Memory
+from neuronx_cc.runtime.memory import PARTITIONS, Memory, Region
 from neuronx_cc.runtime.native import encode, library
-from neuronx_cc.runtime.values import Executor, Scope, Step, register_place
+from neuronx_cc.runtime.values import REGISTERS, STREAMS, Executor, Scope, Step, register_place
+
+SLICE_NS = 50_000_000
+"""So long the core runs before Python gets the chance to handle signals."""
 
 
 class NotNative(Exception):
@@ -48,25 +52,24 @@ class NativeExecutor(Executor):
     def __init__(self, program: Program, memory: Memory, level: str = "") -> None:
         self._library = library.required()
         self._regions = list(memory.regions.values())
-        self._numbers = {region.lo: number for number, region in enumerate(self._regions, len(Space))}
-        self._bases = encode.Bases(memory.pitch, memory.size, _regions_of(memory, self._numbers))
+        self._bases = encode.Bases(memory.pitch, _bases_of(memory))
         self._owned: dict[int, frozenset[int]] = {}
         self._python_steps: dict[int, Step] = {}
-        self._raised: list[BaseException] = []
         self._slots: dict[int, int] = {}
         self._forms: dict[object, encode.Form | None] = {}
         self._codes: list[int] = []
         self._falls_back = False
-        # no cycles: an executor that nobody needs any more takes its memory with it at once
-        self._callback = library.FALLBACK(_fall_back_of(weakref.ref(self)))
-        self._context = self._library.core_new(level.encode(), self._callback)
+        bases = array("q", _geometry(memory, self._regions))
+        registers = REGISTERS * (STREAMS + 1)
+        self._context = self._library.core_new(level.encode(), len(bases) // 4, bases.buffer_info()[0], registers)
         super().__init__(program, memory)
         self._forms.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
         self._counters = _Counters(self._slots, self._counts)
         self._addresses = (ctypes.c_void_p * (len(Space) + len(self._regions)))()
+        self._sizes = (ctypes.c_int64 * len(self._addresses))()
         for space in Space:
-            self._addresses[space] = _address(memory.bytes[space])
+            self._bind_base(space, memory.bytes[space])
 
     def __del__(self) -> None:
         for code in getattr(self, "_codes", ()):
@@ -77,7 +80,7 @@ class NativeExecutor(Executor):
     def run(self) -> None:
         """Execute everything once. Raises RunError on a fault."""
         for number, region in enumerate(self._regions, len(Space)):
-            self._addresses[number] = None if region.bytes is None else _address(region.bytes)
+            self._bind_base(number, region.bytes)
         self.state.run += 1
         registers = self.state.registers
         assert isinstance(registers, array)
@@ -85,12 +88,18 @@ class NativeExecutor(Executor):
             values[:] = array("q", bytes(8 * len(values)))
         self._counters.clear()
         self.course, self._taken = Course(), []
-        places = (registers.buffer_info()[0], self._counts.buffer_info()[0])
-        self._library.core_start(self._context, self.state.run, self._addresses, *places)
+        places = (registers.buffer_info()[0], *self._counts.buffer_info())
+        small = self._library.core_start(self._context, self.state.run, self._addresses, self._sizes, *places)
+        if small >= 0:
+            raise RunError("ERUN914", f"base {small} of the program's memory has only {self._sizes[small]} bytes")
         with _as_numpy() if self._falls_back else nullcontext():
             for step in self._steps:
                 step()
         self.course.root = self.course.path(self._taken)
+
+    def _bind_base(self, number: int, data: Array | None) -> None:
+        self._addresses[number] = None if data is None else _address(data)
+        self._sizes[number] = 0 if data is None else data.nbytes
 
     # binding --------------------------------------------------------------------------------------------------
 
@@ -159,38 +168,42 @@ class NativeExecutor(Executor):
         return self._forms[key]
 
     def _code(self, words: list[int]) -> Step:
-        encoded = array("q", words)
-        code = self._library.core_code(encoded.buffer_info()[0], len(encoded))
+        encoded = _as_words(words)
+        code = self._library.core_code(self._context, encoded.buffer_info()[0], len(encoded))
+        if not code:
+            raise NotNative("a product or a loop that the core cannot carry out")
         self._codes.append(code)
-        run, context, raised = self._library.core_run, self._context, self._raised
+        begin, run, context = self._library.core_begin, self._library.core_run, self._context
+        # no cycles: an executor that nobody needs any more takes its memory with it at once
+        fall_back = weakref.WeakMethod(self.fall_back)
 
         def step() -> None:
-            if run(context, code):
-                raise raised.pop()
+            if not begin(context, code):
+                raise RunError("ERUN914", "the core was given code of another program")
+            while (number := run(context, SLICE_NS)) != library.DONE:
+                if number >= 0:
+                    carry_out = fall_back()
+                    assert carry_out is not None
+                    carry_out(number)
 
         return step
 
     # what the core leaves to Python -----------------------------------------------------------------------------
 
-    def fall_back(self, number: int) -> int:
-        """Carries out one record; 1 when it raised. Called by the core."""
-        try:
-            step = self._python_steps.get(number)
-            if step is None:
-                instr = self.program.records[number]
-                assert isinstance(instr, Instr)
-                step = self._python_steps[number] = self._step(number, instr, self._owned[number])
-            if self.program.records[number].op == "multiply_moving":  # type: ignore[union-attr]
-                self.state.weights = self._weights()
-            if self._falls_back:
+    def fall_back(self, number: int) -> None:
+        """Carries out one record. Raises RunError on a fault."""
+        step = self._python_steps.get(number)
+        if step is None:
+            instr = self.program.records[number]
+            assert isinstance(instr, Instr)
+            step = self._python_steps[number] = self._step(number, instr, self._owned[number])
+        if self.program.records[number].op == "multiply_moving":  # type: ignore[union-attr]
+            self.state.weights = self._weights()
+        if self._falls_back:
+            step()
+        else:
+            with _as_numpy():
                 step()
-            else:
-                with _as_numpy():
-                    step()
-        except BaseException as error:
-            self._raised.append(error)
-            return 1
-        return 0
 
     def _weights(self) -> Array:
         """The stationary tile of the core."""
@@ -201,21 +214,30 @@ class NativeExecutor(Executor):
         return values
 
 
-def _regions_of(memory: Memory, numbers: dict[int, int]) -> Callable[[int], tuple[int, int, int] | None]:
-    def region_at(offset: int) -> tuple[int, int, int] | None:
+def _geometry(memory: Memory, regions: Sequence[Region]) -> Iterator[int]:
+    """For each base its first offset, the bytes of all of it or of a partition, the partitions' pitch and number."""
+    for space in Space:
+        lanes = 0 if space is Space.HBM else PARTITIONS
+        yield from (0, memory.size[space], memory.pitch[space] if lanes else 0, lanes)
+    for region in regions:
+        yield from (region.lo, region.hi - region.lo, 0, 0)
+
+
+def _bases_of(memory: Memory) -> Callable[[int], int | None]:
+    numbers = {lo: number for number, lo in enumerate(memory.regions, len(Space))}
+
+    def base_at(offset: int) -> int | None:
         region = memory.region(offset)
-        return None if region is None else (numbers[region.lo], region.lo, region.hi)
+        return None if region is None else numbers[region.lo]
 
-    return region_at
+    return base_at
 
 
-def _fall_back_of(executor: weakref.ref[NativeExecutor]) -> Callable[[int], int]:
-    def fall_back(number: int) -> int:
-        alive = executor()
-        assert alive is not None
-        return alive.fall_back(number)
-
-    return fall_back
+def _as_words(numbers: list[int]) -> array[int]:
+    try:
+        return array("q", numbers)
+    except (OverflowError, TypeError):
+        raise NotNative("a number that is no 64-bit integer") from None
 
 
 @contextmanager

@@ -16,14 +16,15 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
-ABI = 3
+ABI = 4
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
 SIMULATOR, THREADS = "NEURONX_CC_SIMULATOR", "NEURONX_CC_THREADS"
 SIMULATORS = ("auto", "native", "numpy")
-FALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
-"""Carries out the record with a number; 0 when that worked."""
+DONE = -1
+"""What ``core_run`` returns at the end of some code. Another negative number: the time is over, it wants to go on;
+any other: the record with this number is to be carried out by Python, before it goes on."""
 
 
 @cache
@@ -40,12 +41,13 @@ def load() -> ctypes.CDLL | None:
         "core_level": (ctypes.c_char_p, ctypes.c_char_p),
         "core_threads": (None, ctypes.c_int),
         "core_small_float": (None, ctypes.c_int, pointer, pointer, pointer),
-        "core_new": (pointer, ctypes.c_char_p, FALLBACK),
+        "core_new": (pointer, ctypes.c_char_p, word, pointer, word),
         "core_free": (None, pointer),
-        "core_code": (pointer, pointer, word),
+        "core_code": (pointer, pointer, pointer, word),
         "core_code_free": (None, pointer),
-        "core_start": (None, pointer, word, pointer, pointer, pointer),
-        "core_run": (ctypes.c_int, pointer, pointer),
+        "core_start": (word, pointer, word, pointer, pointer, pointer, pointer, word),
+        "core_begin": (ctypes.c_int, pointer, pointer),
+        "core_run": (word, pointer, word),
         "core_weights": (None, pointer, pointer, pointer),
     }
     for name, (result, *arguments) in signatures.items():

@@ -11,6 +11,12 @@
 #include <mutex>
 #include <thread>
 
+Workspace& own_workspace() {
+    static thread_local std::unique_ptr<Workspace> workspace;
+    if (!workspace) workspace.reset(new Workspace);
+    return *workspace;
+}
+
 namespace {
 
 struct Job {
@@ -43,12 +49,6 @@ void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-}
-
-Workspace& own_workspace() {
-    static thread_local std::unique_ptr<Workspace> workspace;
-    if (!workspace) workspace.reset(new Workspace);
-    return *workspace;
 }
 
 bool is_left(uint64_t seen) { return (seen & 0xFFFF) + (seen >> 16 & 0xFFFF) < seen >> 32; }

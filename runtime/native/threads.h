@@ -11,3 +11,6 @@ void in_parallel(i64 units, i64 grain, Work work, void* data);
 
 // At most so many threads work at the same time from now on.
 void set_threads(int count);
+
+// The calling thread's temporaries.
+Workspace& own_workspace();

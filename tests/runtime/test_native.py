@@ -4,6 +4,8 @@ Whole memories are compared, bit for bit; sums and transcendental functions with
 """
 
 import os
+import signal
+import time
 from dataclasses import replace
 from math import prod
 
@@ -592,3 +594,57 @@ def test_loops_regions_and_registers(rng):
         End(),
     ]
     agree(bench, [Ref(Space.SBUF, "f32", 40000, ((4, 0), (400, 4)))])
+
+
+class Late(Exception):
+    """Raised by a signal handler."""
+
+
+@built
+@pytest.mark.parametrize(("kind", "left_to_python"), [(Late, False), (IndexError, False), (KeyboardInterrupt, True)])
+def test_what_a_signal_handler_raises_ends_a_long_loop(kind, left_to_python):
+    """It comes out as it is, soon, and the next run begins anew."""
+    tile = dense(Space.SBUF, "f32", 0, (4, 8))
+    add = Instr("tensor_scalar", V, (tile,), (tile,), ("add",), (1.0,))
+    numbers = dense(Space.SBUF, "s32", 64, (4, 8))
+    other = [Instr("iota", G, (numbers,), imm=(0, 1, 1))] if left_to_python else []
+    fill = Instr("memset", V, (tile,), imm=(0.0,))
+    loop = Loop(50, 0, (), frozenset([V]))
+    program = Program([fill, loop, add, *other, End()])
+    memory = Memory(64)
+    executor = NativeExecutor(program, memory)
+    loop.count = 10**9
+    endless = NativeExecutor(program, memory)
+    raised = []
+
+    def handler(number, frame):
+        raised.append(kind())
+        raise raised[0]
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        begun = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(kind) as error:
+            endless.run()
+        assert error.value is raised[0]
+        assert time.monotonic() - begun < 20
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    executor.run()
+    assert (tiles(memory, tile) == 50.0).all()
+
+
+@built
+def test_a_base_with_too_few_bytes_is_refused():
+    bench = Bench()
+    bench.load(np.ones((4, 8), np.float32), "f32")
+    bench.program.hbm_bytes = bench.hbm
+    memory = Memory(bench.hbm, [(0, 128)])
+    executor = NativeExecutor(bench.program, memory)
+    memory.regions[0].bind(np.zeros(31, np.float32))
+    with pytest.raises(RunError, match="has only 124 bytes"):
+        executor.run()
+    memory.regions[0].bind(np.zeros(32, np.float32))
+    executor.run()
