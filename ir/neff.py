@@ -34,6 +34,7 @@ from neuronx_cc.ir.errors import CompileError, RunError
 from neuronx_cc.ir.isa.decoding import decode
 from neuronx_cc.ir.isa.encoding import encode
 from neuronx_cc.ir.isa.program import Program, Variable
+from neuronx_cc.ir.isa.soundness import check_instructions, of_kind
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
@@ -84,12 +85,12 @@ class Neff:
     @property
     def inputs(self) -> list[Variable]:
         """Input variables by parameter number."""
-        return members.of_kind(self.program.variables, "input")
+        return of_kind(self.program.variables, "input")
 
     @property
     def outputs(self) -> list[Variable]:
         """Output variables by result number."""
-        return members.of_kind(self.program.variables, "output")
+        return of_kind(self.program.variables, "output")
 
     def save(self, file: BinaryIO) -> None:
         """Write to a seekable binary file that is at its start. Raises CompileError for what the format cannot hold."""
@@ -116,15 +117,16 @@ class Neff:
             "sg00/def.json": members.definition_json(self.program, encoded),
             "sg00/debug.json": members.debug_json(self.program),
         }
-        parts: dict[str, Any] = dict(texts)
-        for stream, tables in encoded.streams.items():
-            for kind, table in members.tables_of(tables).items():
-                parts[members.stream_member(stream, kind)] = table
+        tables: dict[str, Any] = {
+            members.stream_member(stream, kind): table
+            for stream, parts in encoded.streams.items()
+            for kind, table in members.tables_of(parts).items()
+        }
         constants = {members.constant_member(i): array for i, array in enumerate(self.constants)}
-        archive.write(file, parts, constants, self.compiler_version, self.name, compress=not self.fast_loading)
+        archive.write(file, texts, tables, constants, self.compiler_version, self.name, compress=not self.fast_loading)
 
     def _check_constants(self) -> None:
-        variables = members.of_kind(self.program.variables, "constant")
+        variables = of_kind(self.program.variables, "constant")
         stored = [(variable.index, NUMPY_DTYPE[variable.dtype], variable.dims) for variable in variables]
         if stored != [(index, array.dtype, array.shape) for index, array in enumerate(self.constants)]:
             raise ValueError("the constants are not those of the memory map")
@@ -153,11 +155,11 @@ class Neff:
     def from_bytes(cls, data: bytes) -> "Neff":
         """Check and decode the content of a file. Raises RunError ENEF901 or EBIR902."""
         reader = archive.Reader(data)
-        info = members.parse_info(reader.read("info.json"))
-        signature = reader.read("signature.json")
-        options = members.parse_options(reader.read("options.json"))
-        definition = members.parse_definition(reader.read("sg00/def.json"))
-        debug = members.parse_debug(reader.read("sg00/debug.json"))
+        info = members.parse_info(reader.text("info.json"))
+        signature = reader.text("signature.json")
+        options = members.parse_options(reader.text("options.json"))
+        definition = members.parse_definition(reader.text("sg00/def.json"))
+        debug = members.parse_debug(reader.text("sg00/debug.json"))
         variables = definition.variables
         if signature != members.signature_json(variables):
             raise archive.malformed("signature.json and sg00/def.json disagree")
@@ -172,7 +174,8 @@ class Neff:
             definition.groups,
             definition.devices,
         )
-        constants = [members.read_constant(reader, variable) for variable in members.of_kind(variables, "constant")]
+        check_instructions(program)
+        constants = [members.read_constant(reader, variable) for variable in of_kind(variables, "constant")]
         reader.finish()
         return cls(
             program,

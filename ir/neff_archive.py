@@ -10,7 +10,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,23 @@ feature bits; logical core size; padding (sheet 6.5)."""
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
 _LEVEL = 6
-MAX_EXPANDED = 1 << 30
-"""Bytes of all members together that are not constants."""
+
+
+class Budget(NamedTuple):
+    """How many bytes members may have: some, and so many for each byte of the archive, up to a limit."""
+
+    base: int
+    ratio: int
+    most: int
+
+    def of(self, payload: int) -> int:
+        return min(self.base + self.ratio * payload, self.most)
+
+
+TEXT = Budget(4 << 20, 32, 1 << 30)
+"""All JSON members together. Those of compiled programs are 10 to 20 times as long as their compressed form."""
+TABLES = Budget(16 << 20, 256, 1 << 30)
+"""All tables together. Those of compiled programs are 15 to 150 times as long as their compressed form."""
 _GZIP = b"\x1f\x8b"
 
 Bytes = bytes | memoryview
@@ -44,21 +59,31 @@ def malformed(message: str) -> RunError:
 
 def write(
     file: BinaryIO,
-    parts: Mapping[str, Any],
+    texts: Mapping[str, Any],
+    tables: Mapping[str, Any],
     constants: Mapping[str, Any],
     version: str,
     name: str,
     compress: bool,
 ) -> None:
-    """Write a NEFF with the members ``parts``, then ``constants`` (bytes or arrays each), in their order."""
-    file.write(bytes(HEADER_SIZE))
-    digest = hashlib.sha256()
-    size = 0
-    for group, level in ((_members(parts), _LEVEL), (_members(constants, end=True), 0)):
-        for chunk in _compressed(group, level) if compress else group:
-            digest.update(chunk)
-            size += len(chunk)
-            file.write(chunk)
+    """Write a NEFF with the members ``texts``, ``tables``, then ``constants`` (bytes or arrays each), in their order.
+
+    What compresses so well that a reader would take it for an attack is stored as it is.
+    """
+    parts = {**texts, **tables}
+    sizes = [sum(len(_bytes_of(content)) for content in group.values()) for group in (texts, tables)]
+    for level in (_LEVEL, 0) if compress else (None,):
+        file.seek(HEADER_SIZE)
+        file.truncate()
+        digest = hashlib.sha256()
+        size = 0
+        for group, how in ((_members(parts), level), (_members(constants, end=True), 0)):
+            for chunk in group if how is None or level is None else _compressed(group, how):
+                digest.update(chunk)
+                size += len(chunk)
+                file.write(chunk)
+        if all(needed <= budget.of(size) for needed, budget in zip(sizes, (TEXT, TABLES), strict=True)):
+            break
     file.seek(0)
     file.write(_header(size, digest.digest(), version, name))
 
@@ -131,13 +156,37 @@ class Reader:
         self.compressed = bytes(payload[:2]) == _GZIP
         self._source = _Inflater(payload) if self.compressed else _Plain(payload)
         self._payload_size = len(payload)
-        self._expandable = MAX_EXPANDED
+        self._text, self._tables = TEXT.of(len(payload)), TABLES.of(len(payload))
 
-    def read(self, name: str, size: int | None = None) -> Any:
-        """The next member, which must be called ``name`` (and be ``size`` bytes long).
+    def text(self, name: str) -> bytes:
+        """The next member, which must be called ``name``."""
+        size = self._begin(name)
+        if size > self._text:
+            raise malformed(f"{name} has {size} bytes, more than a file of this size can need")
+        self._text -= size
+        return bytes(self._end(name, size, self._source.take(size)))
 
-        A member of known size comes as a ``uint8`` array, any other as bytes of limited length.
-        """
+    def table(self, name: str, size: int) -> Any:
+        """The next member, which must be called ``name`` and be ``size`` bytes long, as a ``uint8`` array."""
+        if size > self._tables:
+            raise malformed(f"{name} should have {size} bytes, more than a file of this size can hold")
+        self._tables -= size
+        return self._array(name, size)
+
+    def constant(self, name: str, size: int) -> Any:
+        """As ``table``, for a member that is stored without compression."""
+        if size > self._payload_size:
+            raise malformed(f"{name} of {size} bytes is larger than the file")
+        return self._array(name, size)
+
+    def _array(self, name: str, size: int) -> Any:
+        found = self._begin(name)
+        if found != size:
+            raise malformed(f"{name} has {found} bytes, {size} expected")
+        return self._end(name, size, self._source.array(size))
+
+    def _begin(self, name: str) -> int:
+        """The size of the next member."""
         block = self._take(_BLOCK)
         try:
             info = tarfile.TarInfo.frombuf(bytes(block), "ascii", "strict")
@@ -145,20 +194,14 @@ class Reader:
             raise malformed(f"there should be a member {name}") from None
         if info.name != name or info.type != tarfile.REGTYPE:
             raise malformed(f"there should be a member {name}, not {info.name!r}")
-        if size is None:
-            if not 0 <= info.size <= self._expandable:
-                raise malformed(f"{name} has {info.size} bytes")
-            self._expandable -= info.size
-        elif info.size != size:
-            raise malformed(f"{name} has {info.size} bytes, {size} expected")
-        content = self._take(info.size) if size is None else self._source.array(size)
-        if content is None or bytes(self._take(-info.size % _BLOCK)).strip(b"\0"):
-            raise malformed(f"{name} is truncated or badly padded")
-        return bytes(content) if size is None else content
+        if info.size < 0:
+            raise malformed(f"{name} has {info.size} bytes")
+        return info.size
 
-    def stored_size(self) -> int:
-        """Upper limit for the bytes of a member that is stored without compression."""
-        return self._payload_size
+    def _end(self, name: str, size: int, content: Any) -> Any:
+        if content is None or bytes(self._take(-size % _BLOCK)).strip(b"\0"):
+            raise malformed(f"{name} is truncated or badly padded")
+        return content
 
     def finish(self) -> None:
         """Check that the archive ends here."""

@@ -7,7 +7,6 @@ rules; everything else is RunError ENEF901.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -15,9 +14,10 @@ import numpy as np
 
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.format import OPERAND, RECORD, WAIT, Encoded, Names, StreamTables, Table
-from neuronx_cc.ir.isa.program import Debug, Program, Stream, Variable, in_donated_memory
+from neuronx_cc.ir.isa.program import Debug, Program, Stream, Variable
+from neuronx_cc.ir.isa.soundness import check_variables, of_kind
 from neuronx_cc.ir.neff_archive import Reader, malformed
-from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
+from neuronx_cc.ir.types import NUMPY_DTYPE
 
 KINDS = ("input", "output", "constant", "scratch", "device")
 _TABLES = {"records": RECORD, "operands": OPERAND, "waits": WAIT}
@@ -51,11 +51,6 @@ class Definition:
 class DebugMap:
     entries: list[Debug]
     kernels: list[str]
-
-
-def of_kind(variables: Sequence[Variable], kind: str) -> list[Variable]:
-    """The variables of one kind, by their index."""
-    return sorted((variable for variable in variables if variable.kind == kind), key=lambda variable: variable.index)
 
 
 def stream_member(stream: Stream, table: str) -> str:
@@ -167,28 +162,8 @@ def parse_definition(data: bytes) -> Definition:
             table: _number(size, f"{name} {table}", _MAX_RECORDS) for table, size in sizes.items()
         }
     variables = [_variable(entry, hbm_bytes) for entry in value["var"]]
-    for kind in KINDS[:3]:
-        found = of_kind(variables, kind)
-        if [variable.index for variable in found] != list(range(len(found))):
-            raise malformed(f"the {kind}s are not numbered from 0")
-    inputs = len(of_kind(variables, "input"))
-    for variable in variables:
-        if variable.alias >= inputs or (variable.alias >= 0 and variable.kind != "output"):
-            raise malformed(f"variable {variable.name!r} reuses an input that does not exist")
-    _check_overlaps(variables)
+    check_variables(variables, hbm_bytes)
     return Definition(variables, hbm_bytes, sbuf_peak, dict(sorted(streams.items())), devices, groups)
-
-
-def _check_overlaps(variables: Sequence[Variable]) -> None:
-    """Only an output may lie in another variable's memory: as the only one, in that of the input it is an alias of."""
-    shared = in_donated_memory(variables)
-    taken = [variable.alias for variable in shared]
-    if len(set(taken)) != len(taken):
-        raise malformed("two outputs lie in the memory of one input")
-    spans = sorted((v.offset, v.offset + v.nbytes, v.name) for v in variables if v.nbytes and v not in shared)
-    for (_, end, name), (start, _, other) in pairwise(spans):
-        if start < end:
-            raise malformed(f"variables {name!r} and {other!r} share memory")
 
 
 def _list(value: Any) -> list[Any]:
@@ -223,8 +198,6 @@ def _variable(entry: Any, hbm_bytes: int) -> Variable:
     dims = tuple(_number(dim, f"{what}: dim", 1 << 40) for dim in dims)
     offset = _number(entry["offset"], f"{what}: offset", hbm_bytes)
     nbytes = _number(entry["nbytes"], f"{what}: size", hbm_bytes - offset)
-    if prod(dims) * itemsize(entry["dtype"]) > nbytes:
-        raise malformed(f"{what}: {nbytes} bytes are too few for its shape")
     index = _number(entry["index"] + 1 if type(entry["index"]) is int else None, f"{what}: index", 1 << 24) - 1
     alias = _number(entry["alias"] + 1 if type(entry["alias"]) is int else None, f"{what}: alias", 1 << 24) - 1
     return Variable(name, entry["kind"], offset, nbytes, entry["dtype"], dims, index, alias)
@@ -248,9 +221,7 @@ def read_streams(reader: Reader, names: Names, definition: Definition) -> Encode
     for stream, sizes in definition.streams.items():
         tables = []
         for name, dtype in _TABLES.items():
-            data = reader.read(stream_member(stream, name))
-            if len(data) != sizes[name] * dtype.itemsize:
-                raise malformed(f"{stream_member(stream, name)} has {len(data)} bytes, not {sizes[name]} rows")
+            data = reader.table(stream_member(stream, name), sizes[name] * dtype.itemsize)
             tables.append(np.frombuffer(data, dtype))
         streams[stream] = StreamTables(*tables)
     return Encoded(names, streams)
@@ -260,9 +231,7 @@ def read_constant(reader: Reader, variable: Variable) -> np.ndarray[Any, np.dtyp
     """The data of a constant, of the variable's dims."""
     dtype = NUMPY_DTYPE[variable.dtype]
     size = prod(variable.dims) * dtype.itemsize
-    if size > reader.stored_size():
-        raise malformed(f"constant {variable.name!r} of {size} bytes is larger than the file")
-    data = reader.read(constant_member(variable.index), size)
+    data = reader.constant(constant_member(variable.index), size)
     if dtype == np.bool_ and (data > 1).any():
         raise malformed(f"constant {variable.name!r} holds truth values other than 0 and 1")
     array: np.ndarray[Any, np.dtype[Any]] = data.view(dtype).reshape(variable.dims)

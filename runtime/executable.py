@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa import soundness
 from neuronx_cc.ir.isa.collectives import Port
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
@@ -67,7 +68,10 @@ class Executable:
     ) -> None:
         """``machine`` is the description to run on when ``run`` names none; ``name`` is that of the module.
 
-        ``on_chip`` is shared with other executables that never run at the same time; None: memories of its own."""
+        ``on_chip`` is shared with other executables that never run at the same time; None: memories of its own.
+        Raises NeuronError for a program that is none (``ir.isa.soundness``).
+        """
+        soundness.check(program)
         self.name = name
         self.program = program
         self._on_chip = on_chip

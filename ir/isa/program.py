@@ -240,3 +240,5 @@ class Program:
     """What ``host_call`` instructions refer to; a program that has some stays in its process."""
     race_summary: object = field(default=None, compare=False, repr=False)
     """What the race check found out (``runtime.races``), so that it runs once."""
+    sound: bool = field(default=False, compare=False, repr=False)
+    """``soundness.check`` has found nothing wrong with it."""

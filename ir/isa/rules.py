@@ -29,24 +29,46 @@ def verify_instr(instr: Instr, machine: Machine) -> None:
 
 def problems(instr: Instr, machine: Machine) -> Iterator[str]:
     """Sentences about the rules that ``instr`` breaks."""
+    yield from structure(instr)
+    row = TABLE.get(instr.op)
+    known = row is not None and None not in (
+        _roles(row.outs, instr, len(instr.outs)),
+        _roles(row.ins, instr, len(instr.ins)),
+    )
+    if not known or any(not ref.dims for ref in (*instr.outs, *instr.ins)):
+        return
+    for role, ref in _operands(instr):
+        for problem in _access(ref, machine, instr.stream in DMA_STREAMS):
+            yield f"{role.name}: {problem}"
+    yield from _capacity(instr, machine)
+
+
+def structure(instr: Instr) -> Iterator[str]:
+    """Sentences about what no machine makes good: what the instruction is, and how its operands fit each other."""
     row = TABLE.get(instr.op)
     if row is None:
         yield f"there is no instruction {instr.op!r}"
         return
     if instr.stream not in row.streams:
         yield f"runs on {', '.join(sorted(stream.name.lower() for stream in row.streams))} only"
-    outs, ins = _roles(row.outs, instr, len(instr.outs)), _roles(row.ins, instr, len(instr.ins))
-    if outs is None or ins is None:
+    if _roles(row.outs, instr, len(instr.outs)) is None or _roles(row.ins, instr, len(instr.ins)) is None:
         yield f"{len(instr.outs)} results and {len(instr.ins)} sources do not fit its operands and flags"
         return
     yield from _modifiers(instr, row)
-    operands = [*zip(outs, instr.outs, strict=True), *zip(ins, instr.ins, strict=True)]
-    for role, ref in operands:
-        for problem in _operand(role, ref, machine, instr.stream in DMA_STREAMS):
-            yield f"{role.name}: {problem}"
-    if any(not ref.dims for _, ref in operands):
-        return
-    yield from _counts(instr, row, operands, machine)
+    operands = _operands(instr)
+    broken = [f"{role.name}: {problem}" for role, ref in operands for problem in _operand(role, ref)]
+    yield from broken
+    if not broken:
+        yield from _counts(instr, row, operands)
+
+
+def _operands(instr: Instr) -> list[tuple[Role, Ref]]:
+    """The operands with their roles, of which there are as many."""
+    row = TABLE[instr.op]
+    outs, ins = _roles(row.outs, instr, len(instr.outs)), _roles(row.ins, instr, len(instr.ins))
+    assert outs is not None
+    assert ins is not None
+    return [*zip(outs, instr.outs, strict=True), *zip(ins, instr.ins, strict=True)]
 
 
 def _roles(roles: tuple[Role, ...], instr: Instr, given: int) -> list[Role] | None:
@@ -80,7 +102,7 @@ def _modifiers(instr: Instr, row: Row) -> Iterator[str]:
             yield "bit operators need elements of one width"
 
 
-def _operand(role: Role, ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
+def _operand(role: Role, ref: Ref) -> Iterator[str]:
     if ref.space not in role.spaces:
         yield f"lies in {ref.space.name}, not in {' or '.join(sorted(space.name for space in role.spaces))}"
     if ref.dtype not in role.dtypes:
@@ -88,26 +110,23 @@ def _operand(role: Role, ref: Ref, machine: Machine, by_dma: bool) -> Iterator[s
         return
     if any(count < 1 for count in ref.counts):
         yield f"counts {list(ref.counts)}"
-    if ref.space is Space.HBM:
-        if len(ref.dims) > MAX_FREE_DIMS + 1:
-            yield f"{len(ref.dims)} dims"
-        return
-    if not ref.dims:
+    if len(ref.dims) > MAX_FREE_DIMS + 1:
+        yield f"{len(ref.dims)} dims"
+    if ref.space is not Space.HBM and not ref.dims:
         yield "no partition dim"
-        return
-    yield from _on_chip(ref, machine, by_dma)
-
-
-def _on_chip(ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
-    lanes, free = ref.dims[0][0], ref.dims[1:]
-    if ref.dims[0][1] != 0:
+    elif ref.space is not Space.HBM and ref.dims[0][1] != 0:
         yield "a partition stride"
+
+
+def _access(ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
+    """How the operand may lie in the memories of a machine."""
+    if ref.space is Space.HBM:
+        return
+    lanes, free = ref.dims[0][0], ref.dims[1:]
     if ref.partition + lanes > machine["memory.partitions"]:
         yield f"{lanes} partitions from {ref.partition} on"
     elif not by_dma and ref.partition not in starts(lanes):
         yield f"{lanes} partitions cannot start at {ref.partition}"
-    if len(free) > MAX_FREE_DIMS:
-        yield f"{len(free)} free dims"
     size = itemsize(ref.dtype)
     for count, stride in free:
         if count > MAX_COUNT:
@@ -140,13 +159,13 @@ def starts(lanes: int) -> tuple[int, ...]:
     return (0, 64) if lanes > 32 else (0, 32, 64, 96)
 
 
-def _counts(instr: Instr, row: Row, operands: list[tuple[Role, Ref]], machine: Machine) -> Iterator[str]:
+def _counts(instr: Instr, row: Row, operands: list[tuple[Role, Ref]]) -> Iterator[str]:
     tiles = {ref.counts for role, ref in operands if role.shape == "tile"}
     if len(tiles) > 1:
         yield f"counts differ: {', '.join(str(list(counts)) for counts in sorted(tiles))}"
-    lanes = {counts[0] for counts in tiles}
+    lanes = {counts[:1] for counts in tiles}
     for role, ref in operands:
-        if role.shape == "lane" and (prod(ref.counts[1:]) != 1 or ref.counts[0] not in lanes):
+        if role.shape == "lane" and (prod(ref.counts[1:]) != 1 or ref.counts[:1] not in lanes):
             yield f"{role.name}: counts {list(ref.counts)}, expected one element a partition"
     streamed = [ref for role, ref in operands[len(instr.outs) :] if role.shape == "tile"]
     if len(streamed) == 2 and all(ref.space is Space.PSUM for ref in streamed):
@@ -156,17 +175,24 @@ def _counts(instr: Instr, row: Row, operands: list[tuple[Role, Ref]], machine: M
         steps = len(instr.imm) - (2 if row.alu else 1)
         if steps != len(counts[0]):
             yield f"{steps} steps for {len(counts[0])} dims"
-    elif row.rule != "same" and not _agree(row.rule, counts, machine):
+    elif row.rule not in ("same", "stationary") and not (all(counts) and _agree(row.rule, counts)):
         yield f"counts {', '.join(str(list(c)) for c in counts)} do not fit each other"
 
 
-def _agree(rule: str, counts: list[tuple[int, ...]], machine: Machine) -> bool:
+def _capacity(instr: Instr, machine: Machine) -> Iterator[str]:
+    """What the array of TensorE takes."""
+    counts = [ref.counts for ref in (*instr.outs, *instr.ins)]
+    row, limits = TABLE[instr.op], [int(machine[f"pe.{name}"]) for name in ("rows", "columns", "max_moving")]
+    if row.rule == "stationary" and (counts[0][0] > limits[0] or prod(counts[0][1:]) > limits[1]):
+        yield f"counts {list(counts[0])}, at most {limits[0]} x {limits[1]}"
+    if row.rule == "multiply" and (counts[0][0] > limits[1] or prod(counts[0][1:]) > limits[2]):
+        yield f"counts {list(counts[0])}, at most {limits[1]} x {limits[2]}"
+
+
+def _agree(rule: str, counts: list[tuple[int, ...]]) -> bool:
     first, second = counts[0], counts[-1]
-    if rule == "stationary":
-        return first[0] <= int(machine["pe.rows"]) and prod(first[1:]) <= int(machine["pe.columns"])
     if rule == "multiply":
-        columns, longest = int(machine["pe.columns"]), int(machine["pe.max_moving"])
-        return first[0] <= columns and prod(first[1:]) == prod(second[1:]) <= longest
+        return prod(first[1:]) == prod(second[1:])
     if rule == "reduce":
         whole = len(first) <= 2 and prod(first[1:]) == 1 and first[0] == second[0]
         return whole or first == second[: len(first)]

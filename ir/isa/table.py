@@ -137,11 +137,11 @@ _ROWS = (
     Row(
         "memset",
         frozenset([VECTOR, GPSIMD]),
-        (Y,),
+        (_role("y", CHIP, MEMORY),),
         (),
         costs.memset,
         semantics.memset,
-        "Fills y with a constant.",
+        "Fills y with the bits of a constant, of elements that no engine computes with, too.",
         imm=(1, 1),
     ),
     Row(

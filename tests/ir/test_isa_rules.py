@@ -64,7 +64,7 @@ BAD = {
     "element type f64": replace(ADD, ins=(tile(), tile(dtype="f64", n=512, stride=8))),
     "129 partitions": replace(ADD, outs=(tile(129),)),
     "a partition stride": replace(ADD, outs=(Ref(SBUF, "f32", 0, ((128, 4), (512, 4))),)),
-    "5 free dims": replace(ADD, outs=(Ref(SBUF, "f32", 0, ((1, 0), *((1, 4),) * 5)),)),
+    "6 dims": replace(ADD, outs=(Ref(SBUF, "f32", 0, ((1, 0), *((1, 4),) * 5)),)),
     "a count of 70000": replace(ADD, outs=(tile(n=70000, dtype="u8", stride=1),)),
     "a stride of 40000 elements": replace(ADD, outs=(tile(n=1, stride=160000),)),
     "a stride of 6 bytes": replace(ADD, outs=(tile(n=2, stride=6),)),
@@ -77,8 +77,11 @@ BAD = {
         "int_tensor_tensor", Stream.GPSIMD, (tile(dtype="s32"),), (tile(dtype="s32"),), ("add",)
     ),
     "counts [129, 1]": Instr("load_stationary", Stream.TENSOR, (), (tile(129, 1),)),
-    "counts [128, 129] do not fit": Instr("load_stationary", Stream.TENSOR, (), (tile(128, 129),)),
-    "do not fit each other": Instr("multiply_moving", Stream.TENSOR, (tile(128, 513, space=PSUM),), (tile(128, 513),)),
+    "counts [128, 129], at most 128 x 128": Instr("load_stationary", Stream.TENSOR, (), (tile(128, 129),)),
+    "counts [128, 513], at most 128 x 512": Instr(
+        "multiply_moving", Stream.TENSOR, (tile(128, 513, space=PSUM),), (tile(128, 513),)
+    ),
+    "do not fit each other": Instr("multiply_moving", Stream.TENSOR, (tile(64, 12, space=PSUM),), (tile(128, 13),)),
     "counts [32, 33], [33, 32]": Instr("transpose", Stream.VECTOR, (tile(33, 32),), (tile(32, 33),)),
     "1 steps for 2 dims": Instr("iota", Stream.GPSIMD, (tile(dtype="s32"),), (), imm=(0, 1)),
     "no instruction 'warp'": replace(ADD, op="warp"),

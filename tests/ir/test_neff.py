@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 import zlib
 
 import ml_dtypes
@@ -26,11 +27,12 @@ from neuronx_cc.ir.neff import Neff
 def small_neff() -> Neff:
     both = frozenset({Stream.DMA_LOAD, Stream.VECTOR})
     tile = Ref(Space.SBUF, "f32", 0, ((4, 0), (3, 4)), 0, ((1, 12),))
+    lane = Ref(Space.SBUF, "f32", 256, ((4, 0),))
     source = Ref(Space.HBM, "f32", 0, ((4, 12), (3, 4)), 0, ())
     records = [
         Loop(6, 0, ((1, 2),), both),
         Instr("dma_copy", Stream.DMA_LOAD, (tile,), (source,), waits=(Wait(Stream.VECTOR, -1, ((0, 1),)),)),
-        Instr("tensor_scalar", Stream.VECTOR, (tile,), (tile,), ("add",), (1.5,), frozenset({"ap0"}), (), 1),
+        Instr("tensor_scalar", Stream.VECTOR, (tile,), (tile, lane), ("add",), (1.5,), frozenset({"ap0"}), (), 1),
         End(),
     ]
     variables = [
@@ -240,7 +242,7 @@ def test_rebuilding_changes_nothing():
         (with_content("info.json", b'{"compiler": "x"}'), "does not hold"),
         (with_content("constants/000000.bin", bytes(29)), "29 bytes, 30 expected"),
         (with_content("constants/000001.bin", b"\1\2"), "truth values"),
-        (with_content("sg00/vector.waits", bytes(7)), "not 0 rows"),
+        (with_content("sg00/vector.waits", bytes(7)), "7 bytes, 0 expected"),
         (with_json("info.json", lambda value: value["names"]["opcodes"].append("zzz")), None),
         (with_json("info.json", lambda value: value["names"]["opcodes"].reverse()), "not sorted"),
         (with_json("info.json", lambda value: value["names"]["dtypes"].append("q7")), "element type"),
@@ -254,11 +256,12 @@ def test_rebuilding_changes_nothing():
         (with_json("sg00/def.json", lambda value: value.update(hbm_bytes=1 << 60)), "HBM size"),
         (with_json("sg00/def.json", lambda value: value.update(hbm_bytes=True)), "HBM size"),
         (with_json("sg00/def.json", lambda value: value["streams"].update(pe={})), "unknown stream"),
-        (with_json("sg00/def.json", lambda value: value["streams"]["vector"].update(waits=1)), "not 1 rows"),
+        (with_json("sg00/def.json", lambda value: value["streams"]["vector"].update(waits=1)), "0 bytes, 48 expected"),
         (variable(0, offset=-1), "offset"),
         (variable(0, nbytes=193), "size"),
-        (variable(0, dims=[5, 3]), "too few"),
-        (variable(0, dims=[1 << 39] * 9), "too few"),
+        (variable(0, dims=[5, 3]), "shape takes 60 bytes, and it has 48"),
+        (variable(0, dims=[1 << 39] * 9), "shape takes"),
+        (variable(0, dims=[2, 3]), "shape takes 24 bytes, and it has 48"),
         (variable(0, index=1), "not numbered"),
         (variable(0, kind="file"), "kind"),
         (variable(0, name=7), "not text"),
@@ -279,21 +282,38 @@ def test_hostile_archives(change, text):
         assert text in refused(data)
 
 
-def test_an_archive_cannot_expand_without_limit():
-    bomb = zlib.compressobj(9, zlib.DEFLATED, 31)
+def test_blanks_are_refused_before_they_are_expanded():
     info = tarfile.TarInfo("info.json")
-    info.size = 1 << 34
-    body = bomb.compress(info.tobuf(tarfile.GNU_FORMAT)) + bomb.compress(bytes(1 << 22)) + bomb.flush()
-    assert "info.json has" in refused(resealed(body))
+    info.size = 256 << 20
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = packed.compress(info.tobuf(tarfile.GNU_FORMAT))
+    body += b"".join(packed.compress(b" " * (1 << 20)) for _ in range(256)) + packed.flush()
+    tracemalloc.start()
+    try:
+        assert "info.json has 268435456 bytes, more than" in refused(resealed(body))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
-def test_members_share_one_limit(monkeypatch):
+@pytest.mark.parametrize("budget", ["TEXT", "TABLES"])
+def test_members_share_one_limit(monkeypatch, budget):
     with tarfile.open(fileobj=io.BytesIO(PLAIN[1024:])) as source:
-        total = sum(info.size for info in source if not info.name.startswith("constants/"))
-    monkeypatch.setattr(neff_archive, "MAX_EXPANDED", total)
+        members = [info for info in source if not info.name.startswith("constants/")]
+    total = sum(info.size for info in members if info.name.endswith(".json") == (budget == "TEXT"))
+    monkeypatch.setattr(neff_archive, budget, neff_archive.Budget(total, 0, total))
     Neff.from_bytes(DATA)
-    monkeypatch.setattr(neff_archive, "MAX_EXPANDED", total - 1)
-    assert "bytes" in refused(DATA)
+    monkeypatch.setattr(neff_archive, budget, neff_archive.Budget(total - 1, 0, total))
+    assert "more than a file of this size can" in refused(DATA)
+
+
+def test_what_compresses_too_well_is_stored():
+    neff = small_neff()
+    neff.warnings = ["a" * 5_000_000, "b" * 3_000_000]
+    data = neff.to_bytes()
+    assert len(data) > 8_000_000
+    assert Neff.from_bytes(data).warnings == neff.warnings
+    assert neff.to_bytes() == data
 
 
 def test_a_constant_cannot_be_larger_than_the_file():
