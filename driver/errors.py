@@ -158,6 +158,11 @@ CATALOGUE: dict[str, Entry] = {
         "host function missing", "The program calls functions of the process that compiled it.", "run it there"
     ),
     "ERUN919": Entry("host function failed", "A function of the host that the program calls raised.", "see its error"),
+    "ERUN920": Entry(
+        "too long to be checked",
+        "The loops of a program run so often that the race check would take the host's memory.",
+        "compile the module again",
+    ),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

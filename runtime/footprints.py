@@ -15,6 +15,7 @@ from math import gcd, prod
 
 import numpy as np
 
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.isa.program import Ref, Space
 from neuronx_cc.ir.types import itemsize
@@ -27,6 +28,8 @@ SIZE = {
     Space.PSUM: limits.PSUM_PARTITION_BYTES,
 }
 """Bytes of a memory, or of each of its partitions."""
+MAX_RUNS = 1 << 25
+"""Of one operand, some 30 bytes each."""
 _SPAN = 2 * max(SIZE.values())
 """More than two addresses may be apart, either way."""
 
@@ -60,7 +63,11 @@ class Pattern:
         return gcd(*[stride for _, stride in self.dims])
 
     def offsets(self) -> tuple[Array, Array]:
-        """Disjoint, ascending runs as (starts, ends), relative to the base."""
+        """Disjoint, ascending runs as (starts, ends), relative to the base. Raises RunError ERUN920 for too many."""
+        if self.runs > MAX_RUNS:
+            raise RunError(
+                "ERUN920", f"an operand of {self.runs} separate runs; the race check looks at up to {MAX_RUNS}"
+            )
         starts = np.zeros(1, np.int64)
         for count, stride in reversed(self.dims):
             starts = (starts[:, None] + np.arange(count) * stride).reshape(-1)

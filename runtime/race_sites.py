@@ -68,6 +68,22 @@ def loop_sizes(records: Sequence[Record]) -> dict[int, int]:
     return sizes
 
 
+def dynamic_rows(records: Sequence[Record]) -> int:
+    """Dynamic instructions, waits and accesses, each a row of the race check; bodies of regions count once."""
+    total, trips = 0, [1]
+    for record in records:
+        if isinstance(record, Instr):
+            reads, writes = operands(record)
+            total += trips[-1] * (1 + len(record.waits) + len(reads) + len(writes))
+        elif isinstance(record, Loop):
+            trips.append(trips[-1] * record.count)
+        elif isinstance(record, While | Branch):
+            trips.append(trips[-1])
+        elif not isinstance(record, Else):
+            trips.pop()
+    return total
+
+
 def location(program: Program, row: int) -> Loc:
     """HLO op and source line of the instruction at record ``row``."""
     record = program.records[row]

@@ -21,8 +21,11 @@ from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, Instr, Loop, Progra
 from neuronx_cc.ir.isa.registers import Load, RegisterRanges
 from neuronx_cc.runtime.footprints import Dims, Footprints, Patterns
 from neuronx_cc.runtime.intervals import Array
-from neuronx_cc.runtime.race_sites import check_nesting, describe, location, loop_sizes, operands
+from neuronx_cc.runtime.race_sites import check_nesting, describe, dynamic_rows, location, loop_sizes, operands
 
+MAX_ROWS = 1 << 25
+"""Some 50 bytes each. Loops of compiled programs stream data through SBUF, so memory itself bounds their trips; what is
+repeated more often is a region."""
 STREAMS = tuple(Stream)
 """A stream's place here is its slot."""
 _SLOT = {stream: slot for slot, stream in enumerate(STREAMS)}
@@ -135,6 +138,13 @@ class Unrolling:
         kind_of = {Instr: INSTRUCTION, Loop: LOOP, While: WHILE, Branch: BRANCH, Else: ELSE}
         kinds = [kind_of.get(type(record), END) for record in program.records]
         check_nesting(program.records)
+        rows = dynamic_rows(program.records)
+        if rows > MAX_ROWS:
+            raise RunError(
+                "ERUN920",
+                f"{len(program.records)} records make {rows} instructions, waits and accesses when their loops run; "
+                f"the race check looks at up to {MAX_ROWS}",
+            )
         loads = [
             Load(row, record.stream, *map(int, record.imm))
             for row, record in enumerate(program.records)

@@ -50,7 +50,8 @@ def check(program: Program) -> RaceSummary:
     """Prove the program free of races, deadlocks and reads of undefined memory.
 
     Raises RunError: ERUN911 race, ERUN912 read of memory that nothing has written, ERUN913 wait that never ends,
-    ERUN914 address outside its memory. The summary is kept with the program, so that only its first run pays.
+    ERUN914 address outside its memory, ERUN920 more dynamic instructions than are looked at. The summary is kept with
+    the program, so that only its first run pays.
     """
     if isinstance(program.race_summary, RaceSummary):
         return program.race_summary

@@ -1,7 +1,9 @@
 """The race check finds every missing wait and nothing else."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from neuronx_cc.ir.isa.program import (
     Variable,
     Wait,
 )
-from neuronx_cc.runtime import race_maps
+from neuronx_cc.runtime import race_maps, races
 from neuronx_cc.runtime.footprints import Footprints, Patterns
 from neuronx_cc.runtime.race_sites import describe
 
@@ -499,3 +501,16 @@ def test_reads_of_weights_cost_nothing():
     loads = [copy(sbuf(4096 * i), hbm(TILE * i)) for i in range(4)]
     assert check(program(loads)).accesses == 4 * 2
     assert describe(program(loads), 0) == "dma_copy on dma_load (record 0 of %op.1)"
+
+
+@pytest.mark.parametrize("trips", [(10**7,), (10**6, 10**6), (2**32 - 1,) * 5])
+def test_loops_too_long_to_be_unrolled_are_refused_before_they_are(trips: tuple[int, ...]) -> None:
+    tile = Ref(Space.SBUF, "f32", 0, ((1, 0), (8, 4)))
+    fill = Instr("memset", Stream.VECTOR, (tile,), imm=(1.0,))
+    loops = [Loop(count, register, (), frozenset([Stream.VECTOR])) for register, count in enumerate(trips)]
+    begun = time.process_time()
+    program = Program([*loops, *[fill] * 4, *[End()] * len(loops)])
+    with pytest.raises(RunError, match=f"make {8 * prod(trips)} instructions, waits and accesses") as error:
+        races.check(program)
+    assert error.value.code == "ERUN920"
+    assert time.process_time() - begun < 0.5
