@@ -3,15 +3,18 @@
 The place is ``--cache_dir`` of ``NEURON_CC_FLAGS``, else ``NEURON_COMPILE_CACHE_URL``, else a folder of the user's own,
 where only compilations of a second and more are kept; ``--no_cache`` turns it off. An entry appears by rename,
 complete; the first of several writers wins. The key covers the module without locations, effective options, the
-compiler's files and the machine description. A failed compilation leaves nothing; an entry that cannot be read is
-removed and made again.
+compiler's files and the machine description. A failed compilation leaves nothing. Several users may share a place:
+entries get the permissions that the umask gives, and what another user does not let us read is compiled, not touched.
+An entry that is damaged, or no entry at all but a pipe, a link or a directory, is removed and made again.
 """
 
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import stat
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,6 +27,8 @@ from neuronx_cc.driver.version import COMPILER_VERSION
 
 WORTHWHILE_SECONDS = 1.0
 HEADER, MODULE, NEFF, DONE = "header.json", "model.mlirbc", "model.neff", "model.done"
+ABANDONED_SECONDS = 3600.0
+"""A draft of this age was left by a process that did not live to finish it."""
 
 
 class Cache:
@@ -42,15 +47,21 @@ class Cache:
         """The kept program, or None."""
         entry = self.entry(key)
         try:
-            if not (entry / DONE).exists():
+            if not _is_there(entry / DONE):
                 return None
-            header = json.loads((entry / HEADER).read_text())
-            unit = artifact.unit_of(header, (entry / MODULE).read_bytes(), (entry / NEFF).read_bytes())
+            header = json.loads(_content(entry / HEADER))
+            unit = artifact.unit_of(header, _content(entry / MODULE), _content(entry / NEFF))
             if unit.key != key:
                 raise ValueError("it belongs to another module")
+        except PermissionError as error:
+            LOGGER.warning(
+                "no permission to read the cache entry %s (%s); the program is compiled", entry, error.filename
+            )
+            return None
         except Exception as error:
             LOGGER.warning("the cache entry %s is damaged (%s) and is made again", entry, error)
-            self._remove(entry)
+            with suppress(OSError):
+                self._discard(entry)
             return None
         LOGGER.info("Using a cached neff at %s", entry / NEFF)
         return unit
@@ -62,27 +73,72 @@ class Cache:
         entry = self.entry(unit.key)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=".", dir=self.folder))
+            self._sweep()
+            draft = self._draft()
             try:
                 header, code, neff = artifact.parts_of(unit)
                 (draft / MODULE).write_bytes(code)
                 (draft / NEFF).write_bytes(neff)
                 (draft / HEADER).write_text(json.dumps(header, sort_keys=True))
                 (draft / DONE).touch()
-                with suppress(FileExistsError, NotADirectoryError):
+                try:
                     os.rename(draft, entry)
+                except OSError:
+                    if not _is_there(entry / DONE):  # else another process was first
+                        self._discard(entry)
+                        os.rename(draft, entry)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
+        except PermissionError as error:
+            LOGGER.warning("no permission to keep a compiled program in %s (%s)", self.folder, error.filename)
         except OSError as error:
-            # a full folder is refused with ENOTEMPTY: another process was first
-            if not (entry / DONE).exists():
-                LOGGER.warning("cannot keep a compiled program in %s: %s", self.folder, error)
+            LOGGER.warning("cannot keep a compiled program in %s: %s", self.folder, error)
 
-    def _remove(self, entry: Path) -> None:
-        with suppress(OSError):
-            doomed = Path(tempfile.mkdtemp(prefix=".", dir=self.folder))
+    def _draft(self) -> Path:
+        """A fresh folder, with the permissions that the umask gives."""
+        draft = self.folder / f".{os.getpid()}-{secrets.token_hex(8)}"
+        draft.mkdir()
+        return draft
+
+    def _sweep(self) -> None:
+        """Remove drafts that nobody works on any more."""
+        for draft in self.folder.glob(".*"):
+            with suppress(OSError):
+                if time.time() - draft.lstat().st_mtime > ABANDONED_SECONDS:
+                    _remove(draft)
+
+    def _discard(self, entry: Path) -> None:
+        """Take the entry away, at once for everybody, then remove it. Raises OSError."""
+        doomed = self._draft()
+        try:
             os.rename(entry, doomed / "entry")
-            shutil.rmtree(doomed, ignore_errors=True)
+        finally:
+            _remove(doomed)
+
+
+def _remove(path: Path) -> None:
+    """Remove what is there, of whatever kind; links are not followed. Raises OSError."""
+    if stat.S_ISDIR(path.lstat().st_mode):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()
+
+
+def _is_there(path: Path) -> bool:
+    """Raises PermissionError where nobody may say."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a plain file; does not wait for who writes into a pipe. Raises OSError, ValueError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path.name} is no plain file")
+        return file.read()
 
 
 def find_cache(parsed: Parsed) -> Cache | None:
