@@ -102,6 +102,7 @@ def work(target: str, folder: Path, seed: int, first: int, endless: bool) -> Non
 
     Prints a line of JSON for each with a new outcome, whose bytes are kept.
     """
+    os.chdir(folder)  # reproducers of internal errors are written to where one is
     module = load(target)
     import mutation
 
