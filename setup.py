@@ -3,26 +3,32 @@
 Each extension is optional: without a compiler the package installs without it, and the Python code beside the sources
 says what is missing. A compile error of our own looks the same to pip, so tests assert under ``CI=true`` that every
 extension was built. No flag depends on the machine that builds: code for newer processors is compiled on its own
-(``Library.levels``) and chosen when the library is loaded.
+(``Library.levels``) and chosen when the library is loaded. ``NATIVE_FLAGS`` in the environment are flags that come last
+in all compiler and linker commands: for sanitizers, and for other levels of optimisation, which change no bit;
+``NATIVE_LEVELS`` are the levels to be built.
 """
 
 import os
 import platform
+import shlex
 from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+MORE_FLAGS = shlex.split(os.environ.get("NATIVE_FLAGS", ""))
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
 # one rounding for each operation written, whatever the processor: results must not depend on it
 FLOAT_FLAGS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
-LINK_FLAGS = ["-static-libstdc++", "-static-libgcc"] if platform.system() == "Linux" else []
+LINK_FLAGS = [*(["-static-libstdc++", "-static-libgcc"] if platform.system() == "Linux" else []), *MORE_FLAGS]
 
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mprefer-vector-width=512"]
 LEVELS = {"base": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     LEVELS |= {"avx2": AVX2, "avx512": AVX512}
+if os.environ.get("NATIVE_LEVELS"):
+    LEVELS = {name: LEVELS[name] for name in os.environ["NATIVE_LEVELS"].split(",") if name in LEVELS}
 
 
 class Library(Extension):
@@ -53,7 +59,7 @@ class Build(build_ext):
                     output_dir=os.path.join(self.build_temp, level),
                     macros=[*ext.define_macros, ("LEVEL", level)],
                     include_dirs=ext.include_dirs,
-                    extra_postargs=[*ext.extra_compile_args, *flags],
+                    extra_postargs=[*ext.extra_compile_args, *flags, *MORE_FLAGS],
                     depends=ext.depends,
                 )
         super().build_extension(ext)
@@ -69,8 +75,8 @@ EXTENSIONS = [
         [name for name in files("runtime/native/*.cpp") if not any(part in name for part in ("/level_", "/race_"))],
         leveled=files("runtime/native/level_*.cpp"),
         depends=["setup.py", *files("runtime/native/*.h")],
-        define_macros=[("HAVE_LEVELS", str(int(len(LEVELS) > 1)))],
-        extra_compile_args=[*FLAGS, *FLOAT_FLAGS],
+        define_macros=[(f"HAVE_{name.upper()}", "1") for name in LEVELS],
+        extra_compile_args=[*FLAGS, *FLOAT_FLAGS, *MORE_FLAGS],
         extra_link_args=[*LINK_FLAGS, "-pthread"],
         language="c++",
         optional=True,
@@ -80,7 +86,7 @@ EXTENSIONS = [
         files("runtime/native/race_*.cpp"),
         leveled=[],
         depends=["setup.py"],
-        extra_compile_args=FLAGS,
+        extra_compile_args=[*FLAGS, *MORE_FLAGS],
         extra_link_args=LINK_FLAGS,
         language="c++",
         optional=True,
@@ -90,7 +96,7 @@ EXTENSIONS = [
         files("runtime/pjrt/*.cpp"),
         depends=["setup.py", *files("runtime/pjrt/*.h")],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],
-        extra_compile_args=FLAGS,
+        extra_compile_args=[*FLAGS, *MORE_FLAGS],
         extra_link_args=[*LINK_FLAGS, "-pthread"],
         language="c++",
         optional=True,

@@ -17,12 +17,14 @@ namespace {
 
 const int ABI = 4;  // library.py has the same number: raise both when the interface changes
 
-#if HAVE_LEVELS
+#if HAVE_AVX2
 bool has_avx2() {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
+#endif
 
+#if HAVE_AVX512
 bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -341,8 +343,10 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
 
 const Kernels* kernels_for(const char* level) {
     const bool any = !*level;
-#if HAVE_LEVELS
+#if HAVE_AVX512
     if ((any || !std::strcmp(level, kernels_avx512.name)) && has_avx512()) return &kernels_avx512;
+#endif
+#if HAVE_AVX2
     if ((any || !std::strcmp(level, kernels_avx2.name)) && has_avx2()) return &kernels_avx2;
 #endif
     return any || !std::strcmp(level, kernels_base.name) ? &kernels_base : nullptr;

@@ -136,8 +136,10 @@ struct Kernels {
 };
 
 extern const Kernels kernels_base;
-#if HAVE_LEVELS
+#if HAVE_AVX2
 extern const Kernels kernels_avx2;
+#endif
+#if HAVE_AVX512  // never without the other one
 extern const Kernels kernels_avx512;
 #endif
 

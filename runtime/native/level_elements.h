@@ -1,5 +1,6 @@
 // Elements of every type as f32 and back, and f32 functions; included by the kernels of each processor level.
-// Every operation rounds as written (no contraction), so all levels give the same bits.
+// Every operation rounds as written (no contraction), and where two NaNs can meet in a sum or a product, of which the
+// compiler says which operand comes first, the result is `one_nan`: all levels and flags give the same bits.
 #pragma once
 
 #include <cmath>
@@ -38,6 +39,9 @@ inline float float_of(uint32_t word) {
     std::memcpy(&x, &word, 4);
     return x;
 }
+
+// Every NaN as the same one.
+inline float one_nan(float x) { return x == x ? x : float_of(0x7FC00000); }
 
 template <class T>
 inline T get(const char* p) {
@@ -374,9 +378,9 @@ inline void arithmetic(Step step, float* d, const float* a, const float* b, bool
 #define TWO(NAME, VALUE) \
     case NAME: return each2(d, a, b, one_a, one_b, n, [](float x, float y) { return VALUE; });
     switch (step) {
-        TWO(ADD, x + y)
+        TWO(ADD, one_nan(x + y))
         TWO(SUBTRACT, x - y)
-        TWO(MULTIPLY_, x * y)
+        TWO(MULTIPLY_, one_nan(x * y))
         TWO(DIVIDE, x / y)
         TWO(MAX, maximum(x, y))
         TWO(MIN, minimum(x, y))
@@ -405,11 +409,11 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(SIGN, x > 0.f ? 1.f : x < 0.f ? -1.f : x)
         ONE(EXP, exp_(x))
         ONE(TANH, tanh_(x))
-        ONE(SIGMOID, sigmoid_(x))
+        ONE(SIGMOID, one_nan(sigmoid_(x)))
         ONE(ERF, erf_(x))
-        ONE(GELU, gelu_(x))
-        ONE(GELU_TANH, gelu_tanh_(x))
-        ONE(SILU, sigmoid_(x) * factor(x))
+        ONE(GELU, one_nan(gelu_(x)))
+        ONE(GELU_TANH, one_nan(gelu_tanh_(x)))
+        ONE(SILU, one_nan(sigmoid_(x) * factor(x)))
         ONE(ROUND_EVEN, rint_(x))
         ONE(SOFTPLUS, softplus_(x))
         default: return;

@@ -134,7 +134,7 @@ void accumulate(const Item& item, char* const* start, i64 first, i64 last, Works
             for (int k = 0; k < s.count; ++k) write(type, s.at[k][0], stride, value + k * s.length, s.length);
             value += s.count * s.length;
         });
-        put<float>(sum, 0.f + pairwise(w.row, value - w.row));
+        put<float>(sum, one_nan(0.f + pairwise(w.row, value - w.row)));
     }
 }
 
@@ -159,7 +159,7 @@ void reduce(const Item& item, char* const* start, i64 first, i64 last, Workspace
         }
         float total;
         if (step == ADD) {
-            total = 0.f + pairwise(values, n);
+            total = one_nan(0.f + pairwise(values, n));
         } else {
             float best[16];
             const i64 lanes = n < 16 ? n : 16;
@@ -197,16 +197,16 @@ inline void scan_with(const Item& item, char* const* start, i64 first, i64 last,
         char* at[3];
         for (int o = 0; o < 3; ++o) at[o] = start[o] + lane * nest.stride[o][0];
         for (int k = 0; k < count; ++k)
-            state[k] = *reinterpret_cast<const float*>(start[3] + (lane + k) * nest.stride[3][0]);
+            state[k] = get<float>(start[3] + (lane + k) * nest.stride[3][0]);
         Rows rows(inside, 3, at, 0);
         for (i64 row = 0; row < inside.rows; ++row, rows.next()) {
             char* place[3] = {rows.at[0], rows.at[1], rows.at[2]};
             for (i64 i = 0; i < inside.inner; ++i) {
                 for (int k = 0; k < count; ++k) {
-                    const float a = *reinterpret_cast<const float*>(place[1] + k * nest.stride[1][0]);
-                    const float b = *reinterpret_cast<const float*>(place[2] + k * nest.stride[2][0]);
+                    const float a = get<float>(place[1] + k * nest.stride[1][0]);
+                    const float b = get<float>(place[2] + k * nest.stride[2][0]);
                     state[k] = f(a, state[k], b);
-                    *reinterpret_cast<float*>(place[0] + k * nest.stride[0][0]) = state[k];
+                    put<float>(place[0] + k * nest.stride[0][0], one_nan(state[k]));
                 }
                 for (int o = 0; o < 3; ++o) place[o] += rows.step(o);
             }

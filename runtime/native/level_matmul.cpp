@@ -14,6 +14,9 @@ inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
 inline V zero() { return _mm512_setzero_ps(); }
 inline V fused(float a, V b, V c) { return _mm512_fmadd_ps(_mm512_set1_ps(a), b, c); }
 inline V sum(V a, V b) { return _mm512_add_ps(a, b); }
+inline V same_nan(V a) {
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_ps(one_nan(NAN)));
+}
 #elif defined(__AVX2__) && defined(__FMA__)
 const int LANES = 8, MOST_ROWS = 6;
 typedef __m256 V;
@@ -22,6 +25,7 @@ inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
 inline V zero() { return _mm256_setzero_ps(); }
 inline V fused(float a, V b, V c) { return _mm256_fmadd_ps(_mm256_set1_ps(a), b, c); }
 inline V sum(V a, V b) { return _mm256_add_ps(a, b); }
+inline V same_nan(V a) { return _mm256_blendv_ps(a, _mm256_set1_ps(one_nan(NAN)), _mm256_cmp_ps(a, a, _CMP_UNORD_Q)); }
 #else
 const int LANES = 4, MOST_ROWS = 6;
 struct V {
@@ -32,6 +36,7 @@ inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
 inline V zero() { return V{}; }
 inline V fused(float a, V b, V c) { for (int i = 0; i < LANES; ++i) c.x[i] = std::fma(a, b.x[i], c.x[i]); return c; }
 inline V sum(V a, V b) { for (int i = 0; i < LANES; ++i) a.x[i] += b.x[i]; return a; }
+inline V same_nan(V a) { for (int i = 0; i < LANES; ++i) a.x[i] = one_nan(a.x[i]); return a; }
 #endif
 
 const int VECTORS = 2, WIDTH = VECTORS * LANES;  // columns of a panel
@@ -70,7 +75,7 @@ void tile(const float* a, const char* b, i64 b_pitch, const char* later, i64 dep
         _Pragma("GCC unroll 16") for (int r = 0; r < ROWS; ++r)
             _Pragma("GCC unroll 2") for (int v = 0; v < VECTORS; ++v) {
                 float* row = reinterpret_cast<float*>(out + r * pitch) + v * LANES;
-                store(row, add ? sum(load(row), total[r][v]) : total[r][v]);
+                store(row, same_nan(add ? sum(load(row), total[r][v]) : total[r][v]));
             }
         return;
     }
@@ -80,7 +85,7 @@ void tile(const float* a, const char* b, i64 b_pitch, const char* later, i64 dep
     for (int r = 0; r < ROWS; ++r, out += pitch)
         for (int c = 0; c < columns; ++c) {
             char* at = out + (places ? places[c] : c * i64(4));
-            put<float>(at, add ? get<float>(at) + values[r][c] : values[r][c]);
+            put<float>(at, one_nan(add ? get<float>(at) + values[r][c] : values[r][c]));
         }
 }
 

@@ -30,8 +30,13 @@ any other: the record with this number is to be carried out by Python, before it
 @cache
 def load() -> ctypes.CDLL | None:
     """The library; None where it was not built, or was built from other sources than these."""
+    return open_library(PATH)
+
+
+def open_library(path: Path) -> ctypes.CDLL | None:
+    """The library in a file; None where there is none of this interface."""
     try:
-        library = ctypes.CDLL(str(PATH))
+        library = ctypes.CDLL(str(path))
         if library.core_abi() != ABI:
             return None
     except (OSError, AttributeError):
