@@ -23,7 +23,7 @@ from neuronx_cc.runtime.footprints import Dims, Footprints, Patterns
 from neuronx_cc.runtime.intervals import Array
 from neuronx_cc.runtime.race_sites import check_nesting, describe, dynamic_rows, location, loop_sizes, operands
 
-MAX_ROWS = 1 << 25
+MAX_ROWS = 1 << 24
 """Some 50 bytes each. Loops of compiled programs stream data through SBUF, so memory itself bounds their trips; what is
 repeated more often is a region."""
 STREAMS = tuple(Stream)

@@ -66,7 +66,7 @@ def unit_of(header: dict[str, Any], code: bytes, neff: bytes) -> Unit:
         signature = _signature(header)
         _compare(signature, loaded)
         counts = len(signature.parameters), len(signature.results)
-        shardings = [_bytes(header[f"{side}_shardings"]) for side in ("parameter", "result")]
+        shardings = _bytes(header["parameter_shardings"]), _bytes(header["result_shardings"])
         if any(given is not None and len(given) != count for given, count in zip(shardings, counts, strict=True)):
             raise damaged("its shardings are not as many as its parameters and results")
         return Unit(

@@ -43,6 +43,8 @@ _STATE = struct.Struct("<qqd")
 _ROOM = 64 << 20
 _SAMPLE = 0.05
 _SECONDS_TO_START = 120
+_PATIENCE = 6
+"""Limits are of processor time; an input that waits for something may take so many times as long."""
 
 
 @dataclass
@@ -166,18 +168,21 @@ class Watch:
         command = [sys.executable, "-X", "faulthandler", __file__, *arguments, "--worker", str(folder), str(first)]
         with output.open("wb") as out:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
-            why, read, number = "", 0, first - 1
+            why, read, number, seen, busy = "", 0, first - 1, first - 1, 0.0
             while not why:
                 time.sleep(_SAMPLE)
                 status = process.poll()
                 read = self._report(output, read)
                 number, _, begun = _STATE.unpack_from(state)
+                if number != seen:
+                    seen, busy = number, _processor_seconds(process.pid)
                 allowed = options.limit if number >= first else _SECONDS_TO_START
+                used = max(_processor_seconds(process.pid) - busy, (time.monotonic() - begun) / _PATIENCE)
                 if status == 0 and self.done:
                     break
                 if status is not None:
                     why = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-                elif time.monotonic() - begun > allowed:
+                elif used > allowed:
                     why = f"more than {allowed} s"
                 elif _resident(process.pid) > options.memory << 20:
                     why = f"more than {options.memory} MiB"
@@ -231,6 +236,15 @@ class Watch:
         self.tally.findings.append(f"{why}: {folder / name}\n{trace[-1500:]}")
 
 
+def _processor_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _resident(pid: int) -> int:
     """Bytes of memory that a process has in use."""
     try:
@@ -244,7 +258,7 @@ def main() -> int:
     parser.add_argument("targets", nargs="+")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target, after seeds and corpus")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=10.0, help="seconds that one input may take")
+    parser.add_argument("--limit", type=float, default=10.0, help="seconds of processor time that one input may take")
     parser.add_argument("--memory", type=int, default=3072, help="MiB that a worker may take")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at the same time")
     parser.add_argument("--found", type=Path, default=ROOT / "build" / "fuzz", help="where findings are kept")
