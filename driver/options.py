@@ -445,7 +445,7 @@ REPORT = Command(
     "explain where the time of a NEFF goes: one HTML page that needs no network, or JSON",
     "NEFF",
     (
-        _plain("--output", "page to write", metavar="FILE", default="report.html"),
+        Option(("--output", "-o"), Kind.TEXT, "page to write", metavar="FILE", default="report.html", recorded=False),
         _plain("--json", "print everything the page says as JSON, and write no page", Kind.FLAG, default=False),
         _plain("--diff", "another NEFF, to which this one is compared", metavar="NEFF"),
         _plain("--top", "rows of the printed summary", Kind.INTEGER, "N", default=5),

@@ -29,7 +29,7 @@ def _inside_tmp_path(tmp_path, monkeypatch):
 
 def test_page_and_summary(capsys):
     capsys.readouterr()
-    assert main(["report", "none.neff", "--output", "r.html"]) == 0
+    assert main(["report", "none.neff", "-o", "r.html"]) == 0
     out = capsys.readouterr().out
     assert "The program takes" in out
     assert "layer.py:12" in out

@@ -12,10 +12,37 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+MAX_OPERATORS = 4000
+"""Ops in a page, those first that take most time; a program may have a hundred thousand."""
+MAX_LINES = 4000
+
+
+def _shortened(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document without what no reader of a page would come to."""
+    operators, sources = document["operators"], document["sources"]
+    if len(operators) <= MAX_OPERATORS and len(sources) <= MAX_LINES:
+        return document
+    rows = {}
+    for stream, flat in document["timeline"].items():
+        kept = list(flat)
+        kept[3::4] = [number if number < MAX_OPERATORS else -1 for number in flat[3::4]]
+        rows[stream] = kept
+    left = max(0, len(operators) - MAX_OPERATORS)
+    notice = f"The page has the {MAX_OPERATORS} ops that take most time; --json has the other {left}, too"
+    short = [row | {"operators": row["operators"][:200]} for row in sources[:MAX_LINES]]
+    return {
+        **document,
+        "operators": operators[:MAX_OPERATORS],
+        "sources": short,
+        "timeline": rows,
+        "notices": [*document["notices"], *([notice] if left else [])],
+    }
+
 
 def make_page(document: Mapping[str, Any]) -> str:
     """The page of a document (``analysis.Analysis.document``, with ``diff`` if there is one)."""
     folder = files(__package__)
+    document = _shortened(document)
     name = document["name"] or "program"
     place = f"on {document['machine']}, simulated"
     # inside a script element only its end tag and comments mean anything

@@ -2,7 +2,7 @@
 addEventListener("error", (event) => { document.body.dataset.error = event.message; });
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const TOTAL = DATA.kernel_ns || 1, TIME = DATA.time_ns || 1;
-const OPS = DATA.operators, ENGINES = ["tensor", "vector", "scalar", "gpsimd", "dma", "collective", "sync"];
+const OPS = DATA.operators, BY_NAME = new Map(DATA.operators.map((op) => [op.name, op])), ENGINES = ["tensor", "vector", "scalar", "gpsimd", "dma", "collective", "sync"];
 const NAMES = {tensor: "TensorE", vector: "VectorE", scalar: "ScalarE", gpsimd: "GpSimdE", dma: "DMA", collective: "collectives",
   sync: "sync", latency: "latency", wait: "wait"};
 const SVG = "http://www.w3.org/2000/svg";
@@ -43,6 +43,10 @@ function showTip(text, x, y) {
   tip.style.display = "block";
   tip.style.left = Math.min(x + 14, innerWidth - tip.offsetWidth - 8) + "px";
   tip.style.top = Math.min(y + 14, innerHeight - tip.offsetHeight - 8) + "px";
+}
+function opcodeOf(op) {
+  const kernel = (op.kernels[0] || "").split(".").slice(1).join(".");
+  return op.flops > 0 && kernel && kernel !== op.opcode && kernel !== "map" ? `${op.opcode} in ${kernel}` : op.opcode;
 }
 function about(op) {
   const busy = Object.entries(op.busy_ns).map(([engine, ns]) => `${NAMES[engine] || engine} ${time(ns)}`).join(", ");
@@ -138,20 +142,7 @@ function treemap() {
   if (rest.length) rows.push({line: `${rest.length} more lines`, critical_ns: rest.reduce((sum, row) => sum + row.critical_ns, 0), operators: [], busy_ns: {}, bound: ""});
   const whole = rows.reduce((sum, row) => sum + row.critical_ns, 0) || 1;
   const picture = node("svg:svg", {viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Time on the critical path by source line"});
-  let box = [0, 0, width, height], left = rows.map((row) => ({row, area: row.critical_ns / whole * width * height}));
-  const worst = (line, side) => { const sum = line.reduce((a, b) => a + b.area, 0); return Math.max(...line.map((x) => Math.max(side * side * x.area / sum ** 2, sum ** 2 / (side * side * x.area)))); };
-  while (left.length) {
-    const side = Math.min(box[2], box[3]); let line = [left[0]];
-    while (line.length < left.length && worst([...line, left[line.length]], side) <= worst(line, side)) line.push(left[line.length]);
-    const sum = line.reduce((a, b) => a + b.area, 0), thick = side ? sum / side : 0; let at = 0;
-    for (const {row, area} of line) {
-      const long = thick ? area / thick : 0;
-      const place = box[2] >= box[3] ? [box[0], box[1] + at, thick, long] : [box[0] + at, box[1], long, thick];
-      cell(picture, row, place, whole); at += long;
-    }
-    box = box[2] >= box[3] ? [box[0] + thick, box[1], box[2] - thick, box[3]] : [box[0], box[1] + thick, box[2], box[3] - thick];
-    left = left.slice(line.length);
-  }
+  for (const [row, place] of squarified(rows, (row) => row.critical_ns, [0, 0, width, height])) cell(picture, row, place, whole);
   put("treemap", picture, legend(ENGINES.filter((engine) => rows.some((row) => busiest(row.busy_ns) === engine))));
   table("source-table", [
     {head: "Source line", text: true, key: (row) => row.line, show: (row) => node("span", {class: "mono"}, short(row.line))},
@@ -161,6 +152,36 @@ function treemap() {
     {head: "Bound by", text: true, key: (row) => row.bound, show: (row) => row.bound},
     {head: "Ops", key: (row) => row.operators.length, show: (row) => count(row.operators.length)},
   ], DATA.sources, {sort: 1, words: (row) => row.line, caption: "Time by source line", hint: "file or line"});
+}
+function squarified(rows, weight, box) {
+  const whole = rows.reduce((sum, row) => sum + weight(row), 0) || 1, placed = [];
+  let left = rows.map((row) => ({row, area: weight(row) / whole * box[2] * box[3]}));
+  const worst = (line, side) => { const sum = line.reduce((a, b) => a + b.area, 0); return Math.max(...line.map((x) => Math.max(side * side * x.area / sum ** 2, sum ** 2 / (side * side * x.area)))); };
+  while (left.length) {
+    const side = Math.min(box[2], box[3]); const line = [left[0]];
+    while (line.length < left.length && worst([...line, left[line.length]], side) <= worst(line, side)) line.push(left[line.length]);
+    const sum = line.reduce((a, b) => a + b.area, 0), thick = side ? sum / side : 0; let at = 0;
+    for (const {row, area} of line) {
+      const long = thick ? area / thick : 0;
+      placed.push([row, box[2] >= box[3] ? [box[0], box[1] + at, thick, long] : [box[0] + at, box[1], long, thick]]); at += long;
+    }
+    box = box[2] >= box[3] ? [box[0] + thick, box[1], box[2] - thick, box[3]] : [box[0], box[1] + thick, box[2], box[3] - thick];
+    left = left.slice(line.length);
+  }
+  return placed;
+}
+// The ops of a line that has room for them: what a line that many layers share is made of.
+function inside(group, row, [x, y, w, h]) {
+  const mine = row.operators.map((name) => BY_NAME.get(name)).filter((op) => op && op.critical_ns > 0);
+  if (mine.length < 2 || w < 170 || h < 110) return;
+  const shown = mine.slice(0, 80), rest = mine.slice(80).reduce((sum, op) => sum + op.critical_ns, 0);
+  if (rest) shown.push({name: `${mine.length - 80} more`, critical_ns: rest, busy_ns: {}, kernels: [], opcode: "", shape: "", source: row.line, bound: ""});
+  for (const [op, [a, b, c, d]] of squarified(shown, (op) => op.critical_ns, [x + 5, y + 58, w - 10, h - 63])) {
+    const box = node("svg:rect", {x: a + 0.75, y: b + 0.75, width: Math.max(0, c - 1.5), height: Math.max(0, d - 1.5), rx: 2, fill: "var(--card)", "fill-opacity": 0.16});
+    group.append(tips(box, about(op)));
+    if (c > 62 && d > 18) group.append(clipped(op.name, a + 5, b + 14, c - 8, 400));
+    if (c > 62 && d > 34) group.append(clipped(time(op.critical_ns), a + 5, b + 29, c - 8, 400));
+  }
 }
 const busiest = (busy) => Object.entries(busy).sort((a, b) => b[1] - a[1])[0]?.[0] || "dma";
 function cell(picture, row, [x, y, w, h], whole) {
@@ -172,18 +193,20 @@ function cell(picture, row, [x, y, w, h], whole) {
   if (w > 70 && h > 20) group.append(clipped(short(row.line), x + 8, y + 18, w - 14, 600));
   if (w > 70 && h > 38) group.append(clipped(`${time(row.critical_ns)}  ${percent(row.critical_ns / whole)}`, x + 8, y + 34, w - 14, 400));
   if (w > 120 && h > 54 && row.bound) group.append(clipped(row.bound, x + 8, y + 50, w - 14, 400));
-  picture.append(tips(group, `${row.line}\n${text.split(": ").slice(1).join(": ")}\n${row.operators.slice(0, 8).join(", ")}`));
+  const behind = group.firstChild;
+  inside(group, row, [x, y, w, h]);
+  picture.append(group); tips(behind, `${row.line}\n${text.split(": ").slice(1).join(": ")}\n${row.operators.slice(0, 8).join(", ")}`);
 }
 function clipped(text, x, y, room, weight) {
   const letters = Math.floor(room / 6.6);
-  return node("svg:text", {x, y, style: `fill:var(--card);font-weight:${weight};font-size:12.5px`}, text.length > letters ? text.slice(0, Math.max(1, letters - 1)) + "…" : text);
+  return node("svg:text", {x, y, style: `pointer-events:none;fill:var(--card);font-weight:${weight};font-size:12.5px`}, text.length > letters ? text.slice(0, Math.max(1, letters - 1)) + "…" : text);
 }
 
 // Ops
 function operatorTable() {
   operators = table("operator-table", [
     {head: "Op", text: true, key: (op) => op.name, show: (op) => node("span", {class: "mono"}, op.name)},
-    {head: "Opcode", text: true, key: (op) => op.opcode, show: (op) => op.opcode},
+    {head: "Opcode", text: true, title: "with the kernel that computes it, where that says more", key: (op) => opcodeOf(op), show: (op) => opcodeOf(op)},
     {head: "Shape", text: true, key: (op) => op.shape, show: (op) => node("span", {class: "mono"}, op.shape)},
     {head: "Source", text: true, key: (op) => short(op.source), full: (op) => op.source || op.op_name, show: (op) => node("span", {class: "mono"}, short(op.source) || op.op_name)},
     {head: "Time", title: "on the critical path", key: (op) => op.critical_ns, show: (op) => op.critical_ns ? time(op.critical_ns) : "hidden"},

@@ -1,11 +1,15 @@
 """Analyses: sums that must agree with the clock's, findings where their causes were put, and memory over time."""
 
+from io import StringIO
 from itertools import pairwise
 
 import pytest
 from generated import compile_text
+from hypothesis import HealthCheck, given, settings
+from mixed_graphs import mixed_modules
 from one_instruction import dense
 from profiled import ALL, BF16, analysis
+from trace_checker import check_trace
 
 from neuronx_cc.ir.isa.program import Debug, Instr, Program, Ref, Space, Stream, Wait
 from neuronx_cc.ir.targets import find_machine
@@ -15,6 +19,8 @@ from neuronx_cc.runtime.profiling.analysis import analyse
 from neuronx_cc.runtime.profiling.diff import compare
 from neuronx_cc.runtime.profiling.execution import Execution
 from neuronx_cc.runtime.profiling.liveness import in_use, live_spans
+from neuronx_cc.runtime.profiling.page import make_page
+from neuronx_cc.runtime.profiling.trace import write_trace
 
 TRN1 = find_machine("trn1")
 
@@ -142,3 +148,21 @@ def test_empty_programs_have_analyses() -> None:
     document = analyse(Execution(program, TRN1, assumed(program)[0])).document
     assert document["operators"] == []
     assert document["memory"]["SBUF"]["peak_bytes"] == 0
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mixed_modules())
+def test_any_program_keeps_its_sums(text: str) -> None:
+    """Loops, branches, windows, sorts: traces keep the rules, and the critical path adds up to the time."""
+    compiled = compile_text(text)
+    execution = Executable.from_program(compiled.program, compiled.constants).execution()
+    found = analyse(execution)
+    told = sum(row.critical_ns for row in found.operators) + found.document["barriers_ns"]
+    assert told == pytest.approx(found.report.kernel_ns, abs=1e-3)
+    assert sum(row.dma_bytes for row in found.operators) == pytest.approx(found.report.summary["dma_total_bytes"])
+    assert found.document["memory"]["SBUF"]["peak_bytes"] <= found.report.summary["sbuf_peak_bytes"]
+    assert all(0 < finding.share <= 1 and finding.remedy for finding in found.findings)
+    sink = StringIO()
+    write_trace(sink, [execution])
+    check_trace(sink.getvalue())
+    assert make_page(found.document).startswith("<!doctype html>")

@@ -46,6 +46,19 @@ def test_a_page_needs_nothing_else() -> None:
     assert len(page) < 200_000
 
 
+def test_pages_of_very_many_ops_stay_small() -> None:
+    document = dict(analysis("dot").document)
+    (row, *_) = document["operators"]
+    document["operators"] = [row | {"name": f"op.{number}"} for number in range(30_000)]
+    document["timeline"] = {"vector": [0, 10, 100, 29_999, 10, 10, 100, 5]}
+    page = make_page(document)
+    shown = embedded(page)
+    assert len(page) < 6e6
+    assert shown["timeline"] == {"vector": [0, 10, 100, -1, 10, 10, 100, 5]}
+    assert "26000" in str(shown["notices"])
+    assert len(document["operators"]) == 30_000
+
+
 def test_names_are_no_markup(tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=document.body.dataset.bad=1><!--"
     tile = Ref(Space.SBUF, "f32", 0, ((128, 0), (64, 4)))
