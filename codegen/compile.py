@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neuronx_cc.codegen import donation
+from neuronx_cc.codegen import donation, wide_words
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.context import Context, Transposes
 from neuronx_cc.codegen.control.regions import write_back
@@ -44,21 +44,21 @@ def lower_module(
 def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:
     context.builder.program.devices = device_counts(module)
     entry = module.entry
-    planes = _split_wide_results(module)
+    wide_words.run(module)
     for index, argument in enumerate(entry.block.args):
         shape = hlo.shape_of(argument)
         name = entry.parameter_loc(index).name
         context.homes[argument] = [context.variable(name, "input", shape.dtype, shape.dims, index)]
     results = _results(entry)
-    writers = _writers(results, planes)
+    writers = _writers(results)
     block = Block.of(context, entry)
     counts = Counter(results)
     for alias in module.aliases:
         counts[results[(alias.output_index or (0,))[0]]] += alias.must  # copied at the end if need be
     needed = [value for value in results if value not in writers or counts[value] > 1]
-    block.note_uses(part for value in needed for part in planes.get(value, [value]))
-    shares = donation.plan(context, block, results, writers, planes.keys())
-    targets = _targets(context, results, planes, shares)
+    block.note_uses(needed)
+    shares = donation.plan(context, block, results, writers)
+    targets = _targets(context, results, shares)
     for writer, index in writers.items():
         if index not in shares.late:
             shape, target = hlo.shape_of(writer), targets[index]
@@ -68,10 +68,7 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
     block.lower()
     for index, (value, target) in enumerate(zip(results, targets, strict=True)):
         context.builder.at("results", hlo.loc_of(value))
-        if value in planes:
-            for plane, part in zip(planes[value], _words(target), strict=True):
-                context.store(plane, part)
-        elif index not in shares.late and not _is_there(context, value, target):
+        if index not in shares.late and not _is_there(context, value, target):
             context.store(value, target)
     write_back(context, [(results[index], targets[index]) for index in sorted(shares.late)])
     if context.watch is not None and context.watch.used:
@@ -80,19 +77,16 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
     return context.builder.finish(), context.constants
 
 
-def _writers(
-    results: Sequence[hlo.SSAValue], planes: Mapping[hlo.SSAValue, list[hlo.SSAValue]]
-) -> dict[hlo.SSAValue, int]:
+def _writers(results: Sequence[hlo.SSAValue]) -> dict[hlo.SSAValue, int]:
     """Values that their kernels may write where a result belongs -> its number; what is left is copied at the end."""
     writers: dict[hlo.SSAValue, int] = {}
     for index, value in enumerate(results):
         if not isinstance(value, hlo.OpResult) or is_view(value.op) or isinstance(value.op, hlo.ConstantOp):
             continue
-        if value not in planes:
-            writers.setdefault(value, index)
+        writers.setdefault(value, index)
     for index, value in enumerate(results):
         source = _reshaped(value)
-        if source is not None and source not in results and source not in planes:
+        if source is not None and source not in results:
             writers.setdefault(source, index)
     return writers
 
@@ -100,7 +94,6 @@ def _writers(
 def _targets(
     context: Context,
     results: Sequence[hlo.SSAValue],
-    planes: Mapping[hlo.SSAValue, list[hlo.SSAValue]],
     shares: donation.Donation,
 ) -> list[View]:
     """The memory of each result, that of a parameter where ``shares`` says so."""
@@ -111,10 +104,6 @@ def _targets(
         alloc = context.homes[arguments[alias]][0].alloc if index in shares.shared else None
         target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index, alias, alloc)
         targets.append(target)
-        if value in planes:
-            for plane, part in zip(planes[value], _words(target), strict=True):
-                if all(use.operation in _made(planes[value]) for use in plane.uses):
-                    context.outputs.setdefault(plane, part)  # made for this only
     return targets
 
 
@@ -139,71 +128,3 @@ def _results(entry: hlo.ComputationOp) -> list[hlo.SSAValue]:
     if isinstance(root, hlo.OpResult) and isinstance(root.op, hlo.TupleOp):
         return list(root.op.operands)
     return [root]
-
-
-def _split_wide_results(module: hlo.HloModule) -> dict[hlo.SSAValue, list[hlo.SSAValue]]:
-    """64-bit results become two 32-bit words: the value and its sign (or zero), stored side by side."""
-    entry = module.entry
-    planes: dict[hlo.SSAValue, list[hlo.SSAValue]] = {}
-    for value in _results(entry):
-        if hlo.shape_of(value).dtype not in ("s64", "u64") or value in planes:
-            continue
-        low = _narrowed(entry, value)
-        if low is None:
-            continue
-        assert isinstance(value, hlo.OpResult)
-        assert isinstance(value.op, hlo.HloOp)
-        shape = hlo.shape_of(low)
-        narrow = low
-        if shape.dtype not in ("s32", "u32"):
-            wide = hlo.ConvertOp.make([low], hlo.array_type("s32", shape.dims), value.op.loc)
-            entry.block.insert_op_before(wide, value.op)
-            narrow = wide.result
-        word = hlo.shape_of(narrow)
-        count = _shift_count(module, value.op, narrow)
-        opcode = hlo.ShiftRightArithmeticOp if word.dtype == "s32" else hlo.ShiftRightLogicalOp
-        high = opcode.make([narrow, count], narrow.type, value.op.loc)
-        entry.block.insert_op_before(high, value.op)
-        planes[value] = [narrow, high.result]
-    return planes
-
-
-def _narrowed(entry: hlo.ComputationOp, value: hlo.SSAValue) -> hlo.SSAValue | None:
-    """What 64-bit ``value`` widens, with the views between them; None for a parameter or a view of one."""
-    if not isinstance(value, hlo.OpResult) or not isinstance(value.op, hlo.HloOp):
-        return None
-    op = value.op
-    if isinstance(op, hlo.ConvertOp):
-        return op.operand if hlo.shape_of(op.operand).dtype not in ("s64", "u64") else None
-    if not is_view(op):
-        return None
-    source = _narrowed(entry, op.operands[0])
-    if source is None:
-        return None
-    view = type(op).make(
-        [source], hlo.array_type(hlo.shape_of(source).dtype, op.shape.dims), op.loc, dict(op.properties)
-    )
-    entry.block.insert_op_before(view, op)
-    return view.results[0]
-
-
-def _shift_count(module: hlo.HloModule, before: hlo.HloOp, like: hlo.SSAValue) -> hlo.SSAValue:
-    """A splat of 31 (signed: all sign bits) or 32 (unsigned: zero) of ``like``'s shape."""
-    shape = hlo.shape_of(like)
-    amount = 31 if shape.dtype == "s32" else 32
-    digest = module.constants.add(np.asarray(amount, shape.numpy_dtype), shape.dtype)
-    constant = hlo.ConstantOp.make([], hlo.array_type(shape.dtype, ()), before.loc, {"value": hlo.ConstantAttr(digest)})
-    spread = hlo.BroadcastOp.make([constant.result], like.type, before.loc, {"dimensions": hlo.IntsAttr(())})
-    module.entry.block.insert_ops_before([constant, spread], before)
-    return spread.result
-
-
-def _made(planes: list[hlo.SSAValue]) -> list[hlo.Operation]:
-    return [plane.op for plane in planes if isinstance(plane, hlo.OpResult)]
-
-
-def _words(target: View) -> list[View]:
-    """The low and high 32-bit words of a 64-bit array."""
-    word = "s32" if target.dtype == "s64" else "u32"
-    low = View(target.alloc, word, target.offset, target.dims)
-    return [low, View(target.alloc, word, target.offset + 4, target.dims)]

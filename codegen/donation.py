@@ -9,7 +9,7 @@ where the header demands the parameter's (``must-alias``), they are copied there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.blocks import Block
@@ -36,9 +36,8 @@ def plan(
     block: Block,
     results: Sequence[hlo.SSAValue],
     writers: Mapping[hlo.SSAValue, int],
-    wide: Set[hlo.SSAValue],
 ) -> Donation:
-    """``writers``: values whose kernels write a result -> its number. ``wide``: results stored as two halves."""
+    """``writers``: values whose kernels write a result -> its number."""
     module = context.module
     arguments = module.entry.block.args
     found = Donation()
@@ -53,8 +52,7 @@ def plan(
 
     def alike(index: int, number: int) -> bool:
         value, old = results[index], arguments[number]
-        free = number not in taken and value not in wide
-        return free and value.type == old.type and hlo.shape_of(value).size > 0
+        return number not in taken and value.type == old.type and hlo.shape_of(value).size > 0
 
     def fits(index: int, number: int) -> bool:
         """Whether result ``index`` may be written into parameter ``number``, or is it."""

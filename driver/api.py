@@ -1,6 +1,7 @@
 """The Python API: ``neuronx_cc.compile(module, **options)`` and ``neuronx_cc.load(path)``.
 
-Options are those of ``neuronx-cc compile`` with underscores; errors are the ``NeuronError`` subclasses that the command
+Options are those of ``neuronx-cc compile`` with underscores, and its defaults but one: 64-bit integers are computed
+exactly (``int64="truncate"`` cuts them as the command does). Errors are the ``NeuronError`` subclasses that the command
 line prints. Nothing is printed and no log file is written unless options ask for it.
 """
 
@@ -34,6 +35,8 @@ def compile(module: Any, **keywords: Any) -> "Executable":
     from neuronx_cc import runtime
 
     parsed = from_keywords(options.COMPILE, keywords)
+    if "int64" not in parsed.given:
+        parsed.values["int64"] = "exact"
     session = Session("neuronx_cc.compile", [], Log(parsed.integer("verbose")), parsed)
     if "verbose" not in parsed.given:
         session.log.level = ERROR_LEVEL

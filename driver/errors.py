@@ -73,7 +73,7 @@ CATALOGUE: dict[str, Entry] = {
     "EVRF056": Entry("gather out of bounds", "Constant gather indices exceed the operand.", "correct the sizes"),
     "ESMP002": Entry("constant index out of range", "A constant index is out of range.", "correct the index"),
     # types
-    "ESFH002": Entry("64-bit constant", "A 64-bit constant does not fit 32 bits.", "use a smaller constant"),
+    "ESFH002": Entry("64-bit integer", "64-bit integers may not fit 32 bits.", "compile with --int64 exact"),
     "ESPP004": Entry("unsupported type", "The device has no such element type.", "use f32, bf16 or f16"),
     "ESPP047": Entry("unsupported 8-bit float", "The device has no such 8-bit float.", "use f16 or f8e4m3"),
     "EVRF004": Entry("complex type", "Complex numbers compile as complex64 only.", "use complex64, or --fp64-as-fp32"),
@@ -88,7 +88,7 @@ CATALOGUE: dict[str, Entry] = {
     "EVRF061": Entry(
         "integer all-reduce in FP32", "Exact to 2^24 only.", "cast to float, or --implicit-integer-downcast=all_reduce"
     ),
-    "EVRF062": Entry("64-bit power", "Computes in 32 bits.", "use s32, or --implicit-integer-downcast=pow"),
+    "EVRF062": Entry("64-bit power", "Computes in 32 bits.", "use --int64 exact, or --implicit-integer-downcast=pow"),
     "EVRF063": Entry(
         "integer reduce-scatter in FP32",
         "Exact to 2^24 only.",

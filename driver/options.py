@@ -227,6 +227,13 @@ PRECISION = (
         dest="fp64_as_fp32",
         default=False,
     ),
+    Option(
+        ("--int64",),
+        Kind.CHOICE,
+        "64-bit integers: computed exactly, in two words where 32 bits do not hold them, or truncated to 32 bits",
+        values=("exact", "truncate"),
+        default="truncate",
+    ),
     SATURATE_INFINITY,
     RELEASE,
 )
@@ -284,7 +291,7 @@ DOCUMENTED = (
         values=("default", "enabled", "disabled"),
         default="default",
         effect=Effect.NO_EFFECT,
-        reason="trn1, trn1n and inf2 always narrow 64-bit integers to 32 bits",
+        reason="trn1, trn1n and inf2 have none; --int64 says what is done instead",
     ),
     Option(
         ("--distribution-strategy", "--distribution_strategy"),

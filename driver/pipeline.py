@@ -38,6 +38,7 @@ def pass_options(parsed: Parsed) -> "PassOptions":
         mixed_precision_accumulation=parsed.flag("mixed_precision_accumulation"),
         fast_relayout=parsed.flag("fast_relayout"),
         fp64_as_fp32=parsed.flag("fp64_as_fp32"),
+        int64=parsed.text("int64"),
         saturate_infinity=parsed.flag("saturate_infinity"),
     )
 

@@ -64,22 +64,27 @@ def is_integer_contraction(op: Contraction) -> bool:
 def sum_bits(op: Contraction) -> int:
     """Bits of the largest magnitude of a sum."""
     lhs, rhs = (Digits.of(hlo.shape_of(x).dtype, 64, 64) for x in (op.lhs, op.rhs))
-    return lhs.magnitude + rhs.magnitude + _bits_of_terms(op)
+    return lhs.magnitude + rhs.magnitude + bits_of_terms(op)
 
 
 def digits(op: Contraction) -> tuple[Digits, Digits] | None:
     """How to write both operands so that the fewest products are needed; None when there are too many terms."""
-    kept, terms = bits(op.shape.dtype), _bits_of_terms(op)
+    dtypes = [hlo.shape_of(x).dtype for x in (op.lhs, op.rhs)]
+    return ways_of(dtypes[0], dtypes[1], bits(op.shape.dtype), bits_of_terms(op))
+
+
+def ways_of(left: str, right: str, kept: int, terms: int) -> tuple[Digits, Digits] | None:
+    """The same for operands of types ``left`` and ``right``, ``terms`` bits of terms, and the low ``kept`` bits."""
     ways = [
         (lhs, rhs)
-        for lhs in (Digits.of(hlo.shape_of(op.lhs).dtype, kept, width) for width in DIGITS)
-        for rhs in (Digits.of(hlo.shape_of(op.rhs).dtype, kept, width) for width in DIGITS)
+        for lhs in (Digits.of(left, kept, width) for width in DIGITS)
+        for rhs in (Digits.of(right, kept, width) for width in DIGITS)
         if lhs.magnitude + rhs.magnitude + terms <= EXACT_BITS
     ]
     return min(ways, key=lambda way: len(_pairs(way[0], way[1], kept)), default=None)
 
 
-def _bits_of_terms(op: Contraction) -> int:
+def bits_of_terms(op: Contraction) -> int:
     return max(_terms(op) - 1, 0).bit_length()
 
 

@@ -27,9 +27,14 @@ def run(module: HloModule, context: PassContext) -> None:
             if not isinstance(op, hlo.SelectAndScatterOp):
                 continue
             if selection(op, module) is None:
-                replace(op, _Sweep(module, op).result())
+                replace(op, sweep(module, op))
             else:
                 _take_in_pad(op, module)
+
+
+def sweep(module: HloModule, op: hlo.SelectAndScatterOp) -> Value:
+    """The result of ``op``, built above it of whole arrays."""
+    return _Sweep(module, op).result()
 
 
 def _take_in_pad(op: hlo.SelectAndScatterOp, module: HloModule) -> None:

@@ -2,8 +2,9 @@
 
 Input: an inlined module before 64-bit integers are narrowed. An op whose result provably fits the 24 bits that FP32
 holds exactly is fine, and so is a contraction that ``exact_integer_dots`` makes exact (all but those of more than 2^18
-terms). Of the others, one that the option permits is warned about, one that it does not is an error (EVRF035 dot and
-convolution, EVRF060 scatter, EVRF061 all-reduce, EVRF062 power of 64-bit integers, EVRF063 reduce-scatter).
+terms), and what 64-bit integers are computed with in two words (``--int64 exact``). Of the others, one that the option
+permits is warned about, one that it does not is an error (EVRF035 dot and convolution, EVRF060 scatter, EVRF061
+all-reduce, EVRF062 power of 64-bit integers, EVRF063 reduce-scatter).
 """
 
 from neuronx_cc.ir import hlo
@@ -34,7 +35,8 @@ def run(module: HloModule, context: PassContext) -> None:
 
 def _check(op: hlo.HloOp, module: HloModule, context: PassContext) -> None:
     dtype = op.shape.dtype
-    if dtype not in INTEGERS or _is_exact(op, module):
+    in_words = dtype in ("s64", "u64") and context.options.int64 == "exact"
+    if dtype not in INTEGERS or in_words or _is_exact(op, module):
         return
     name, code = RULES[type(op)]
     limit = "2**31" if isinstance(op, hlo.PowerOp) else f"2**{EXACT_BITS}"

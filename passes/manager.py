@@ -57,6 +57,8 @@ class PassOptions:
     """Transposes may go through TensorE in the cast type (read by codegen)."""
     fp64_as_fp32: bool = False
     """FP64 is computed in FP32; inputs and outputs keep their types."""
+    int64: str = "truncate"
+    """``exact``: 64-bit integers in two words; ``truncate``: their low words, with warnings."""
     saturate_infinity: bool = False
     """Clamp infinities ahead of transposes that the compiler inserts on TensorE (read by codegen)."""
 

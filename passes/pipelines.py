@@ -22,7 +22,7 @@ IMPORT_CLEANUP = (
 
 DEFAULT_PIPELINE: Pipeline = (
     ("import-cleanup", IMPORT_CLEANUP),
-    ("operators", ("check_operators", "check_shares")),
+    ("operators", ("fold_f64_constants", "check_operators", "check_shares")),
     (
         "expand",
         (
@@ -36,13 +36,15 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_linear_algebra",
             "resolve_host_calls",
             "split_complex",
+            "implicit_integer_downcast",
+            "split_int64",
             "find_scans",
             "expand_reductions",
             "expand_windows",
             "expand_select_and_scatter",
         ),
     ),
-    ("narrowing", ("fold_constants", "implicit_integer_downcast", "narrow_int64", "exact_integer_dots")),
+    ("narrowing", ("fold_constants", "exact_integer_dots")),
     (
         "simplify",
         (

@@ -76,8 +76,6 @@ class _Formation:
         if isinstance(op, hlo.GetTupleElementOp):
             if op.operand in self.member:
                 self.member[op.result] = self.member[op.operand]
-        elif op.opcode == "convert" and op.shape.dtype in ("s64", "u64"):
-            pass  # widened on the way out of the program
         elif op.opcode == "iota":
             if _needs_array(op.result):
                 self._new(op, True, squeeze(op.shape.dims))

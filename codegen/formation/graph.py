@@ -134,8 +134,6 @@ def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
         )
     if op.opcode == "convert":
         source, target = hlo.shape_of(op.operands[0]).dtype, op.shape.dtype
-        if source in ("s64", "u64"):
-            return target in ("s32", "u32")
         return bits(source) < 8 or bits(target) < 8  # the same bytes: passes.widen_small_types
     return False
 
@@ -233,10 +231,7 @@ def suffix_reduction(op: hlo.ReduceOp) -> int:
 
 
 def computes_elementwise(op: hlo.Operation) -> bool:
-    """False also for the widening of a 64-bit result, which is no kernel's."""
-    if not isinstance(op, hlo.HloOp) or op.opcode not in ELEMENTWISE:
-        return False
-    return op.opcode != "convert" or op.shape.dtype not in ("s64", "u64")
+    return isinstance(op, hlo.HloOp) and op.opcode in ELEMENTWISE
 
 
 def reads(value: hlo.SSAValue) -> list[Any]:

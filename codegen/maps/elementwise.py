@@ -279,9 +279,8 @@ def convert(e: Emitter, out: Block, source: Operand) -> None:
         e.over("convert", Stream.GPSIMD, [out], [source])
 
 
-def part(block: Block, opcode: str) -> Block:
-    """The ``real`` or ``imag`` words of a complex block, which lie side by side."""
-    dtype = {"c64": "f32", "c128": "f64"}[block.dtype]
+def part(block: Block, opcode: str, dtype: str) -> Block:
+    """The ``real`` or ``imag`` parts of a complex block, the low or high words of 64-bit integers: side by side."""
     return replace(block, dtype=dtype, offset=block.offset + (itemsize(dtype) if opcode == "imag" else 0))
 
 
@@ -297,12 +296,14 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
     if opcode == "select":
         select(e, out, ins[0], ins[1], ins[2])
     elif opcode in ("real", "imag"):
-        convert(e, out, part(block_of(e, out, ins[0]), opcode))
+        convert(e, out, part(block_of(e, out, ins[0]), opcode, out.dtype))
     elif opcode == "complex":
-        convert(e, part(out, "real"), ins[0])
-        convert(e, part(out, "imag"), ins[1])
+        convert(e, part(out, "real", dtype), ins[0])
+        convert(e, part(out, "imag", dtype), ins[1])
     elif opcode == "convert":
         convert(e, out, ins[0])
+    elif opcode == "bitcast-convert":  # in computations of scalars; elsewhere it is a view
+        convert(e, replace(out, dtype=dtype), ins[0])
     elif opcode == "compare":
         compare(e, op, out, ins[0], ins[1])
     elif opcode == "clamp":

@@ -36,7 +36,8 @@ class HostFunction:
         _functions[self.number] = self
 
     def __call__(self, stored: Sequence[Array]) -> list[Array]:
-        """Complex arrays are two, ``bool[0]`` is none (``passes.resolve_host_calls``); 64-bit integers have 32 bits."""
+        """Complex arrays are two, ``bool[0]`` is none (``passes.resolve_host_calls``); 64-bit integers that are
+        truncated have 32 bits."""
         given = iter(stored)
         operands = [_given(shape, dtype, given) for shape, dtype in self._operands]
         with TURNS.call():

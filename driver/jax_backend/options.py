@@ -1,9 +1,9 @@
 """The effective options of one compilation: defaults, ``NEURON_CC_FLAGS``, then ``compiler_options`` of ``jax.jit``.
 
 Names are those of ``neuronx-cc compile``, with dashes or underscores; XLA's, which begin with ``xla_``, do nothing here
-and are accepted, since programs for several platforms pass them. The one default that differs is ``--auto-cast``:
-``none``, because JAX programs expect FP32 products close to the CPU's (and as the vendor's compiler has it from SDK
-2.27 on); ``matmult`` and ``all`` are asked for.
+and are accepted, since programs for several platforms pass them. Two defaults differ. ``--auto-cast`` is ``none``,
+because JAX programs expect FP32 products close to the CPU's (and as the vendor's compiler has it from SDK 2.27 on);
+``matmult`` and ``all`` are asked for. ``--int64`` is ``exact``, because JAX programs with 64-bit integers mean them.
 """
 
 import os
@@ -18,7 +18,7 @@ from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.parse import Parsed, closest, from_keywords, parse, split_flags
 from neuronx_cc.ir.errors import UsageError
 
-PLUGIN_DEFAULTS: dict[str, str | int] = {"auto_cast": "none", "verbose": options.LEVELS["error"]}
+PLUGIN_DEFAULTS: dict[str, str | int] = {"auto_cast": "none", "int64": "exact", "verbose": options.LEVELS["error"]}
 UNUSED = ("output", "explain_options")
 """Options of the command that name files of its own."""
 

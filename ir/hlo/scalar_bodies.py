@@ -5,9 +5,9 @@ from neuronx_cc.ir.hlo.base import ComputationOp, ElementwiseBinaryOp, Elementwi
 from neuronx_cc.ir.hlo.control import TupleOp
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.hlo.elementwise import ClampOp, SelectOp
-from neuronx_cc.ir.hlo.movement import ConstantOp
+from neuronx_cc.ir.hlo.movement import BitcastConvertOp, ConstantOp
 
-ELEMENTWISE = (ElementwiseUnaryOp, ElementwiseBinaryOp, SelectOp, ClampOp, ConstantOp)
+ELEMENTWISE = (ElementwiseUnaryOp, ElementwiseBinaryOp, SelectOp, ClampOp, ConstantOp, BitcastConvertOp)
 
 
 def is_elementwise(body: ComputationOp) -> bool:
@@ -17,4 +17,5 @@ def is_elementwise(body: ComputationOp) -> bool:
 
 def is_scalar(op: HloOp) -> bool:
     """Whether ``op`` maps scalars to a scalar, each element for itself."""
-    return isinstance(op, ELEMENTWISE) and isinstance(op.results[0].type, ArrayType) and op.shape.rank == 0
+    values = (*op.operands, *op.results)
+    return isinstance(op, ELEMENTWISE) and all(isinstance(x.type, ArrayType) and not x.type.data.rank for x in values)

@@ -71,6 +71,6 @@ def test_narrowing_without_warnings_changes_no_value(text):
         inputs.append(np.asarray(wide if shape.dtype == "s64" else wide / 2**29).astype(shape.numpy_dtype))
     before = evaluate(module, inputs)
     context = PassContext()
-    run_passes(module, ["narrow_int64"], context, verify_each=True)
+    run_passes(module, ["split_int64"], context, verify_each=True)
     if all("inputs are truncated" in warning.message for warning in context.warnings):
         assert_same_bits(before, evaluate(module, inputs))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import op_cases
 import sweeps
 from op_cases import Case, shaped
@@ -13,6 +14,7 @@ from xla_oracle import run_text
 import neuronx_cc
 from neuronx_cc.ir.errors import NeuronError
 from neuronx_cc.ir.operators import supported
+from neuronx_cc.ir.operators_table import Operator
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
 
@@ -58,7 +60,27 @@ def module_of(variants: Sequence[Variant]) -> str:
     return "\n".join(["HloModule matrix", "", computations, "ENTRY main {", *parameters, *lines, "}", ""])
 
 
-def run(row: Row, dtype: str, variants: Sequence[Variant]) -> None:
+WIDE = {"s32": "s64", "u32": "u64"}
+"""Element types that stand beside those of the operator table."""
+
+
+def element_types(row: Operator) -> list[str]:
+    """Of the table, and those of 64 bits that are computed like the 32-bit ones."""
+    return [dtype for listed in row.dtypes for dtype in (listed, WIDE.get(listed)) if dtype]
+
+
+def fits(variant: Variant) -> bool:
+    """Whether 32 bits hold all 64-bit integers that go in and, by the reference, come out."""
+    text = module_of([variant])
+    for array in (*variant.inputs, *run_text(text, list(variant.inputs))):
+        if array.dtype in (np.int64, np.uint64) and array.size:
+            limits = np.iinfo(np.int32 if array.dtype == np.int64 else np.uint32)
+            if array.min() < limits.min or array.max() > limits.max:
+                return False
+    return True
+
+
+def run(row: Row, dtype: str, variants: Sequence[Variant], int64: str = "exact") -> None:
     """Compare all variants at once; when that fails, each half for itself."""
     text = module_of(variants)
     inputs = [array for variant in variants for array in variant.inputs]
@@ -67,7 +89,7 @@ def run(row: Row, dtype: str, variants: Sequence[Variant]) -> None:
     if row.opcode in op_cases.IN_NUMPY:
         given = [op_cases.expected(case)[0] for case in cases]
     try:
-        outputs = neuronx_cc.compile(text.encode(), auto_cast="none").run(inputs).outputs
+        outputs = neuronx_cc.compile(text.encode(), auto_cast="none", int64=int64).run(inputs).outputs
         found = run_text(text, inputs) if any(x is None for x in given) else given
         values = [own if other is None else other for own, other in zip(found, given, strict=True)]
         for case, output, value in zip(cases, outputs, values, strict=True):
@@ -75,8 +97,8 @@ def run(row: Row, dtype: str, variants: Sequence[Variant]) -> None:
     except Exception as error:
         if len(variants) > 1:
             middle = len(variants) // 2
-            run(row, dtype, variants[:middle])
-            run(row, dtype, variants[middle:])
+            run(row, dtype, variants[:middle], int64)
+            run(row, dtype, variants[middle:], int64)
         else:
             row.add_failure(f"{dtype} {variants[0].label}", error)
         return
@@ -94,18 +116,20 @@ def run_case(row: Row, case: Case) -> None:
         row.right += 1
 
 
-def matrix(opcodes: Iterable[str], dtypes: Sequence[str] = ()) -> Iterable[Row]:
-    """One row for each opcode."""
-    types = {row.opcode: row.dtypes for row in supported()}
+def matrix(opcodes: Iterable[str], dtypes: Sequence[str] = (), int64: str = "exact") -> Iterable[Row]:
+    """One row for each opcode; where 64-bit integers are truncated, of variants whose integers fit."""
+    types = {row.opcode: element_types(row) for row in supported()}
     for opcode in opcodes:
         row = Row(opcode)
         for dtype in types[opcode]:
             if dtypes and dtype not in dtypes:
                 continue
             variants = list(sweeps.sweep(opcode, dtype))
+            if int64 == "truncate" and dtype in WIDE.values():
+                variants = [variant for variant in variants if fits(variant)]
             if variants:
-                run(row, dtype, variants)
-            else:
+                run(row, dtype, variants, int64)
+            elif dtype not in WIDE.values():
                 case = op_cases._case(opcode, dtype)
                 if case is None:
                     row.wrong.append(f"{dtype}: no case")
