@@ -322,7 +322,7 @@ _ROWS = (
     _row("subtract", "Sub", (*F, *I), "native", "2.1"),
     _row("tan", "Tan", F, "decomposed"),
     _row("tanh", "Tanh", F, "native", "2.1"),
-    _row("topk", "TopK", (*F, *I), "native"),
+    _row("topk", "TopK", (*F, *I, *P), "native"),
     _row("transpose", "Transpose", ALL, "native", "2.1"),
     _row("triangular-solve", "TriangularSolve", F, "decomposed"),
     _row("tuple", "Tuple", ALL, "folded", "2.1"),

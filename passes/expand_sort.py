@@ -277,18 +277,24 @@ def _expand_topk(module: HloModule, op: hlo.TopkOp) -> None:
         replace_elements(op, [b.number(0, part.data.dtype, part.data.dims) for part in result.data])  # type: ignore[attr-defined]
         return
     flat = b.reshape(op.operand, (rows, count))
+    is_truth = shape.dtype == "pred"
+    if is_truth:
+        flat = b.convert(flat, "u8")
+    dtype = hlo.shape_of(flat).dtype
     largest = op.largest.data
     if count < SORTED_SHARE * wanted:
         places = b.iota((rows, count), 1)
         done = sort_rows(b, [words.key(flat, not largest), places], 2)
         keys, places = (b.slice(word, 1, 0, wanted) for word in done)
-        values = words.restored(keys, shape.dtype, not largest)
-    elif largest and shape.dtype in FLOATS:
+        values = words.restored(keys, dtype, not largest)
+    elif largest and dtype in FLOATS:
         values, places = _largest(b, b.convert(flat, "f32"), wanted)
-        values = b.convert(values, shape.dtype)
+        values = b.convert(values, dtype)
     else:
         found, places = _largest(b, words.key(flat, largest), wanted)
-        values = words.restored(found, shape.dtype, largest)
+        values = words.restored(found, dtype, largest)
+    if is_truth:
+        values = b.convert(values, "pred")
     replace_elements(op, [b.reshape(values, (*outer, wanted)), b.reshape(places, (*outer, wanted))])
 
 
