@@ -49,6 +49,9 @@ CATALOGUE: dict[str, Entry] = {
         "The module breaks a rule of HLO: its syntax, a shape, a type or an attribute.",
         "check the named instruction, and how the module was written",
     ),
+    "EVRF901": Entry(
+        "nested too deep", "Loops and branches are nested deeper than there are registers.", "make one loop of several"
+    ),
     # operators
     "EUOC002": Entry("unsupported operator", "No implementation exists.", "see neuronx-cc list-operators"),
     "EVRF001": Entry("unsupported operator", "No implementation exists.", "see neuronx-cc list-operators"),

@@ -53,7 +53,7 @@ class MalformedAttribute(Exception):
 
 
 def unquote(text: str) -> str:
-    """A quoted string without its quotes and C escapes; other text stays."""
+    """A quoted string without its quotes and C escapes; other text stays, as does what no escape is."""
     if not text.startswith('"'):
         return text
     body = text[1:-1]
@@ -62,7 +62,7 @@ def unquote(text: str) -> str:
 
     def plain(match: re.Match[str]) -> str:
         code = match.group(1)
-        if code[0] == "x":
+        if code[0] == "x" and len(code) > 1:
             return chr(int(code[1:], 16))
         if code.isdigit():
             return chr(int(code, 8) & 0xFF)

@@ -73,16 +73,18 @@ def _unknown(what: str, remedy: str = "") -> UsageError:
     )
 
 
-def load_module(data: bytes, source: str = "") -> hlo.HloModule:
+def load_module(data: bytes, source: str = "", trusted: bool = False) -> hlo.HloModule:
     """The module in ``data``, whatever its format; ``source`` is its file name for messages.
+
+    ``trusted``: the module is jaxlib's own of this process, whose reader it does not crash.
 
     Raises ``CompileError`` when the module is malformed or breaks HLO's rules, ``UsageError`` when it is no module.
     """
     with collector.paused():
-        return _load(data, source)
+        return _load(data, source, trusted)
 
 
-def _load(data: bytes, source: str) -> hlo.HloModule:
+def _load(data: bytes, source: str, trusted: bool) -> hlo.HloModule:
     kind = detect(data)
     if kind == "text":
         from neuronx_cc.hlo_import.parser import parse_text
@@ -98,7 +100,7 @@ def _load(data: bytes, source: str) -> hlo.HloModule:
     if kind == "stablehlo":
         from neuronx_cc.hlo_import.stablehlo import parse_stablehlo
 
-        return parse_stablehlo(data, source)
+        return parse_stablehlo(data, source, trusted)
     from neuronx_cc.hlo_import.proto import parse_proto
 
     return parse_proto(data, source)

@@ -199,6 +199,9 @@ HANDLERS: dict[type, Handler] = {
     hlo.CollectivePermuteDoneOp: _finish_collective,
 }
 
+MOST_NESTED = 48
+"""Loops and branches inside one another; each holds a sequencer register, and the kernels inside need some."""
+
 REPEATING = (hlo.CallOp, hlo.FusionOp, hlo.MapOp, hlo.AsyncStartOp, hlo.WhileOp, hlo.ConditionalOp)
 """Ops each of which gets instructions of its own for the computations that it calls."""
 
@@ -214,15 +217,22 @@ WRAPPERS = (
 
 
 def check_repeats(module: HloModule) -> None:
-    """Raise CompileError EVRF007 when bodies that are called several times make too many ops, before any is copied."""
+    """Raise CompileError EVRF007 when bodies that are called several times make too many ops, before any is copied.
+
+    EVRF901 when loops and branches are nested deeper than there are registers for.
+    """
     most = MOST_COPIES + sum(len(computation.block.ops) for computation in module.computations())
     sizes: dict[str, int] = {}
+    depths: dict[str, int] = {}
     for computation in module.computations():
-        size = 0
+        size = depth = 0
         for op in ops_of(computation.block):
             size += 1
             if isinstance(op, REPEATING):
-                size += sum(sizes.get(name, 0) for name in called_names(op))
+                names = called_names(op)
+                size += sum(sizes.get(name, 0) for name in names)
+                own = isinstance(op, hlo.WhileOp | hlo.ConditionalOp)
+                depth = max(depth, own + max((depths.get(name, 0) for name in names), default=0))
             if size > most:
                 raise CompileError(
                     "EVRF007",
@@ -231,7 +241,14 @@ def check_repeats(module: HloModule) -> None:
                     "put what is called again and again into a loop, or call it fewer times",
                     loc=op.loc,
                 )
-        sizes[computation.computation_name] = size
+            if depth > MOST_NESTED:
+                raise CompileError(
+                    "EVRF901",
+                    f"{op.opcode}: expected loops and branches nested at most {MOST_NESTED} deep, found {depth}",
+                    "make one loop of several, or select values instead of branching",
+                    loc=op.loc,
+                )
+        sizes[computation.computation_name], depths[computation.computation_name] = size, depth
 
 
 def run(module: HloModule, context: PassContext) -> None:

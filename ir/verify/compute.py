@@ -28,8 +28,17 @@ _FFT = frozenset(["FFT", "IFFT", "RFFT", "IRFFT"])
 _TRANSPOSE = frozenset(["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])
 
 
+def _mixes_complex(shapes: list[Shape]) -> str:
+    """What is wrong where some of the operands and the result are complex, and others are not."""
+    if len({is_complex(shape.dtype) for shape in shapes}) == 1:
+        return ""
+    return f"expected operands and result all complex or all real, found {', '.join(map(str, shapes))}"
+
+
 @array_rule("dot", operands=2)
 def _dot(op: Any, shapes: list[Shape], result: Shape) -> str:
+    if problem := _mixes_complex([*shapes, result]):
+        return problem
     lhs, rhs = shapes
     dims = op.dims.data
     left, right = (*dims.lhs_batch, *dims.lhs_contracting), (*dims.rhs_batch, *dims.rhs_contracting)
@@ -91,6 +100,8 @@ def window_result(base: tuple[int, ...], window: tuple[Any, ...]) -> tuple[tuple
 
 @array_rule("convolution", operands=2)
 def _convolution(op: Any, shapes: list[Shape], result: Shape) -> str:
+    if problem := _mixes_complex([*shapes, result]):
+        return problem
     lhs, rhs = shapes
     dims, window = op.dims.data, op.window.data
     features, batches = op.feature_group_count.data, op.batch_group_count.data
