@@ -199,7 +199,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     expected = {"neuronx_cc/" + relative(p) for p in sources() if not relative(p).startswith("driver/neuronx_cc/")}
     expected |= {"neuronx_cc/__init__.py"}
     assert {name for name in names if name.endswith(".py")} == expected
-    data = {relative(path) for folder in FOLDERS for path in (ROOT / folder).rglob("*.toml")}
+    kinds = ("*.toml", "*.html", "*.css", "*.js")
+    data = {relative(path) for folder in FOLDERS for kind in kinds for path in (ROOT / folder).rglob(kind)}
     assert {f"neuronx_cc/{name}" for name in data} <= set(names)
 
 
