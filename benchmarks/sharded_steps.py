@@ -79,7 +79,7 @@ def _dropped(key: Any, x: Any) -> Any:
 
 
 def _attention(layer: Tree, x: Any) -> Any:
-    q, k, v = jnp.einsum("bsw,wthd->tbshd", _normed(x), layer["qkv"])
+    q, k, v = jnp.moveaxis(jnp.einsum("bsw,wthd->bsthd", _normed(x), layer["qkv"]), 2, 0)
     scores = jnp.einsum("bshd,bthd->bhst", q, k) / np.sqrt(q.shape[-1])
     causal = jnp.arange(x.shape[1])[:, None] >= jnp.arange(x.shape[1])
     chances = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1)
@@ -121,7 +121,7 @@ def _moe_weights(random: np.random.Generator) -> Tree:
 
 def _moe_loss(weights: Tree, batch: Tree) -> Any:
     tokens = batch["tokens"]
-    x = weights["table"][tokens]
+    x = lax.with_sharding_constraint(weights["table"][tokens], P("d"))
     room = 2 * tokens.shape[1] // EXPERTS
     chances = jax.nn.softmax(_normed(x) @ weights["router"])
     best = chances.argmax(-1)

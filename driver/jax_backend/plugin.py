@@ -44,7 +44,7 @@ def initialize() -> None:
     # exit functions run in reverse order: ours before JAX's own
     atexit.register(_pjrt.shutdown)
     xla_bridge.register_plugin(
-        "neuron", priority=PRIORITY, library_path=os.path.abspath(_pjrt.__file__), options=_client_options
+        "neuron", priority=PRIORITY, library_path=os.path.abspath(_pjrt.__file__), options=client_options
     )
     # lowerings can only be registered for platforms that exist; another JAX may keep its primitive elsewhere
     with suppress(ImportError, AttributeError):
@@ -63,6 +63,10 @@ def initialize() -> None:
         from neuronx_cc.driver.jax_backend import host_calls
 
         host_calls.register("neuron")
+    with suppress(ImportError, AttributeError):
+        from neuronx_cc.driver.jax_backend import ahead
+
+        ahead.register("neuron", _pjrt)
     # a process that does not ask for this platform shall neither be warned about it nor fail because of it
     with suppress(AttributeError, KeyError, TypeError):
         registration = xla_bridge._backend_factories["neuron"]
@@ -74,7 +78,7 @@ def _unavailable() -> Any:
     raise RuntimeError(MISSING)
 
 
-def _client_options() -> dict[str, Any]:
+def client_options() -> dict[str, Any]:
     """Options of the client; the message of a bad setting becomes that of the client's creation."""
     from neuronx_cc.driver.errors import render
     from neuronx_cc.driver.jax_backend.settings import LOGGER, device_settings, ignored_variables

@@ -33,6 +33,11 @@ class Run:
         self.name = self._unit.signature.name
         """Name of the module, such as ``jit_step``."""
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the compiler has warned of, operators that several devices compute alike among it."""
+        return list(self._unit.neff.warnings)
+
     @cached_property
     def report(self) -> RunReport:
         """Time and utilisation of the first device."""

@@ -235,6 +235,10 @@ Error* client_compile(CompileArgs* args) {
 
 Error* topology_compile(TopologyCompileArgs* args) {
   return guarded([&] {
+    if (auto compiled = prepared_program()) {
+      args->executable = new Executable{std::move(compiled)};
+      return;
+    }
     if (!holds_gil()) {
       // this jaxlib waits for the compilation with Python's lock held, so entering Python would never return
       throw Failure{kUnimplemented,

@@ -220,6 +220,7 @@ void stop_profile(int64_t session);
 std::string collect_profile(int64_t session);
 void drop_python(void* object);  // callable without the GIL
 bool holds_gil();
+std::shared_ptr<Compiled> prepared_program();
 
 // Entry points ------------------------------------------------------------------------------------------------------
 

@@ -246,6 +246,16 @@ PyObject* views(const std::vector<std::vector<std::shared_ptr<Storage>>>& rows, 
 
 bool holds_gil() { return running && PyGILState_Check(); }
 
+namespace {
+std::mutex prepared_mutex;
+std::shared_ptr<Compiled> prepared;
+}  // namespace
+
+std::shared_ptr<Compiled> prepared_program() {
+  std::lock_guard<std::mutex> lock(prepared_mutex);
+  return prepared;
+}
+
 void drop_python(void* object) {
   if (!object || !running) return;  // after shutdown objects are left to the end of the process
   std::lock_guard<std::mutex> lock(trash_mutex);
@@ -335,11 +345,23 @@ PyObject* shutdown(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* prepare(PyObject*, PyObject* program) {
+  try {
+    auto made = program == Py_None ? nullptr : read_program(program);
+    std::lock_guard<std::mutex> lock(prepared_mutex);
+    prepared.swap(made);
+  } catch (const Failure& failure) {
+    return PyErr_Format(PyExc_RuntimeError, "%s", failure.message.c_str());
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* api_address(PyObject*, PyObject*) { return PyLong_FromVoidPtr(const_cast<Api*>(api())); }
 
 PyMethodDef methods[] = {
     {"configure", configure, METH_O, "Hand over the functions that compile and execute: a dict by name."},
     {"shutdown", shutdown, METH_NOARGS, "Never enter Python again."},
+    {"prepare", prepare, METH_O, "The program that the next compilation for a topology gives; None for none."},
     {"api_address", api_address, METH_NOARGS, "Address of the PJRT table, for tests."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,0 +1,154 @@
+"""Sharded programs on 4 devices beside jaxlib's CPU client on one: values, and what each device computes.
+
+Run as a script with the platforms ``neuron,cpu`` and 4 devices of the first (``test_sharding``).
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from case_report import report
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+DEVICES = np.array(jax.devices("neuron"))
+ROWS, PAIRS = Mesh(DEVICES, ("a",)), Mesh(DEVICES.reshape(2, 2), ("a", "b"))
+CPU = jax.devices("cpu")[0]
+X = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
+W = np.random.default_rng(1).standard_normal((24, 24)).astype(np.float32) / 5
+PLACES = ((ROWS, P("a")), (ROWS, P(None, "a")), (PAIRS, P("a", "b")), (PAIRS, P(("b", "a"))))
+
+
+def close(made, expected):
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-4, rtol=2e-4)
+
+
+def check(function, *arrays, places=PLACES):
+    """``function`` of arrays of which the first is split in each of ``places``."""
+    expected = jax.jit(function)(*(jax.device_put(each, CPU) for each in arrays))
+    for mesh, spec in places:
+        rest = [jax.device_put(each, NamedSharding(mesh, P())) for each in arrays[1:]]
+        close(jax.jit(function)(jax.device_put(arrays[0], NamedSharding(mesh, spec)), *rest), expected)
+
+
+def layers(x, w):
+    def layer(h, w):
+        return jnp.tanh(h @ w), h[0]
+
+    return lax.scan(jax.checkpoint(layer), x, w)
+
+
+def case_pads_and_slices():
+    check(lambda x: (jnp.pad(x, ((1, 2), (0, 3))), x[:, 1:], x[3:-2], jnp.roll(x, 5, 0)), X)
+    check(lambda x, i: (lax.dynamic_slice(x, (0, i), (16, 5)), lax.dynamic_slice(x, (i, 0), (3, 24))), X, np.int32(4))
+    check(jax.grad(lambda x: (x[3] ** 2).sum() + (x[:, 1:] ** 3).sum() + x[jnp.array([1, 5, 1])].prod(0).sum()), X)
+
+
+def case_loops_and_branches():
+    stack = np.stack([W, W.T, W + 0.1])
+    check(layers, X, stack)
+    check(jax.grad(lambda x, w: layers(x, w)[0].sum(), (0, 1)), X, stack)
+    check(lambda x: lax.fori_loop(0, 5, lambda i, x: x * 0.5 + i, x), X)
+    check(lambda x: lax.while_loop(lambda x: jnp.abs(x).sum() > 1, lambda x: x * 0.3, x), X)
+    check(lambda x: lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), X)
+
+
+def case_sums_of_loops():
+    def accumulated(x, w):
+        def part(total, x):
+            return total + jax.grad(lambda w: (jnp.tanh(x @ w) ** 2).sum())(w), None
+
+        return lax.scan(part, jnp.zeros_like(w), x.reshape(4, 4, 24).swapaxes(0, 1))[0]
+
+    check(accumulated, X, W)
+    given = [jax.device_put(X, NamedSharding(ROWS, P("a"))), jax.device_put(W, NamedSharding(ROWS, P()))]
+    text = jax.jit(accumulated).lower(*given).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    assert text.count(" all-reduce(") == entry.count(" all-reduce(") == 1, text
+    kept = jax.jit(accumulated, out_shardings=NamedSharding(ROWS, P("a"))).lower(*given).compile().as_text()
+    assert " reduce-scatter(" in kept
+    assert " all-reduce(" not in kept
+
+
+def case_orders():
+    check(lambda x: (jnp.sort(x, 0), jnp.sort(x, 1), jnp.argmax(x, 0), jnp.argmin(x, 1), jnp.median(x, 0)), X)
+    check(lambda x: (lax.top_k(x, 3), jnp.take_along_axis(x, jnp.argsort(x, 1), 1), jnp.cumsum(x, 0)), X)
+
+
+def case_indices():
+    places = np.array([3, 1, 7, 7], np.int32)
+    rows = X[:4]
+    check(lambda x, i: (x[i], x[:, i], jax.vmap(lambda r: r[i])(x)), X, places)
+    for update in ("add", "max", "multiply"):
+        check(lambda x, i, r, update=update: getattr(x.at[i], update)(r), X, places, rows)
+    check(lambda x, i: x.at[i].set(1.5), X, places)
+    check(lambda x, i: jax.ops.segment_sum(x, i, 5), X, np.arange(16, dtype=np.int32) % 5)
+
+
+def case_windows():
+    image = X.reshape(4, 4, 6, 4)
+    kernel = np.random.default_rng(2).standard_normal((3, 3, 4, 8)).astype(np.float32)
+    layout = ("NHWC", "HWIO", "NHWC")
+    places = tuple((ROWS, spec) for spec in (P("a"), P(None, "a"), P(None, None, None, "a")))
+
+    def net(x, k):
+        y = lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=layout)
+        return lax.reduce_window(y, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME")
+
+    check(net, image, kernel, places=places)
+    check(jax.grad(lambda x, k: (net(x, k) ** 2).sum(), (0, 1)), image, kernel, places=places)
+    check(lambda x: lax.reduce_window(x, np.float32(2), lax.add, (3, 3), (1, 1), "SAME"), X)
+
+
+def case_reductions_from_other_values():
+    start = np.float32(5)
+    for combine in (lax.add, lax.mul, lax.max, lax.min):
+        for dims in ((0,), (1,), (0, 1)):
+            check(lambda x, combine=combine, dims=dims: lax.reduce(x, start, combine, dims), X)
+    check(lambda x: lax.reduce(x, np.float32(0), lambda a, b: jnp.hypot(a, b), (0,)), X)
+
+
+def case_random_bits():
+    key = jax.random.key(3)
+    check(lambda x: jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0) + jax.random.uniform(key, x.shape), X)
+
+
+def case_gspmd_annotations():
+    with jax.use_shardy_partitioner(False) if hasattr(jax, "use_shardy_partitioner") else _without_shardy():
+        check(lambda x: (x @ x.T, jnp.pad(x, 1), x.sum(0)), X)
+
+
+class _without_shardy:
+    def __enter__(self):
+        jax.config.update("jax_use_shardy_partitioner", False)
+
+    def __exit__(self, *_):
+        jax.config.update("jax_use_shardy_partitioner", True)
+
+
+def case_what_is_computed_alike_is_named():
+    given = jax.device_put(X, NamedSharding(ROWS, P("a")))
+    text = jax.jit(lambda x: jnp.sort(x.reshape(-1))).lower(given).compile().as_text()
+    head = text.splitlines()[0]
+    assert all(part in head for part in ("computed_alike", "1536 bytes are gathered", "sharded_cases.py:")), head
+    assert "computed_alike" not in jax.jit(lambda x: jnp.sort(x, 1) @ W).lower(given).compile().as_text()
+
+
+def case_topologies_without_devices():
+    from jax.experimental import topologies
+
+    topology = topologies.get_topology_desc(platform="neuron", num_devices=8)
+    mesh = Mesh(np.array(topology.devices), ("a",))
+    spread = NamedSharding(mesh, P("a"))
+    given = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=spread)
+    compiled = jax.jit(lambda x: (jnp.sin(x), x.sum(0))).lower(given).compile()
+    assert "num_partitions=8" in compiled.as_text()
+    assert compiled.cost_analysis()["simulated_seconds"] > 0
+
+
+if __name__ == "__main__":
+    names = set(sys.argv[1:])
+    report({name: case for name, case in globals().items() if not names or name in names})
