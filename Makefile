@@ -5,6 +5,8 @@
 #   make test      the tests, without those marked slow (full-size models)
 #   make test-all  all tests
 #   make lint      ruff and mypy
+#   make sanitize  the native parts with address, undefined-behaviour and thread sanitizers, and their tests
+#   make fuzz      every fuzz target for a minute (FUZZ_ARGUMENTS="neff --seconds 7200")
 #   make bench     the table of benchmarks/models.py
 #   make clean     remove .venv and build
 
@@ -18,7 +20,7 @@ PACKAGES := hlo_import ir passes codegen runtime driver
 FARM := build/typing/neuronx_cc
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types farm format bench clean setup
+.PHONY: demo test test-all lint style types farm format bench clean setup sanitize fuzz
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -45,6 +47,12 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/models.py $(BENCH_ARGUMENTS)
+
+sanitize: $(INSTALLED)
+	$(BIN)/python tests/sanitize/run.py $(SANITIZE_ARGUMENTS)
+
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/fuzz/run.py $(or $(FUZZ_ARGUMENTS),all --seconds 60)
 
 setup: $(INSTALLED)
 
