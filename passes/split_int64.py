@@ -22,6 +22,7 @@ from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.intervals import NARROW, inside, is_integer, narrow_range
 from neuronx_cc.passes.analysis.ranges import COMBINING, Ranges
 from neuronx_cc.passes.analysis.values import splat_number
+from neuronx_cc.passes.dce import remove_uncalled
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.wide_integers import combining, elementwise, preparing
@@ -52,6 +53,7 @@ def run(module: HloModule, context: PassContext) -> None:
     exact = context.options.int64 == "exact"
     fold_constants.run(module, context)
     preparing.run(module, exact)
+    remove_uncalled(module)
     splitter = Splitter(module, Ranges(module, not exact), exact)
     splitter.warnings.of_ops(context)
     for computation in list(module.computations()):

@@ -7,6 +7,7 @@ import pytest
 from generated import compile_text
 from int64_programs import S64, U64, check_exact, floats, integers, lowered, random_program
 from jax import lax
+from xla_oracle import run_text
 
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
@@ -82,6 +83,24 @@ def test_indices(dtype):
     check_exact(lambda x, at: [x.at[at % 3].multiply(2**30 + 1), x.at[at % 3].min(2**20)], x, rows)
     check_exact(lambda x, at: [lax.dynamic_slice(x, (at[4], at[6]), (2, 3)), x[at[3] % 6]], x, rows)
     check_exact(lambda x, at: lax.dynamic_update_slice(x, x[:1] * 5, (at[5], at[7])), x, rows)
+
+
+@BOTH
+def test_gradients_of_pooling(dtype):
+    text = """HloModule m
+ge { a = s64[] parameter(0) b = s64[] parameter(1) ROOT r = pred[] compare(a, b), direction=GE }
+add { a = s64[] parameter(0) b = s64[] parameter(1) ROOT r = s64[] add(a, b) }
+ENTRY main {
+  x = s64[9,11] parameter(0)
+  s = s64[5,6] parameter(1)
+  i = s64[] parameter(2)
+  ROOT r = s64[9,11] select-and-scatter(x, s, i), window={size=3x2 stride=2x2 pad=1_1x0_1}, select=ge, scatter=add
+}
+""".replace("s64", "s64" if dtype == S64 else "u64")
+    distinct = np.random.default_rng(14).permutation(99).reshape(9, 11).astype(dtype) * dtype.type(2**56 + 12345)
+    inputs = distinct, integers(dtype, (5, 6), 15), integers(dtype, (), 16)
+    (got,), (want,) = compile_text(text, int64="exact").run(inputs), run_text(text, inputs)
+    np.testing.assert_array_equal(got, want)
 
 
 def test_contractions():
