@@ -21,9 +21,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.calls import called_names
 
-RESIDENT_STATE_BYTES = 8192
-"""Bytes a partition of the largest element of a loop's state that stays on chip."""
-RESIDENT_GIVEN_BYTES = 2048
+STATE_SHARE = (1, 22)
+"""Of a partition of SBUF: the largest element of a loop's state that stays on chip."""
+GIVEN_SHARE = (1, 88)
 """The same for what a loop only reads: a copy that saves loading it in each iteration."""
 
 
@@ -43,7 +43,7 @@ def state_home(
     owner = after[0] if after else op.result
     wanted = next((context.outputs[element] for element in after if element in context.outputs), None)
     on_chip = shape.size and stays_on_chip(context, op, index)
-    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if on_chip else None
+    layout = resident_layout(shape, context.sizes.sbuf_share(STATE_SHARE)) if on_chip else None
     lent = context.carried.get(value)
     for element in after:
         context.note_use(owner, context.last_use(element))
@@ -73,7 +73,7 @@ def given_homes(context: Context, op: hlo.WhileOp, index: int, value: hlo.SSAVal
     """Homes of an element that the loop does not change; small ones also get one on chip, for all iterations."""
     views = list(context.views(value))
     shape = hlo.shape_of(value)
-    layout = resident_layout(shape, RESIDENT_GIVEN_BYTES) if shape.size else None
+    layout = resident_layout(shape, context.sizes.sbuf_share(GIVEN_SHARE)) if shape.size else None
     if trips == 0 or layout is None or any(view.in_sbuf for view in views):
         return views
     alloc = context.new_resident(op.result, layout[0]) if stays_on_chip(context, op, index) else None
@@ -90,7 +90,7 @@ def result_home(context: Context, found: Sequence[hlo.SSAValue]) -> View:
     target = context.outputs.get(found[0])
     if target is not None and target.in_sbuf:
         return target
-    layout = resident_layout(shape, RESIDENT_STATE_BYTES) if target is None and shape.size else None
+    layout = resident_layout(shape, context.sizes.sbuf_share(STATE_SHARE)) if target is None and shape.size else None
     if layout is not None and all(_read_on_chip(context, element) for element in found):
         alloc = context.new_resident(found[0], layout[0])
         if alloc is not None:

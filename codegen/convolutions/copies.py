@@ -19,9 +19,8 @@ from neuronx_cc.codegen.convolutions.axis import Axis, Taps
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
-
-ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ def copies_of(lanes: int, axes: Sequence[Axis], most: int, residues: bool) -> Co
     if len(axes) < 2 or any(axis.phases > 1 or not axis.taps[0].count for axis in axes):
         return None
     taps = tuple(axis.taps[0] for axis in axes)
-    room = ROWS // lanes
+    room = PARTITIONS // lanes
     inner = max(n for n in range(1, taps[-1].count + 1) if taps[-1].count % n == 0 and n <= max(1, room))
     outer, apart = 1, 1
     if len(axes) > 2:

@@ -32,7 +32,7 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     tiles_of,
 )
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, merged
-from neuronx_cc.codegen.convolutions.plan import RAW_BYTES, atom_of
+from neuronx_cc.codegen.convolutions.plan import atom_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt, RowsAt
 from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -190,7 +190,7 @@ class _Gradient(ConvStaging):
         each = (1 if whole else 2) * size + (0 if self.fast(self.pe_dtype) else 2 * size)
         extents = prod(axis.extent(count) for axis, count in zip(self.axes, rows, strict=True))
         chunks = [0 if loaded else -(-slab // TILE_ROWS) for loaded, slab in zip(self.loaded, self.slabs, strict=True)]
-        raw = 2 * min(RAW_BYTES, chunks[0] * prod(rows) * size)
+        raw = 2 * min(self.raw_bytes, chunks[0] * prod(rows) * size)
         staged = chunks[0] * extents + chunks[1] * prod(rows)
         return staged * each + raw + sum(self._turned_bytes(rows))
 

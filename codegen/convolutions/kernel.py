@@ -22,7 +22,7 @@ from neuronx_cc.codegen.convolutions import depthwise_kernel
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.axis import Taps
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.plan import MAX_BANDS, MAX_UNROLLED, ROW_BYTES, Outputs, atom_of
+from neuronx_cc.codegen.convolutions.plan import MAX_BANDS, MAX_UNROLLED, Outputs, atom_of
 from neuronx_cc.codegen.convolutions.stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
 from neuronx_cc.codegen.convolutions.sums import ConvSums, Features, Terms
 from neuronx_cc.codegen.convolutions.weights import OutputsAt
@@ -339,7 +339,7 @@ class _Convolution(ConvSums):
         """``groups`` parts of each row of positions on the partitions, column by column, so that they are long runs."""
         outs, taps = terms.outs, terms.taps
         span = counts[-1] // groups
-        width = max(1, ROW_BYTES // (outs.size * itemsize(self.out.dtype)))
+        width = max(1, self.row_bytes // (outs.size * itemsize(self.out.dtype)))
         width = -(-span // -(-span // width))
         height = -(-counts[-2] // -(-counts[-2] // TILE_ROWS))
         shape = [*(1 for _ in counts[:-2]), height, width]

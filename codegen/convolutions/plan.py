@@ -27,10 +27,10 @@ MAX_UNROLLED = 72
 """Products of one sum that are written out; more of them become loops."""
 WEIGHT_SHARE = 0.55
 """Part of the free SBUF that the kernel may fill."""
-NATURAL_BYTES = 16384
-"""Most bytes a partition of a kernel that are loaded at once to be transposed."""
-ROW_BYTES = 8192
-"""Bytes a partition of a row of positions that are moved at once."""
+NATURAL_SHARE = (1, 11)
+"""Of a partition of SBUF: most of a kernel that is loaded at once to be transposed."""
+ROW_SHARE = (1, 22)
+"""The same for a row of positions that are moved at once."""
 MAX_BANDS = 8
 """Blocks of an image that are written out."""
 LARGE_IMAGE = 8192
@@ -39,8 +39,8 @@ RUN_ELEMENTS = 12
 """Elements a partition that GpSimd moves in the time of a short run of a DMA, which all 16 engines share."""
 SMALL_TILES = 4096
 """Bytes a partition for rows of zeros and the like, beside what is planned."""
-RAW_BYTES = 16384
-"""Bytes a partition of input that is loaded before it is put between its padding."""
+RAW_SHARE = (1, 11)
+"""The same for input that is loaded before it is put between its padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class ConvPlan:
         """How many output features and positions are staged together, in how many buffers."""
         size, out_size = itemsize(self.pe_dtype), itemsize(self.op.shape.dtype)
         room = whole = int(self.builder.sbuf.largest_gap() * 0.92)
-        self.natural_bytes = max(self.inputs * size, min(NATURAL_BYTES, room // 16))
+        self.natural_bytes = max(self.inputs * size, min(self.builder.sizes.sbuf_share(NATURAL_SHARE), room // 16))
         pack_outputs = min(self.pack, self.groups) * self.outputs
         packs = -(-self.groups // self.pack)
         taps = prod(self.kernel)
@@ -285,7 +285,7 @@ class ConvPlan:
             per_output = 0
         elif self.positions_on_lanes:
             per_output = 0
-            room -= 3 * max(ROW_BYTES, self.block_outputs * out_size)
+            room -= 3 * max(self.row_bytes, self.block_outputs * out_size)
         else:
             per_output = self.result_buffers * -(-self.block_outputs // TILE_ROWS) * out_size
         taken = whole - room
@@ -343,12 +343,20 @@ class ConvPlan:
             return False
         return prod(self.x.shape) >= 4096 and prod(self.x.shape[2:]) > 1 and self.inputs * self.pack >= 4
 
+    @property
+    def row_bytes(self) -> int:
+        return self.builder.sizes.sbuf_share(ROW_SHARE)
+
+    @property
+    def raw_bytes(self) -> int:
+        return self.builder.sizes.sbuf_share(RAW_SHARE)
+
     def _input_staging(self) -> int:
         if self.turns_input:
-            return 2 * max(ROW_BYTES, self.pack * self.inputs * itemsize(self.pe_dtype)) * 3
+            return 2 * max(self.row_bytes, self.pack * self.inputs * itemsize(self.pe_dtype)) * 3
         if self.x.in_sbuf or (self.copies is not None and self.copies.residues > 1):
             return 0
-        return 2 * min(RAW_BYTES, self.chunks * prod(axis.size for axis in self.axes) * itemsize(self.pe_dtype))
+        return 2 * min(self.raw_bytes, self.chunks * prod(axis.size for axis in self.axes) * itemsize(self.pe_dtype))
 
     # ---- tiles ------------------------------------------------------------------------------------------------
 

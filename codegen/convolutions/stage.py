@@ -9,8 +9,6 @@ from math import prod
 from neuronx_cc.codegen.convolutions.axis import Piece
 from neuronx_cc.codegen.convolutions.copies import Copies
 from neuronx_cc.codegen.convolutions.plan import (
-    RAW_BYTES,
-    ROW_BYTES,
     ConvPlan,
     Segment,
     atom_of,
@@ -252,7 +250,7 @@ class ConvStaging(ConvPlan):
         target = replace(target, dims=(Atom(segment.lanes, 1, True), *target.dims[1:])).select(order)
         # as much as a block away from the borders has, which comes behind one with padding
         extent = prod(min(rows.piece.extent, rows.piece.axis.size) for rows in at)
-        most = min(RAW_BYTES, segment.chunks * extent * itemsize(self.pe_dtype))
+        most = min(self.raw_bytes, segment.chunks * extent * itemsize(self.pe_dtype))
         for first, lanes, lane_offset, stride in self._lane_pieces(pack, segment):
             dims = (Atom(lanes, stride), chunk, *atoms)
             source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims).select(order)
@@ -265,8 +263,8 @@ class ConvStaging(ConvPlan):
     def _load_beside(self, target: Block, source: Block, room: int) -> None:
         """In long runs to a tile of its own, of ``room`` bytes, then engines move it between the padding."""
         sizes = [atom.size for atom in source.dims[1:]]
-        if len(sizes) > 1 and prod(sizes) * itemsize(self.pe_dtype) > RAW_BYTES and sizes[0] > 1:
-            most = max(1, RAW_BYTES // (prod(sizes[1:]) * itemsize(self.pe_dtype)))
+        if len(sizes) > 1 and prod(sizes) * itemsize(self.pe_dtype) > self.raw_bytes and sizes[0] > 1:
+            most = max(1, self.raw_bytes // (prod(sizes[1:]) * itemsize(self.pe_dtype)))
             for start, tiles, size in self.builder.tiles(sizes[0], most):
                 for index in self.builder.each(tiles):
                     at = index * size + start
@@ -323,7 +321,7 @@ class ConvStaging(ConvPlan):
         height, width = source.dims[2].size, source.dims[3].size
         features, feature = pack.groups * self.inputs, atom_of(self.x, 1)
         offset = source.offset + pack.group * (self.inputs * feature.stride)
-        most = max(1, ROW_BYTES // (features * itemsize(self.pe_dtype)))
+        most = max(1, self.row_bytes // (features * itemsize(self.pe_dtype)))
         for start, tiles, high in self.builder.tiles(height, -(-height // -(-height // TILE_ROWS))):
             for tile in self.builder.each(tiles):
                 row = tile * high + start
