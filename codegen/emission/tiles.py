@@ -37,10 +37,20 @@ class TilePool:
     def tile(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
         """An uninitialised tile [lanes, sizes...], dense in its free dims."""
         nbytes = max(64, -(-prod(sizes) * itemsize(dtype) // 64) * 64)
-        idle = self._idle.setdefault(nbytes, [])
-        ring = idle.pop() if idle else self.ring(nbytes, self.buffers)
+        ring = self._idle_of(nbytes) or self.ring(nbytes, self.buffers)
         self._lent[id(ring.alloc)] = ring
         return tile_in(self.builder, ring, sizes, dtype, lanes)
+
+    def _idle_of(self, nbytes: int) -> Ring | None:
+        """A ring given back: of just this size, or where there is no room for one more, the next larger one.
+
+        So the rest of a dim that tiles do not divide needs no memory beside that of the full tiles.
+        """
+        larger = [size for size, rings in self._idle.items() if rings and size >= nbytes]
+        size = min(larger, default=0)
+        if not size or (size > nbytes and self.builder.sbuf.largest_gap() >= nbytes):
+            return None
+        return self._idle[size].pop()
 
     def apart(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""

@@ -181,7 +181,7 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
     """Take fewer buffers, or do without what lies between elements, where tiles of ``blocks`` would not fit with it.
 
     A tile has more of that than the whole block where a looped dim is the minor one in HBM. ``loops`` are (free dim,
-    step), ``nbytes`` what the kernel's tiles take without.
+    step), ``nbytes`` what the kernel's tiles take without, but for those of inputs that are repeated in part.
     """
     more = 0
     for block in blocks:
@@ -190,6 +190,8 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
             dims[dim + 1] = replace(dims[dim + 1], size=step)
         extent = gathered(replace(block, dims=tuple(dims)))
         more += 0 if extent is None else extent.nbytes
+        if not all(atom.stride for atom in dims[1:]):
+            nbytes += prod(atom.size for atom in dims[1:] if atom.stride) * itemsize(block.dtype)
     pool.gathers = nbytes + more <= room
     if pool.gathers:
         pool.buffers = max(1, min(pool.buffers, room // (nbytes + more)))

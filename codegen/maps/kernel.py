@@ -195,7 +195,8 @@ class _Box:
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
         tiles = UNROLL if self.interleaved else 1
         if loops or alive * tile > room:
-            map_inputs.fit(self.pool, [self.blocks[value] for value in loaded], loops, own * tile, room // tiles)
+            streamed = [value for value in self.inputs if value not in resident and value not in rows]
+            map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, own * tile, room // tiles)
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
             if not is_column(block, [dim + 1 for dim, _ in loops]):

@@ -141,9 +141,10 @@ def choose_lanes(
 
 def _is_column(shape: Sequence[int], lanes: Lanes) -> bool:
     """Whether a vector lies with neighbours on neighbouring partitions, several times around: a DMA would move each
-    element by itself. Its rows of all partitions are whole runs.
+    element by itself. Its rows of all partitions are whole runs, no more of them than partitions.
     """
-    return len(shape) == 1 and lanes.inner == 1 and shape[0] > lanes.size >= LEAST_ROW and shape[0] % lanes.size == 0
+    rows, rest = divmod(shape[0], lanes.size) if len(shape) == 1 else (0, 0)
+    return lanes.inner == 1 and not rest and lanes.size >= LEAST_ROW and 1 < rows <= 128
 
 
 def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
