@@ -144,6 +144,9 @@ CATALOGUE: dict[str, Entry] = {
         "NaN", "A result has NaNs and NEURON_FAIL_ON_NAN is set.", "find their origin with jax_debug_nans"
     ),
     "ERUN905": Entry("nothing has run", "No program has run on a simulated device.", "set JAX_PLATFORMS=neuron"),
+    "ERUN910": Entry(
+        "memory used for two things", "The program reads what was written for something else.", "report it"
+    ),
     "ERUN911": Entry("race", "Two engines access the same memory and no semaphore orders them.", "report it"),
     "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", "report it"),
     "ERUN913": Entry("deadlock", "An engine waits for what can never happen.", "report it"),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff, PlannedFor
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
-from neuronx_cc.runtime import races
+from neuronx_cc.runtime import provenance, races
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
@@ -119,6 +120,8 @@ class Executable:
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
         proved = check_races and races.check(self.program).exact
+        if check_races and provenance.wanted():
+            provenance.check(self.program)
         if timing_only:
             return self._timed([], self.execution(machine=machine, device=device))
         arrays = self.check_inputs(inputs)
@@ -130,6 +133,19 @@ class Executable:
         finally:
             KEPT.put(executor.memory)
         return self._timed(outputs, self.execution(executor.course, machine, device))
+
+    def observe(self, inputs: Sequence[Array], stops: Mapping[int, Callable[[Memory], None]]) -> list[Array]:
+        """The outputs; on the way what ``stops`` has for a record, outside of all loops and regions, is called with the
+        memory as it is ahead of that record, or behind the last one."""
+        races.check(self.program)
+        memory = self._executor(None).memory
+        executor = make_executor(self.program, memory, None, {row: partial(see, memory) for row, see in stops.items()})
+        try:
+            memory.poison(self._volatile)
+            self._execute(executor, self.check_inputs(inputs), 0, None, None)
+            return [self._result(memory, variable) for variable in self._io.outputs]
+        finally:
+            KEPT.put(memory)
 
     def compute(
         self,

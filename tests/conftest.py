@@ -35,6 +35,9 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+# beside the race check, in every test
+os.environ.setdefault("NEURONX_CC_PROVENANCE", "1")
+
 if importlib.util.find_spec("neuronx_cc") is None:
     link_checkout()
 

@@ -45,6 +45,9 @@ class Alloc:
     accesses: History = field(init=False)
     inherited: dict[Place, int] = field(default_factory=dict)
     """Last count of the earlier owners of these bytes: accesses here wait for them."""
+    owner: int = -1
+    """Its number in ``Program.owners``, once an instruction has touched it."""
+    freed: bool = False
 
     def __post_init__(self) -> None:
         self.accesses = History(self.hi - self.lo)

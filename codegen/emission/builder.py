@@ -23,6 +23,7 @@ from neuronx_cc.ir.isa.program import (
     End,
     Instr,
     Loop,
+    Owner,
     Program,
     Ref,
     Space,
@@ -262,17 +263,29 @@ class Builder:
         ``several``, for rings that have more than one turn in an iteration: each takes the next buffer.
         """
         frame: Frame = self.sync.frames[-1]
+        tile = len(self.program.tiles)
+        self.program.tiles.append((self.sync.regions, len(self.sync.frames) - 1))
         if ring.count == 1:
-            return Affine(ring.alloc.lo)
+            return Affine(ring.alloc.lo, tile=tile)
         if several or frame.register < 0 or (self._unrolled and self._unrolled[-1] is frame):
             ring.turn = (ring.turn + 1) % ring.count
-            return Affine(ring.alloc.lo + ring.turn * ring.nbytes)
+            return Affine(ring.alloc.lo + ring.turn * ring.nbytes, tile=tile)
         if ring.count not in frame.phases:
             register = self.new_register()
             frame.phases[ring.count] = register
             self.sync.loaded.discard(register)
             self.sync.register_range[register] = ring.count
-        return Affine(ring.alloc.lo, ((frame.phases[ring.count], ring.nbytes),))
+        return Affine(ring.alloc.lo, ((frame.phases[ring.count], ring.nbytes),), tile)
+
+    def _origin(self, block: Block) -> tuple[int, int]:
+        """What the operand means: the number of its piece of memory, and of the tile in it."""
+        alloc = block.alloc
+        if alloc.freed:
+            raise AssertionError(f"{alloc.name or 'memory'} is used after it was freed")
+        if alloc.owner < 0:
+            alloc.owner = len(self.program.owners)
+            self.program.owners.append(Owner(alloc.space, alloc.lo, alloc.hi, alloc.name))
+        return alloc.owner, block.offset.tile
 
     def emit(
         self,
@@ -290,6 +303,7 @@ class Builder:
         instr = Instr(
             op, stream, out_refs, in_refs, tuple(alu), tuple(imm), frozenset(flags), debug=self._current_debug
         )
+        instr.origins = tuple([self._origin(block) for block in (*outs, *ins)])
         operands = [(block.alloc, operand, True) for block, operand in zip(outs, out_refs, strict=True)]
         operands += [(block.alloc, operand, False) for block, operand in zip(ins, in_refs, strict=True)]
         self.sync.record(instr, operands)

@@ -83,6 +83,7 @@ class Arena:
 
     def free(self, alloc: Alloc) -> None:
         """Give the bytes back; later owners of them wait for the accesses made here (or before, if none were)."""
+        alloc.freed = True
         del self.live[bisect_left(self.live, alloc.lo, key=_lo_of)]
         self.used -= alloc.hi - alloc.lo
         at = bisect_left(self._gaps, alloc.lo, key=_hi_of_piece)

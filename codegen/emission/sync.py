@@ -70,6 +70,11 @@ class Synchroniser:
         """Waiting stream -> place -> count already waited for, in any open loop."""
         self._outside: list[tuple[list[Frame], dict[Stream, dict[Place, int]]]] = []
 
+    @property
+    def regions(self) -> int:
+        """Open regions."""
+        return len(self._outside)
+
     def position(self, stream: Stream) -> int:
         return sum(frame.finished.get(stream, 0) for frame in self.frames)
 

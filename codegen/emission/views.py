@@ -10,7 +10,7 @@ kernel loops over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 
@@ -33,18 +33,21 @@ class Affine:
 
     const: int = 0
     terms: tuple[tuple[int, int], ...] = ()
+    tile: int = field(default=0, compare=False)
+    """Of an address in a rotating buffer: the use of it (``Program.tiles``), for the provenance check."""
 
     def __add__(self, other: Affine | int) -> Affine:
         if isinstance(other, int):
-            return Affine(self.const + other, self.terms) if other else self
-        if not other.terms:
-            return Affine(self.const + other.const, self.terms) if other.const else self
-        if not self.terms:
-            return Affine(self.const + other.const, other.terms) if self.const else other
+            return Affine(self.const + other, self.terms, self.tile) if other else self
+        if not other.terms and not other.tile:
+            return Affine(self.const + other.const, self.terms, self.tile) if other.const else self
+        if not self.terms and not self.tile:
+            return Affine(self.const + other.const, other.terms, other.tile) if self.const else other
         terms = dict(self.terms)
         for register, coef in other.terms:
             terms[register] = terms.get(register, 0) + coef
-        return Affine(self.const + other.const, tuple(sorted((r, c) for r, c in terms.items() if c)))
+        kept = tuple(sorted((r, c) for r, c in terms.items() if c))
+        return Affine(self.const + other.const, kept, self.tile or other.tile)
 
     def __mul__(self, factor: int) -> Affine:
         if factor == 0:

@@ -112,6 +112,9 @@ class Instr:
     waits: tuple[Wait, ...] = ()
     debug: int = 0
     """Index into ``Program.debug``."""
+    origins: tuple[tuple[int, int], ...] = field(default=(), compare=False, repr=False)
+    """Of each operand, results first: the number of the piece of memory that is meant (``Program.owners``), and of the
+    use of a rotating buffer in it (``Program.tiles``), or 0. Known while the program is in the compiler's memory."""
 
 
 @dataclass(slots=True)
@@ -221,6 +224,16 @@ def _place(variable: Variable) -> tuple[int, int, str, tuple[int, ...]]:
     return variable.offset, variable.nbytes, variable.dtype, variable.dims
 
 
+@dataclass(slots=True, frozen=True)
+class Owner:
+    """A piece of memory with one lifetime: bytes ``lo..hi-1`` of HBM, or of each partition."""
+
+    space: Space
+    lo: int
+    hi: int
+    name: str
+
+
 @dataclass(slots=True)
 class Program:
     """A compiled program, before encoding."""
@@ -242,3 +255,7 @@ class Program:
     """What the race check found out (``runtime.races``), so that it runs once."""
     sound: bool = field(default=False, compare=False, repr=False)
     """``soundness.check`` has found nothing wrong with it."""
+    owners: list[Owner] = field(default_factory=list, compare=False, repr=False)
+    """What operands mean, beside where they lie; for the provenance check, and in no file. So is ``tiles``."""
+    tiles: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], compare=False, repr=False)
+    """Uses of rotating buffers: the numbers of regions, and of counted loops inside these, around each."""
