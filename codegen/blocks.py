@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.dots import kernel as dot_kernel
 from neuronx_cc.codegen.emission.views import View
@@ -109,6 +109,9 @@ class Block:
                 if target is not None and not is_home(context, result, target):
                     context.store(result, target)
                     context.homes[result].append(target)
+                if context.left is not None and not context.prefix and result in context.homes:
+                    at = len(context.builder.program.records)
+                    context.left.append(Left(at, result, context.homes[result][0]))
         context.release(step, [value for op in kernel.ops for value in (*operands_of(op), *op.results)])
 
 

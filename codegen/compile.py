@@ -9,7 +9,7 @@ import numpy as np
 
 from neuronx_cc.codegen import donation, wide_words
 from neuronx_cc.codegen.blocks import Block
-from neuronx_cc.codegen.context import Context, Transposes
+from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
@@ -26,11 +26,13 @@ def lower_module(
     machine: Machine,
     fast_relayout: bool = True,
     transposes: Transposes = Transposes.VALUES,
+    left: list[Left] | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of ``module``'s entry computation, planned for ``machine``, and the data of its constants.
 
     ``fast_relayout``: TensorE transposes 16- and 8-bit operands of contractions as values, so that an infinity
     or NaN spreads over its 128 rows (hardware sheet 2.3); without it, and for FP32 always, as bit patterns.
+    ``left``: a list that is told where each kernel of the entry computation leaves its results.
 
     ``transposes`` says more of those of contractions; with ``WATCHED`` a program that transposes values has one result
     more than its module.
@@ -38,7 +40,9 @@ def lower_module(
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
     with collector.paused():
-        return _lower(module, Context(module, machine, fast_relayout, transposes))
+        context = Context(module, machine, fast_relayout, transposes)
+        context.left = left
+        return _lower(module, context)
 
 
 def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
@@ -54,6 +54,16 @@ class Transposes(Enum):
     """As values, with one more result of the program, f32[1]: NaN if one was met, else 0."""
     BITS = "bits"
     """As bit patterns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a kernel has left in memory, for who looks at it there."""
+
+    record: int
+    """The one behind the kernel."""
+    value: hlo.SSAValue
+    view: View
 
 
 class Context:
@@ -112,6 +122,8 @@ class Context:
             if is_load_cast(op)
         }
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
+        self.left: list[Left] | None = None
+        """Told what each kernel of the entry computation leaves, if anybody wants to know."""
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""

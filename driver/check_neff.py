@@ -4,11 +4,17 @@ Input: a NEFF with the options and the digest of the module it was compiled from
 """
 
 import hashlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from neuronx_cc import runtime
+from neuronx_cc.codegen.context import Left
 from neuronx_cc.driver import files
-from neuronx_cc.driver.check import Array, Check, check
+from neuronx_cc.driver.check import Array, Check, Rerun, check
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.log import Log
@@ -18,8 +24,9 @@ from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir.errors import RunError
-from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo import shape_of
 from neuronx_cc.ir.neff import Neff
+from neuronx_cc.runtime.memory import Memory
 
 
 def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes]:
@@ -55,7 +62,41 @@ def check_neff(
     machine = planned_machine(parsed)
     run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed), machine)
 
-    def rerun(changed: HloModule) -> list[Array]:
-        return runtime.load(generate(changed, parsed, machine, [])).run(inputs).outputs
+    def rerun() -> Rerun:
+        left: list[Left] = []
+        executable = runtime.load(generate(module, parsed, machine, [], left=left))
+        kernels = [list(group) for _, group in groupby(left, key=lambda each: each.record)]
 
-    return check(module, inputs, outputs, rerun)
+        def run(see: Callable[[Sequence[Array]], None]) -> list[Array]:
+            stops = {group[0].record: partial(_look, group, see) for group in kernels}
+            return executable.observe(inputs, stops)
+
+        return Rerun(module, [[each.value for each in group] for group in kernels], run)
+
+    return check(module, inputs, outputs, rerun, _Progress())
+
+
+def _look(group: Sequence[Left], see: Callable[[Sequence[Array]], None], memory: Memory) -> None:
+    """What the kernel has left, as arrays."""
+    arrays = []
+    for each in group:
+        view, shape = each.view, shape_of(each.value)
+        atoms = [atom for dim in view.dims for atom in dim]
+        dims = [(atom.size, atom.stride, atom.partition) for atom in atoms]
+        stored = memory.lying(view.alloc.space, view.dtype, view.offset, dims).reshape(shape.dims)
+        arrays.append(stored != 0 if shape.dtype == "pred" else stored.astype(shape.numpy_dtype, copy=False))
+    see(arrays)
+
+
+class _Progress:
+    """Says every few seconds on stderr how far a check has come."""
+
+    SECONDS = 5.0
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        if time.monotonic() - self._last >= self.SECONDS:
+            self._last = time.monotonic()
+            print(f"check: {what} {done} of {of}", file=sys.stderr, flush=True)

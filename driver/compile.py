@@ -18,7 +18,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
-    from neuronx_cc.codegen.context import Transposes
+    from neuronx_cc.codegen.context import Left, Transposes
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.isa.program import Debug
@@ -78,13 +78,18 @@ def generate(
     machine: Machine,
     warnings: list[str],
     transposes: "Transposes | None" = None,
+    left: "list[Left] | None" = None,
 ) -> "Neff":
-    """Code generation alone, for a module after its passes; it is changed in place."""
+    """Code generation alone, for a module after its passes; it is changed in place.
+
+    ``left`` is told what kernels leave in memory.
+    """
     from neuronx_cc.codegen.compile import lower_module
+    from neuronx_cc.codegen.context import Transposes
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
-    given = () if transposes is None else (transposes,)
-    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), *given)
+    given = transposes or Transposes.VALUES
+    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left)
     program.debug = _described(module, program.debug)
     return Neff(
         program,

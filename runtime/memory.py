@@ -99,6 +99,15 @@ class Memory:
         for lo, hi in hbm_ranges:
             self.bytes[Space.HBM][lo:hi] = POISON
 
+    def lying(self, space: Space, dtype: str, offset: int, dims: Sequence[tuple[int, int, bool]]) -> Array:
+        """A copy of what lies there: dims are (count, stride in bytes or in partitions, whether in partitions)."""
+        strides = [stride * self.pitch[space] if partitions else stride for _, stride, partitions in dims]
+        whole = self.bytes[space].reshape(-1)
+        region = self.region(offset) if space is Space.HBM else None
+        if region is not None and region.bytes is not None:
+            whole, offset = region.bytes, offset - region.lo
+        return np.ndarray([count for count, _, _ in dims], STORAGE[dtype], whole, offset, strides).copy()
+
     def array(self, offset: int, nbytes: int, dtype: str, dims: tuple[int, ...]) -> Array:
         """The dense array at an HBM offset."""
         region = self.region(offset)

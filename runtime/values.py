@@ -7,7 +7,7 @@ the instruction, its kernel and its HLO op.
 """
 
 from array import array
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeAlias
@@ -52,8 +52,12 @@ class Scope:
 class Executor:
     """A program bound to memories; ``run`` may be called again and again."""
 
-    def __init__(self, program: Program, memory: Memory, seed: int | None = None) -> None:
+    def __init__(
+        self, program: Program, memory: Memory, seed: int | None = None, stops: Mapping[int, Step] | None = None
+    ) -> None:
+        """``stops``: what is called ahead of records outside of all loops and regions, or behind the last one."""
         self.program = program
+        self._stops = stops or {}
         self.memory = memory
         self.state = State(rounding=None if seed is None else StochasticRounding(seed))
         self.state.registers = array("q", bytes(8 * REGISTERS * (STREAMS + 1)))
@@ -84,6 +88,8 @@ class Executor:
         scopes = [Scope(None, frozenset(), [])]
         done = 0
         for number, record in enumerate(records):
+            if number >= done and number in self._stops:
+                scopes[0].steps.append(self._stops[number])
             if number >= done:
                 done = self._take_over(number, scopes[-1])
             if number < done:
@@ -110,6 +116,8 @@ class Executor:
                 scopes[-1].steps.append(self._step(number, record, scopes[-1].owned))
         if len(scopes) > 1:
             raise RunError("EBIR902", "a loop has no end")
+        if len(records) in self._stops:
+            scopes[0].steps.append(self._stops[len(records)])
         return scopes[0].steps
 
     def _take_over(self, number: int, scope: Scope) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 import numpy as np
@@ -49,7 +49,9 @@ class _Counters(dict[int, int]):
 class NativeExecutor(Executor):
     """As ``Executor``, without stochastic rounding. Raises NotNative for a program that the core cannot run."""
 
-    def __init__(self, program: Program, memory: Memory, level: str = "") -> None:
+    def __init__(
+        self, program: Program, memory: Memory, level: str = "", stops: Mapping[int, Step] | None = None
+    ) -> None:
         self._library = library.required()
         self._regions = list(memory.regions.values())
         self._bases = encode.Bases(memory.pitch, _bases_of(memory))
@@ -62,7 +64,7 @@ class NativeExecutor(Executor):
         bases = array("q", _geometry(memory, self._regions))
         registers = REGISTERS * (STREAMS + 1)
         self._context = self._library.core_new(level.encode(), len(bases) // 4, bases.buffer_info()[0], registers)
-        super().__init__(program, memory)
+        super().__init__(program, memory, stops=stops)
         self._forms.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
         self._counters = _Counters(self._slots, self._counts)
@@ -110,7 +112,7 @@ class NativeExecutor(Executor):
         loops: list[int] = []
         outer: list[frozenset[int]] = []
         end, end_words, end_loops = number, 0, 0
-        while at < len(records):
+        while at < len(records) and (outer or at == number or at not in self._stops):
             record = records[at]
             if isinstance(record, Instr):
                 words += self._instruction(at, record, owned)
@@ -250,9 +252,11 @@ def _address(values: Array) -> int:
     return int(values.__array_interface__["data"][0])
 
 
-def make_executor(program: Program, memory: Memory, seed: int | None) -> Executor:
+def make_executor(
+    program: Program, memory: Memory, seed: int | None, stops: Mapping[int, Step] | None = None
+) -> Executor:
     """What runs a program: the core unless it is missing, not wanted (``library.chosen``) or unable to."""
     if library.chosen(seed) == "native":
         with suppress(NotNative):
-            return NativeExecutor(program, memory)
-    return Executor(program, memory, seed)
+            return NativeExecutor(program, memory, stops=stops)
+    return Executor(program, memory, seed, stops)

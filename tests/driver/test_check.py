@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from neuronx_cc.driver.check import check, difference
+from neuronx_cc.driver.check import Rerun, check, difference
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir import hlo, reference
 
@@ -53,14 +53,30 @@ class Faulty(reference.Evaluator):
         return self.fault(op, super().apply(op, operands))
 
 
-def simulate(inputs, fault, runs=None):
-    def rerun(module):
-        if runs is not None:
-            runs.append(module)
-        value = Faulty(module, fault).call(module.entry.computation_name, *inputs)
+class Simulator:
+    """Each op with a result in memory is a kernel of its own; those of ``inside`` are parts of the next kernel."""
+
+    def __init__(self, module, inputs, fault, inside=()):
+        self.module, self.inputs, self.fault, self.inside, self.runs = module, inputs, fault, inside, 0
+
+    def outputs(self, see=lambda arrays: None):
+        def watch(op, value):
+            if self._is_kernel(op):
+                see([value])
+
+        self.runs += 1
+        value = Faulty(self.module, self.fault).call(self.module.entry.computation_name, *self.inputs, watch=watch)
         return list(value) if isinstance(value, tuple) else [value]
 
-    return rerun
+    def _is_kernel(self, op):
+        return op.opcode not in ("constant", "tuple", *self.inside)
+
+    def again(self):
+        ops = [op for op in self.module.entry.block.ops if isinstance(op, hlo.HloOp) and self._is_kernel(op)]
+        return Rerun(self.module, [[op.results[0]] for op in ops], self.outputs)
+
+    def check(self, outputs=None):
+        return check(self.module, self.inputs, self.outputs() if outputs is None else outputs, self.again)
 
 
 def no_fault(_, value):
@@ -68,25 +84,23 @@ def no_fault(_, value):
 
 
 def test_agreement_needs_no_rerun(module, inputs):
-    runs = []
-    rerun = simulate(inputs, no_fault, runs)
-    outputs = rerun(module)
-    result = check(module, inputs, outputs, rerun)
+    simulator = Simulator(module, inputs, no_fault)
+    result = simulator.check()
     assert result.passed
     assert result.error == 0
-    assert len(runs) == 1
+    assert simulator.runs == 1
 
 
 def test_rounding_of_sums_is_no_divergence(module, inputs):
     def fault(op, value):
         return value * np.float32(1 + 5e-6) if op.opcode == "dot" else value
 
-    rerun = simulate(inputs, fault)
-    assert check(module, inputs, rerun(module), rerun).passed
+    assert Simulator(module, inputs, fault).check().passed
 
 
+@pytest.mark.parametrize("inside", [(), ("dot",), ("exponential",), ("dot", "exponential", "reduce")])
 @pytest.mark.parametrize("opcode", ["dot", "exponential", "reduce", "convert"])
-def test_the_first_wrong_op_is_named(module, inputs, opcode):
+def test_the_first_wrong_op_is_named(module, inputs, opcode, inside):
     def fault(op, value):
         if op.opcode != opcode:
             return value
@@ -94,10 +108,11 @@ def test_the_first_wrong_op_is_named(module, inputs, opcode):
         value.flat[2] += 1
         return value
 
-    rerun = simulate(inputs, fault)
-    result = check(module, inputs, rerun(module), rerun)
+    result = Simulator(module, inputs, fault, inside).check()
     assert not result.passed
     assert result.divergence is not None
+    if opcode in inside:
+        return
     assert result.divergence.opcode == opcode
     assert result.divergence.count == 1
     if opcode == "exponential":
@@ -110,18 +125,17 @@ def test_nan_is_a_divergence(module, inputs):
     def fault(op, value):
         return np.full_like(value, np.nan) if op.opcode == "exponential" else value
 
-    rerun = simulate(inputs, fault)
-    result = check(module, inputs, rerun(module), rerun)
+    result = Simulator(module, inputs, fault).check()
     assert result.error == float("inf")
     assert result.divergence.opcode == "exponential"
 
 
-def test_fault_that_hides_when_values_are_kept(module, inputs):
-    outputs = [array + 1 for array in simulate(inputs, no_fault)(module)]
-    result = check(module, inputs, outputs, simulate(inputs, no_fault))
+def test_outputs_of_another_program(module, inputs):
+    simulator = Simulator(module, inputs, no_fault)
+    result = simulator.check([array + 1 for array in simulator.outputs()])
     assert not result.passed
     assert result.divergence is None
-    assert "fused or scheduled" in result.summary
+    assert "compiled again" in result.summary
 
 
 def test_accumulated_rounding_passes(module, inputs):
@@ -130,25 +144,57 @@ def test_accumulated_rounding_passes(module, inputs):
     def fault(op, value):
         return value * np.float32(1 + 5e-6) if op.opcode == "exponential" else value
 
-    rerun = simulate(inputs, fault)
-    outputs = rerun(module)
+    simulator = Simulator(module, inputs, fault)
+    outputs = simulator.outputs()
     flipped = [outputs[0], outputs[1].copy()]
     flipped[1][0] += 1
-    assert not check(module, inputs, flipped, rerun).passed
-    assert check(module, inputs, outputs, rerun).passed
+    assert not simulator.check(flipped).passed
+    assert simulator.check(outputs).passed
 
 
-def test_module_is_left_as_it_was(module, inputs):
-    before = sum(1 for _ in module.entry.block.ops)
-    rerun = simulate(inputs, lambda op, value: value + 1 if op.opcode == "dot" else value)
-    check(module, inputs, rerun(module), rerun)
-    assert sum(1 for _ in module.entry.block.ops) == before
+RECTIFIED = """
+HloModule g
+
+ENTRY main {
+  x = f32[4,64] parameter(0)
+  w = f32[64,32] parameter(1)
+  g = f32[4,32] parameter(2)
+  d = f32[4,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  zero = f32[] constant(0)
+  zeros = f32[4,32] broadcast(zero), dimensions={}
+  on = pred[4,32] compare(d, zeros), direction=GT
+  ROOT r = f32[4,32] select(on, g, zeros)
+}
+"""
+
+
+@pytest.mark.parametrize("inside", [(), ("broadcast",), ("dot", "broadcast", "compare")])
+def test_decisions_that_rounding_takes_pass(inside):
+    """A sum that is 0 but for rounding turns a gradient on or off; a sum that is not must not."""
+    module = load_module(RECTIFIED.encode(), "g.hlo")
+    generator = np.random.default_rng(5)
+    x, w = (generator.integers(-9, 10, dims).astype(np.float32) for dims in ((4, 64), (64, 32)))
+    w[0, 3] += (-(x @ w)[1, 3]) / x[1, 0] if x[1, 0] else 0
+    gradient = np.full((4, 32), 100, np.float32)
+
+    def nearly(op, value):
+        if op.opcode == "dot":
+            value = value.copy()
+            value[1, 3] = 1e-4 if value[1, 3] <= 0 else -1e-4
+        return value
+
+    def far(op, value):
+        return -value if op.opcode == "dot" else value
+
+    result = Simulator(module, [x, w, gradient], nearly, inside).check()
+    assert result.error > 0.01
+    assert result.passed, result.summary
+    assert not Simulator(module, [x, w, gradient], far, inside).check().passed
 
 
 def test_single_array_root(inputs):
     module = load_module(TEXT.split("  zero =")[0].replace("  e =", "  ROOT e =").encode() + b"}\n", "g.hlo")
-    rerun = simulate(inputs, lambda op, value: value + 1 if op.opcode == "dot" else value)
-    result = check(module, inputs, rerun(module), rerun)
+    result = Simulator(module, inputs, lambda op, value: value + 1 if op.opcode == "dot" else value).check()
     assert result.divergence.opcode == "dot"
     assert isinstance(module.entry.root.owner, hlo.ExponentialOp)
 
