@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 from types import MappingProxyType
 
+from neuronx_cc.codegen.dots.estimate import Estimate
 from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS, DotPlan, Side
-from neuronx_cc.codegen.maps.plan import LONG_RUN
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.types import itemsize
@@ -21,29 +21,29 @@ RESULT_ROW_BYTES = 16384
 ROW_BYTES = 4096
 GROUPED_ROWS = 512
 """Rows of lhs that are staged together where they are neighbours in memory: runs that a DMA moves well."""
-K_BLOCKS = ((512, 512), (256, 512), (128, 512), (128, 256), (128, 128), (64, 64), (32, 32), (8, 8), (1, 1))
-"""Rows and columns of a block whose products over blocks of k add up in SBUF, those preferred first."""
-SHORT_K = 4
-"""Chunks of k in a block from which on larger blocks of rows and columns are not wanted."""
+ENOUGH = 512
+"""Rows and columns of blocks from which on k is not cut."""
+K_BLOCKS = (
+    (1024, 1024),
+    (512, 1024),
+    (1024, 512),
+    (512, 512),
+    (256, 512),
+    (128, 512),
+    (128, 256),
+    (128, 128),
+    (64, 64),
+    (32, 32),
+    (8, 8),
+    (1, 1),
+)
+"""Rows and columns of a block whose products over blocks of k add up in SBUF."""
 ROUNDING = 2048
 """Bytes a partition that go into the alignment of tiles, at most."""
 UNROLLED_BLOCKS = 4
 """Blocks along one dim that are written out."""
 UNROLLED_BANKS = 8
 """Banks of transposes of one tile that are written out."""
-DMA_BYTES_PER_NS = 272
-"""Of all engines together (hardware sheet 1.8.2)."""
-CYCLE_NS = 1 / 2.8
-"""Of TensorE."""
-UNHIDDEN = 0.3
-"""Part of what might overlap that takes time nevertheless: the shorter of transfers and work, the first transfers,
-and those for which no room is free when the contraction begins."""
-AHEAD_NS = 20_000
-"""Transfers that the kernel before would have covered."""
-TURN_NS = 0.7
-"""Of a column of 128 elements that is transposed and leaves PSUM through Scalar."""
-TURN_F32_NS = 2.9
-"""The same for FP32 as two halves, bound by TensorE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,15 @@ class Blocks:
     n: int
     lhs_buffers: int
     rhs_buffers: int
+
+
+@dataclass(frozen=True, slots=True)
+class KBlocks:
+    """Blocks of a contraction whose k is cut as well."""
+
+    blocks: Blocks
+    boxes: tuple[tuple[int, ...], ...]
+    """For each segment of k, how many along each dim of its chunks make a block."""
 
 
 class DotBudget(DotPlan):
@@ -98,21 +107,34 @@ class DotBudget(DotPlan):
         column = sum(map(prod, whole)) * itemsize(self.pe_dtype)
         left = room - sum(self._rings(Blocks(False, 0, 0, 1, 1), whole, False).values()) - ROUNDING
         fitting = [each for each in self._choices(left, column) if self._fits(each, whole, room)] if left > 0 else []
-        if not fitting:
-            self._budget_of_k_blocks(room)
-            return
-        blocks = min(fitting, key=self._cost)
+        estimate = Estimate(self, self.context.timing)
+        blocks = min(fitting, key=estimate.time, default=None)
+        if blocks is None or self._is_small(blocks):
+            cut = min(self._k_choices(room), key=estimate.time_of_k_blocks, default=None)
+            if cut is not None and (blocks is None or estimate.time_of_k_blocks(cut) < estimate.time(blocks)):
+                self._take_k_blocks(cut)
+                return
+        if blocks is None:
+            raise CompileError(
+                "EXSP001",
+                f"SBUF has no room for the smallest tiles of a contraction: {room} bytes a partition are left",
+                "a smaller batch may fit",
+                self.op.loc,
+            )
         self.rhs_outside, self.m_block, self.n_block = blocks.rhs_outside, blocks.m, blocks.n
-        self.keeps_turned = self.lhs.resident is None and self.rhs.resident is None and self._keeps_turned(blocks)
-        batches = prod(self.b_sizes)
-        m_blocks = batches * self._count(self.m_sizes, self.m_dim, self.m_block)
-        n_blocks = batches * self._count(self.n_sizes, self.n_dim, self.n_block)
+        self.keeps_turned = self.lhs.resident is None and self.rhs.resident is None and self.keeps_blocks(blocks)
+        m_blocks, n_blocks = (prod(self.b_sizes) * count for count in self.blocks_of(blocks))
         self.lhs_buffers = min(blocks.lhs_buffers, m_blocks * (n_blocks if self.rhs_outside else 1))
         self.rhs_buffers = min(blocks.rhs_buffers, n_blocks * (1 if self.rhs_outside else m_blocks))
         blocks = replace(blocks, lhs_buffers=self.lhs_buffers, rhs_buffers=self.rhs_buffers)
         spare = room - sum(self._rings(replace(blocks, lhs_buffers=0), whole, False).values())
-        self.m_group = self._group(spare, column)
+        self.m_group = self._group(blocks, spare // (self.lhs_buffers * column))
         self._plan_rings(replace(blocks, m=blocks.m * self.m_group), whole, False)
+
+    def _is_small(self, blocks: Blocks) -> bool:
+        """Whether blocks of all of k are so small that shorter ones may move less."""
+        cut = blocks.m < min(self.tiled_rows, ENOUGH) or blocks.n < min(self.tiled_columns, ENOUGH)
+        return cut and self.lhs.resident is None and self.rhs.resident is None
 
     def _plan_rings(self, blocks: Blocks, chunks: Sequence[Sequence[int]], sums: bool) -> None:
         """Say how large the buffers of all tiles are, and make one gap for them."""
@@ -172,30 +194,26 @@ class DotBudget(DotPlan):
         counted = [size for size in chunks if size > 1]
         return side.on_chip and not side.rows_on_lanes and side.view.dtype == side.dtype and len(counted) <= 1
 
-    def _budget_of_k_blocks(self, room: int) -> None:
-        """As ``_budget`` where k is cut into blocks: the largest blocks of rows and columns with which some of it fits.
-
-        Raises CompileError EXSP001 where not even the smallest do.
-        """
+    def _take_k_blocks(self, chosen: KBlocks) -> None:
+        """Cut k into blocks."""
+        blocks = chosen.blocks
         self.accumulate_in_sbuf, self.keeps_rows, self.rhs_outside = True, False, False
+        self.m_block, self.n_block, self.k_boxes = blocks.m, blocks.n, chosen.boxes
+        self.lhs_buffers, self.rhs_buffers = blocks.lhs_buffers, blocks.rhs_buffers
+        self._plan_rings(blocks, chosen.boxes, True)
+
+    def _k_choices(self, room: int) -> Iterator[KBlocks]:
+        """Blocks of rows and columns whose products over blocks of k add up in SBUF, each with as much of k as fits."""
         sizes = [self.chunk_sizes(segment) for segment in self.segments]
-        for enough, (rows, columns), buffers in product((SHORT_K, 1), K_BLOCKS, (2, 1)):
+        for (rows, columns), buffers in product(K_BLOCKS, (2, 1)):
             m = self.tiled_rows if self.rows_whole else min(self.tiled_rows, rows)
             n = self.tiled_columns if self.columns_whole else min(self.tiled_columns, columns)
             blocks = Blocks(False, m, n, buffers, buffers)
             for count in _halves(max(map(prod, sizes))):
-                boxes = [_box(each, count) for each in sizes]
-                if count >= min(enough, max(map(prod, sizes))) and self._fits(blocks, boxes, room, True):
-                    self.m_block, self.n_block, self.k_boxes = m, n, boxes
-                    self.lhs_buffers = self.rhs_buffers = buffers
-                    self._plan_rings(blocks, boxes, True)
-                    return
-        raise CompileError(
-            "EXSP001",
-            f"SBUF has no room for the smallest tiles of a contraction: {room} bytes a partition are left",
-            "a smaller batch may fit",
-            self.op.loc,
-        )
+                boxes = tuple(tuple(_box(each, count)) for each in sizes)
+                if self._fits(blocks, boxes, room, True):
+                    yield KBlocks(blocks, boxes)
+                    break
 
     def _choices(self, room: int, column: int) -> Iterator[Blocks]:
         """Blocks of one operand stay while those of the other stream by, through two or three buffers.
@@ -218,13 +236,11 @@ class DotBudget(DotPlan):
             yield Blocks(
                 False, self._rows((room - 3 * n_inner * column) // (m_buffers * column)), n_inner, m_buffers, 3
             )
-        for n_buffers in (2, 1):
-            n_outer = self._columns((room - 3 * m_inner * column) // (n_buffers * column))
-            yield Blocks(True, m_inner, n_outer, 3, n_buffers)
-        for inner_buffers in (3, 2):
-            n_outer = self._columns((room - inner_buffers * m_inner * column) // (2 * column))
-            if n_outer >= min(n_size, TILE_COLUMNS):
-                yield Blocks(True, m_inner, n_outer, inner_buffers, 2)
+        for m_inner in sorted({self._rows(rows) for rows in (TILE_ROWS, 2 * TILE_ROWS, 4 * TILE_ROWS)}):
+            for inner_buffers, n_buffers in product((3, 2), (2, 1)):
+                n_outer = self._columns((room - inner_buffers * m_inner * column) // (n_buffers * column))
+                if n_outer >= min(n_size, TILE_ROWS):
+                    yield Blocks(True, m_inner, n_outer, inner_buffers, n_buffers)
         for n_inner in sorted({self._columns(columns) for columns in (TILE_COLUMNS, 2 * TILE_COLUMNS)}):
             for inner_buffers, outer_buffers in product((3, 2), (2, 1)):
                 m_outer = self._rows((room - inner_buffers * n_inner * column) // (outer_buffers * column))
@@ -239,31 +255,21 @@ class DotBudget(DotPlan):
         """Columns of a block, of which ``room`` fit."""
         return self.tiled_columns if self.columns_whole else _block(self.tiled_columns, max(1, room), TILE_COLUMNS)
 
-    def _cost(self, blocks: Blocks) -> float:
-        """Estimated ns of transfers and work, and of those transfers that have to wait for the work on other blocks."""
-        batches, m, n = prod(self.b_sizes), prod(self.m_sizes), prod(self.n_sizes)
-        m_blocks = self._count(self.m_sizes, self.m_dim, blocks.m)
-        n_blocks = self._count(self.n_sizes, self.n_dim, blocks.n)
-        outer, inner, passes, others, size = self.lhs, self.rhs, m_blocks, n_blocks, blocks.n
-        if blocks.rhs_outside:
-            outer, inner, passes, others, size = self.rhs, self.lhs, n_blocks, m_blocks, m
-        loads = self._load_ns(outer, blocks.n if blocks.rhs_outside else m)
-        again = self._load_ns(inner, size)
-        transfers = batches * (loads + passes * again)
-        turned = passes
-        if self._keeps_turned(blocks):
-            turned = 1
-            transfers += batches * self._elements(inner) * itemsize(inner.dtype) / DMA_BYTES_PER_NS
-        turns = batches * (self._turn_ns(outer) + turned * self._turn_ns(inner))
-        chunks = prod(self.k_sizes) / TILE_ROWS
-        products = batches * -(-m // TILE_ROWS) * n * chunks * (4 if self.pe_dtype == "f32" else 1) * CYCLE_NS
-        work, buffers = turns + products, blocks.rhs_buffers if blocks.rhs_outside else blocks.lhs_buffers
-        waits = 0.0 if buffers > 1 else (batches - 1 / passes) * loads
-        behind = 1 - min(1, (blocks.lhs_buffers if blocks.rhs_outside else blocks.rhs_buffers) / others)
-        first = loads / passes + again / others + min(behind * again, AHEAD_NS)
-        return max(transfers, work) + UNHIDDEN * (min(transfers, work) + first) + waits
+    def blocks_of(self, blocks: Blocks) -> tuple[int, int]:
+        """Blocks of rows and of columns of one batch index."""
+        rows, columns = max(1, self.tiled_rows), max(1, self.tiled_columns)
+        m_blocks = prod(self.m_sizes) // rows * -(-rows // blocks.m)
+        return m_blocks, prod(self.n_sizes) // columns * -(-columns // blocks.n)
 
-    def _keeps_turned(self, blocks: Blocks) -> bool:
+    def rows_together(self, side: Side, blocks: Blocks) -> int:
+        """Rows of a side that are staged together along its tiled dim, or neighbours of that dim's."""
+        return blocks.m * self._group(blocks, GROUPED_ROWS) if side is self.lhs else blocks.n
+
+    def elements(self, side: Side) -> int:
+        """Of one batch index."""
+        return prod(self.m_sizes if side is self.lhs else self.n_sizes) * prod(self.k_sizes)
+
+    def keeps_blocks(self, blocks: Blocks) -> bool:
         """Whether blocks that are transposed stay in HBM, for when the next block of the other operand wants them."""
         sizes, dim, block, side = self.m_sizes, self.m_dim, blocks.m, self.rhs
         if blocks.rhs_outside:
@@ -271,27 +277,20 @@ class DotBudget(DotPlan):
         size = sizes[dim] if dim >= 0 else 1
         return side.rows_on_lanes and not side.on_chip and prod(sizes) == size > block
 
-    def _count(self, sizes: Sequence[int], dim: int, block: int) -> int:
-        """Blocks of one side."""
-        size = sizes[dim] if dim >= 0 else 1
-        return prod(sizes) // size * -(-size // block)
+    def _group(self, blocks: Blocks, room: int) -> int:
+        """Tiles of rows that are staged together: those of a resident result, if lhs comes from HBM with k apart.
 
-    def _group(self, room: int, column: int) -> int:
-        """Tiles of rows that are staged together: those of a resident result, if lhs comes from HBM with k apart."""
+        ``room``: rows that fit.
+        """
         lanes, group = self.m_dim, self.m_dim - 1
-        if (
-            group < 0
-            or self.m_block < self.m_sizes[lanes]
-            or not self.out_m[lanes].partition
-            or self.addend is not None
-        ):
+        if group < 0 or blocks.m < self.m_sizes[lanes] or not self.out_m[lanes].partition or self.addend is not None:
             return 1
         side = self.lhs
         if side.on_chip or side.rows_on_lanes or side.data is not None or side.resident is not None:
             return 1
         if side.free[group].stride != side.free[lanes].stride * side.free[lanes].size:
             return 1
-        most = min(GROUPED_ROWS, room // (self.lhs_buffers * column)) // self.m_block
+        most = min(GROUPED_ROWS, room) // blocks.m
         return max((size for size in range(1, most + 1) if self.m_sizes[group] % size == 0), default=1)
 
     def _together(self, chunks: Sequence[int]) -> list[int]:
@@ -319,27 +318,6 @@ class DotBudget(DotPlan):
         strides = sorted((atom.stride, atom.size) for atom in self.out_n)
         filled = all(stride == width * prod(size for _, size in strides[:at]) for at, (stride, _) in enumerate(strides))
         return filled and self.out_n[self.n_dim].stride > width
-
-    def _load_ns(self, side: Side, block: int) -> float:
-        """Time of the DMA engines for all of ``side`` of one batch index, in blocks of ``block`` rows."""
-        if side.on_chip:
-            return 0.0
-        width = itemsize(side.view.dtype)
-        nbytes = self._elements(side) * width
-        if side.data is not None:
-            return nbytes / DMA_BYTES_PER_NS
-        run = width * (prod(self.k_sizes) if side.rows_on_lanes else block)
-        return nbytes * max(1.0, LONG_RUN / run) / DMA_BYTES_PER_NS
-
-    def _turn_ns(self, side: Side) -> float:
-        """Time of the engines for the transposes of all of ``side`` of one batch index."""
-        if not side.rows_on_lanes:
-            return 0.0
-        each = TURN_NS if self.fast(side.dtype) else TURN_F32_NS if side.dtype == "f32" else 2 * TURN_NS
-        return self._elements(side) / TILE_ROWS * each
-
-    def _elements(self, side: Side) -> int:
-        return prod(self.m_sizes if side is self.lhs else self.n_sizes) * prod(self.k_sizes)
 
 
 def _block(size: int, room: int, tile: int) -> int:
