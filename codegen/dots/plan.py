@@ -124,6 +124,9 @@ def segments_of(size: int) -> list[Segment]:
 class DotPlan:
     """Views of ``out[b, m, n] = sum_k lhs[b, m, k] * rhs[b, n, k]``, and the dims that are tiled."""
 
+    keeps_rows = False
+    """Whether whole rows of the result are collected on chip, each on its partition, before they are stored."""
+
     def __init__(
         self,
         context: Context,
@@ -387,8 +390,9 @@ class DotPlan:
 
     @property
     def rows_whole(self) -> bool:
-        """Whether the tiled dim of the rows lies on partitions, of lhs or of the result: no block cuts it."""
-        return self.m_dim >= 0 and (self.out_m[self.m_dim].partition or self.lhs.free[self.m_dim].partition)
+        """Whether the tiled dim of the rows lies on partitions, of lhs, the result or kept rows: no block cuts it."""
+        on_partitions = self.m_dim >= 0 and (self.out_m[self.m_dim].partition or self.lhs.free[self.m_dim].partition)
+        return on_partitions or self.keeps_rows
 
     @property
     def columns_whole(self) -> bool:

@@ -60,6 +60,12 @@ def test_columns_on_partitions_are_not_cut(m: int, k: int, n: int, random: np.ra
         np.testing.assert_array_equal(result, want)
 
 
+@pytest.mark.parametrize("seed", [9101])
+def test_rows_collected_on_chip_are_not_cut(seed: int) -> None:
+    """Columns that lie apart in the result are stored as whole rows, in an SBUF that has room for few rows of lhs."""
+    check(draw(seed, small=True))
+
+
 @pytest.mark.parametrize("n", [20_000, 50_257])
 def test_long_rows_are_added(n: int, random: np.random.Generator) -> None:
     check_function(lambda x, w, b: x @ w + b, *(whole(random, *dims) for dims in ((3, 7), (7, n), (n,))), relative=0)
