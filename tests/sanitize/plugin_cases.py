@@ -50,7 +50,7 @@ except TypeError:
     "serialized": """
 from jax.experimental import serialize_executable as s
 c = jax.jit(lambda a: a * 3).lower(np.ones(4, np.float32)).compile()
-loaded = s.deserialize_and_load(*s.serialize(c))
+loaded = s.deserialize_and_load(*s.serialize(c), execution_devices=jax.devices()[:1])
 assert float(loaded(np.ones(4, np.float32))[0]) == 3
 print(c.cost_analysis(), c.memory_analysis(), len(c.as_text()))
 """,

@@ -79,7 +79,8 @@ def run(kind: str, options: argparse.Namespace) -> tuple[bool, float, str]:
     environment = {
         **os.environ,
         **chosen.options,
-        "LD_PRELOAD": runtime_library(chosen.runtime),
+        # the sanitizer looks for what throws exceptions when it starts, before jaxlib brings that
+        "LD_PRELOAD": f"{runtime_library(chosen.runtime)} {runtime_library('libstdc++.so.6')}",
         "PYTHONPATH": str(BUILD / kind / "lib"),
         "NEURONX_CC_THREADS": "3",
         "CI": "true",
