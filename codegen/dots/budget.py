@@ -102,7 +102,9 @@ class DotBudget(DotPlan):
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         self.row_bytes = max(itemsize(self.pe_dtype) * TILE_ROWS, min(ROW_BYTES, room // 24))
         self.bias_whole = 4 * prod(self.n_sizes) <= room // 4
-        self.result_columns = RESULT_COLUMNS if room >= 16 * RESULT_COLUMNS * 4 else TILE_COLUMNS
+        stored = sum(not view.in_sbuf for view in ((self.out, self.add) if self.addend is not None else (self.out,)))
+        wide = stored * RESULT_BUFFERS * RESULT_COLUMNS * 4
+        self.result_columns = RESULT_COLUMNS if 2 * wide <= room else TILE_COLUMNS
         whole = [self.chunk_sizes(segment) for segment in self.segments]
         column = sum(map(prod, whole)) * itemsize(self.pe_dtype)
         left = room - sum(self._rings(Blocks(False, 0, 0, 1, 1), whole, False).values()) - ROUNDING
