@@ -4,7 +4,6 @@
 loads the C++ library and no compiler. The compiler is imported when the first program arrives.
 """
 
-import atexit
 import dataclasses
 import importlib
 import os
@@ -41,8 +40,6 @@ def initialize() -> None:
             "collect_profile": _collect_profile,
         }
     )
-    # exit functions run in reverse order: ours before JAX's own
-    atexit.register(_pjrt.shutdown)
     xla_bridge.register_plugin(
         "neuron", priority=PRIORITY, library_path=os.path.abspath(_pjrt.__file__), options=client_options
     )
@@ -67,6 +64,10 @@ def initialize() -> None:
         from neuronx_cc.driver.jax_backend import ahead
 
         ahead.register("neuron", _pjrt)
+    with suppress(ImportError, AttributeError):
+        from neuronx_cc.driver.jax_backend import dlpack
+
+        dlpack.register("neuron")
     # a process that does not ask for this platform shall neither be warned about it nor fail because of it
     with suppress(AttributeError, KeyError, TypeError):
         registration = xla_bridge._backend_factories["neuron"]
@@ -86,6 +87,11 @@ def client_options() -> dict[str, Any]:
     from neuronx_cc.ir.errors import NeuronError
     from neuronx_cc.ir.targets import find_machine
 
+    # imports Pallas, which processes that do not use this platform are spared
+    with suppress(ImportError, AttributeError):
+        from neuronx_cc.driver.jax_backend import pallas
+
+        pallas.register("neuron")
     try:
         settings = device_settings()
     except NeuronError as error:

@@ -1,8 +1,8 @@
 // The only way into Python: compile, execute, serialize, profile, and what else needs the compiler.
 //
-// `configure` hands over the callables; after `shutdown` (registered with atexit) none of them is called again. Every
-// entry keeps the exception that may be pending in its thread. Objects released by threads that do not hold Python's
-// lock wait in a list for the next entry.
+// `configure` hands over the callables; none of them is called once the interpreter is being finalized, which it is
+// after all functions registered with atexit have run. Every entry keeps the exception that may be pending in its
+// thread. Objects released by threads that do not hold Python's lock wait in a list for the next entry.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -34,7 +34,7 @@ const char* const kNames[kCallables] = {"compile",   "deserialize",   "serialize
                                         "optimized", "start_profile", "stop_profile", "collect_profile"};
 
 PyObject* callables[kCallables] = {};
-std::atomic<bool> running{false};
+std::atomic<bool> configured{false};
 std::mutex trash_mutex;
 std::vector<PyObject*> trash;
 std::atomic<bool> has_trash{false};
@@ -50,10 +50,13 @@ void empty_trash() {
   for (PyObject* each : taken) Py_DECREF(each);
 }
 
+// CPython counts as initialized until its exit functions have run; the question needs no lock.
+bool running() { return configured && Py_IsInitialized(); }
+
 class Python {
  public:
   Python() {
-    if (!running) throw Failure{kFailedPrecondition, "the interpreter is shutting down"};
+    if (!running()) throw Failure{kFailedPrecondition, "the interpreter is shutting down"};
     state_ = PyGILState_Ensure();
     PyErr_Fetch(&type_, &value_, &trace_);
     empty_trash();
@@ -244,7 +247,7 @@ PyObject* views(const std::vector<std::vector<std::shared_ptr<Storage>>>& rows, 
 
 }  // namespace
 
-bool holds_gil() { return running && PyGILState_Check(); }
+bool holds_gil() { return running() && PyGILState_Check(); }
 
 namespace {
 std::mutex prepared_mutex;
@@ -257,7 +260,7 @@ std::shared_ptr<Compiled> prepared_program() {
 }
 
 void drop_python(void* object) {
-  if (!object || !running) return;  // after shutdown objects are left to the end of the process
+  if (!object || !running()) return;  // objects that outlive the interpreter are left to the end of the process
   std::lock_guard<std::mutex> lock(trash_mutex);
   trash.push_back(static_cast<PyObject*>(object));
   has_trash = true;
@@ -335,13 +338,7 @@ PyObject* configure(PyObject*, PyObject* functions) {
     Py_XDECREF(callables[i]);
     callables[i] = function;
   }
-  running = true;
-  Py_RETURN_NONE;
-}
-
-PyObject* shutdown(PyObject*, PyObject*) {
-  empty_trash();
-  running = false;
+  configured = true;
   Py_RETURN_NONE;
 }
 
@@ -360,7 +357,6 @@ PyObject* api_address(PyObject*, PyObject*) { return PyLong_FromVoidPtr(const_ca
 
 PyMethodDef methods[] = {
     {"configure", configure, METH_O, "Hand over the functions that compile and execute: a dict by name."},
-    {"shutdown", shutdown, METH_NOARGS, "Never enter Python again."},
     {"prepare", prepare, METH_O, "The program that the next compilation for a topology gives; None for none."},
     {"api_address", api_address, METH_NOARGS, "Address of the PJRT table, for tests."},
     {nullptr, nullptr, 0, nullptr},

@@ -123,6 +123,29 @@ def test_exit(name):
     assert done.returncode == status, done.stderr[-2000:]
 
 
+def test_exit_functions_registered_before_jax_run_programs():
+    late = "import atexit\natexit.register(lambda: print(f(x)[0, 0], jax.jit(lambda y: y * 3)(x)[0, 0]))\n"
+    done = run(late + START)
+    assert done.returncode == 0
+    assert done.stdout == "649.0 27.0\n", done.stderr[-2000:]
+
+
+def test_dlpack_without_a_cpu_device():
+    done = run(
+        START + "assert (np.from_dlpack(x) == 9).all()\n"
+        "y = jnp.from_dlpack(np.arange(6, dtype='f')[::2])\n"
+        "assert y.devices() == {jax.devices()[0]} and y.tolist() == [0, 2, 4], y\n"
+        "y = jax.dlpack.from_dlpack(np.arange(3), device=jax.devices()[1], copy=True)\n"
+        "assert y.devices() == {jax.devices()[1]} and y.tolist() == [0, 1, 2], y\n"
+        "try: jax.dlpack.from_dlpack(np.ones(3, 'f'), copy=False)\n"
+        "except ValueError as error: assert 'numpy.asarray' in str(error)\n"
+        "else: raise AssertionError\n"
+        "np.from_dlpack(jnp.ones(3, jnp.bfloat16))"
+    )
+    assert "BufferError: NumPy has no DLPack type for bfloat16" in done.stderr
+    assert "set JAX_PLATFORMS=neuron,cpu" in done.stderr
+
+
 @pytest.mark.slow
 def test_workers_of_a_parallel_test_run(tmp_path):
     (tmp_path / "test_backend.py").write_text(

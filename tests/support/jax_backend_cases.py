@@ -477,5 +477,46 @@ def case_equal_programs_compile_once():
     assert counts == counts[:1] * 3
 
 
+def case_pallas():
+    from jax.experimental import pallas
+
+    def double(x, out):
+        out[...] = x[...] * 2
+
+    def run(interpret):
+        call = pallas.pallas_call(double, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype), interpret=interpret)
+        return jax.jit(call)
+
+    assert np.array_equal(run(True)(X), X * 2)
+    for refused in (lambda: run(False)(X), lambda: run(False).trace(X).lower(lowering_platforms=("cpu", "neuron"))):
+        with pytest.raises(NotImplementedError, match="pass interpret=True to pallas_call"):
+            refused()
+
+
+def case_dlpack():
+    for dtype in (bool, "i1", "u1", "i2", "u4", "f2", "f4", "c8"):
+        for shape in ((), (0,), (3, 0), (1,), (129,), (2, 3, 5)):
+            x = jnp.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype))
+            y = np.from_dlpack(x)
+            assert (y.dtype, y.shape) == (x.dtype, shape)
+            assert np.array_equal(y, np.asarray(x))
+            y[...] = 1  # a copy: JAX's array stays what it is
+            assert shape != (129,) or x[0] == 0
+            # arrays of the host start on a CPU device, as JAX documents
+            y = jnp.from_dlpack(np.array(x), device=jax.devices()[1])
+            assert y.devices() == {jax.devices()[1]}
+            assert np.array_equal(y, x)
+    x = jnp.ones((2, 3), jnp.bfloat16)
+    assert jnp.from_dlpack(x).dtype == x.dtype
+    sharded = jax.device_put(jnp.ones(4), NamedSharding(Mesh(np.array(jax.devices()), ("d",)), P("d")))
+    for refused in (
+        lambda: np.from_dlpack(x, copy=False),
+        lambda: np.from_dlpack(sharded),
+        lambda: x.__dlpack__(dl_device=(2, 0)),
+    ):
+        with pytest.raises(BufferError):
+            refused()
+
+
 if __name__ == "__main__":
     report(globals())
