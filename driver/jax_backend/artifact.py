@@ -14,6 +14,7 @@ from neuronx_cc.driver.jax_backend.failure import plugin_error
 from neuronx_cc.driver.jax_backend.options import differing, effective_options
 from neuronx_cc.driver.jax_backend.program import (
     TYPE_CODES,
+    WATCH,
     DeviceProgram,
     Placement,
     Signature,
@@ -102,10 +103,16 @@ def _shapes(given: Any) -> tuple[Shape, ...]:
 
 
 def _compare(signature: Signature, neff: Neff) -> None:
-    """What callers are told must be what the NEFF takes and gives: they hand over memory of just that size."""
+    """What callers are told must be what the NEFF takes and gives: they hand over memory of just that size.
+
+    A program that watches its transposes (``Unit.watched``) gives one more result, f32[1], which callers never see.
+    """
+    outputs = neff.outputs
+    if len(outputs) == len(signature.results) + 1 and (outputs[-1].dtype, outputs[-1].dims) == WATCH:
+        outputs = outputs[:-1]
     for what, said, stored in (
         ("parameter", signature.parameters, neff.inputs),
-        ("result", signature.results, neff.outputs),
+        ("result", signature.results, outputs),
     ):
         if len(said) != len(stored):
             raise damaged(f"its header has {len(said)} {what}s, its NEFF {len(stored)}")

@@ -34,6 +34,9 @@ TYPE_CODES = {
 
 DEVICE_MEMORY = "device"
 
+WATCH = ("f32", (1,))
+"""Type and dims of the result that says whether all that a program transposed as values was finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
