@@ -101,7 +101,9 @@ CATALOGUE: dict[str, Entry] = {
     "EOOM001": Entry("device memory", "Inputs, outputs, weights and scratch exceed HBM.", "smaller batch, or shard"),
     "EOOM002": Entry("device memory", "Inputs, outputs, weights and scratch exceed HBM.", "smaller batch, or shard"),
     "EVRF009": Entry("activation memory", "Activations exceed HBM.", "smaller batch, or shard"),
-    "EXSP001": Entry("activation memory", "Activations exceed HBM.", "smaller batch, or shard"),
+    "EXSP001": Entry(
+        "on-chip memory", "What has to be on chip at once exceeds it.", "shorter rows, or a smaller batch"
+    ),
     "EVRF007": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
     "EBVF030": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
     "EXTP004": Entry("too many instructions", "The program is over the instruction limit.", "shard the model"),
@@ -114,8 +116,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "EBIR903": Entry("illegal instruction", "An instruction breaks a rule of the instruction set.", "report it"),
     "EBIR902": Entry("damaged program", "The instruction streams of a NEFF break a rule.", "compile the module again"),
-    "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "report it"),
-    "IRED001": Entry("reduction", "A reduction reached code generation that it has no form for.", "report it"),
+    "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "nest fewer loops"),
     # the JAX backend
     "EJAX901": Entry(
         "sharded program",

@@ -209,7 +209,7 @@ class Builder:
     def new_register(self) -> int:
         """A free register; ``release_register`` gives it back."""
         if not self._free_registers:
-            raise CompileError("IREG001", "a loop nest needs more than the 64 sequencer registers", "report this")
+            raise CompileError("IREG001", "loops need more than the 64 sequencer registers", "nest fewer loops")
         return self._free_registers.pop()
 
     def _loop_register(self) -> int:
@@ -252,7 +252,7 @@ class Builder:
                 "EXSP001",
                 f"{arena.space.name} is full: {nbytes} bytes a partition wanted for {name or 'tiles'}, "
                 f"{arena.used} of {arena.capacity} in use, largest gap {arena.largest_gap()}",
-                "report this; a smaller batch may fit",
+                "shorter rows, a smaller batch, or a machine with more memory",
             )
         return Ring(alloc, count, nbytes)
 

@@ -9,9 +9,9 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
@@ -26,8 +26,8 @@ from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import column_of, is_column, is_row, keep_column, spread_row
 from neuronx_cc.codegen.maps.lanes import defer_lanes, rows_of
-from neuronx_cc.codegen.maps.lifetimes import Member, bytes_alive, last_uses
-from neuronx_cc.codegen.maps.parts import fitting, too_long
+from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
+from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
     LONG_RUN,
     Lanes,
@@ -44,9 +44,9 @@ from neuronx_cc.codegen.maps.space import Views, tile_space
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.scans import scan_of
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
 STREAM_TILE_BYTES = 8192
@@ -173,15 +173,23 @@ class _Box:
             if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-        own = bytes_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
+        tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
+        own = tiles_of.element_bytes
         alive = own + sum(map_inputs.between(self.blocks[value]) for value in loaded)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
-        rows = [value for value in self.inputs if self._is_spread(value)]
-        room -= sum(prod(atom.size for atom in self.blocks[value].dims[1:] if atom.stride) * 8 for value in rows)
+        repeated = [value for value in self.inputs if value not in resident and value not in loaded]
+        least = self._bytes_of(tiles_of, repeated, self._loops(LEAST_TILE))
+        rows = _staying(
+            {value: _varying(self.blocks[value]) * 8 for value in self.inputs if self._is_spread(value)}, room - least
+        )
+        room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
-        columns = [block for block in self.blocks.values() if is_column(block, free)]
-        room -= sum(max(64, prod(atom.size for atom in block.dims[1:] if atom.stride) * 4) for block in columns)
-        loops = self._loops(self._tile_elements(room // (2 * alive)))
+        columns = {value: block for value, block in self.blocks.items() if is_column(block, free)}
+        staying = _staying({value: max(64, _varying(block) * 4) for value, block in columns.items()}, room - least)
+        room -= sum(staying.values())
+        loops = self._loops(elements := self._tile_elements(room // (2 * alive)))
+        while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
+            loops = self._loops(elements := max(LEAST_TILE, elements // 2))
         for value in rows:
             if self._is_reread(loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.lanes)
@@ -189,17 +197,20 @@ class _Box:
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         if loops and 3 * alive * tile <= room * 0.6:
             self.pool.buffers = 3  # hides the latency of stores
-        if len(loops) == 1 and self._interleaves(loops[0], alive * tile, room):
+        aligned = max(own * tile, self._bytes_of(tiles_of, (), loops))
+        wanted = max(alive * tile, aligned)
+        self.pool.buffers = max(1, min(self.pool.buffers, room // wanted))
+        if len(loops) == 1 and self._interleaves(loops[0], wanted, room):
             self.interleaved = True
             tiles = self.sizes[loops[0][0]] // loops[0][1]
-            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * alive * tile)))
+            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * wanted)))
         tiles = UNROLL if self.interleaved else 1
         if loops or alive * tile > room:
             streamed = [value for value in self.inputs if value not in resident and value not in rows]
-            map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, own * tile, room // tiles)
+            map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
-            if not is_column(block, [dim + 1 for dim, _ in loops]):
+            if value not in staying or not is_column(block, [dim + 1 for dim, _ in loops]):
                 continue
             if value in self.inputs:
                 self.blocks[value] = keep_column(self.context, self.pool, value, block, self.lanes)
@@ -215,6 +226,18 @@ class _Box:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
+
+    def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
+        """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
+        sizes = {**dict(enumerate(self.sizes)), **dict(loops)}
+        alignment = self.builder.sbuf.alignment
+        row = prod(size for dim, size in sizes.items() if self.reduced[dim])
+        nbytes = alive.aligned(prod(sizes.values()), prod(sizes.values()) // row, alignment)
+        for value in repeated:
+            block = self.blocks[value]
+            elements = prod(sizes[dim] for dim, atom in enumerate(block.dims[1:]) if atom.stride)
+            nbytes += up(elements * itemsize(block.dtype), alignment)
+        return max(1, nbytes)
 
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
@@ -383,8 +406,7 @@ class _Box:
     ) -> None:
         opcode = self.context.combiners[op.to_apply.data[0]]
         source, init = ins
-        if not isinstance(source, Block):
-            raise CompileError("IRED001", "a reduction of an operand without a tile", "report this", op.loc)
+        assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
         own = self.sources[op.operands[0]] not in (None, *self.blocks)
         reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
@@ -394,6 +416,19 @@ class _Box:
         # the engines sum from +0, which either zero leaves as it is
         if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
+
+
+def _varying(block: Block) -> int:
+    """Elements a partition of ``block`` without repetitions."""
+    return prod(atom.size for atom in block.dims[1:] if atom.stride)
+
+
+def _staying(wanted: Mapping[hlo.SSAValue, int], room: int) -> dict[hlo.SSAValue, int]:
+    """What of ``wanted`` (value -> bytes) stays while tiles pass: all that fits, or in order what half of it holds."""
+    if sum(wanted.values()) <= room:
+        return dict(wanted)
+    total = accumulate(wanted.values())
+    return {value: nbytes for (value, nbytes), end in zip(wanted.items(), total, strict=True) if end <= room // 2}
 
 
 def _tells_zeros(op: hlo.HloOp) -> bool:

@@ -1,35 +1,41 @@
-"""Parts of a map kernel whose rows do not fit SBUF together.
+"""Parts of a map kernel whose smallest tiles do not fit SBUF together.
 
-Input: a map kernel that folds or scans rows, each of which lies on one partition as a whole. Output: kernels of some of
-its ops each, in order, which fit; values that cross from one to the next go through memory.
+Input: a map kernel; rows that it folds or scans lie on one partition as a whole. Output: kernels of some of its ops
+each, in order, which fit; values that cross from one to the next go through memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
-from neuronx_cc.codegen.maps.lifetimes import Member, bytes_alive, last_uses
+from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import MapPlan, external_operands
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
 SPLIT_ROW = 1024
-"""Elements of a reduced row from which on a kernel may be too large for SBUF."""
+"""Elements of a reduced row from which operands that are rows or columns count nothing beside it."""
+LEAST_TILE = 16
+"""Elements a partition of the smallest tiles: fewer of four bytes take as much of SBUF."""
 
 
 def fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
     """``kernel``, or two with a part of its ops each (and so on) where the rows alive at once would fill SBUF."""
+    if len(kernel.ops) == 1:
+        return [kernel]
     whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
     row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
-    if row < SPLIT_ROW or len(kernel.ops) == 1:
-        return [kernel]
-    room = context.builder.sbuf.largest_gap() - max(0, context.resident_limit - context.resident_bytes)
+    sbuf = context.builder.sbuf
+    room = (sbuf.largest_gap() - max(0, context.resident_limit - context.resident_bytes)) * 0.95
     operands = [*external_operands(context, plan := MapPlan(kernel), member), *plan.iotas]
-    large = [value for value in operands if prod(hlo.shape_of(base(value)).dims) * row > prod(kernel.shape)]
-    if bytes_alive(kernel, large, last_uses(kernel, member)) * row <= room * 0.95:
+    if row >= SPLIT_ROW:
+        operands = [value for value in operands if prod(hlo.shape_of(base(value)).dims) * row > prod(kernel.shape)]
+    alive = tiles_alive(kernel, operands, last_uses(kernel, member))
+    if alive.aligned(max(row, LEAST_TILE), max(1, LEAST_TILE // row), sbuf.alignment) <= room:
         return [kernel]
     parts = []
     cut = _thinnest_cut(kernel, member)
@@ -49,7 +55,8 @@ def too_long(context: Context, kernel: Kernel, member: Member) -> bool:
         return False
     homes = context.homes.get(base(op.operands[0]), [])
     loaded = [] if any(home.in_sbuf for home in homes) else [op.operands[0]]
-    return bytes_alive(kernel, loaded, last_uses(kernel, member)) * row > context.builder.sbuf.largest_gap() * 0.95
+    alive = tiles_alive(kernel, loaded, last_uses(kernel, member))
+    return alive.element_bytes * row > context.builder.sbuf.largest_gap() * 0.95
 
 
 def _thinnest_cut(kernel: Kernel, member: Member) -> int:
@@ -63,9 +70,11 @@ def _thinnest_cut(kernel: Kernel, member: Member) -> int:
             last[source] = index
         first[op.results[0]] = index
     count = len(kernel.ops)
-
-    def crossing(cut: int) -> int:
-        values = (value for value in last if first[value] < cut <= last[value])
-        return sum(prod(hlo.shape_of(base(v)).dims) * itemsize(hlo.shape_of(v).dtype) for v in values)
-
-    return min(range(max(1, count // 4), count - count // 4), key=lambda cut: (crossing(cut), abs(2 * cut - count)))
+    change = [0] * (count + 1)
+    for value, end in last.items():
+        nbytes = prod(hlo.shape_of(base(value)).dims) * itemsize(hlo.shape_of(value).dtype)
+        if first[value] < end:
+            change[first[value] + 1] += nbytes
+            change[end + 1] -= nbytes
+    crossing = list(accumulate(change))
+    return min(range(max(1, count // 4), count - count // 4), key=lambda cut: (crossing[cut], abs(2 * cut - count)))

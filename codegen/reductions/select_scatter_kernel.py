@@ -27,7 +27,6 @@ from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions.select_scatter_plan import Axis, Part, best_plan, parts
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.pooling import BOUNDS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -36,11 +35,11 @@ from neuronx_cc.passes.analysis.windows import runs, selection
 
 
 def lower(context: Context, op: hlo.SelectAndScatterOp, step: int) -> None:
-    """Emit ``op``; EVRF001 for the forms that ``expand_select_and_scatter`` rewrites."""
+    """Emit ``op``, which is none of the forms that ``expand_select_and_scatter`` rewrites."""
     del step
     chosen = selection(op, context.module)
     if chosen is None:
-        raise CompileError("EVRF001", "select-and-scatter of this form has no code generation", "report this", op.loc)
+        raise AssertionError("expand_select_and_scatter rewrites select-and-scatters of this form")
     target = context.new_hbm(op.results[0])
     context.homes[op.results[0]] = [target]
     if 0 in hlo.shape_of(op.operands[0]).dims or 0 in hlo.shape_of(op.operands[1]).dims:

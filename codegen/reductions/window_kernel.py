@@ -24,7 +24,6 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import scan_kernel, window_plan
 from neuronx_cc.codegen.reductions.window_plan import Dim, Plan
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, same_number
@@ -41,11 +40,11 @@ LARGEST = 40_000
 
 
 def lower(context: Context, op: hlo.ReduceWindowOp, step: int) -> None:
-    """Emit ``op``; EVRF001 for the forms that ``expand_windows`` rewrites."""
+    """Emit ``op``, which is none of the forms that ``expand_windows`` rewrites."""
     del step
     opcode = context.combiners.get(op.to_apply.data[0])
     if len(op.operands) != 2 or opcode is None or any(dim.lhs_dilation != 1 for dim in op.window.data):
-        raise CompileError("EVRF001", "reduce-window of this form has no code generation", "report this", op.loc)
+        raise AssertionError("expand_windows rewrites reduce-windows of this form")
     dims = hlo.shape_of(op.operands[0]).dims
     axis = running_axis(op)
     if axis is not None and all(size == 1 for size in dims[axis + 1 :]):
