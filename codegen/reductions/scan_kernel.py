@@ -228,7 +228,7 @@ class _Scan:
     def _in_blocks(self) -> None:
         most = 128 // self.rows
         carry = self._fixed(self.rows, 1)
-        self._set(carry, _lanes(self.start, 1) if isinstance(self.start, Block) else self.start)
+        self._set(carry, self._spread(self.start, carry) if isinstance(self.start, Block) else self.start)
         pieces: list[tuple[_Piece, int]] = []
         done = 0
         while done < self.length:
