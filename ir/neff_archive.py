@@ -74,7 +74,8 @@ def write(
     sizes = [sum(len(_bytes_of(content)) for content in group.values()) for group in (texts, tables)]
     for level in (_LEVEL, 0) if compress else (None,):
         file.seek(HEADER_SIZE)
-        file.truncate()
+        if level == 0:  # written once more; devices cannot be cut
+            file.truncate()
         digest = hashlib.sha256()
         size = 0
         for group, how in ((_members(parts), level), (_members(constants, end=True), 0)):

@@ -205,8 +205,8 @@ _ROWS = (
     Row(
         "transpose",
         frozenset([VECTOR]),
-        (_role("y [C, R]", CHIP, NUMBER, "own"),),
-        (_role("x [R, C]", CHIP, NUMBER, "own"),),
+        (_role("y [C, R]", CHIP, NUMBER | {"c64"}, "own"),),
+        (_role("x [R, C]", CHIP, NUMBER | {"c64"}, "own"),),
         costs.copy,
         semantics.transpose,
         "Bit-exact transpose of a tile of at most 32 x 32.",
