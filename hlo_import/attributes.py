@@ -297,6 +297,11 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "map": (_TO_APPLY,),
     "pad": (Field("padding", "padding", _wrap(PaddingAttr, padding)),),
     "ragged-all-to-all": (_GROUPS,),
+    "ragged-dot": (
+        Field("lhs_ragged_dims", "ragged_dims", INTS, NONE),
+        Field("rhs_group_dims", "group_dims", INTS, NONE),
+        _PRECISION,
+    ),
     "reduce": (_DIMENSIONS, _TO_APPLY),
     "reduce-precision": (
         Field("exponent_bits", "exponent_bits", INT),

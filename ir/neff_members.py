@@ -190,7 +190,8 @@ def _variable(entry: Any, hbm_bytes: int) -> Variable:
         raise malformed("sg00/def.json: a variable with unknown fields")
     name = _text(entry["name"], "variable name")
     what = f"variable {name!r}"
-    if entry["kind"] not in KINDS or entry["dtype"] not in NUMPY_DTYPE:
+    kind, dtype = (_text(entry[key], f"{what}: {key}") for key in ("kind", "dtype"))
+    if kind not in KINDS or dtype not in NUMPY_DTYPE:
         raise malformed(f"{what}: kind or element type")
     dims = entry["dims"]
     if not isinstance(dims, list) or len(dims) > 64:
@@ -200,7 +201,7 @@ def _variable(entry: Any, hbm_bytes: int) -> Variable:
     nbytes = _number(entry["nbytes"], f"{what}: size", hbm_bytes - offset)
     index = _number(entry["index"] + 1 if type(entry["index"]) is int else None, f"{what}: index", 1 << 24) - 1
     alias = _number(entry["alias"] + 1 if type(entry["alias"]) is int else None, f"{what}: alias", 1 << 24) - 1
-    return Variable(name, entry["kind"], offset, nbytes, entry["dtype"], dims, index, alias)
+    return Variable(name, kind, offset, nbytes, dtype, dims, index, alias)
 
 
 def parse_debug(data: bytes) -> DebugMap:

@@ -33,19 +33,11 @@ def _dot(b: Build, op: hlo.HloOp, lhs: Value, rhs: Value, dims: hlo.DotDims) -> 
     return b.typed(hlo.DotOp, (lhs, rhs), op.results[0].type, dims=hlo.DotDimsAttr(dims), **kept)
 
 
-def attribute_dims(op: hlo.HloOp, name: str) -> tuple[int, ...]:
-    """Dims in an attribute that is kept as text, such as ``{0,2}``."""
-    text = dict(op.extra.data).get(name, "") if op.extra is not None else ""
-    return tuple(int(part) for part in text.strip("{} ").split(",") if part.strip())
-
-
 def _ragged(b: Build, op: hlo.RaggedDotOp) -> Value:
     lhs, rhs, sizes = op.args
-    dims = op.dims.data
-    ragged, groups = attribute_dims(op, "lhs_ragged_dims"), attribute_dims(op, "rhs_group_dims")
-    if len(ragged) != 1 or hlo.shape_of(sizes).rank != 1:
-        raise CompileError("EVRF001", "ragged-dot: only one ragged dim and sizes of rank 1", "use dot", op.loc)
-    (axis,) = ragged
+    dims, groups, (axis,) = op.dims.data, op.group_dims.data, op.ragged_dims.data
+    if hlo.shape_of(sizes).rank != 1:
+        raise CompileError("EVRF001", "ragged-dot: only sizes of rank 1", "call it once for each row of sizes", op.loc)
     if axis in dims.lhs_batch:
         return _dot(b, op, lhs, rhs, dims)
     grouped = _grouped(b, lhs, axis, sizes)

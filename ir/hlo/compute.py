@@ -34,6 +34,9 @@ class RaggedDotOp(VariadicOp):
 
     name = "hlo.ragged_dot"
     dims = prop_def(DotDimsAttr)
+    ragged_dims = prop_def(IntsAttr)
+    group_dims = prop_def(IntsAttr)
+    operand_precision = opt_prop_def(StrsAttr)
 
 
 @irdl_op_definition

@@ -69,7 +69,7 @@ def contract(lhs: Array, rhs: Array, dims: hlo.DotDims, dtype: str) -> Array:
 def ragged_dot(op: hlo.RaggedDotOp, lhs: Array, rhs: Array, sizes: Array) -> Array:
     """A dot for each group of consecutive positions along the ragged dim of lhs; see chlo.ragged_dot."""
     dims, dtype = op.dims.data, op.shape.dtype
-    (axis,), groups = (_dims_of(op, name) for name in ("lhs_ragged_dims", "rhs_group_dims"))
+    (axis,), groups = op.ragged_dims.data, op.group_dims.data
     if axis in dims.lhs_batch:
         return contract(lhs, rhs, dims, dtype)
     ends = np.cumsum(sizes)
@@ -103,11 +103,6 @@ def scaled_dot(op: hlo.ScaledDotOp, lhs: Array, rhs: Array, lhs_scale: Array, rh
             factor = factor.repeat(value.shape[dim] // max(1, parts), dim)
         wide.append(value.astype(np.float32) * factor)
     return narrow(contract(wide[0], wide[1], op.dims.data, "f32"), op.shape.dtype)
-
-
-def _dims_of(op: hlo.HloOp, name: str) -> tuple[int, ...]:
-    text = dict(op.extra.data).get(name, "") if op.extra is not None else ""
-    return tuple(int(part) for part in text.strip("{} ").split(",") if part.strip())
 
 
 def convolution(op: hlo.ConvolutionOp, lhs: Array, rhs: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neuronx_cc.ir.hlo import ArrayType, ComputationOp, TupleType, array_type, tuple_type
+from neuronx_cc.ir.hlo import ArrayType, ComputationOp, DotDims, TupleType, array_type, tuple_type
 from neuronx_cc.ir.types import Shape
 from neuronx_cc.ir.verify.movement import scatter_shapes
 from neuronx_cc.ir.verify.rule import (
@@ -40,10 +40,16 @@ def _dot(op: Any, shapes: list[Shape], result: Shape) -> str:
     if problem := _mixes_complex([*shapes, result]):
         return problem
     lhs, rhs = shapes
-    dims = op.dims.data
-    left, right = (*dims.lhs_batch, *dims.lhs_contracting), (*dims.rhs_batch, *dims.rhs_contracting)
+    return _dot_dims(op.dims.data, lhs, rhs) or expect_dims(
+        "a result", _dot_result(op.dims.data, lhs, rhs), result.dims
+    )
+
+
+def _dot_dims(dims: DotDims, lhs: Shape, rhs: Shape, groups: tuple[int, ...] = ()) -> str:
+    """What is wrong with the dimension numbers of a contraction; ``groups`` are dims of rhs that it leaves alone."""
+    left, right = (*dims.lhs_batch, *dims.lhs_contracting), (*groups, *dims.rhs_batch, *dims.rhs_contracting)
     problem = dims_in_range("lhs batch and contracting dims", left, lhs.rank) or dims_in_range(
-        "rhs batch and contracting dims", right, rhs.rank
+        "rhs group, batch and contracting dims" if groups else "rhs batch and contracting dims", right, rhs.rank
     )
     if problem:
         return problem
@@ -56,22 +62,38 @@ def _dot(op: Any, shapes: list[Shape], result: Shape) -> str:
                 f"expected {what} dims of equal sizes, "
                 f"found {dims_text(ours)} of {lhs} and {dims_text(theirs)} of {rhs}"
             )
-    expected = (
+    return ""
+
+
+def _dot_result(dims: DotDims, lhs: Shape, rhs: Shape, groups: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Batch dims, free dims of lhs, free dims of rhs."""
+    left, right = (*dims.lhs_batch, *dims.lhs_contracting), (*groups, *dims.rhs_batch, *dims.rhs_contracting)
+    return (
         *(lhs.dims[dim] for dim in dims.lhs_batch),
         *(size for dim, size in enumerate(lhs.dims) if dim not in left),
         *(size for dim, size in enumerate(rhs.dims) if dim not in right),
     )
-    return expect_dims("a result", expected, result.dims)
 
 
 @array_rule("ragged-dot", operands=3)
 def _ragged_dot(op: Any, shapes: list[Shape], result: Shape) -> str:
-    if not is_integer(shapes[2].dtype):
-        return f"expected group sizes of an integer type, found {shapes[2]}"
-    dims = op.dims.data
-    return dims_in_range("lhs contracting dims", dims.lhs_contracting, shapes[0].rank) or dims_in_range(
-        "rhs contracting dims", dims.rhs_contracting, shapes[1].rank
-    )
+    """The three modes of chlo.ragged_dot: the ragged dim is a free, a contracting or a batch dim of lhs."""
+    lhs, rhs, sizes = shapes
+    dims, ragged, groups = op.dims.data, op.ragged_dims.data, op.group_dims.data
+    if not is_integer(sizes.dtype) or sizes.rank < 1:
+        return f"expected group sizes of an integer type and rank 1 or more, found {sizes}"
+    if len(ragged) != 1 or not 0 <= ragged[0] < lhs.rank:
+        return f"expected one lhs ragged dim between 0 and {lhs.rank - 1}, found {dims_text(ragged)}"
+    free = ragged[0] not in (*dims.lhs_batch, *dims.lhs_contracting)
+    if len(groups) != free or any(not 0 <= dim < rhs.rank for dim in groups):
+        return f"expected {int(free)} rhs group dims between 0 and {rhs.rank - 1}, found {dims_text(groups)}"
+    if problem := _dot_dims(dims, lhs, rhs, groups):
+        return problem
+    count = sizes.dims[-1]
+    if free and rhs.dims[groups[0]] != count:
+        return f"expected {count} elements along the rhs group dim, one for each group size, found {rhs}"
+    leading = (count,) if ragged[0] in dims.lhs_contracting else ()
+    return expect_dims("a result", (*leading, *_dot_result(dims, lhs, rhs, groups)), result.dims)
 
 
 @array_rule("scaled-dot", operands=4)
