@@ -16,11 +16,9 @@ PYTEST_JOBS ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PACKAGES := hlo_import ir passes codegen runtime driver
-FARM := build/typing/neuronx_cc
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types farm format bench clean setup sanitize fuzz
+.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -38,7 +36,7 @@ style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED) farm
+types: $(INSTALLED)
 	$(BIN)/mypy
 
 format: $(INSTALLED)
@@ -55,12 +53,6 @@ fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/run.py $(or $(FUZZ_ARGUMENTS),all --seconds 60)
 
 setup: $(INSTALLED)
-
-# The folders are imported as parts of neuronx_cc; mypy finds them under that name through these links.
-farm:
-	@mkdir -p $(FARM)
-	@ln -sfn ../../../driver/neuronx_cc/__init__.py $(FARM)/__init__.py
-	@for p in $(PACKAGES); do ln -sfn ../../../$$p $(FARM)/$$p; done
 
 $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python"; exit 1; }

@@ -107,8 +107,6 @@ def test_files_are_short() -> None:
 
 def packages_in_folders() -> set[str]:
     inits = {path.parent.relative_to(ROOT) for path in sources() if path.name == "__init__.py"}
-    # driver/neuronx_cc holds the root of the package, not a part of driver
-    inits.discard(Path("driver/neuronx_cc"))
     data = {path.parent.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.toml")}
     return {"neuronx_cc"} | {".".join(("neuronx_cc", *path.parts)) for path in inits | data}
 
@@ -132,6 +130,27 @@ def test_folder_names_are_not_importable(folder: str) -> None:
     assert run.returncode == 1
     assert f"import this package as neuronx_cc.{folder}" in run.stderr
     assert folder not in sys.modules
+
+
+def test_the_package_is_there_in_a_bare_checkout() -> None:
+    """Links that git keeps give every tool ``neuronx_cc.ir``; whichever way a module is found, it is there once."""
+    for folder in FOLDERS:
+        link = ROOT / "neuronx_cc" / folder
+        assert link.is_symlink()
+        assert os.readlink(link) == f"../{folder}"
+    program = (
+        "import sys, neuronx_cc.ir.errors, neuronx_cc.driver.cli\n"
+        "files = [m.__file__ for n, m in sys.modules.items() if n.startswith('neuronx_cc') and m.__file__]\n"
+        "from pathlib import Path\n"
+        "assert len({Path(f).resolve() for f in files}) == len(files) > 5, files\n"
+        "print(neuronx_cc.ir.errors.__file__)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # without site's editable finder: as a checkout that nothing was installed from
+    program = "import sys; sys.meta_path = [f for f in sys.meta_path if 'ditable' not in str(f)]\n" + program
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert Path(run.stdout.strip()).resolve() == ROOT / "ir" / "errors.py"
 
 
 def test_every_module_imports() -> None:
@@ -196,12 +215,11 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     top = {name.split("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {"neuronx_cc"}
     assert len(top) == 2
-    expected = {"neuronx_cc/" + relative(p) for p in sources() if not relative(p).startswith("driver/neuronx_cc/")}
-    expected |= {"neuronx_cc/__init__.py"}
+    expected = {"neuronx_cc/" + relative(p) for p in sources()} | {"neuronx_cc/__init__.py"}
     assert {name for name in names if name.endswith(".py")} == expected
     kinds = ("*.toml", "*.html", "*.css", "*.js")
     data = {relative(path) for folder in FOLDERS for kind in kinds for path in (ROOT / folder).rglob(kind)}
-    assert {f"neuronx_cc/{name}" for name in data} <= set(names)
+    assert {f"neuronx_cc/{name}" for name in data} | {"neuronx_cc/py.typed"} <= set(names)
 
 
 @pytest.mark.slow
