@@ -7,7 +7,7 @@ catalogue complete: every code raised anywhere has its entry here.
 
 from dataclasses import dataclass
 
-from neuronx_cc.ir.errors import NO_LOC, NeuronError
+from neuronx_cc.ir.errors import COMPILE_AGAIN, NO_LOC, PLAN_ANEW, NeuronError
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ CATALOGUE: dict[str, Entry] = {
     "EBIR901": Entry(
         "instruction does not encode",
         "An instruction exceeds a limit of the instruction format; the program is larger than the format holds.",
-        "report it with the module; a smaller batch may avoid it",
+        "use a smaller batch, or shard the model",
     ),
-    "EBIR903": Entry("illegal instruction", "An instruction breaks a rule of the instruction set.", "report it"),
+    "EBIR903": Entry("illegal instruction", "An instruction breaks a rule of the instruction set.", PLAN_ANEW),
     "EBIR902": Entry("damaged program", "The instruction streams of a NEFF break a rule.", "compile the module again"),
     "IREG001": Entry("sequencer registers", "Code generation ran out of sequencer registers.", "nest fewer loops"),
     # the JAX backend
@@ -133,9 +133,14 @@ CATALOGUE: dict[str, Entry] = {
     ),
     # running
     "ENEF901": Entry("not a loadable NEFF", "The file is no NEFF, or it is damaged.", "compile the module again"),
-    "EOOB001": Entry("access out of bounds", "An instruction addressed memory that is not there.", "report it"),
+    "EOOB001": Entry("access out of bounds", "An instruction addressed memory that is not there.", COMPILE_AGAIN),
     "ERUN001": Entry("inputs do not fit", "The inputs are not those of the module.", "check number, shapes and types"),
-    "ERUN902": Entry("check failed", "A value differs from the reference semantics beyond rounding.", "report it"),
+    "ERUN902": Entry(
+        "check failed",
+        "A value differs from the reference semantics beyond rounding.",
+        "compile with --auto-cast none if the op is sensitive to it; else avoid the op that is named: compute it "
+        f"otherwise, or {PLAN_ANEW}",
+    ),
     "ERUN903": Entry(
         "no module to check against",
         "A check needs the module that the NEFF was compiled from, and it is not found or is another one.",
@@ -145,13 +150,11 @@ CATALOGUE: dict[str, Entry] = {
         "NaN", "A result has NaNs and NEURON_FAIL_ON_NAN is set.", "find their origin with jax_debug_nans"
     ),
     "ERUN905": Entry("nothing has run", "No program has run on a simulated device.", "set JAX_PLATFORMS=neuron"),
-    "ERUN910": Entry(
-        "memory used for two things", "The program reads what was written for something else.", "report it"
-    ),
-    "ERUN911": Entry("race", "Two engines access the same memory and no semaphore orders them.", "report it"),
-    "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", "report it"),
-    "ERUN913": Entry("deadlock", "An engine waits for what can never happen.", "report it"),
-    "ERUN914": Entry("access out of bounds", "An operand leaves its memory.", "report it"),
+    "ERUN910": Entry("memory used for two things", "The program reads what was written for something else.", PLAN_ANEW),
+    "ERUN911": Entry("race", "Two engines access the same memory and no semaphore orders them.", COMPILE_AGAIN),
+    "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", COMPILE_AGAIN),
+    "ERUN913": Entry("deadlock", "An engine waits for what can never happen.", COMPILE_AGAIN),
+    "ERUN914": Entry("access out of bounds", "An operand leaves its memory.", COMPILE_AGAIN),
     "ERUN915": Entry(
         "deadlock of devices", "Devices wait in collectives for others that never come.", "reach them in one order"
     ),

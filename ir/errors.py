@@ -28,6 +28,12 @@ class Loc:
 NO_LOC = Loc()
 
 
+PLAN_ANEW = "other plans are made for another batch size, or less memory: --set memory.sbuf_partition_bytes=98304"
+"""The remedy where a program of this compiler breaks a rule of the machine: every such rule is one of its plan."""
+COMPILE_AGAIN = f"compile the module again; if that changes nothing, {PLAN_ANEW}"
+"""The same, of a program that may come from elsewhere or be damaged."""
+
+
 class NeuronError(Exception):
     """Base of all errors shown to users.
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from neuronx_cc.ir.errors import Loc, RunError
+from neuronx_cc.ir.errors import COMPILE_AGAIN, Loc, RunError
 from neuronx_cc.ir.isa.program import Program, Stream
 from neuronx_cc.ir.isa.timing import CLOCK_KEY, SECTION
 from neuronx_cc.ir.machine import Machine
@@ -415,4 +415,4 @@ class Clock:
                 if lane.head.instr.debug < len(debug):
                     at = debug[lane.head.instr.debug]
                     loc = Loc(at.hlo, at.op_name, at.source_file, at.source_line)
-        return RunError("ERUN913", "deadlock: " + "; ".join(lines), "report it", loc)
+        return RunError("ERUN913", "deadlock: " + "; ".join(lines), COMPILE_AGAIN, loc)

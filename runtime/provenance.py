@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.errors import PLAN_ANEW, RunError
 from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Owner, Program, Record, Ref, Space, While
 from neuronx_cc.runtime.footprints import SIZE, Pattern, pattern_of
 from neuronx_cc.runtime.intervals import Array
@@ -274,7 +274,7 @@ class _Walk:
         return RunError(
             "ERUN910",
             f"{describe(self._program, step.row)} {what}",
-            "report it; the program uses memory for two things at once",
+            PLAN_ANEW,
             location(self._program, step.row),
         )
 

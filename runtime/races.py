@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.errors import COMPILE_AGAIN, RunError
 from neuronx_cc.ir.isa.program import Program, Stream
 from neuronx_cc.runtime.intervals import union
 from neuronx_cc.runtime.race_clocks import Clocks, DeadlockError, clocks_of
@@ -90,7 +90,7 @@ def _race(program: Program, trace: Trace, clocks: Clocks, conflict: Conflict) ->
         f"  {_name(program, trace, earlier)}, which {did} {which}, may be running\n"
         f"  missing: {mine} has to wait until {theirs} has finished {clocks.positions[earlier]} instructions; "
         f"it knows of {clocks.known[clocks.versions[later], other]}",
-        "report it; the program was synchronised wrongly",
+        COMPILE_AGAIN,
         location(program, int(trace.rows[later])),
     )
 
@@ -101,7 +101,7 @@ def _undefined(program: Program, trace: Trace, access: int) -> RunError:
     return RunError(
         "ERUN912",
         f"{_name(program, trace, at)} reads {what}, part of which nothing has written",
-        "report it; the program uses memory before it is defined",
+        COMPILE_AGAIN,
         location(program, int(trace.rows[at])),
     )
 
@@ -112,7 +112,7 @@ def _deadlock(program: Program, trace: Trace, deadlock: DeadlockError) -> RunErr
         "ERUN913",
         f"deadlock: {_name(program, trace, deadlock.at)} waits until {stream} has finished {deadlock.count} "
         f"instructions, but only {deadlock.issued} are issued before it",
-        "report it; the program was synchronised wrongly",
+        COMPILE_AGAIN,
         location(program, int(trace.rows[deadlock.at])),
     )
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from neuronx_cc.ir.errors import Loc, NeuronError, RunError
+from neuronx_cc.ir.errors import COMPILE_AGAIN, Loc, NeuronError, RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, Program, Record, Ref, Stream, While
@@ -264,7 +264,7 @@ class Executor:
         kernel = f" of kernel {debug.kernel}" if debug else ""
         loc = Loc(debug.hlo, debug.op_name, debug.source_file, debug.source_line) if debug else Loc()
         where = f"{instr.op} (record {number}, {instr.stream.name}){kernel}"
-        return RunError("ERUN914", f"{where}: {what}", "this is a defect of the compiled program: report it", loc)
+        return RunError("ERUN914", f"{where}: {what}", COMPILE_AGAIN, loc)
 
 
 def _writes(record: Record) -> bool:

@@ -9,7 +9,7 @@ Source: hardware sheet sections 1.4 to 1.6 and 3.4.
 from collections.abc import Iterator
 from math import prod
 
-from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.errors import PLAN_ANEW, CompileError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, MAX_FREE_DIMS, Instr, Ref, Space
 from neuronx_cc.ir.isa.table import BITVEC, TABLE, Role, Row
 from neuronx_cc.ir.machine import Machine
@@ -24,7 +24,7 @@ def verify_instr(instr: Instr, machine: Machine) -> None:
     """Raises CompileError EBIR903 when ``instr`` breaks a rule."""
     found = list(problems(instr, machine))
     if found:
-        raise CompileError("EBIR903", f"{instr.op} on {instr.stream.name.lower()}: {'; '.join(found)}", "report it")
+        raise CompileError("EBIR903", f"{instr.op} on {instr.stream.name.lower()}: {'; '.join(found)}", PLAN_ANEW)
 
 
 def problems(instr: Instr, machine: Machine) -> Iterator[str]:
