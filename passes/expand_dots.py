@@ -116,7 +116,10 @@ def _with_scale(b: Build, op: hlo.HloOp, value: Value, scale: Value) -> Value:
     value, scale = b.convert(value, "f32"), b.convert(scale, "f32")
     if not blocks:
         return b.mul(value, b.broadcast(scale, dims))
-    if len(blocks) != len(dims) or any(size % max(1, parts) for size, parts in zip(dims, blocks, strict=True)):
+    whole = len(blocks) == len(dims) and not any(
+        size % parts if parts else size for size, parts in zip(dims, blocks, strict=True)
+    )
+    if not whole:
         raise CompileError("EVRF001", "scaled-dot: the scales do not divide the operand into blocks", loc=op.loc)
     pairs = [part for size, parts in zip(dims, blocks, strict=True) for part in (parts, size // max(1, parts))]
     repeated = b.broadcast(scale, pairs, range(0, 2 * len(blocks), 2))

@@ -95,6 +95,7 @@ def _one(build: Build, op: hlo.HloOp, operand: hlo.SSAValue, type_: hlo.Attribut
             return operand
         return build.typed(type(op), (operand,), type_, source_target_pairs=attr)
     size = _group_size(op, groups)
+    _check_parts(op, hlo.shape_of(operand).dims, type_, size)
     if size == 1:
         return operand
     properties = {
@@ -105,6 +106,27 @@ def _one(build: Build, op: hlo.HloOp, operand: hlo.SSAValue, type_: hlo.Attribut
     if isinstance(op, hlo.AllReduceOp | hlo.ReduceScatterOp) and not _has_reduction(build.module, op, operand):
         return _reduce_locally(build, op, operand, attr, size)
     return build.typed(type(op), (operand,), type_, replica_groups=attr, **properties)
+
+
+def _check_parts(op: hlo.HloOp, operand: tuple[int, ...], type_: hlo.Attribute, size: int) -> None:
+    """Raises CompileError EVRF064 where operand or result is not as many parts as there are devices in a group."""
+    assert isinstance(type_, hlo.ArrayType)
+    result = type_.data.dims
+    if isinstance(op, hlo.AllGatherOp):
+        part, whole = operand[op.all_gather_dimension.data] * size, result[op.all_gather_dimension.data]
+    elif isinstance(op, hlo.ReduceScatterOp):
+        part, whole = result[op.scatter_dimension.data] * size, operand[op.scatter_dimension.data]
+    elif isinstance(op, hlo.AllToAllOp) and op.split_dimension is not None:
+        whole = operand[op.split_dimension.data]
+        part = whole - whole % size
+    else:
+        return
+    if part != whole:
+        raise CompileError(
+            "EVRF064",
+            f"{op.opcode}: expected as many equal parts of {whole} as a group has devices, {size}",
+            loc=op.loc,
+        )
 
 
 def _devices(module: HloModule) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from xdsl.dialects.builtin import ModuleOp
 
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.hlo import ArrayType, ComputationOp, HloOp, StrsAttr
+from neuronx_cc.ir.hlo import ArrayType, ComputationOp, GroupsAttr, HloOp, StrsAttr
 from neuronx_cc.ir.verify.rule import ANY, RULES, ArrayRule, CallRule, show
 
 CALL_FIELDS = ("to_apply", "calls", "body", "condition", "branches", "called")
@@ -29,6 +29,8 @@ def op_problem(op: HloOp, computations: Mapping[str, ComputationOp] | None = Non
     operands = [operand.type for operand in op.operands]
     if not rule.least <= len(operands) <= rule.most:
         return _count(rule.least, rule.most, len(operands))
+    if problem := _groups_problem(op):
+        return problem
     result = op.results[0].type
     if isinstance(rule, ArrayRule):
         if type(result) is not ArrayType:
@@ -51,6 +53,21 @@ def op_problem(op: HloOp, computations: Mapping[str, ComputationOp] | None = Non
     if isinstance(called, StrsAttr) and len(called.data) != wanted:
         return f"expected {wanted} computation{'s' if wanted > 1 else ''} to apply, found {len(called.data)}"
     return rule.check(op, operands, result, known)
+
+
+def _groups_problem(op: HloOp) -> str:
+    """What is wrong with the groups of devices, or pairs of source and target, of a collective."""
+    pairs = op.properties.get("source_target_pairs")
+    if isinstance(pairs, GroupsAttr):
+        unique = all(len(set(side)) == len(pairs.data) for side in zip(*pairs.data, strict=False))
+        if any(len(pair) != 2 for pair in pairs.data) or not unique:
+            return "expected pairs of different sources and different targets, found others"
+    groups = op.properties.get("replica_groups")
+    if isinstance(groups, GroupsAttr):
+        members = [number for group in groups.data for number in group]
+        if not all(groups.data) or len(set(members)) != len(members):
+            return "expected groups of one or more devices, each device once, found others"
+    return ""
 
 
 def module_computations(op: HloOp) -> dict[str, ComputationOp]:

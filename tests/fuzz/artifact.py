@@ -8,10 +8,12 @@ import json
 import random
 import struct
 from functools import cache
+from typing import Any
 
 import mutation
 import neff
 import numpy as np
+import structure
 from small_programs import neffs, time_limit
 
 from neuronx_cc.driver.jax_backend.artifact import MAGIC, deserialize, serialize
@@ -59,21 +61,33 @@ def run(data: bytes) -> None:
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    start = len(MAGIC) + LENGTHS.size
     try:
-        header_size, code_size = LENGTHS.unpack_from(data, len(MAGIC))
-        header = json.loads(data[start : start + header_size])
-        code, program = data[start + header_size :][:code_size], data[start + header_size + code_size :]
+        header, code, program = parts_of(data)
         if draw.random() < 0.1 or not isinstance(header, dict):
             return mutation.mutate(data, draw)
     except (struct.error, ValueError, RecursionError):
         return mutation.mutate(data, draw)
-    if draw.random() < 0.7:
+    what = draw.random()
+    if what < 0.3:
+        header = draw.choice([part for _, part in structure.retyped(header)])
+    elif what < 0.7:
         header = neff.changed(header, draw)
     else:
         program = neff.mutate(program, draw)
     if isinstance(header, dict) and draw.random() < 0.95:
         header["neff_sha256"] = hashlib.sha256(program).hexdigest()
         header["module_sha256"] = hashlib.sha256(code).hexdigest()
+    return assembled(header, code, program)
+
+
+def parts_of(data: bytes) -> tuple[Any, bytes, bytes]:
+    """Header, module and NEFF. Raises struct.error, ValueError, RecursionError."""
+    start = len(MAGIC) + LENGTHS.size
+    header_size, code_size = LENGTHS.unpack_from(data, len(MAGIC))
+    header = json.loads(data[start : start + header_size])
+    return header, data[start + header_size :][:code_size], data[start + header_size + code_size :]
+
+
+def assembled(header: Any, code: bytes, program: bytes) -> bytes:
     text = json.dumps(header).encode()
     return MAGIC + LENGTHS.pack(len(text), len(code)) + text + code + program

@@ -12,6 +12,7 @@ from typing import Any
 
 import mutation
 import numpy as np
+import structure
 from generated import ON_CHIP
 from mutation import limit
 from small_programs import neffs, time_limit, zeros
@@ -44,13 +45,18 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 3))):
         name = draw.choice(sorted(members))
         members[name] = member(name, members[name], draw)
-    constants = {name: content for name, content in members.items() if name.startswith("constants/")}
     if "sg00/def.json" in members and draw.random() < 0.9:
         members["signature.json"], members["sg00/def.json"] = agreeing(members)
-    file = io.BytesIO()
+    return assembled(members, compress=draw.random() < 0.2)
+
+
+def assembled(members: dict[str, bytes], compress: bool = False) -> bytes:
+    """The file of these members."""
+    constants = {name: content for name, content in members.items() if name.startswith("constants/")}
     texts = {name: content for name, content in members.items() if name.endswith(".json")}
     tables = {name: content for name, content in members.items() if name not in constants and name not in texts}
-    neff_archive.write(file, texts, tables, constants, "1", "small", compress=draw.random() < 0.2)
+    file = io.BytesIO()
+    neff_archive.write(file, texts, tables, constants, "1", "small", compress=compress)
     return file.getvalue()
 
 
@@ -83,7 +89,11 @@ def member(name: str, content: bytes, draw: random.Random) -> bytes:
             value = json.loads(content)
         except (ValueError, RecursionError):
             return mutation.mutate(content, draw)
-        return json.dumps(changed(value, draw), sort_keys=True, separators=(",", ":")).encode()
+        if draw.random() < 0.3:
+            value = draw.choice([part for _, part in structure.retyped(value)])
+        else:
+            value = changed(value, draw)
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     if table is not None and len(content) % table.itemsize == 0 and draw.random() < 0.95:
         return row(np.frombuffer(content, table).copy(), draw)
     return mutation.mutate(content, draw)

@@ -4,6 +4,7 @@ import random
 
 import modules
 import mutation
+import structure
 
 WORDS = (
     *("(", ")", "{", "}", "[", "]", ",", "=", "%", '"', "\\", "\\x", "/*", "*/", "//", "'", "->", "<=", "\n", "\x00"),
@@ -18,10 +19,12 @@ def seeds() -> list[bytes]:
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Bytes damaged, or words put in, doubled or exchanged."""
+    """Bytes damaged, or words put in, doubled or exchanged, or a list of numbers changed as a whole."""
     if draw.random() < 0.4:
         return mutation.mutate(data, draw)
     text = data.decode("utf-8", "replace")
+    if draw.random() < 0.3 and (changes := list(structure.other_numbers(text[:10_000]))):
+        return (draw.choice(changes)[1] + text[10_000:]).encode("utf-8", "replace")
     for _ in range(draw.choice((1, 1, 2, 3))):
         start = draw.randrange(len(text) + 1)
         end = min(len(text), start + draw.choice((0, 0, 1, 2, 5, 20)))
