@@ -8,6 +8,7 @@
 #   make sanitize  the native parts with address, undefined-behaviour and thread sanitizers, and their tests
 #   make fuzz      every fuzz target for a minute (FUZZ_ARGUMENTS="neff --seconds 7200")
 #   make bench     the table of benchmarks/models.py
+#   make docs      the site, in build/docs/html; warnings and broken links are errors
 #   make clean     remove .venv and build
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -16,9 +17,10 @@ PYTEST_JOBS ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SITE_TOOLS := .venv/.docs
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz
+.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -46,6 +48,10 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/models.py $(BENCH_ARGUMENTS)
 
+docs: $(SITE_TOOLS)
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet --jobs auto -d build/docs/cache docs build/docs/html
+	@echo "build/docs/html/index.html"
+
 sanitize: $(INSTALLED)
 	$(BIN)/python tests/sanitize/run.py $(SANITIZE_ARGUMENTS)
 
@@ -60,6 +66,13 @@ $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 		echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
 	@test -x $(BIN)/pip || { rm -rf .venv && $(PYTHON) -m venv .venv; }
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+# the extra alone: installing the project once more would build the native parts
+$(SITE_TOOLS): $(INSTALLED)
+	@$(BIN)/python -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])" \
+		| xargs $(BIN)/python -m pip install -qq --disable-pip-version-check
 	@touch $@
 
 clean:

@@ -1,28 +1,79 @@
-"""What the documentation shows works: the quick start runs, and the worked example gives the passes' output shown."""
+"""What the documentation shows works: every block of code runs, and the worked example gives what is shown."""
 
+import importlib.util
 import io
+import os
 import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import pages
 import pytest
 
-from neuronx_cc.driver import cli
+import neuronx_cc
+from neuronx_cc.driver import cli, neuron_cc, options
+from neuronx_cc.driver.errors import CATALOGUE
+from neuronx_cc.driver.jax_backend import settings
+from neuronx_cc.ir.isa.table import TABLE
+from neuronx_cc.ir.operators import OPERATORS
+from neuronx_cc.ir.targets import find_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def blocks(name: str, language: str = "") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = [name for name in PAGES if not name.startswith(("docs/reference/", "docs/project/"))]
+QUICK = ("docs/guides/precision.md",)
+"""The others take longer than a few seconds."""
+FOLLOWED = [
+    name for name in PAGES if any(block.language in pages.RUN for block in pages.blocks((ROOT / name).read_text()))
+]
 
 
-def test_quick_start_runs() -> None:
-    (program,) = blocks("README.md", "python")
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert "Simulated on trn1" in run.stdout
+def blocks(name: str, *languages: str) -> list[str]:
+    return [block.code for block in pages.blocks((ROOT / name).read_text()) if block.language in (languages or ("",))]
+
+
+@pytest.mark.installed
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in FOLLOWED]
+)
+def test_every_block_runs(name: str, tmp_path: Path) -> None:
+    """In an empty directory beside ``examples``, with the commands on the path."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    run = subprocess.run(
+        [sys.executable, pages.__file__, str(ROOT / name)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_blocks_say_what_they_are(name: str) -> None:
+    """A block without a language would not be run, and nobody would see it."""
+    text = (ROOT / name).read_text()
+    found = pages.blocks(text)
+    assert len(found) * 2 == len(re.findall(r"^```", text, re.MULTILINE))
+    assert not {block.language for block in found} - {*pages.RUN, *pages.SHOWN}
+    assert not [block for block in found if block.reason and block.language not in pages.RUN]
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+@pytest.mark.parametrize("shown", ["158.2 us ... done", "relative error 1e-3\n158 us simulated, done"])
+def test_pages_compare_what_is_printed(shown: str) -> None:
+    assert pages.agree(shown, "relative error 3.2e-03\n107 us simulated, done\n")
+
+
+@pytest.mark.parametrize("shown", ["158 ms", "done\nrelative error 1", "us simulated done"])
+def test_pages_notice_what_is_not_printed(shown: str) -> None:
+    assert not pages.agree(shown, "relative error 3.2e-03\n107 us simulated, done\n")
 
 
 REFUSED = """HloModule step
@@ -41,7 +92,7 @@ def test_refusal_is_printed_as_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text(REFUSED)
     assert cli.main(["compile", str(path), "--logfile", str(tmp_path / "log")]) == 70
     printed = capsys.readouterr().err.split("\n\nDiagnostic")[0]
-    assert f"{printed}\n" in blocks("README.md")
+    assert f"{printed}\n" in blocks("README.md", "text")
 
 
 def test_worked_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +135,40 @@ def test_streams_and_bytes_of_the_worked_example(
 
 
 def test_files_named_in_the_documentation_exist() -> None:
-    for name in ("README.md", "ARCHITECTURE.md"):
+    for name in (*PAGES, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"):
         text = (ROOT / name).read_text()
-        for path in re.findall(r"`((?:examples|benchmarks|tests|ir|driver|runtime|codegen|passes)/[\w/]+\.\w+)`", text):
+        folders = "examples|benchmarks|tests|ir|driver|runtime|codegen|passes|docs"
+        for path in re.findall(rf"`((?:{folders})/[\w/-]+\.\w+)`", text):
             assert (ROOT / path).exists(), f"{name} names {path}"
+        for path in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
+            assert ((ROOT / name).parent / path).exists(), f"{name} links {path}"
+
+
+def generated() -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    result: dict[str, str] = module.pages()
+    return result
+
+
+def test_reference_pages_hold_every_row() -> None:
+    """They are made from the tables by every build, so they cannot be older; this is that nothing is left out."""
+    made = generated()
+    commands = [*options.COMMANDS.values(), *neuron_cc.COMMANDS.values()]
+    flags = {flag for command in commands for option in command.options for flag in option.flags}
+    assert not [flag for flag in flags if f"`{flag}`" not in made["reference/commands.md"]]
+    assert not [code for code in CATALOGUE if f"\n### {code}: " not in made["reference/errors.md"]]
+    assert not [row for row in OPERATORS if f"| `{row}` |" not in made["reference/operators.md"]]
+    assert not [row for row in TABLE if f"| `{row}` |" not in made["reference/instructions.md"]]
+    assert not [key for key in find_machine("trn1").entries if f"| `{key}` |" not in made["reference/machine.md"]]
+    assert not [
+        name for name in neuronx_cc.__all__ if not name.startswith("_") and name not in made["reference/python.rst"]
+    ]
+
+
+def test_settings_of_the_environment_are_documented() -> None:
+    text = (ROOT / "docs/guides/jax.md").read_text()
+    assert not [name for name in settings.HONOURED if f"`{name}" not in text]

@@ -29,7 +29,7 @@ HONOURED = frozenset(
         "NEURON_PLATFORM_TARGET_OVERRIDE",
         "NEURON_LOGICAL_NC_CONFIG",
         "NEURON_FAIL_ON_NAN",
-        "NEURON_DUMP_PATH",
+        "NEURON_XPROF",
     ]
 )
 
