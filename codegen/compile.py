@@ -45,14 +45,23 @@ def lower_module(
         return _lower(module, context)
 
 
+def _arguments(entry: hlo.ComputationOp) -> list[str]:
+    """What JAX calls each parameter; empty where the module does not say it, or says it of several."""
+    named = [entry.parameter_loc(index).op_name for index in range(len(entry.block.args))]
+    counts = Counter(named)
+    return [name if counts[name] == 1 else "" for name in named]
+
+
 def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:
     context.builder.program.devices = device_counts(module)
     entry = module.entry
     wide_words.run(module)
+    arguments = _arguments(entry)
     for index, argument in enumerate(entry.block.args):
         shape = hlo.shape_of(argument)
         name = entry.parameter_loc(index).name
-        context.homes[argument] = [context.variable(name, "input", shape.dtype, shape.dims, index)]
+        home = context.variable(name, "input", shape.dtype, shape.dims, index, argument=arguments[index])
+        context.homes[argument] = [home]
     results = _results(entry)
     writers = _writers(results)
     block = Block.of(context, entry)

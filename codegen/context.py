@@ -153,11 +153,14 @@ class Context:
         index: int = -1,
         alias: int = -1,
         alloc: Alloc | None = None,
+        argument: str = "",
     ) -> View:
         """Reserve HBM for a named buffer that lives as long as the program, or name ``alloc`` once more."""
         nbytes = prod(dims) * hlo.itemsize(dtype)
         alloc = self._hbm(nbytes, name) if alloc is None else alloc
-        self.builder.program.variables.append(Variable(name, kind, alloc.lo, nbytes, dtype, dims, index, alias))
+        self.builder.program.variables.append(
+            Variable(name, kind, alloc.lo, nbytes, dtype, dims, index, alias, argument)
+        )
         return linear(alloc, alloc.lo, dtype, dims)
 
     def _hbm(self, nbytes: int, name: str) -> Alloc:

@@ -1,4 +1,4 @@
-"""The Python API: ``neuronx_cc.compile(module, **options)`` and ``neuronx_cc.load(path)``.
+"""The Python API: ``neuronx_cc.compile(module, *arguments, **options)`` and ``neuronx_cc.load(path)``.
 
 Options are those of ``neuronx-cc compile`` with underscores, and its defaults but one: 64-bit integers are computed
 exactly (``int64="truncate"`` cuts them as the command does). Errors are the ``NeuronError`` subclasses that the command
@@ -25,18 +25,22 @@ if TYPE_CHECKING:
 ERROR_LEVEL = options.LEVELS["error"]
 
 
-def compile(module: Any, **keywords: Any) -> "Executable":
+def compile(module: Any, *arguments: Any, **options_: Any) -> "Executable":
     """Compile ``module`` and return the loaded program, which is called with arrays.
 
-    ``module`` is HLO or StableHLO text (``str``), a serialized module (``bytes``), a path (``os.PathLike``, or ``str``
-    without a line break), an ``HloModule``, or what ``jax.jit(f).lower(...)`` returns. With ``output=path`` the NEFF is
-    also written there. Raises ``UsageError`` for wrong options and ``CompileError`` for modules that do not compile.
+    ``module`` is a jitted function, whose ``arguments`` follow (arrays, or anything with shape and dtype); what
+    ``jax.jit(f).trace(...)``, ``jax.jit(f).lower(...)`` or ``jax.export.export(...)`` return; HLO or StableHLO text
+    (``str``), a serialized module (``bytes``), a path (``os.PathLike``, or ``str`` without a line break) or an
+    ``HloModule``. With ``output=path`` the NEFF is also written there. Raises ``UsageError`` for wrong options,
+    ``CompileError`` for modules that do not compile, and what JAX raises when it lowers a function.
     """
     from neuronx_cc import runtime
+    from neuronx_cc.driver import jax_objects
 
-    parsed = from_keywords(options.COMPILE, keywords)
+    parsed = from_keywords(options.COMPILE, options_)
     if "int64" not in parsed.given:
         parsed.values["int64"] = "exact"
+    source = jax_objects.module_of(module, arguments)
     session = Session("neuronx_cc.compile", [], Log(parsed.integer("verbose")), parsed)
     if "verbose" not in parsed.given:
         session.log.level = ERROR_LEVEL
@@ -50,10 +54,12 @@ def compile(module: Any, **keywords: Any) -> "Executable":
             files.check_writable(parsed.text("output"), "output")
         try:
             with collector.paused():
-                neff = _compile(module, session)
+                neff = _compile(module if source is None else source.data, session)
                 if "output" in parsed.given:
                     write_neff(neff, parsed.text("output"), session)
-                return runtime.load(neff)
+                executable = runtime.load(neff)
+                executable.structure = source.structure if source is not None else None
+                return executable
         except Exception as error:
             failure = as_neuron_error(error, session)
             if failure is error:
@@ -80,9 +86,6 @@ def _compile(module: Any, session: Session) -> "Neff":
     if isinstance(module, str | os.PathLike):
         path = os.fspath(Path(module))
         return compile_data(files.read(path, "model file"), path, parsed, session)
-    lowered = _lowered_bytes(module)
-    if lowered is not None:
-        return compile_data(lowered, "", parsed, session)
 
     from neuronx_cc.ir.hlo import HloModule
 
@@ -92,17 +95,9 @@ def _compile(module: Any, session: Session) -> "Neff":
     raise UsageError(
         "EARG906",
         f"cannot compile a {type(module).__name__}",
-        "pass HLO text, bytes, a path, an HloModule, or jax.jit(f).lower(...)",
+        "pass a jitted function and its arguments, jax.jit(f).lower(...), HLO text, bytes, a path or an HloModule",
     )
 
 
 def _is_path(text: str) -> bool:
     return "\n" not in text and not text.lstrip().startswith(("HloModule", "module"))
-
-
-def _lowered_bytes(module: Any) -> bytes | None:
-    """Serialized HloModuleProto of a lowered JAX function or an XLA computation, else None."""
-    if callable(getattr(module, "compiler_ir", None)):
-        module = module.compiler_ir("hlo")
-    serialize = getattr(module, "as_serialized_hlo_module_proto", None)
-    return bytes(serialize()) if callable(serialize) else None

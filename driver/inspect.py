@@ -87,7 +87,8 @@ def describe(document: dict[str, Any]) -> list[str]:
         lines += ["", kind]
         for index, entry in enumerate(document[kind]):
             alias = f"  (buffer of input {entry['alias']}{_where(entry)})" if "alias" in entry else ""
-            lines.append(f"  {index:>4} {entry['name']:<32} {entry['shape']}{alias}")
+            argument = f"  {entry['argument']}" if entry["argument"] not in ("", entry["name"]) else ""
+            lines.append(f"  {index:>4} {entry['name']:<32} {entry['shape']}{argument}{alias}")
     lines += [
         "",
         "memory",
@@ -121,6 +122,7 @@ def _where(entry: dict[str, Any]) -> str:
 def _signature(variable: Variable, shared: bool = False) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": variable.name,
+        "argument": variable.argument,
         "dtype": variable.dtype,
         "dims": list(variable.dims),
         "shape": _shape(variable),

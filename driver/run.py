@@ -26,6 +26,7 @@ from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import shape
 from neuronx_cc.runtime import RunResult, devices
+from neuronx_cc.runtime.arguments import Name
 from neuronx_cc.runtime.native import library
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ def _check_options(parsed: Parsed) -> None:
 
 def _inputs(parsed: Parsed, neff: Neff) -> list[list[Array]]:
     """For each device from ``--inputs``, else random; none for a run without values."""
-    parameters = [(variable.name, shape(variable.dtype, variable.dims)) for variable in neff.inputs]
+    parameters = [
+        (Name(variable.name, variable.argument), shape(variable.dtype, variable.dims)) for variable in neff.inputs
+    ]
     path, count = parsed.text_or_none("inputs"), parsed.integer("devices")
     if path is not None:
         return [read_inputs(path, parameters)] if count == 1 else read_device_inputs(path, parameters, count)

@@ -1,6 +1,7 @@
 """Program inputs and outputs as ``.npz`` files, and random inputs.
 
-Inputs are keyed ``arg0``, ``arg1``, ... by parameter number, or by parameter name; outputs ``out0``, ``out1``, ...
+Inputs are keyed ``arg0``, ``arg1``, ... by parameter number, or by any other of their names (``runtime.arguments``);
+outputs ``out0``, ``out1``, ...
 NumPy files know no bfloat16, no 8-bit floats, no 2- and 4-bit integers: the floats are stored as raw void arrays of the
 same width (what NumPy itself makes of them) and read back by the program's types, the integers as int8 and uint8.
 """
@@ -15,10 +16,11 @@ from neuronx_cc.driver import files
 from neuronx_cc.driver.parse import closest
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED, Shape, bits
+from neuronx_cc.runtime.arguments import Name, all_names, find
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Parameter = tuple[str, Shape]
-"""Name and shape of a program input."""
+Parameter = tuple[Name, Shape]
+"""Names and shape of a program input."""
 
 _WIDE = {dtype: np.dtype(np.int8 if dtype in SIGNED else np.uint8) for dtype in ("s2", "u2", "s4", "u4")}
 _WIDEST_BYTES, _HEADER_BYTES, _SLACK_BYTES = 16, 256, 1 << 20
@@ -50,14 +52,13 @@ def read_device_inputs(path: str, parameters: Sequence[Parameter], devices: int)
 
 def _in_order(path: str, named: Mapping[str, Array], parameters: Sequence[Parameter]) -> list[Array]:
     found: dict[int, tuple[str, Array]] = {}
-    names = {name: index for index, (name, _) in reversed(list(enumerate(parameters)))}
-    keys = {f"arg{index}": index for index in range(len(parameters))}
+    names = [name for name, _ in parameters]
     for key, array in named.items():
-        index = keys.get(key, names.get(key))
+        index = find(key, names)
         if index is None:
             raise RunError(
                 "ERUN001",
-                f"{path}: no parameter is called {key!r}{closest(key, (*keys, *names))}",
+                f"{path}: no parameter is called {key!r}{closest(key, all_names(names))}",
                 f"the program has {_signature(parameters)}",
             )
         if index in found:

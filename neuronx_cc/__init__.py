@@ -2,32 +2,55 @@
 
 ``compile(module, **options)`` and ``load(path)`` compile and load programs; options are the command line's names with
 underscores (``auto_cast="matmult"``). ``last_run()`` and ``recording()`` tell the simulated time of what JAX has run
-with ``JAX_PLATFORMS=neuron``.
+with ``JAX_PLATFORMS=neuron``. All errors are ``NeuronError``s with a code, a place and a remedy.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-__version__ = "0.1.0"
-__all__ = ["__version__", "compile", "last_run", "load", "recording", "write_xprof"]
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.api import compile, load
-    from neuronx_cc.driver.jax_backend.report import last_run, recording
+    from neuronx_cc.driver.jax_backend.report import Run, last_run, recording
     from neuronx_cc.driver.jax_backend.xprof import write_xprof
+    from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
+    from neuronx_cc.runtime.executable import Executable, RunResult
+    from neuronx_cc.runtime.report import RunReport
+
+__version__ = "0.1.0"
+__all__ = [
+    "CompileError",
+    "Executable",
+    "NeuronError",
+    "Run",
+    "RunError",
+    "RunReport",
+    "RunResult",
+    "UsageError",
+    "__version__",
+    "compile",
+    "last_run",
+    "load",
+    "recording",
+    "write_xprof",
+]
+
+_HOMES = {
+    "neuronx_cc.driver.api": ("compile", "load"),
+    "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording"),
+    "neuronx_cc.driver.jax_backend.xprof": ("write_xprof",),
+    "neuronx_cc.ir.errors": ("CompileError", "NeuronError", "RunError", "UsageError"),
+    "neuronx_cc.runtime.executable": ("Executable", "RunResult"),
+    "neuronx_cc.runtime.report": ("RunReport",),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import the API on first use, so that ``import neuronx_cc`` costs nothing."""
-    if name in ("compile", "load"):
-        from neuronx_cc.driver import api
-
-        return getattr(api, name)
-    if name in ("last_run", "recording"):
-        from neuronx_cc.driver.jax_backend import report
-
-        return getattr(report, name)
-    if name == "write_xprof":
-        from neuronx_cc.driver.jax_backend import xprof
-
-        return xprof.write_xprof
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
     raise AttributeError(f"module 'neuronx_cc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from neuronx_cc.ir.neff import Neff, PlannedFor
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import provenance, races
+from neuronx_cc.runtime.arguments import Name, Structure, arrange, by_name
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.host import Functions, HostCalls
 from neuronx_cc.runtime.host_memory import KEPT, LARGE_BYTES, require
@@ -45,6 +47,13 @@ class RunResult:
     report: RunReport
     execution: Execution
     """The run as the clock sees it, of which traces and reports are made."""
+    structure: Structure | None = None
+    """How the JAX function that was compiled returns its results."""
+
+    @property
+    def tree(self) -> Any:
+        """``outputs`` nested as the JAX function returns them; as they are where the function is not known."""
+        return self.outputs if self.structure is None else self.structure.results.unflatten(self.outputs)
 
 
 @dataclass(slots=True)
@@ -80,6 +89,8 @@ class Executable:
         self._planned_for = planned_for
         self._constants = list(constants)
         self._io = _io(program)
+        self.structure: Structure | None = None
+        """How the arguments and results of the JAX function are nested, where it was compiled in this process."""
         self._bound = _only_read(program, [*self._io.inputs, *self._io.constants])
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
@@ -101,7 +112,7 @@ class Executable:
 
     def run(
         self,
-        inputs: Sequence[Array],
+        inputs: Sequence[Any] | Mapping[str, Any],
         *,
         timing_only: bool = False,
         stochastic_rounding_seed: int | None = None,
@@ -113,6 +124,8 @@ class Executable:
     ) -> RunResult:
         """Run once: check for races, compute the values (unless ``timing_only``), and time the program.
 
+        ``inputs`` are one array a parameter, the arguments of the JAX function that was compiled (arrays in nested
+        dictionaries, tuples and objects), or values by name (``runtime.arguments``).
         ``machine`` is a description, or the name of a known one or a path; the default is the machine planned for.
         ``device`` is this device's number and ``port`` its connection to the others (``runtime.devices``);
         ``functions`` are those of the host that the program may call, by number (``runtime.host``).
@@ -134,7 +147,9 @@ class Executable:
             KEPT.put(executor.memory)
         return self._timed(outputs, self.execution(executor.course, machine, device))
 
-    def observe(self, inputs: Sequence[Array], stops: Mapping[int, Callable[[Memory], None]]) -> list[Array]:
+    def observe(
+        self, inputs: Sequence[Any] | Mapping[str, Any], stops: Mapping[int, Callable[[Memory], None]]
+    ) -> list[Array]:
         """The outputs; on the way what ``stops`` has for a record, outside of all loops and regions, is called with the
         memory as it is ahead of that record, or behind the last one."""
         races.check(self.program)
@@ -202,7 +217,7 @@ class Executable:
         return page
 
     def _timed(self, outputs: list[Array], execution: Execution) -> RunResult:
-        return RunResult(outputs, self.report(execution), execution)
+        return RunResult(outputs, self.report(execution), execution, self.structure if outputs else None)
 
     def _execute(
         self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
@@ -233,23 +248,31 @@ class Executable:
 
     def on_another_device(self, on_chip: OnChip | None = None) -> Executable:
         """The same program with memories of its own."""
-        return Executable(self.program, self._constants, self.machine, on_chip, self._planned_for, self.name)
+        other = Executable(self.program, self._constants, self.machine, on_chip, self._planned_for, self.name)
+        other.structure = self.structure
+        return other
 
-    def __call__(self, *inputs: Array) -> list[Array]:
-        """The outputs for ``inputs``."""
-        return self.run(inputs).outputs
+    def __call__(self, *arguments: Any, **keywords: Any) -> list[Array]:
+        """The outputs, in order, for one array a parameter or for the arguments of the JAX function."""
+        return self.run(arrange(self._io.inputs, self.structure, arguments, keywords)).outputs
 
-    def check_inputs(self, inputs: Sequence[Array]) -> list[Array]:
-        """Inputs as arrays of the signature's storage types. Raises RunError with the parameter's name."""
+    @property
+    def input_names(self) -> list[str]:
+        """What the inputs are called: by the arguments of the JAX function where they are known, else as in HLO."""
+        return [str(Name(variable.name, variable.argument)) for variable in self._io.inputs]
+
+    def check_inputs(self, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Array]:
+        """Inputs (``run``) as arrays of the signature's storage types. Raises RunError with the parameter's name."""
         expected = self._io.inputs
-        if len(inputs) != len(expected):
-            names = ", ".join(variable.name for variable in expected)
-            raise RunError("ERUN001", f"{len(inputs)} inputs given, the program takes {len(expected)}: {names}")
+        if isinstance(inputs, Mapping):
+            values = by_name(expected, inputs)
+        else:
+            values = arrange(expected, self.structure, inputs, {})
         arrays = []
-        for position, (variable, given) in enumerate(zip(expected, inputs, strict=True)):
+        for position, (variable, given) in enumerate(zip(expected, values, strict=True)):
             array = np.asarray(given)
             wanted = NUMPY_DTYPE[variable.dtype]
-            where = f"input {position} ({variable.name})"
+            where = f"input {position} ({Name(variable.name, variable.argument)})"
             if array.shape != variable.dims:
                 raise RunError("ERUN001", f"{where} has shape {list(array.shape)}, expected {list(variable.dims)}")
             if array.dtype != wanted:

@@ -13,6 +13,7 @@ from neuronx_cc.driver.cli import main
 from neuronx_cc.driver.tensors import random_inputs
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.types import Shape
+from neuronx_cc.runtime.arguments import Name
 from neuronx_cc.runtime.native import library
 
 MODULE = """
@@ -28,7 +29,7 @@ ENTRY main {
   ROOT r = (f32[4,3], bf16[5]) tuple(n, k)
 }
 """  # noqa: E501
-SHAPES = [("x", Shape("f32", (4, 8))), ("w", Shape("f32", (8, 3))), ("h", Shape("bf16", (5,)))]
+SHAPES = [(Name("x"), Shape("f32", (4, 8))), (Name("w"), Shape("f32", (8, 3))), (Name("h"), Shape("bf16", (5,)))]
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import pytest
 from neuronx_cc.driver import tensors
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.types import NUMPY_DTYPE, Shape
+from neuronx_cc.runtime.arguments import Name
 
 ROUND_TRIP = [name for name in NUMPY_DTYPE if name != "tf32"]
 
@@ -22,7 +23,7 @@ def test_outputs_read_back_as_inputs(dtype, tmp_path):
         assert file.files == ["out0", "out1"]
         stored = {"a": file["out0"], "arg1": file["out1"]}
     np.savez(path, **stored)
-    back = tensors.read_inputs(path, [("a", Shape(dtype, (2, 3))), ("b", Shape(dtype, ()))])
+    back = tensors.read_inputs(path, [(Name("a"), Shape(dtype, (2, 3))), (Name("b"), Shape(dtype, ()))])
     assert back[0].dtype == values.dtype
     np.testing.assert_array_equal(back[0], values)
     np.testing.assert_array_equal(back[1], values[0, 0])
@@ -40,18 +41,18 @@ def test_narrow_floats_are_stored_as_raw_void(dtype, width, tmp_path):
 def test_f16_may_be_raw_as_well(tmp_path):
     values = np.array([1.5, -2.0], np.float16)
     np.savez(tmp_path / "x.npz", arg0=values.view("V2"))
-    back = tensors.read_inputs(str(tmp_path / "x.npz"), [("p", Shape("f16", (2,)))])
+    back = tensors.read_inputs(str(tmp_path / "x.npz"), [(Name("p"), Shape("f16", (2,)))])
     np.testing.assert_array_equal(back[0], values)
 
 
 def test_other_byte_order(tmp_path):
     np.savez(tmp_path / "x.npz", arg0=np.array([1.5, 2.5], ">f4"))
-    back = tensors.read_inputs(str(tmp_path / "x.npz"), [("p", Shape("f32", (2,)))])
+    back = tensors.read_inputs(str(tmp_path / "x.npz"), [(Name("p"), Shape("f32", (2,)))])
     assert back[0].dtype == np.float32
     np.testing.assert_array_equal(back[0], [1.5, 2.5])
 
 
-PARAMETERS = [("weights", Shape("f32", (2, 3))), ("tokens", Shape("s32", (4,)))]
+PARAMETERS = [(Name("weights"), Shape("f32", (2, 3))), (Name("tokens"), Shape("s32", (4,)))]
 GOOD = {"arg0": np.zeros((2, 3), np.float32), "tokens": np.zeros(4, np.int32)}
 
 
@@ -87,13 +88,13 @@ def test_objects_are_refused(tmp_path):
 def test_int4_out_of_range(tmp_path):
     np.savez(tmp_path / "x.npz", arg0=np.array([100], np.int8))
     with pytest.raises(RunError, match="4 bits"):
-        tensors.read_inputs(str(tmp_path / "x.npz"), [("p", Shape("s4", (1,)))])
+        tensors.read_inputs(str(tmp_path / "x.npz"), [(Name("p"), Shape("s4", (1,)))])
 
 
 def test_one_array_may_come_as_npy(tmp_path):
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     path = str(tmp_path / "x.npy")
-    np.testing.assert_array_equal(tensors.read_inputs(path, [("p", Shape("f32", (3,)))])[0], np.ones(3))
+    np.testing.assert_array_equal(tensors.read_inputs(path, [(Name("p"), Shape("f32", (3,)))])[0], np.ones(3))
     with pytest.raises(RunError, match="takes 2"):
         tensors.read_inputs(path, PARAMETERS)
 
@@ -136,12 +137,12 @@ def test_unwritable_outputs_leave_nothing(tmp_path):
 
 def test_random_inputs_are_seeded_and_typed():
     parameters = [
-        ("x", Shape("f32", (4, 5))),
-        ("h", Shape("bf16", (8,))),
-        ("i", Shape("s64", (100,))),
-        ("b", Shape("pred", (64,))),
-        ("c", Shape("c64", (2,))),
-        ("empty", Shape("u8", (0, 3))),
+        (Name("x"), Shape("f32", (4, 5))),
+        (Name("h"), Shape("bf16", (8,))),
+        (Name("i"), Shape("s64", (100,))),
+        (Name("b"), Shape("pred", (64,))),
+        (Name("c"), Shape("c64", (2,))),
+        (Name("empty"), Shape("u8", (0, 3))),
     ]
     first = tensors.random_inputs(parameters, 1)
     again = tensors.random_inputs(parameters, 1)

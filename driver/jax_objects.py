@@ -1,0 +1,74 @@
+"""Modules out of JAX's own objects: jitted, traced, lowered and exported functions, and XLA computations.
+
+They are told apart by what they can do, so that JAX is not imported here: whoever has one has imported it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.runtime.arguments import Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A module that JAX has written."""
+
+    data: bytes
+    structure: Structure | None = None
+
+
+def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
+    """The module of ``given``, or None when that is none of JAX's objects.
+
+    A jitted function is lowered for ``arguments``: arrays, or ``jax.ShapeDtypeStruct``s. Raises what JAX raises then,
+    and UsageError EARG906 for objects that hold no module any more or not one.
+    """
+    if callable(given) and callable(getattr(given, "lower", None)):
+        given = given.lower(*arguments)
+    elif arguments:
+        raise UsageError(
+            "EARG906",
+            f"arguments are for jitted functions, not for a {type(given).__name__}",
+            "pass options by name",
+        )
+    elif callable(getattr(given, "lower", None)) and hasattr(given, "jaxpr"):
+        given = given.lower()
+    if hasattr(given, "mlir_module_serialized"):
+        return _exported(given)
+    if callable(getattr(given, "compiler_ir", None)):
+        computation = given.compiler_ir("hlo")
+        return Source(bytes(computation.as_serialized_hlo_module_proto()), _structure(given))
+    serialize = getattr(given, "as_serialized_hlo_module_proto", None)
+    if callable(serialize):
+        return Source(bytes(serialize()))
+    if hasattr(given, "runtime_executable"):
+        raise UsageError("EARG906", "JAX has compiled this already", "pass what was compiled: jax.jit(f).lower(...)")
+    if callable(given):
+        raise UsageError(
+            "EARG906",
+            f"cannot compile a {type(given).__name__}",
+            "jit it and give it arguments: neuronx_cc.compile(jax.jit(f), x, y)",
+        )
+    return None
+
+
+def _exported(given: Any) -> Source:
+    if len(given.platforms) != 1:
+        raise UsageError(
+            "EARG906",
+            f"the function is exported for {', '.join(given.platforms)}, and its module chooses when it runs",
+            "export it for one platform",
+        )
+    kept = tuple(given.module_kept_var_idx)
+    return Source(bytes(given.mlir_module_serialized), Structure(given.in_tree, kept, given.out_tree))
+
+
+def _structure(lowered: Any) -> Structure | None:
+    """As far as JAX tells: which arguments it has dropped is not in its public interface."""
+    arguments, results = getattr(lowered, "in_tree", None), getattr(lowered, "out_tree", None)
+    if arguments is None or results is None:
+        return None
+    known = getattr(getattr(lowered, "_lowering", None), "compile_args", None) or {}
+    kept = known.get("kept_var_idx", range(arguments.num_leaves))
+    return Structure(arguments, tuple(sorted(kept)), results)
