@@ -27,6 +27,7 @@ def lower_module(
     fast_relayout: bool = True,
     transposes: Transposes = Transposes.VALUES,
     left: list[Left] | None = None,
+    level: int = 2,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of ``module``'s entry computation, planned for ``machine``, and the data of its constants.
 
@@ -37,10 +38,12 @@ def lower_module(
     ``transposes`` says more of those of contractions; with ``WATCHED`` a program that transposes values has one result
     more than its module.
 
+    ``level``: of optimisation; 1 takes the first good schedule of a contraction, more the best by estimate.
+
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
     with collector.paused():
-        context = Context(module, machine, fast_relayout, transposes)
+        context = Context(module, machine, fast_relayout, transposes, level)
         context.left = left
         return _lower(module, context)
 

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neuronx_cc.codegen.dots.choose import Planner
+from neuronx_cc.codegen.dots.problem import Staged
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
@@ -31,9 +32,6 @@ from neuronx_cc.ir.isa.program import Space, Stream, Variable
 from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.analysis.effects import effectful_computations
-
-if TYPE_CHECKING:
-    from neuronx_cc.codegen.dots.plan import Resident
 
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""
@@ -75,12 +73,14 @@ class Context:
         machine: Machine,
         fast_relayout: bool = True,
         transposes: Transposes = Transposes.VALUES,
+        level: int = 2,
     ) -> None:
         self.module = module
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
         self.timing, self.sizes = self.builder.timing, self.builder.sizes
+        self.planner = Planner(self.timing, level)
         self.transposes = transposes
         self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
         """Of values that TensorE transposes."""
@@ -102,7 +102,7 @@ class Context:
         self.counted: dict[hlo.SSAValue, Affine] = {}
         """Integers that are affine in the counts of open loops."""
         self.resident_bytes = 0
-        self.staged: dict[tuple[hlo.DotOp, int], Resident] = {}
+        self.staged: dict[tuple[hlo.DotOp, int], Staged] = {}
         """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
         self._staged_bytes = 0
         self.resident_bytes_limit = self.sizes.sbuf_share(RESIDENT_SHARE)

@@ -89,7 +89,11 @@ def generate(
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
     given = transposes or Transposes.VALUES
-    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left)
+    level = 1 if parsed.text("optlevel") == "1" else 2
+    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, level)
+    if parsed.values.get("print_schedules"):
+        for kernel, line in program.schedules.items():
+            print(f"{kernel}: {line}")
     program.debug = _described(module, program.debug)
     return Neff(
         program,

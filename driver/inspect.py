@@ -110,6 +110,8 @@ def describe(document: dict[str, Any]) -> list[str]:
     for entry in document["kernels"]:
         ops = ", ".join(entry["hlo"][:6]) + (", ..." if len(entry["hlo"]) > 6 else "")
         lines.append(f"  {entry['instructions']:>9} {entry['executed']:>12}  {entry['name']}: {ops}")
+        if "schedule" in entry:
+            lines.append(f"{'':<24}{entry['schedule']}")
     if document["warnings"]:
         lines += ["", "warnings", *(f"  {warning}" for warning in document["warnings"])]
     return lines
@@ -187,6 +189,8 @@ def _kernels(program: Program) -> list[dict[str, Any]]:
     for instr, times in _executions(program):
         debug = program.debug[instr.debug]
         entry = kernels.setdefault(debug.kernel, {"name": debug.kernel, "instructions": 0, "executed": 0, "hlo": []})
+        if debug.kernel in program.schedules:
+            entry["schedule"] = program.schedules[debug.kernel]
         entry["instructions"] += 1
         entry["executed"] += times
         if debug.hlo and debug.hlo not in entry["hlo"]:

@@ -314,11 +314,9 @@ DOCUMENTED = (
     Option(
         ("--optlevel", "-O", "--O"),
         Kind.CHOICE,
-        "1 least compile time, 2 default, 3 most optimisation",
+        "1 the first good schedule of each contraction, for least compile time; 2 the best by estimate; 3 the same",
         values=("1", "2", "3"),
         default="2",
-        effect=Effect.NO_EFFECT,
-        reason="there is one level of optimisation",
     ),
     FAST_CONTEXT_SWITCH,
     FAST_LOADING,
@@ -328,6 +326,7 @@ DOCUMENTED = (
 )
 
 OWN = (
+    _plain("--print-schedules", "print what was decided about each contraction, a line each", Kind.FLAG, default=False),
     _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
     _plain("--dump", "write the input, the IR after every stage and the options there", metavar="DIR"),
     _plain("--explain-options", "print every effective option and where it came from", Kind.FLAG, default=False),

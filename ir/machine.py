@@ -65,6 +65,12 @@ class Sizes:
     """Of the matrix engine: most partitions of a product's result."""
     moving: int
     """Most columns of one product's moving operand."""
+    alignment: int
+    """Bytes to which pieces of memory on chip are aligned."""
+
+    def aligned(self, nbytes: int) -> int:
+        """``nbytes`` of a partition as memory is handed out."""
+        return -(-nbytes // self.alignment) * self.alignment
 
     def sbuf_share(self, share: tuple[int, int]) -> int:
         """Bytes a partition of so many (first) of so many equal parts (second) of SBUF."""
@@ -125,7 +131,7 @@ class Machine(Mapping[str, Value]):
         partitions, psum, bank, hbm = (int(self[f"memory.{name}"]) for name in names)
         sbuf = int(self["memory.sbuf_partition_bytes"] - self["sbuf.reserved_bytes"])
         rows, columns, moving = (int(self[f"pe.{name}"]) for name in ("rows", "columns", "max_moving"))
-        return Sizes(partitions, sbuf, psum, bank, hbm, rows, columns, moving)
+        return Sizes(partitions, sbuf, psum, bank, hbm, rows, columns, moving, int(self["sram.min_align"]))
 
     def differences(self, base: "Machine") -> tuple[str, ...]:
         """The ``key=value`` settings that make this machine of ``base``."""

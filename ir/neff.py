@@ -173,6 +173,7 @@ class Neff:
             debug.kernels,
             definition.groups,
             definition.devices,
+            schedules=debug.schedules,
         )
         check_instructions(program)
         constants = [members.read_constant(reader, variable) for variable in of_kind(variables, "constant")]

@@ -51,6 +51,8 @@ class Definition:
 class DebugMap:
     entries: list[Debug]
     kernels: list[str]
+    schedules: dict[str, str]
+    """Kernel -> what was decided about it."""
 
 
 def stream_member(stream: Stream, table: str) -> str:
@@ -111,7 +113,7 @@ _DEBUG_COLUMNS = ("kernel", "hlo", "op_name", "source_file", "source_line", "opc
 
 def debug_json(program: Program) -> bytes:
     columns: dict[str, Any] = {name: [getattr(entry, name) for entry in program.debug] for name in _DEBUG_COLUMNS}
-    return _dump({**columns, "kernels": program.kernels})
+    return _dump({**columns, "kernels": program.kernels, "schedules": program.schedules})
 
 
 def parse_info(data: bytes) -> Info:
@@ -210,7 +212,7 @@ def _variable(entry: Any, hbm_bytes: int) -> Variable:
 
 
 def parse_debug(data: bytes) -> DebugMap:
-    value = _object(data, "sg00/debug.json", {*_DEBUG_COLUMNS, "kernels"})
+    value = _object(data, "sg00/debug.json", {*_DEBUG_COLUMNS, "kernels", "schedules"})
     columns = {name: _texts(value[name], name) for name in _DEBUG_COLUMNS if name != "source_line"}
     lines = value["source_line"]
     if not isinstance(lines, list) or any(len(column) != len(lines) for column in columns.values()):
@@ -218,7 +220,11 @@ def parse_debug(data: bytes) -> DebugMap:
     lines = [_number(line, "source line", 1 << 31) for line in lines]
     columns["source_line"] = lines
     entries = [Debug(*row) for row in zip(*(columns[name] for name in _DEBUG_COLUMNS), strict=True)]
-    return DebugMap(entries, _texts(value["kernels"], "kernels"))
+    kernels, schedules = _texts(value["kernels"], "kernels"), value["schedules"]
+    if not isinstance(schedules, dict) or not set(schedules) <= set(kernels):
+        raise malformed("sg00/debug.json: schedules of kernels that there are not")
+    lines = _texts(list(schedules.values()), "schedules")
+    return DebugMap(entries, kernels, dict(zip(schedules, lines, strict=True)))
 
 
 def read_streams(reader: Reader, names: Names, definition: Definition) -> Encoded:

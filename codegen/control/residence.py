@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.plan import PE_DTYPES
+from neuronx_cc.codegen.dots.problem import PE_DTYPES
 from neuronx_cc.codegen.emission.builder import emit_over
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view

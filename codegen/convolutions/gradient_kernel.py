@@ -32,9 +32,8 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     tiles_of,
 )
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, merged
-from neuronx_cc.codegen.convolutions.plan import atom_of
+from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, TILE_ROWS, atom_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt, RowsAt
-from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom

@@ -15,7 +15,7 @@ from itertools import product
 from math import gcd, prod
 
 from neuronx_cc.codegen.convolutions.axis import Axis
-from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
 from neuronx_cc.ir.machine import Sizes
 

@@ -11,9 +11,8 @@ from typing import TypeAlias
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Tiles, run_columns
-from neuronx_cc.codegen.convolutions.plan import atom_of, stride_of
+from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, atom_of, stride_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, RowsAt
-from neuronx_cc.codegen.dots.plan import TILE_COLUMNS
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View

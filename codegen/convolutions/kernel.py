@@ -22,11 +22,10 @@ from neuronx_cc.codegen.convolutions import depthwise_kernel
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.axis import Taps
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.plan import MAX_BANDS, MAX_UNROLLED, Outputs, atom_of
+from neuronx_cc.codegen.convolutions.plan import MAX_BANDS, MAX_UNROLLED, TILE_COLUMNS, TILE_ROWS, Outputs, atom_of
 from neuronx_cc.codegen.convolutions.stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
 from neuronx_cc.codegen.convolutions.sums import ConvSums, Features, Terms
 from neuronx_cc.codegen.convolutions.weights import OutputsAt
-from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, coalesce

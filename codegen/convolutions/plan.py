@@ -14,7 +14,7 @@ import numpy as np
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis, axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.copies import Copies, copies_of
-from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_COLUMNS, TILE_ROWS
+from neuronx_cc.codegen.dots.problem import PE_DTYPES
 from neuronx_cc.codegen.emission.builder import Builder, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
@@ -23,6 +23,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
 
+TILE_ROWS = 128
+"""Partitions of a tile of results."""
+TILE_COLUMNS = 512
+"""Positions or features of one."""
 MAX_UNROLLED = 72
 """Products of one sum that are written out; more of them become loops."""
 WEIGHT_SHARE = 0.55

@@ -9,13 +9,14 @@ from math import prod
 from neuronx_cc.codegen.convolutions.axis import Piece
 from neuronx_cc.codegen.convolutions.copies import Copies
 from neuronx_cc.codegen.convolutions.plan import (
+    TILE_COLUMNS,
+    TILE_ROWS,
     ConvPlan,
     Segment,
     atom_of,
     rows_are_cheap,
     stride_of,
 )
-from neuronx_cc.codegen.dots.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce

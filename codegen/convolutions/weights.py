@@ -12,9 +12,8 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.convolutions.plan import atom_of
+from neuronx_cc.codegen.convolutions.plan import TILE_ROWS, atom_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt
-from neuronx_cc.codegen.dots.plan import TILE_ROWS
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View

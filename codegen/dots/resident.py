@@ -13,15 +13,32 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.plan import PE_DTYPES, TILE_ROWS, Resident, Side, Span, pe_dtype, segments_of
-from neuronx_cc.codegen.dots.stage import DotStaging
+from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES
+from neuronx_cc.codegen.dots.placement import Bound, source_of
+from neuronx_cc.codegen.dots.problem import (
+    PE_DTYPES,
+    Home,
+    Operand,
+    Problem,
+    Result,
+    Staged,
+    order_of,
+    pe_dtype,
+    segments_of,
+)
+from neuronx_cc.codegen.dots.span import Span
+from neuronx_cc.codegen.dots.stage import Filler, transposer_of
+from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.analysis.trip_count import trip_count
@@ -30,8 +47,8 @@ MOST_SHARE = (7, 11)
 """Of a partition of SBUF: what resident values and staged operands may fill together."""
 LEAST_SHARE = (3, 11)
 """The same where some kernel of the loop may need much room."""
-SHORT_ROW = 512
-"""Elements of a reduced row that takes little room."""
+SHORT_PART = 88
+"""A row that is reduced takes little room if it takes at most one part in so many of SBUF, in FP32."""
 WINDOWS = ("dynamic-slice", "dynamic-update-slice")
 MODEST = frozenset(["constant", "iota", "tuple", "get-tuple-element", "convert", "dot", "concatenate", *WINDOWS])
 """Ops whose kernels do with little room, besides elementwise ones and views."""
@@ -52,28 +69,19 @@ class Candidate:
     def value(self) -> hlo.SSAValue:
         return self.op.operands[self.index]
 
-    @property
-    def nbytes(self) -> int:
+    def nbytes(self, sizes: Sizes) -> int:
         """Bytes a partition of the staged operand."""
         dtype = pe_dtype(self.op)
         _, _, contracted = order_of(self.op, self.index)
         dims = hlo.shape_of(self.value).dims
         terms = prod(dims[axis] for axis in contracted)
-        chunks = sum(segment.outer for segment in segments_of(terms))
+        chunks = sum(segment.steps for segment in segments_of(terms, sizes))
         return prod(dims) // terms * chunks * itemsize(dtype)
 
     @property
     def saved(self) -> int:
         """Bytes that are not read again."""
         return (self.trips - 1) * hlo.shape_of(self.value).nbytes
-
-
-def order_of(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]]:
-    """Batch, free and contracted dims of operand ``index``."""
-    dims = op.dims.data
-    batch, contracted = (dims.lhs_batch, dims.lhs_contracting) if index == 0 else (dims.rhs_batch, dims.rhs_contracting)
-    rank = hlo.shape_of(op.operands[index]).rank
-    return list(batch), [axis for axis in range(rank) if axis not in (*batch, *contracted)], list(contracted)
 
 
 @contextmanager
@@ -88,20 +96,20 @@ def kept(
     given = {index: list(views) for index, views in enumerate(homes) if views and index not in carried}
     bound: dict[hlo.SSAValue, list[View]] = {}
     found = list(_candidates(context, body, given, UNKNOWN_TRIPS if trips is None else trips, bound))
-    found.sort(key=lambda each: (-each.saved / each.nbytes, -each.saved))
-    modest = _is_modest(context.module, body)
+    found.sort(key=lambda each: (-each.saved / each.nbytes(context.sizes), -each.saved))
+    modest = _is_modest(context.module, body, context.sizes.sbuf_bytes // (4 * SHORT_PART))
     most = context.sizes.sbuf_share(MOST_SHARE if modest else LEAST_SHARE)
     known = {value: context.homes[value] for value in bound if value in context.homes}
     context.homes.update(bound)
-    shared: dict[tuple[hlo.SSAValue, str, str], tuple[Alloc, Resident]] = {}
+    shared: dict[tuple[hlo.SSAValue, str, str], tuple[Alloc, Staged]] = {}
     staged = []
     for candidate in found:
         order = order_of(candidate.op, candidate.index)
         key = (candidate.value, str(order), pe_dtype(candidate.op))
         if key not in shared and candidate.saved:
-            alloc = context.new_staged(candidate.nbytes, hlo.loc_of(candidate.value).name, most)
+            alloc = context.new_staged(candidate.nbytes(context.sizes), hlo.loc_of(candidate.value).name, most)
             if alloc is not None:
-                shared[key] = alloc, _Stager(context, candidate).stage(alloc)
+                shared[key] = alloc, _stage(context, candidate, alloc)
         if key in shared:
             context.staged[candidate.op, candidate.index] = shared[key][1]
             staged.append(candidate)
@@ -116,16 +124,19 @@ def kept(
         context.free_staged(alloc)
 
 
-def _is_modest(module: hlo.HloModule, body: hlo.ComputationOp) -> bool:
-    """Whether all kernels of a body, and of what it calls, do with the room that there is."""
+def _is_modest(module: hlo.HloModule, body: hlo.ComputationOp, short: int) -> bool:
+    """Whether all kernels of a body, and of what it calls, do with the room that there is.
+
+    ``short``: elements of a reduced row that takes little of it.
+    """
     return all(
         op.opcode in MODEST
         or op.opcode in ELEMENTWISE
         or is_view(op)
-        or (isinstance(op, hlo.ReduceOp) and _folded(op) <= SHORT_ROW)
+        or (isinstance(op, hlo.ReduceOp) and _folded(op) <= short)
         or (
             isinstance(op, hlo.WhileOp | hlo.ConditionalOp)
-            and all(_is_modest(module, module.computation(name)) for name in called_names(op))
+            and all(_is_modest(module, module.computation(name), short) for name in called_names(op))
         )
         for op in ops_of(body.block)
     )
@@ -196,78 +207,102 @@ def _takes(op: hlo.DotOp, index: int) -> bool:
     )
 
 
-class _Stager(DotStaging):
-    """Brings one operand of a contraction to SBUF, whole."""
+def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
+    """Bring one operand of a contraction to SBUF, whole: fill ``alloc`` and describe it."""
+    batch, free, contracted = order_of(candidate.op, candidate.index)
+    value, dtype = source_of(context, candidate.value), pe_dtype(candidate.op)
+    dims = hlo.shape_of(value).dims
+    folded = next(axis for axis in contracted if dims[axis] > 1)
+    rows = [dims[axis] for axis in free]
+    segments = segments_of(dims[folded], context.sizes)
+    chunk_bytes = prod(rows) * itemsize(dtype)
+    block_elements = prod(rows) * sum(segment.steps for segment in segments)
+    outer = linear(alloc, alloc.lo, dtype, [dims[axis] for axis in batch])
+    outer = replace(outer, dims=tuple(_scaled(atoms, block_elements) for atoms in outer.dims))
+    inner = linear(alloc, alloc.lo, dtype, rows)
+    sizes = tuple((Atom(dims[axis], 0),) if axis == folded else () for axis in contracted)
+    target = replace(inner, dims=(*outer.dims, *inner.dims))
 
-    def __init__(self, context: Context, candidate: Candidate) -> None:
-        super().__init__(context, candidate.op, candidate.op.result, None, 0)
-        self.candidate = candidate
-        self.rhs_buffers = self.lhs_buffers = 2
+    source = _source_view(context, value, [*batch, *free], folded)
+    space = align([replace(source, dims=source.dims[:-1]), target], [dims[axis] for axis in (*batch, *free)])
+    assert space is not None, "a dense array aligns with anything"
+    tiled = max(range(len(space.sizes)), key=lambda dim: (space.sizes[dim], dim), default=-1)
+    problem = _problem_of(context, dtype, source, tuple(space.sizes), tuple(space.atoms[0]), tiled)
+    problem = replace(problem, segments=segments)
+    into = Block(alloc, dtype, Affine(alloc.lo), tuple(space.atoms[1]))
+    pool = TilePool(context.builder, f"contraction {candidate.op.loc.name}")
+    tiles = Tiles(context.builder, candidate.op.loc.name, {}, pool)
+    emitter, transposer = Emitter(context.builder, lambda like, dtype: like), None
+    if problem.lhs.transposed:
+        banks = tiles.banks(context.sizes.banks // 2, "transposes")
+        transposer = transposer_of(context, emitter, tiles, banks, UNROLLED_TRANSPOSES)
+        for each in sorted({dtype, source.dtype} & PE_DTYPES):
+            context.identity(carrier_of(each, problem.fast(each)))
+    filler = Filler(
+        problem, problem.lhs, Bound(value, source), 2 * context.sizes.bank_bytes, emitter, tiles, transposer
+    )
+    _blocks(filler, into, {}, chunk_bytes)
+    pool.free()
+    return Staged(replace(target, dims=(*target.dims, *sizes)), segments, chunk_bytes)
 
-    def stage(self, alloc: Alloc) -> Resident:
-        """Fill ``alloc`` and describe it."""
-        batch, free, contracted = order_of(self.op, self.candidate.index)
-        value, _ = self._source(self.candidate.value)
-        dims = hlo.shape_of(value).dims
-        folded = next(axis for axis in contracted if dims[axis] > 1)
-        rows = [dims[axis] for axis in free]
-        width = itemsize(self.pe_dtype)
-        self.segments = segments_of(dims[folded])
-        chunk_bytes = prod(rows) * width
-        block_bytes = chunk_bytes * sum(segment.outer for segment in self.segments)
-        outer = linear(alloc, alloc.lo, self.pe_dtype, [dims[axis] for axis in batch])
-        outer = replace(outer, dims=tuple(_scaled(atoms, block_bytes // width) for atoms in outer.dims))
-        inner = linear(alloc, alloc.lo, self.pe_dtype, rows)
-        sizes = tuple((Atom(dims[axis], 0),) if axis == folded else () for axis in contracted)
-        target = replace(inner, dims=(*outer.dims, *inner.dims))
 
-        source = self._source_view(value, [*batch, *free], folded)
-        where = replace(source, dims=source.dims[:-1])
-        space = align([where, target], [dims[axis] for axis in (*batch, *free)])
-        assert space is not None, "a dense array aligns with anything"
-        terms = source.dims[-1][0]
-        self.k_sizes, self.k_dim = [terms.size], 0
-        # the side's dims are those of the source: a block is all terms of some rows
-        side = Side("lhs", value, source, self.pe_dtype, [], space.atoms[0], [terms])
-        into = Block(alloc, self.pe_dtype, Affine(alloc.lo), tuple(space.atoms[1]))
-        if side.rows_on_lanes:
-            self._make_transposer()
-            for dtype in sorted({self.pe_dtype, source.dtype} & PE_DTYPES):
-                self.context.identity(carrier_of(dtype, self.fast(dtype)))
-        tiled = max(range(len(space.sizes)), key=lambda dim: (space.sizes[dim], dim), default=-1)
-        self._blocks(side, into, tiled, {}, chunk_bytes)
-        self.pool.free()
-        return Resident(replace(target, dims=(*target.dims, *sizes)), self.segments, chunk_bytes)
+def _problem_of(
+    context: Context, dtype: str, source: View, rows: tuple[int, ...], free: tuple[Atom, ...], tiled: int
+) -> Problem:
+    """The operand as lhs of a contraction: its dims are those of the source, a block is all terms of some rows."""
+    terms = source.dims[-1][0]
+    lhs = Operand("lhs", Home.HBM, source.dtype, dtype, (), free, (terms,))
+    rhs = Operand("rhs", Home.HBM, dtype, dtype, (), (), (terms,))
+    return Problem(
+        b=(),
+        m=rows,
+        n=(),
+        k=(terms.size,),
+        m_dim=tiled,
+        n_dim=-1,
+        k_dim=0,
+        segments=(),
+        dtype=dtype,
+        tf32=False,
+        moves_values=context.moves_values("bf16"),
+        lhs=lhs,
+        rhs=rhs,
+        out=Result(False, dtype, (), free, ()),
+        addend=None,
+        bias=False,
+        room=0,
+    )
 
-    def _source_view(self, value: hlo.SSAValue, others: list[int], folded: int) -> View:
-        """A view in HBM with dims [others..., contracted], the contracted one with one stride."""
-        for view in (self.context.hbm(value), self.context.dense(value)):
-            turned = view.transpose([*others, *(axis for axis in range(len(view.dims)) if axis not in others)])
-            last = coalesce(view.dims[folded])
-            if len(last) == 1:
-                return replace(turned, dims=(*turned.dims[: len(others)], last))
-        raise AssertionError("a dim of a dense array has one stride")
 
-    def _blocks(self, side: Side, into: Block, tiled: int, at: dict[int, Affine], chunk_bytes: int) -> None:
-        """Stage the rows along dim ``tiled``, for each index of the other dims."""
-        left = [dim for dim in range(len(side.free)) if dim != tiled and dim not in at]
-        if left:
-            for index in self.builder.each(side.free[left[0]].size):
-                self._blocks(side, into, tiled, {**at, left[0]: index}, chunk_bytes)
-            return
-        size = side.free[tiled].size if tiled >= 0 else 1
-        offset = into.offset
-        for dim, index in at.items():
-            offset = offset + index * into.dims[dim].stride
-        rows = into.dims[tiled] if tiled >= 0 else Atom(1, 0)
-        here = at if tiled < 0 else {**at, tiled: Affine()}
-        for segment in self.segments:
-            source = self._source_block(side, Span([], here, tiled, size), segment)
-            chunk = segment.start // TILE_ROWS * chunk_bytes
-            dims = (Atom(segment.lanes, 1, True), Atom(segment.outer, chunk_bytes), rows)
-            tile = Block(into.alloc, self.pe_dtype, offset + chunk, dims)
-            stage = self._transposed if side.rows_on_lanes else self._loaded
-            stage(side, source, size, segment, tile)
+def _source_view(context: Context, value: hlo.SSAValue, others: list[int], folded: int) -> View:
+    """A view in HBM with dims [others..., contracted], the contracted one with one stride."""
+    for view in (context.hbm(value), context.dense(value)):
+        ordered = view.transpose([*others, *(axis for axis in range(len(view.dims)) if axis not in others)])
+        last = coalesce(view.dims[folded])
+        if len(last) == 1:
+            return replace(ordered, dims=(*ordered.dims[: len(others)], last))
+    raise AssertionError("a dim of a dense array has one stride")
+
+
+def _blocks(filler: Filler, into: Block, at: dict[int, Affine], chunk_bytes: int) -> None:
+    """Stage the rows along the tiled dim, for each index of the other dims."""
+    problem, operand = filler.problem, filler.operand
+    left = [dim for dim in range(len(operand.free)) if dim != problem.m_dim and dim not in at]
+    if left:
+        for index in filler.emitter.builder.each(operand.free[left[0]].size):
+            _blocks(filler, into, {**at, left[0]: index}, chunk_bytes)
+        return
+    offset, tiled = into.offset, problem.m_dim
+    for dim, index in at.items():
+        offset = offset + index * into.dims[dim].stride
+    rows = into.dims[tiled] if tiled >= 0 else Atom(1, 0)
+    here = at if tiled < 0 else {**at, tiled: Affine()}
+    for segment in problem.segments:
+        source = filler.source(Span([], here, tiled, problem.m_tiled), segment)
+        dims = (Atom(segment.partitions, 1, True), Atom(segment.steps, chunk_bytes), rows)
+        tile = Block(into.alloc, operand.dtype, offset, dims)
+        (filler.transpose if operand.transposed else filler.load)(source, tile)
+        offset = offset + segment.steps * chunk_bytes
 
 
 def _scaled(atoms: tuple[Atom, ...], factor: int) -> tuple[Atom, ...]:

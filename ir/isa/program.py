@@ -253,6 +253,8 @@ class Program:
     """Replicas and partitions that run it together; device = replica * partitions + partition."""
     host_calls: "list[HostCall]" = field(default_factory=list)
     """What ``host_call`` instructions refer to; a program that has some stays in its process."""
+    schedules: dict[str, str] = field(default_factory=dict)
+    """Kernel -> what was decided about it, in one line."""
     race_summary: object = field(default=None, compare=False, repr=False)
     """What the race check found out (``runtime.races``), so that it runs once."""
     sound: bool = field(default=False, compare=False, repr=False)

@@ -149,6 +149,16 @@ def test_printing_options(capsys):
     assert "total" in out
 
 
+def test_print_schedules(capsys):
+    assert main(["compile", "graph.hlo", "--print-schedules", "--auto-cast=none", "--output", "g.neff"]) == 0
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if "summed in" in line]
+    kernel, said = line.split(": ", 1)
+    assert kernel.endswith(".dot")
+    assert main(["inspect", "g.neff"]) == 0
+    assert said in capsys.readouterr().out
+
+
 def test_dump_precision():
     assert main(["compile", "graph.hlo", "--dump-precision", "p.txt", "--output", "g.neff"]) == 0
     text = Path("p.txt").read_text()

@@ -50,7 +50,7 @@ def small_neff() -> Neff:
         np.zeros((0, 7), np.float32),
     ]
     options = {"auto_cast": "matmult", "lnc": 1, "pipeline": ["compile", "SaveTemps"], "verbose": None, "ratio": 0.5}
-    program = Program(records, debug, variables, 192, 24, ["kernel0"])
+    program = Program(records, debug, variables, 192, 24, ["kernel0"], schedules={"kernel0": "k whole"})
     return Neff(program, constants, options, "trn1", "2.24", "jit_f", ["a warning"])
 
 
@@ -252,7 +252,14 @@ def test_rebuilding_changes_nothing():
         (with_json("options.json", lambda value: value.update(x=float("nan"))), "option x"),
         (with_json("signature.json", lambda value: value["inputs"][0].update(name="z")), "disagree"),
         (with_json("sg00/debug.json", lambda value: value["hlo"].pop()), "different length"),
-        (with_json("sg00/debug.json", lambda value: [value[c].pop() for c in value if c != "kernels"]), "debug index"),
+        (with_json("sg00/debug.json", lambda value: value["schedules"].update(other="k whole")), "there are not"),
+        (with_json("sg00/debug.json", lambda value: value["schedules"].update(kernel0=1)), "not text"),
+        (
+            with_json(
+                "sg00/debug.json", lambda value: [value[c].pop() for c in value if c not in ("kernels", "schedules")]
+            ),
+            "debug index",
+        ),
         (with_json("sg00/def.json", lambda value: value.update(hbm_bytes=1 << 60)), "HBM size"),
         (with_json("sg00/def.json", lambda value: value.update(hbm_bytes=True)), "HBM size"),
         (with_json("sg00/def.json", lambda value: value["streams"].update(pe={})), "unknown stream"),

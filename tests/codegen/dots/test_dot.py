@@ -263,8 +263,8 @@ def test_transposed_blocks_are_kept(
     """Blocks that stream past the other operand's several times are transposed once, and kept in HBM."""
     machine = TRN1.with_settings(["memory.sbuf_partition_bytes=49152"])
     kept = []
-    block = dot_stage.DotStaging._kept_block
-    monkeypatch.setattr(dot_stage.DotStaging, "_kept_block", lambda *args: kept.append(args[1].name) or block(*args))
+    block = dot_stage.KeptBlocks.block
+    monkeypatch.setattr(dot_stage.KeptBlocks, "block", lambda *args: kept.append(args[0].operand.name) or block(*args))
     sizes = {"m": m, "k": k, "n": n, "p": 11}
     inputs = [normal(random, *(sizes[letter] for letter in operand)) for operand in form.split(",")]
     out = "".join(sorted({*form} - {*"k,"}, key="mpn".index))

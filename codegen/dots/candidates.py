@@ -1,0 +1,339 @@
+"""Schedules of a contraction that fit the machine: pure functions of problem and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
+from neuronx_cc.codegen.dots.schedule import (
+    RESULT_BUFFERS,
+    Coming,
+    Leaves,
+    Schedule,
+    Sums,
+    Way,
+    footprint,
+    room_of,
+)
+from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32_PSUM, Timing
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+KEPT_FREE = 20
+"""One part in so many of the room is not planned with: pieces of memory leave gaps."""
+RESULT_TILES = 4
+"""Tiles of a row of the result that are stored together."""
+LONGEST_ROWS = 11
+"""A row of the result that is collected on chip takes at most one part in so many of SBUF."""
+MOST_SMALL = (256, 128, 64)
+"""Rows of blocks where not a whole tile fits."""
+UNROLLED_BATCHES = 16
+"""Products of a batch that are unrolled, of all its dims together."""
+UNROLLED_TILES = 96
+"""Tiles multiplied or transposed in those of them that stand in a loop over the others: where each has many, what
+iterations wait for each other is short beside it."""
+UNROLLED_BLOCKS = 4
+"""Blocks along one dim that are unrolled."""
+UNROLLED_TRANSPOSES = 8
+"""Banks of transposes of one tile that are unrolled."""
+
+
+def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+    """Schedules that fit; none where not even the smallest tiles do.
+
+    First k whole, as many rows of each operand as fit; then, unless blocks of all of k are large, k in blocks.
+    """
+    sizes = timing.sizes
+    frame = _frame(problem, timing)
+    whole = [each for each in _whole(problem, frame, sizes) if _fits(problem, each, sizes)]
+    yield from dict.fromkeys(_finished(problem, each, sizes) for each in whole)
+    most = max(map(prod, problem.all_chunks))
+    if not whole:
+        yield from dict.fromkeys(_cut(problem, frame, most, sizes))
+    elif most > 1 and any(_is_small(problem, each, sizes) for each in whole):
+        yield from dict.fromkeys(_cut(problem, frame, -(-most // 2), sizes))
+
+
+def _room(problem: Problem) -> int:
+    return problem.room - problem.room // KEPT_FREE
+
+
+def _frame(problem: Problem, timing: Timing) -> Schedule:
+    """What all schedules of a problem have in common, with blocks of nothing."""
+    room, sizes = _room(problem), timing.sizes
+    width = itemsize(problem.dtype)
+    stored = sum(not each.on_chip for each in (problem.out, problem.addend) if each is not None)
+    columns = RESULT_TILES * sizes.bank_columns
+    leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
+    if _collects_rows(problem, sizes):
+        leaves = Leaves.ROWS
+    lhs, rhs = (
+        Coming(0, 1, tuple(way_of(operand, chunks) for chunks in problem.all_chunks))
+        for operand in (problem.lhs, problem.rhs)
+    )
+    return Schedule(
+        stays="lhs",
+        lhs=lhs,
+        rhs=rhs,
+        group=1,
+        boxes=problem.all_chunks,
+        sums=Sums.PSUM,
+        leaves=leaves,
+        columns=columns if 2 * stored * RESULT_BUFFERS * columns * 4 <= room else sizes.bank_columns,
+        row_bytes=max(width * sizes.rows, min(2 * sizes.bank_bytes, room // 24)),
+        swapped=SQUARE if _streams_short_rows(problem, timing) else 0,
+        bias_whole=4 * prod(problem.n) <= room // 4,
+        batches=_unrolled_batches(problem, sizes),
+        blocks=UNROLLED_BLOCKS,
+        transposes=UNROLLED_TRANSPOSES,
+    )
+
+
+def way_of(operand: Operand, chunks: Sequence[int]) -> Way:
+    """How blocks of ``chunks`` of an operand come."""
+    if operand.home is Home.STAGED:
+        return Way.STAGED
+    if operand.home is Home.CONSTANT:
+        return Way.LAID_OUT
+    if operand.transposed:
+        return Way.TRANSPOSED
+    one_dim = sum(size > 1 for size in chunks) <= 1
+    return Way.IN_PLACE if operand.on_chip and operand.stored == operand.dtype and one_dim else Way.LOADED
+
+
+def _collects_rows(problem: Problem, sizes: Sizes) -> bool:
+    """Whether the columns that are computed together are no neighbours in HBM: then whole rows are stored.
+
+    Only where one tile of rows is all there is, and the columns of a row fill its memory.
+    """
+    out, rows = problem.out, prod(problem.m)
+    if out.on_chip or rows != problem.m_tiled or rows > sizes.columns or len(problem.n) < 2:
+        return False
+    width = itemsize(out.dtype)
+    if prod(problem.n) * width > min(sizes.sbuf_bytes // LONGEST_ROWS, problem.room // 8):
+        return False
+    strides = sorted((atom.stride, atom.size) for atom in out.n)
+    filled = all(stride == width * prod(size for _, size in strides[:at]) for at, (stride, _) in enumerate(strides))
+    return filled and out.n[problem.n_dim].stride > width
+
+
+def _streams_short_rows(problem: Problem, timing: Timing) -> bool:
+    """Whether few rows should stream past the columns, and Vector transpose the sums: in FP32, which TensorE then
+    multiplies in half the time. Where the columns are not on chip already, they take longer to arrive.
+    """
+    alike = problem.dtype == problem.out.dtype == "f32" and not problem.tf32
+    if not alike or problem.bias or problem.rhs.home is not Home.STAGED:
+        return False
+    columns, height = timing.sizes.bank_columns, timing.sizes.columns
+    straight = timing.product(SQUARE, columns, "f32").tensor * problem.products
+    swapped = timing.product(height, SQUARE, "f32").tensor * problem.products * (columns // height)
+    square = timing.engine("transpose", Stream.VECTOR, SQUARE, ins=(F32_PSUM,)).vector
+    return swapped + square * (columns // SQUARE) < straight
+
+
+def _unrolled_batches(problem: Problem, sizes: Sizes) -> int:
+    """Products of a batch that are no loop: all of a small one, else so many that they are worth an iteration."""
+    if prod(problem.b) <= UNROLLED_BATCHES:
+        return UNROLLED_BATCHES
+    chunks, rows, columns = (-(-prod(each) // sizes.rows) for each in (problem.k, problem.m, problem.n))
+    products = rows * -(-columns * sizes.rows // sizes.bank_columns)
+    transposed = rows * problem.lhs.transposed + columns * problem.rhs.transposed
+    return max(1, min(UNROLLED_BATCHES, UNROLLED_TILES // max(1, chunks * (products + transposed))))
+
+
+def _whole_rows(problem: Problem, frame: Schedule) -> bool:
+    return problem.m_whole or (frame.leaves is Leaves.ROWS and problem.m_dim >= 0)
+
+
+def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int]) -> Schedule:
+    """``frame`` with blocks of these rows, in so many buffers."""
+    return replace(
+        frame,
+        stays=stays,
+        lhs=replace(frame.lhs, rows=m, buffers=buffers[0]),
+        rhs=replace(frame.rhs, rows=n, buffers=buffers[1]),
+    )
+
+
+def _fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
+    """Whether no dim on the partitions is cut and all tiles together find room."""
+    if _whole_rows(problem, schedule) and schedule.lhs.rows < problem.m_tiled:
+        return False
+    if problem.n_whole and schedule.rhs.rows < problem.n_tiled:
+        return False
+    return room_of(footprint(problem, schedule, sizes)) <= _room(problem)
+
+
+def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
+    """Whether blocks of all of k are so small that shorter ones may move less."""
+    enough = sizes.bank_columns
+    cut = schedule.lhs.rows < min(problem.m_tiled, enough) or schedule.rhs.rows < min(problem.n_tiled, enough)
+    return cut and Home.STAGED not in (problem.lhs.home, problem.rhs.home)
+
+
+# ---- k whole --------------------------------------------------------------------------------------------------
+
+
+def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
+    """Blocks of one operand stay while those of the other stream by, through two or three buffers."""
+    column = sum(map(prod, problem.all_chunks)) * itemsize(problem.dtype)
+    """Bytes a partition of one row of an operand."""
+    room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
+    if room <= 0:
+        return
+
+    def rows(count: int) -> int:
+        return problem.m_tiled if _whole_rows(problem, frame) else block(problem.m_tiled, count, sizes.columns)
+
+    def columns(count: int) -> int:
+        return problem.n_tiled if problem.n_whole else block(problem.n_tiled, count, sizes.bank_columns)
+
+    if problem.lhs.home is Home.STAGED:
+        for buffers in (2, 1):
+            yield _with(frame, "rhs", problem.m_tiled, columns(room // (buffers * column)), (1, buffers))
+        return
+    if problem.rhs.home is Home.STAGED:
+        for buffers in (2, 1):
+            yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1))
+        return
+    wide = max((room - rows(sizes.columns) * column) // 3, column)
+    n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // column)
+    for buffers in (2, 1):
+        yield _with(frame, "lhs", rows((room - 3 * n * column) // (buffers * column)), n, (buffers, 3))
+    for m in sorted({rows(sizes.columns << power) for power in range(3)}):
+        for streaming, staying in product((3, 2), (2, 1)):
+            n = columns((room - streaming * m * column) // (staying * column))
+            if n >= min(problem.n_tiled, sizes.columns):
+                yield _with(frame, "rhs", m, n, (streaming, staying))
+    for n in sorted({columns(sizes.bank_columns << power) for power in range(2)}):
+        for streaming, staying in product((3, 2), (2, 1)):
+            m = rows((room - streaming * n * column) // (staying * column))
+            if m >= min(problem.m_tiled, sizes.columns):
+                yield _with(frame, "lhs", m, n, (staying, streaming))
+
+
+def _finished(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With no more buffers than blocks, and what follows from the blocks."""
+    m_blocks, n_blocks = (prod(problem.b) * count for count in blocks_of(problem, schedule))
+    lhs_blocks = m_blocks * (n_blocks if schedule.stays == "rhs" else 1)
+    rhs_blocks = n_blocks * (m_blocks if schedule.stays == "lhs" else 1)
+    schedule = replace(
+        schedule,
+        lhs=replace(schedule.lhs, buffers=min(schedule.lhs.buffers, lhs_blocks)),
+        rhs=replace(schedule.rhs, buffers=min(schedule.rhs.buffers, rhs_blocks)),
+    )
+    if Home.STAGED not in (problem.lhs.home, problem.rhs.home):
+        streams = problem.lhs if schedule.stays == "rhs" else problem.rhs
+        kept = replace(schedule.coming(streams), kept=_keeps_blocks(problem, schedule, streams))
+        schedule = replace(schedule, lhs=kept) if streams is problem.lhs else replace(schedule, rhs=kept)
+    return replace(schedule, group=_group(problem, schedule, sizes))
+
+
+def blocks_of(problem: Problem, schedule: Schedule) -> tuple[int, int]:
+    """Blocks of m and of n of one batch index."""
+    m, n = max(1, problem.m_tiled), max(1, problem.n_tiled)
+    m_blocks = prod(problem.m) // m * -(-m // max(1, schedule.lhs.rows))
+    return m_blocks, prod(problem.n) // n * -(-n // max(1, schedule.rhs.rows))
+
+
+def _keeps_blocks(problem: Problem, schedule: Schedule, streams: Operand) -> bool:
+    """Whether blocks that are transposed are wanted once more, and no other dims are between them."""
+    if not streams.transposed or streams.on_chip:
+        return False
+    stays = problem.other(streams)
+    size = problem.m_tiled if stays is problem.lhs else problem.n_tiled
+    return prod(problem.m if stays is problem.lhs else problem.n) == size > schedule.coming(stays).rows
+
+
+def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Tiles of m that are staged together: those of a result on chip, if lhs comes from HBM with k apart."""
+    lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
+    if outside < 0 or schedule.lhs.rows < problem.m[tiled] or not problem.out.m[tiled].partition:
+        return 1
+    if problem.addend is not None or lhs.home is not Home.HBM or lhs.transposed:
+        return 1
+    if lhs.free[outside].stride != lhs.free[tiled].stride * lhs.free[tiled].size:
+        return 1
+    most = sizes.bank_columns // schedule.lhs.rows
+    fitting = (
+        count
+        for count in range(most, 1, -1)
+        if problem.m[outside] % count == 0 and _fits(problem, replace(schedule, group=count), sizes)
+    )
+    return next(fitting, 1)
+
+
+# ---- k in blocks ----------------------------------------------------------------------------------------------
+
+
+def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
+    """Blocks of rows and columns whose products over blocks of k add up in SBUF, each with as much of k as fits.
+
+    ``most``: chunks of a block.
+    """
+    leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
+    frame = replace(frame, leaves=leaves, sums=Sums.SBUF, blocks=1, transposes=1, swapped=0)
+    some = False
+    for rows, columns in _shapes(sizes):
+        if some and rows < sizes.columns:
+            return  # smaller blocks are for where nothing else fits
+        m = problem.m_tiled if problem.m_whole else min(problem.m_tiled, rows)
+        n = problem.n_tiled if problem.n_whole else min(problem.n_tiled, columns)
+        for buffers in (2, 1):
+            cut = next(_boxed(problem, _with(frame, "", m, n, (buffers, buffers)), most, sizes), None)
+            some = some or cut is not None
+            if cut is not None:
+                yield cut
+
+
+def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
+    """With blocks of k that fit, the largest first."""
+    for count in _halves(most):
+        boxes = tuple(_box(each, count) for each in problem.all_chunks)
+        lhs, rhs = (
+            replace(frame.coming(operand), ways=tuple(way_of(operand, box) for box in boxes))
+            for operand in (problem.lhs, problem.rhs)
+        )
+        cut = replace(frame, boxes=boxes, lhs=lhs, rhs=rhs)
+        if _fits(problem, cut, sizes):
+            yield cut
+
+
+def _shapes(sizes: Sizes) -> Iterator[tuple[int, int]]:
+    """Rows and columns of blocks: from eight tiles by two banks down to a single element."""
+    rows, columns = sizes.columns, sizes.bank_columns
+    yield from product((8 * rows, 4 * rows), (2 * columns, columns))
+    yield from ((2 * rows, columns), (rows, columns), (rows, columns // 2))
+    yield from ((side, side) for side in _halves(min(rows, columns)))
+
+
+def _halves(count: int) -> Iterator[int]:
+    """``count``, and half as many each time."""
+    while count > 1:
+        yield count
+        count = -(-count // 2)
+    yield count
+
+
+def _box(sizes: Sequence[int], count: int) -> tuple[int, ...]:
+    """At most about ``count`` elements of dims of these sizes, of the last ones most."""
+    box = list(sizes)
+    for dim in reversed(range(len(sizes))):
+        box[dim] = min(sizes[dim], max(1, count))
+        count //= box[dim]
+    return tuple(box)
+
+
+def block(size: int, room: int, tile: int) -> int:
+    """Block of at most ``room`` elements, in whole tiles if it is cut at all."""
+    if size <= room:
+        return size
+    if room >= tile:
+        blocks = -(-size // (room // tile * tile))
+        return -(-size // (blocks * tile)) * tile
+    return next((part for part in MOST_SMALL if part <= room), max(1, room))

@@ -1,0 +1,198 @@
+"""The two orders of loops: sums in PSUM over all of k, or sums in SBUF over blocks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from neuronx_cc.codegen.dots.nest import At, Nest
+from neuronx_cc.codegen.dots.problem import Problem, Segment
+from neuronx_cc.codegen.dots.products import Pair, Products
+from neuronx_cc.codegen.dots.result import Output
+from neuronx_cc.codegen.dots.schedule import RESULT_BUFFERS, ROW_BUFFERS, SUM_BUFFERS, Leaves, Schedule, Sums
+from neuronx_cc.codegen.dots.span import Part, Span, Terms
+from neuronx_cc.codegen.dots.stage import Stage
+from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.program import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """What the loops of one contraction do their work with."""
+
+    nest: Nest
+    lhs: Stage
+    rhs: Stage
+    products: Products
+    output: Output
+    tiles: Tiles
+
+    @property
+    def problem(self) -> Problem:
+        """What is computed."""
+        return self.nest.problem
+
+    @property
+    def schedule(self) -> Schedule:
+        """How."""
+        return self.nest.schedule
+
+    @property
+    def builder(self) -> Builder:
+        """What emits instructions."""
+        return self.nest.builder
+
+    def emit(self) -> None:
+        """Compute the result."""
+        for batch in self.nest.batches():
+            if self.schedule.sums is Sums.SBUF:
+                for m_at, rows in self.nest.rows():
+                    for n_at, columns in self.nest.columns():
+                        self._in_k_blocks(Part(batch, m_at, n_at, rows, columns))
+            elif self.schedule.leaves is Leaves.ROWS:
+                self._collecting_rows(batch)
+            else:
+                self._whole_k(batch, None)
+        self.nest.waiting.multiply()
+
+    def _stage_lhs(self, batch: Sequence[Affine], at: At, rows: int, again: bool = False) -> Sequence[Block]:
+        return self.lhs.blocks(Span(batch, at, self.problem.m_dim, rows), self.problem.segments, again)
+
+    def _stage_rhs(self, batch: Sequence[Affine], at: At, columns: int, again: bool = False) -> Sequence[Block]:
+        return self.rhs.blocks(Span(batch, at, self.problem.n_dim, columns), self.problem.segments, again)
+
+    # ---- k whole ----------------------------------------------------------------------------------------------
+
+    def _collecting_rows(self, batch: Sequence[Affine]) -> None:
+        """Collect all columns of one batch index, then store them."""
+        problem, waiting = self.problem, self.nest.waiting
+        waiting.multiply()
+        rows = self.tiles.tile(problem.out.dtype, [prod(problem.n)], problem.m_tiled, "rows", ROW_BUFFERS)
+        self._whole_k(batch, rows)
+        waiting.multiply()
+        self.output.store_rows(rows, batch)
+
+    def _whole_k(self, batch: Sequence[Affine], collected: Block | None) -> None:
+        """Blocks of one operand stay while those of the other stream past."""
+        if self.schedule.stays == "rhs":
+            for number, (n_at, columns) in enumerate(self.nest.columns()):
+                rhs = self._stage_rhs(batch, n_at, columns)
+                for m_at, rows in self.nest.rows():
+                    lhs = self._stage_lhs(batch, m_at, rows, again=number > 0)
+                    self._multiply_later(Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
+            return
+        for number, (m_at, rows) in enumerate(self.nest.rows()):
+            lhs = self._stage_lhs(batch, m_at, rows)
+            for n_at, columns in self.nest.columns():
+                rhs = self._stage_rhs(batch, n_at, columns, again=number > 0)
+                self._multiply_later(Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
+
+    def _multiply_later(self, block: Part, pair: Pair, collected: Block | None) -> None:
+        self.nest.waiting.follow(pair, partial(self._block, block, pair, collected))
+
+    def _block(self, block: Part, pair: Pair, collected: Block | None) -> None:
+        """All PSUM tiles of a block pair."""
+        for row in self._tile_rows(block):
+            for start, groups, width in self.builder.tiles(block.columns, self.schedule.columns):
+                for group in self.builder.each(groups):
+                    self._tile_row(row.cut_columns(group * width + start, width), pair, collected)
+
+    def _tile_rows(self, block: Part) -> Iterator[Part]:
+        """The rows of a block, as many at a time as PSUM has partitions for."""
+        group, outside = self.schedule.group, self.problem.m_dim - 1
+        height = block.rows // group if group > 1 else self.builder.sizes.columns
+        for start, tiles, rows in self.builder.tiles(block.rows, height):
+            for index in self.builder.each(tiles):
+                row = block.cut_rows(index * rows + start, rows)
+                if group > 1:
+                    row = replace(row, m_at={**row.m_at, outside: row.m_at[outside] + index})
+                yield row
+
+    def _tile_row(self, part: Part, pair: Pair, collected: Block | None) -> None:
+        """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
+        output, tiled = self.output, self.schedule.leaves is Leaves.TILES
+        target, addend = output.target(part, collected), output.addend(part)
+        result = target
+        if tiled:
+            dtype = self.problem.out.dtype
+            result = self.tiles.tile(dtype, [part.columns], part.rows, "result", RESULT_BUFFERS)
+        for start, tiles, columns in self.builder.tiles(part.columns, self.builder.sizes.bank_columns):
+            for index in self.builder.each(tiles):
+                offset = index * columns + start
+                tile = part.cut_columns(offset, columns)
+                more = None if addend is None else addend.index(1, offset, columns)
+                made = result.index(1, offset, columns)
+                if part.rows > self.schedule.swapped:
+                    output.finish(made, self.products.tile(tile, pair), more)
+                    continue
+                self.products.transposed(made, tile, pair)
+                if more is not None:
+                    output.finish(made, made, more)
+        if tiled:
+            copy(self.builder, target, result, Stream.DMA_STORE)
+
+    # ---- k in blocks ------------------------------------------------------------------------------------------
+
+    def _in_k_blocks(self, block: Part) -> None:
+        """Partial products of blocks of k, added up in SBUF in FP32."""
+        height = self.builder.sizes.columns
+        dims = [-(-block.rows // height), block.columns]
+        sums = self.tiles.tile("f32", dims, min(block.rows, height), "sums", SUM_BUFFERS)
+        first = True
+        for segment in self.problem.segments:
+            for terms in self.nest.terms(segment, first):
+                self._add_block(block, segment, terms, sums, not first)
+                first = False
+        for part, total in self._sums(block, sums):
+            self._leave(part, total)
+
+    def _leave(self, part: Part, total: Block) -> None:
+        """Sums that are complete go where the result wants them."""
+        output, dtype = self.output, self.problem.out.dtype
+        target, addend = output.target(part), output.addend(part)
+        if self.schedule.leaves is Leaves.CHIP:
+            output.finish(target, total, addend)
+            return
+        if addend is not None:
+            output.finish(total, total, addend)
+        if dtype != "f32":
+            cast = self.tiles.tile(dtype, [part.columns], part.rows, "result", RESULT_BUFFERS)
+            output.emitter.copy(cast, total)
+            total = cast
+        copy(self.builder, target, total, Stream.DMA_STORE)
+
+    def _sums(self, block: Part, sums: Block) -> Iterator[tuple[Part, Block]]:
+        """The rows of a block, as many at a time as PSUM has partitions for, each with its sums."""
+        height = self.builder.sizes.columns
+        for start, tiles, rows in self.builder.tiles(block.rows, height):
+            for tile in range(tiles):
+                at = start + tile * rows
+                lanes = sums.of((Atom(rows, 1, True), *sums.dims[1:]))
+                yield block.cut_rows(Affine(at), rows), lanes.index(1, Affine(at // height))
+
+    def _add_block(self, block: Part, segment: Segment, terms: Terms, sums: Block, add: bool) -> None:
+        """Add the products of one block of k to ``sums``, or begin them."""
+        spans = (
+            Span(block.batch, block.m_at, self.problem.m_dim, block.rows, terms),
+            Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms),
+        )
+        pair = Pair(
+            *(stage.blocks(span, [segment], False) for stage, span in zip((self.lhs, self.rhs), spans, strict=True))
+        )
+        emitter = self.output.emitter
+        with self.builder.unrolled():
+            for rows, total in self._sums(block, sums):
+                for start, tiles, columns in self.builder.tiles(rows.columns, self.builder.sizes.bank_columns):
+                    for tile in range(tiles):
+                        at = Affine(start + tile * columns)
+                        bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=not add)
+                        into = total.index(1, at, columns)
+                        if add:
+                            emitter.over("tensor_tensor", Stream.VECTOR, [into], [into, bank], alu=["add"])
+                        else:
+                            emitter.leave(into, bank)

@@ -1,0 +1,226 @@
+"""A contraction as whoever plans it sees it: a frozen value. Equal problems are planned once.
+
+``out[b, m, n] = sum_k lhs[b, m, k] * rhs[b, n, k]``, where b, m, n and k are each several dims: those that all arrays
+have in common once their views are refined. TensorE wants k on the partitions of both operands; the rows (m) of lhs
+land on the partitions of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from math import prod
+
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.movement.halves import HALVES
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
+CHUNK_EXCESS = 1.25
+"""How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
+
+
+class Home(Enum):
+    """Where an operand lies."""
+
+    HBM = "HBM"
+    CHIP = "SBUF"
+    CONSTANT = "constant"
+    """To be laid out at compile time, as the schedule wants it."""
+    STAGED = "staged"
+    """Brought to SBUF with k on the partitions ahead of the loops around."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of k: ``partitions`` elements at a time, in ``steps``, for each index of the other dims of k."""
+
+    start: int
+    """First index along the dim on the partitions."""
+    partitions: int
+    steps: int
+    """Along that dim, around the partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """An operand staged whole: for each batch index a block [partitions, chunks, rows] of every segment of k.
+
+    The chunks of all segments follow each other.
+    """
+
+    view: View
+    """Dims [batch..., free..., contracted...]; the contracted ones say sizes only."""
+    segments: tuple[Segment, ...]
+    chunk_bytes: int
+    """From one chunk to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand: its dims class by class, as they lie."""
+
+    name: str
+    """lhs or rhs."""
+    home: Home
+    stored: str
+    """Its element type."""
+    dtype: str
+    """On TensorE."""
+    batch: tuple[Atom, ...]
+    free: tuple[Atom, ...]
+    contracted: tuple[Atom, ...]
+
+    @property
+    def on_chip(self) -> bool:
+        return self.home in (Home.CHIP, Home.STAGED)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether TensorE transposes it: its rows lie on the partitions, or would come so from HBM in longer runs."""
+        if self.home is Home.CHIP:
+            return any(atom.partition for atom in self.free)
+        if self.home is not Home.HBM:
+            return False
+        return not self.free or any(atom.stride == itemsize(self.stored) and atom.size > 1 for atom in self.contracted)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The array that is written, or one of its dims that is added to it."""
+
+    on_chip: bool
+    dtype: str
+    batch: tuple[Atom, ...]
+    m: tuple[Atom, ...]
+    n: tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that plans depend on, but the machine."""
+
+    b: tuple[int, ...]
+    """Sizes of the dims of each class."""
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    m_dim: int
+    """The dim of m that is cut into tiles; -1 without any. So of the others."""
+    n_dim: int
+    k_dim: int
+    """The dim of k on the partitions."""
+    segments: tuple[Segment, ...]
+    dtype: str
+    """On TensorE."""
+    tf32: bool
+    moves_values: bool
+    """Whether TensorE may transpose 16- and 8-bit values as such."""
+    lhs: Operand
+    rhs: Operand
+    out: Result
+    addend: Result | None
+    """What Vector adds to the sums."""
+    bias: bool
+    """Whether TensorE adds a row to them."""
+    room: int
+    """Bytes of each partition of SBUF in one piece."""
+
+    @cached_property
+    def m_tiled(self) -> int:
+        """Size of the dim of m that is cut into tiles."""
+        return self.m[self.m_dim] if self.m_dim >= 0 else 1
+
+    @cached_property
+    def n_tiled(self) -> int:
+        """Size of the dim of n that is cut into tiles."""
+        return self.n[self.n_dim] if self.n_dim >= 0 else 1
+
+    @cached_property
+    def m_whole(self) -> bool:
+        """Whether the tiled dim of m lies on partitions, of the result or of lhs: no block cuts it."""
+        return self.m_dim >= 0 and (self.out.m[self.m_dim].partition or self.lhs.free[self.m_dim].partition)
+
+    @cached_property
+    def n_whole(self) -> bool:
+        """The same of n, on the partitions of rhs."""
+        return self.n_dim >= 0 and self.rhs.free[self.n_dim].partition
+
+    @cached_property
+    def other_terms(self) -> int:
+        """Elements of k for each index of its dim on the partitions."""
+        return prod(size for dim, size in enumerate(self.k) if dim != self.k_dim)
+
+    def chunks(self, segment: Segment) -> tuple[int, ...]:
+        """Sizes of the dims that count the chunks of a segment: those of k beside ``k_dim``, and its steps."""
+        return (*(size for dim, size in enumerate(self.k) if dim != self.k_dim), segment.steps)
+
+    @cached_property
+    def all_chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Of each segment."""
+        return tuple(self.chunks(segment) for segment in self.segments)
+
+    @cached_property
+    def products(self) -> int:
+        """Products that make one tile of the result."""
+        return sum(map(prod, self.all_chunks))
+
+    @cached_property
+    def partitions(self) -> int:
+        """The most that a chunk of k fills."""
+        return max(segment.partitions for segment in self.segments)
+
+    def fast(self, dtype: str) -> bool:
+        """Whether TensorE transposes elements of ``dtype`` as values, not as the parts of their bit patterns."""
+        return self.moves_values and itemsize(dtype) < 4
+
+    def elements(self, operand: Operand) -> int:
+        """Of one batch index."""
+        return prod(self.m if operand.name == "lhs" else self.n) * prod(self.k)
+
+    def other(self, operand: Operand) -> Operand:
+        """The operand that it is multiplied with."""
+        return self.rhs if operand is self.lhs else self.lhs
+
+    def tiled_dim(self, operand: Operand) -> int:
+        """Its free dim that is cut into blocks; -1 without any."""
+        return self.m_dim if operand.name == "lhs" else self.n_dim
+
+    def bit_bytes(self, operand: Operand) -> int:
+        """Bytes of an element of the parts of its bit patterns, the most that TensorE transposes; 0 where none."""
+        if not operand.transposed or (self.fast(operand.dtype) and self.fast(operand.stored)):
+            return 0
+        moved = [dtype for dtype in (operand.dtype, operand.stored) if dtype in PE_DTYPES]
+        return max(itemsize(HALVES[itemsize(dtype)][1]) for dtype in moved)
+
+
+def pe_dtype(op: hlo.DotOp) -> str:
+    """Operand type on TensorE: 16- and 8-bit floats as they are (if both are), everything else FP32."""
+    lhs, rhs = hlo.shape_of(op.lhs).dtype, hlo.shape_of(op.rhs).dtype
+    return lhs if lhs == rhs and lhs in PE_DTYPES else "f32"
+
+
+def order_of(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]]:
+    """Batch, free and contracted dims of operand ``index``."""
+    dims = op.dims.data
+    batch, contracted = (dims.lhs_batch, dims.lhs_contracting) if index == 0 else (dims.rhs_batch, dims.rhs_contracting)
+    rank = hlo.shape_of(op.operands[index]).rank
+    return list(batch), [axis for axis in range(rank) if axis not in (*batch, *contracted)], list(contracted)
+
+
+def divisor(size: int, most: int) -> int:
+    """The largest divisor of ``size`` that is at most ``most``."""
+    return max(each for each in range(1, min(size, most) + 1) if size % each == 0)
+
+
+def segments_of(size: int, sizes: Sizes) -> tuple[Segment, ...]:
+    """The segments of a single contracted dim: equal chunks, or full chunks and a rest where that takes fewer."""
+    equal = divisor(size, sizes.rows)
+    if size // equal <= CHUNK_EXCESS * -(-size // sizes.rows):
+        return (Segment(0, equal, size // equal),)
+    whole, rest = divmod(size, sizes.rows)
+    found = [Segment(0, sizes.rows, whole)] if whole else []
+    return (*found, *([Segment(whole * sizes.rows, rest, 1)] if rest else []))

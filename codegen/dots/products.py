@@ -1,0 +1,84 @@
+"""What TensorE does: products that add up in a bank of PSUM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronx_cc.codegen.dots.result import Bias
+from neuronx_cc.codegen.dots.span import Part
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
+from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
+from neuronx_cc.ir.isa.program import Stream
+
+UNROLLED_PRODUCTS = 8
+"""Products of one tile that are no loop."""
+
+
+class Pair(NamedTuple):
+    """Blocks [partitions, chunks, rows] of both operands, of the same segments of k."""
+
+    lhs: Sequence[Block]
+    rhs: Sequence[Block]
+
+    @property
+    def swapped(self) -> Pair:
+        """rhs stationary, lhs moving."""
+        return Pair(self.rhs, self.lhs)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Multiplies staged blocks tile by tile."""
+
+    builder: Builder
+    ring: Ring
+    """Banks of PSUM."""
+    tf32: bool
+    bias: Bias | None
+
+    def bank(self, rows: int, columns: int) -> Block:
+        """FP32 room for the sums of a tile [rows, columns]."""
+        return tile_in(self.builder, self.ring, [columns], "f32", rows)
+
+    def tile(self, part: Part, pair: Pair, biased: bool = True) -> Block:
+        """The sums of one tile over all chunks of the pair. ``biased``: with the bias, if there is one."""
+        bank = self.bank(part.rows, part.columns)
+        self._accumulate(bank, part, pair)
+        if biased and self.bias is not None:
+            self.bias.add(bank, part)
+        return bank
+
+    def transposed(self, result: Block, part: Part, pair: Pair) -> None:
+        """One tile of the result: sums of [columns, rows], then squares of them transposed."""
+        for start, tiles, columns in self.builder.tiles(part.columns, self.builder.sizes.columns):
+            for tile in range(tiles):
+                at = start + tile * columns
+                swapped = part.cut_columns(Affine(at), columns).swapped
+                bank = self.bank(columns, part.rows)
+                self._accumulate(bank, swapped, pair.swapped)
+                turn_squares(self.builder, result.index(1, Affine(at), columns), bank)
+
+    def _accumulate(self, bank: Block, part: Part, pair: Pair) -> None:
+        first = True
+        for left, right in zip(*pair, strict=True):
+            chunks = left.dims[1].size
+            left = left.index(2, part.m_offset, part.rows)
+            right = right.index(2, part.n_offset, part.columns)
+            if chunks > UNROLLED_PRODUCTS:
+                self._multiply(bank, left.index(1, Affine(0)), right.index(1, Affine(0)), not first)
+                first = False
+                with self.builder.loop(chunks - 1) as index:
+                    self._multiply(bank, left.index(1, index + 1), right.index(1, index + 1), True)
+                continue
+            for chunk in range(chunks):
+                self._multiply(bank, left.index(1, Affine(chunk)), right.index(1, Affine(chunk)), not first)
+                first = False
+
+    def _multiply(self, bank: Block, stationary: Block, moving: Block, accumulate: bool) -> None:
+        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+        flags = ["accumulate"] * accumulate + ["tf32"] * self.tf32
+        # an accumulating multiply also reads its bank
+        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)

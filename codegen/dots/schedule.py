@@ -1,0 +1,173 @@
+"""How a contraction is computed: a frozen value that says all that was decided, and prints in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+RESULT_BUFFERS = 3
+SUM_BUFFERS = 2
+ROW_BUFFERS = 2
+"""Of rows that are transposed next, and of rows of the result."""
+
+
+class Way(Enum):
+    """How blocks of an operand come to where TensorE reads them."""
+
+    IN_PLACE = "in place"
+    STAGED = "staged"
+    LOADED = "loaded"
+    LAID_OUT = "laid out"
+    """Loaded as the compiler has laid out a constant: one run a partition."""
+    TRANSPOSED = "transposed"
+
+
+class Sums(Enum):
+    """Where partial sums live."""
+
+    PSUM = "PSUM"
+    """Over all of k."""
+    SBUF = "SBUF"
+    """Over blocks of k, each of which is summed up in PSUM."""
+
+
+class Leaves(Enum):
+    """How the result leaves."""
+
+    CHIP = "stays on chip"
+    TILES = "stored by tiles"
+    ROWS = "stored by whole rows"
+    """Collected on chip: its columns are computed in another order than they lie in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """How one operand comes."""
+
+    rows: int
+    """Of a block, along its tiled dim."""
+    buffers: int
+    ways: tuple[Way, ...]
+    """For each segment of k."""
+    kept: bool = False
+    """Whether transposed blocks are kept in HBM, for when the next block of the other operand wants them."""
+
+    def __str__(self) -> str:
+        ways = "/".join(dict.fromkeys(way.value for way in self.ways)) + (" once, kept in HBM" if self.kept else "")
+        return f"{self.rows} x{self.buffers} {ways}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All that emission needs to know beside the problem."""
+
+    stays: str
+    """The operand (lhs or rhs) whose block stays while blocks of the other stream past."""
+    lhs: Coming
+    rhs: Coming
+    group: int
+    """Tiles of m that are staged together, neighbours along the dim outside of the tiled one."""
+    boxes: tuple[tuple[int, ...], ...]
+    """For each segment of k, how many along each dim of its chunks are staged together."""
+    sums: Sums
+    leaves: Leaves
+    columns: int
+    """Of the result that are stored together, at most."""
+    row_bytes: int
+    """Of a row that is loaded to be transposed, at most."""
+    swapped: int
+    """Tiles of at most so many rows stream past the columns instead, and Vector transposes the sums; 0 for none."""
+    bias_whole: bool
+    """Whether all of the bias is on chip."""
+    batches: int
+    """Products of a batch that are unrolled, of all its dims together."""
+    blocks: int
+    """Blocks along one dim that are unrolled."""
+    transposes: int
+    """Banks of transposes of one tile that are unrolled."""
+
+    def coming(self, operand: Operand) -> Coming:
+        """How ``operand`` comes."""
+        return self.lhs if operand.name == "lhs" else self.rhs
+
+    @property
+    def together(self) -> int:
+        """Rows of m that are staged together."""
+        return self.lhs.rows * self.group
+
+    def line(self, problem: Problem) -> str:
+        """Problem and schedule for whoever reads along."""
+
+        def dims(sizes: tuple[int, ...], partitions: int = -1) -> str:
+            return "x".join(f"{size}{'p' * (dim == partitions)}" for dim, size in enumerate(sizes)) or "1"
+
+        batch = f"b {dims(problem.b)} " if problem.b else ""
+        what = f"{batch}m {dims(problem.m)} n {dims(problem.n)} k {dims(problem.k, problem.k_dim)} {problem.dtype}"
+        cut = "+".join(dims(box) for box in self.boxes)
+        whole = "all" if self.boxes == problem.all_chunks else f"{cut} of {'+'.join(map(dims, problem.all_chunks))}"
+        group = f" in groups of {self.group}" if self.group > 1 else ""
+        stays = f"{self.stays} stays" if self.sums is Sums.PSUM else "both stream"
+        adds = " + row" * problem.bias + " + array" * (problem.addend is not None)
+        swapped = ", short rows stream" if self.swapped else ""
+        return (
+            f"{what}{adds}: {stays}, lhs {self.lhs}{group}, rhs {self.rhs}, k {whole} chunks summed in "
+            f"{self.sums.value}{swapped}, {self.leaves.value}"
+            + (f" of {self.columns} columns" if self.leaves is Leaves.TILES else "")
+        )
+
+
+def together(problem: Problem, chunks: tuple[int, ...], row_bytes: int) -> list[int]:
+    """How many along each of these dims of chunks are loaded as rows and transposed before the next ones are."""
+    counts, left = list(chunks), max(1, row_bytes // (problem.partitions * itemsize(problem.dtype)))
+    for dim in reversed(range(len(chunks))):
+        pieces = -(-chunks[dim] // left)
+        counts[dim] = -(-chunks[dim] // pieces)
+        left = max(1, left // chunks[dim]) if pieces == 1 else 1
+    return counts
+
+
+def block_name(operand: Operand, segment: Segment) -> str:
+    """Of the tiles that hold its blocks."""
+    return f"{operand.name} block {segment.start}"
+
+
+def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
+    tiles: dict[tuple[str, int], int] = {}
+    width = itemsize(problem.dtype)
+    taken = max(prod(together(problem, box, schedule.row_bytes)) for box in schedule.boxes) * problem.partitions
+    for operand, rows in ((problem.lhs, schedule.together), (problem.rhs, schedule.rhs.rows)):
+        coming = schedule.coming(operand)
+        for segment, box, way in zip(problem.segments, schedule.boxes, coming.ways, strict=True):
+            if way not in (Way.IN_PLACE, Way.STAGED):
+                tiles[block_name(operand, segment), coming.buffers] = prod(box) * rows * width
+        if operand.transposed and not operand.on_chip:
+            tiles[f"{operand.name} rows", ROW_BUFFERS] = taken * width
+        elif operand.transposed and operand.stored != operand.dtype:
+            tiles[f"{operand.name} cast", 1] = taken * width
+        if problem.bit_bytes(operand):
+            tiles["bits", ROW_BUFFERS] = max(taken * problem.bit_bytes(operand), tiles.get(("bits", ROW_BUFFERS), 0))
+    summed = schedule.sums is Sums.SBUF
+    columns = min(schedule.rhs.rows if summed else problem.n_tiled, schedule.columns)
+    if schedule.leaves is Leaves.ROWS:
+        tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
+    elif schedule.leaves is Leaves.TILES:
+        tiles["result", RESULT_BUFFERS] = columns * itemsize(problem.out.dtype)
+    if problem.addend is not None and not problem.addend.on_chip:
+        tiles["addend", RESULT_BUFFERS] = columns * itemsize(problem.addend.dtype)
+    if problem.bias:
+        whole = schedule.bias_whole
+        tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)
+    if summed:
+        tiles["sums", SUM_BUFFERS] = -(-schedule.lhs.rows // sizes.columns) * schedule.rhs.rows * 4
+    return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
+
+
+def room_of(tiles: dict[tuple[str, int], int]) -> int:
+    """Bytes a partition of all buffers."""
+    return sum(count * nbytes for (_, count), nbytes in tiles.items())

@@ -1,0 +1,84 @@
+"""Parts of operands and results, by index: what emission moves at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from neuronx_cc.codegen.emission.builder import Affine
+from neuronx_cc.codegen.emission.views import Atom, View
+
+Terms = tuple[tuple[Affine, int], ...]
+"""First index and size along each dim of the chunks of k (``Problem.chunks``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of an operand, and terms of k, that are staged together."""
+
+    batch: Sequence[Affine]
+    at: dict[int, Affine]
+    """Index along each free dim; along ``tiled`` that of the first row."""
+    tiled: int
+    """The free dim that is cut into blocks, -1 without any."""
+    size: int
+    """Rows along it."""
+    terms: Terms | None = None
+    """None for all of k."""
+
+    def within(self, offset: Affine, chunks: Sequence[Atom]) -> tuple[Affine, list[Atom]]:
+        """Where the terms begin in what begins at ``offset`` with these dims of chunks, and the dims that are left."""
+        if self.terms is None:
+            return offset, list(chunks)
+        for (first, _), atom in zip(self.terms, chunks, strict=True):
+            offset = offset + first * atom.stride
+        return offset, [replace(atom, size=size) for (_, size), atom in zip(self.terms, chunks, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows and columns of the result."""
+
+    batch: Sequence[Affine]
+    m_at: dict[int, Affine]
+    """Where the block of rows begins, along each dim of m."""
+    n_at: dict[int, Affine]
+    rows: int
+    columns: int
+    m_offset: Affine = field(default_factory=Affine)
+    """From the beginning of the block to the first row."""
+    n_offset: Affine = field(default_factory=Affine)
+
+    def cut_rows(self, offset: Affine, rows: int) -> Part:
+        """``rows`` of these, from ``offset`` on."""
+        return replace(self, m_offset=self.m_offset + offset, rows=rows)
+
+    def cut_columns(self, offset: Affine, columns: int) -> Part:
+        """``columns`` of these, from ``offset`` on."""
+        return replace(self, n_offset=self.n_offset + offset, columns=columns)
+
+    @property
+    def swapped(self) -> Part:
+        """The same of the result with rows and columns exchanged."""
+        return replace(self, m_offset=self.n_offset, rows=self.columns, n_offset=self.m_offset, columns=self.rows)
+
+
+def batch_start(view: View, atoms: Sequence[Atom], batch: Sequence[Affine]) -> Affine:
+    """Where the part of one batch index begins; ``atoms``: of the view's batch dims."""
+    offset = view.start
+    for atom, index in zip(atoms, batch, strict=True):
+        offset = offset + index * atom.stride
+    return offset
+
+
+def rows_at(view: View, batch: Sequence[Atom], free: Sequence[Atom], span: Span) -> tuple[Affine, Atom]:
+    """Where the rows of a block begin, and how they follow each other."""
+    offset = batch_start(view, batch, span.batch)
+    rows = Atom(1, 0)
+    for dim, atom in enumerate(free):
+        if dim == span.tiled:
+            rows = replace(atom, size=span.size)
+            if atom.partition:
+                continue
+        offset = offset + span.at[dim] * atom.stride
+    return offset, rows

@@ -1,0 +1,41 @@
+"""The rotating buffers of one contraction, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from neuronx_cc.codegen.emission.builder import Block, Builder, Ring
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(slots=True)
+class Tiles:
+    """Rings of tiles in SBUF and of banks of PSUM, all freed together."""
+
+    builder: Builder
+    name: str
+    """Of the contraction."""
+    planned: Mapping[tuple[str, int], int]
+    """(name, buffers) -> bytes of a buffer, the most that will be asked for."""
+    pool: TilePool
+    _rings: dict[tuple[str, int], Ring] = field(default_factory=dict)
+
+    def tile(
+        self, dtype: str, sizes: Sequence[int], partitions: int, name: str, count: int, several: bool = False
+    ) -> Block:
+        """The next buffer of the ring ``name`` of ``count`` buffers.
+
+        ``several``: of tiles that follow each other in straight-line code.
+        """
+        key = name, count
+        nbytes = max(prod(sizes) * itemsize(dtype), self.planned.get(key, 0))
+        if key not in self._rings or self._rings[key].nbytes < nbytes:
+            self._rings[key] = self.pool.ring(nbytes, count, f"{name} of {self.name}")
+        return tile_in(self.builder, self._rings[key], sizes, dtype, partitions, several)
+
+    def banks(self, count: int, name: str) -> Ring:
+        """Banks of PSUM."""
+        return self.pool.psum(count, name)
