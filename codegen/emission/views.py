@@ -231,10 +231,12 @@ def split(atoms: tuple[Atom, ...], sizes: Sequence[int]) -> list[Atom]:
     pending = list(atoms)
     for size in sizes:
         atom = pending.pop(0)
-        inner = atom.size // size
+        inner, rest = divmod(atom.size, size)
+        assert not rest, "sizes refine the atoms"
         out.append(Atom(size, atom.stride * inner, atom.partition))
         if inner > 1:
             pending.insert(0, Atom(inner, atom.stride, atom.partition))
+    assert not pending, "sizes cover the whole dim"
     return out
 
 

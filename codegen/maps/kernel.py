@@ -100,6 +100,12 @@ class _Area:
     inputs: Views
     outputs: Views
 
+    def part(self, view: View) -> View:
+        """What lies in this part, of a view of the whole space or of its rows."""
+        for axis, (start, size) in enumerate(zip(self.origin[: len(view.dims)], self.shape, strict=False)):
+            view = _cut(view, axis, start, size)
+        return view
+
     def cut(self, axis: int, start: int, size: int) -> _Area:
         """``size`` indices of ``axis`` from ``start`` on."""
         return _Area(
@@ -144,7 +150,8 @@ class _Box:
         """Operands met so far -> the value of the kernel that each is."""
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing behind it reads."""
-        tiles = tile_space(context, plan, area.shape, {**area.inputs, **area.outputs}, self._counted_axes())
+        arrays = {**area.inputs, **area.outputs}
+        tiles = tile_space(context, plan, area.shape, arrays, self._counted_axes(), area.part)
         self.sizes, self.reduced, self.walk, self.lanes = tiles.sizes, tiles.reduced, tiles.walk, tiles.lanes
         self.blocks = tiles.blocks
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)

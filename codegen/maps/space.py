@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from neuronx_cc.codegen.context import Context
@@ -39,9 +39,18 @@ class TileSpace:
 
 
 def tile_space(
-    context: Context, plan: MapPlan, shape: tuple[int, ...], arrays: Mapping[hlo.SSAValue, View], counted: Set[int]
+    context: Context,
+    plan: MapPlan,
+    shape: tuple[int, ...],
+    arrays: Mapping[hlo.SSAValue, View],
+    counted: Set[int],
+    part: Callable[[View], View],
 ) -> TileSpace:
-    """The tiles of a box of sizes ``shape``. ``arrays``: its inputs and outputs; ``counted``: axes counted along."""
+    """The tiles of a box of sizes ``shape``.
+
+    ``arrays``: its inputs and outputs; ``counted``: axes counted along; ``part``: what lies in the box of a view of the
+    whole space.
+    """
     kernel = plan.kernel
     rows = len(kernel.rows) if kernel.reduced else len(shape)
     views = [view if len(view.dims) == len(shape) else view.broadcast(shape, range(rows)) for view in arrays.values()]
@@ -54,7 +63,7 @@ def tile_space(
     if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
         # a view whose atoms do not nest with the lanes: go through a dense copy
         views = [
-            view if _keeps_lanes(template, view, shape) else full_view(context.dense(value), kernel)
+            view if _keeps_lanes(template, view, shape) else part(full_view(context.dense(value), kernel))
             for value, view in zip(arrays, views, strict=True)
         ]
         space = align([template, *views], shape, fences)
