@@ -36,6 +36,17 @@ CATALOGUE: dict[str, Entry] = {
         "bad machine description", "A machine description or setting is not valid.", "see runtime/machines"
     ),
     "EARG908": Entry("program too large", "The machine has less memory than the program needs.", "compile it for that"),
+    "EARG909": Entry(
+        "bad precision policy", "A precision policy is malformed.", "see the guide on precision for the form of a rule"
+    ),
+    "EARG910": Entry(
+        "rule without ops", "A rule of a precision policy matches no op of the module.", "correct its patterns"
+    ),
+    "EARG911": Entry(
+        "rule without effect",
+        "A rule of a precision policy matches ops that the compiler has simplified away, or that are never cast.",
+        "drop it",
+    ),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),
     # structure and shapes

@@ -38,6 +38,10 @@ class Kind(Enum):
     """Space list: every following word out of ``values``, each once."""
     ASSIGNMENTS = "assignments"
     """``key=value``; repeated options add up."""
+    REPEATED = "repeated"
+    """One word; repeated options add up."""
+    POLICY = "policy"
+    """A file of precision rules, or the rules as JSON; they are what is stored."""
     QUOTED = "quoted"
     """One word that is an option string itself and may start with a dash."""
 
@@ -180,6 +184,19 @@ PRECISION = (
         "type that --auto-cast casts to",
         values=("bf16", "fp16", "tf32", "fp8_e4m3"),
         default="bf16",
+    ),
+    Option(
+        ("--precision-policy",),
+        Kind.POLICY,
+        "types op by op: a TOML or JSON file of rules, or the rules as JSON; they count more than --auto-cast",
+        metavar="FILE",
+    ),
+    Option(
+        ("--keep-fp32",),
+        Kind.REPEATED,
+        "ops that stay in FP32: a regular expression for their names or op_name paths, or FILE:LINE; may be repeated",
+        metavar="REGEX|FILE:LINE",
+        default=(),
     ),
     Option(
         ("--implicit-integer-downcast",),

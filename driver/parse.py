@@ -6,11 +6,13 @@ is a ``UsageError`` that names the closest thing that would.
 """
 
 import difflib
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from neuronx_cc.driver import policy_file
 from neuronx_cc.driver.options import LEVELS, Command, Effect, Kind, Option, Value
 from neuronx_cc.ir.errors import UsageError
 
@@ -91,6 +93,8 @@ class Parsed:
         return lines
 
 
+_ADDING = (Kind.ASSIGNMENTS, Kind.REPEATED)
+"""Kinds whose values add up when they are repeated."""
 _SILENT = (Effect.UNDOCUMENTED, Effect.WRAPPER)
 
 
@@ -184,7 +188,7 @@ def from_keywords(command: Command, keywords: Mapping[str, object], base: Parsed
                 raise UsageError("EARG902", f"{key} is a flag and takes True or False, found {value!r}")
             # under its own spelling a flag says whether it is given, under the shared key what it sets
             _store(parsed, row, key, value if key == row.key else row.const == value)
-        elif (value is None and row.default is None) or (row.kind is Kind.ASSIGNMENTS and not value):
+        elif (value is None and row.default is None) or (row.kind in _ADDING and not value):
             _store(parsed, row, key, row.default)
         else:
             _store(parsed, row, key, _convert(row, key, _as_words(key, row, value)))
@@ -201,6 +205,8 @@ def _as_words(key: str, option: Option, value: object) -> tuple[str, ...]:
         return (str(value),)
     if isinstance(value, Mapping) and option.kind is Kind.ASSIGNMENTS:
         return tuple(f"{name}={item}" for name, item in value.items())
+    if isinstance(value, Mapping) and option.kind is Kind.POLICY:
+        return (json.dumps(value, default=str),)
     if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
         return (",".join(value),) if option.kind is Kind.NAMES else tuple(value)
     raise UsageError("EARG902", f"{key} cannot take a {type(value).__name__}: {value!r}")
@@ -301,6 +307,10 @@ def _convert(option: Option, spelling: str, words: tuple[str, ...]) -> Value:
         return tuple(_choose(option, spelling, name) for name in names) if option.values else names
     if option.kind is Kind.WORDS:
         return tuple(_choose(option, spelling, item) for item in words) if option.effect not in _SILENT else words
+    if option.kind is Kind.POLICY:
+        return policy_file.canonical(word)
+    if option.kind is Kind.REPEATED:
+        return words
     if option.kind is Kind.ASSIGNMENTS:
         for item in words:
             if "=" not in item.strip("="):
@@ -327,7 +337,7 @@ def _bad_value(option: Option, spelling: str, word: str) -> UsageError:
 
 
 def _store(parsed: Parsed, option: Option, spelling: str, value: Value) -> None:
-    if option.kind is Kind.ASSIGNMENTS and isinstance(value, tuple):
+    if option.kind in _ADDING and isinstance(value, tuple):
         value = (*parsed.names(option.key), *value)
     parsed.values[option.key] = value
     parsed.given.pop(option.key, None)

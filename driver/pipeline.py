@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.parse import Parsed, closest
+from neuronx_cc.driver.policy_file import policy_of
 from neuronx_cc.ir.errors import CompileError, UsageError
 from neuronx_cc.ir.machine import Machine
 
@@ -33,6 +34,7 @@ def pass_options(parsed: Parsed) -> "PassOptions":
     return PassOptions(
         auto_cast=parsed.text("auto_cast"),
         auto_cast_type=parsed.text("auto_cast_type"),
+        policy=policy_of(parsed),
         release=parsed.text("release"),
         implicit_integer_downcast=parse_integer_downcast(",".join(parsed.names("implicit_integer_downcast"))),
         mixed_precision_accumulation=parsed.flag("mixed_precision_accumulation"),
@@ -63,6 +65,8 @@ def run_pipeline(
     if precision_file is not None:
         files.check_writable(precision_file, "--dump-precision", parsed.files)
     context = PassContext(pass_options(parsed), machine, timed=parsed.flag("time_passes"))
+    if _rules_are_for_this(parsed, session):
+        context.options.policy.check(module)
     dump = _Dump(parsed, session)
     dump.module("import", module)
     for stage, names in stages:
@@ -89,6 +93,12 @@ def run_pipeline(
     if parsed.flag("time_passes"):
         print(timing_table(context), end="")
     return context
+
+
+def _rules_are_for_this(parsed: Parsed, session: Session) -> bool:
+    """Whether rules were given for one module; those of NEURON_CC_FLAGS are for whatever JAX compiles."""
+    spellings = [parsed.given[key][0] for key in ("precision_policy", "keep_fp32") if key in parsed.given]
+    return session.program != "jax" or not all(spelling.startswith("--") for spelling in spellings)
 
 
 def _warn(context: "PassContext", session: Session) -> None:

@@ -15,11 +15,12 @@ from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import PASSES
+from neuronx_cc.passes.precision.policy import NO_RULES, TYPES, Policy
 
 INTEGER_DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
 """Values of ``--implicit-integer-downcast`` beside ``default``, ``all`` and ``none``."""
 
-CAST_DTYPES = {"bf16": "bf16", "fp16": "f16", "tf32": "tf32", "fp8_e4m3": "f8e4m3"}
+CAST_DTYPES = {name: dtype for name, dtype in TYPES.items() if name != "fp32"}
 """Value of ``--auto-cast-type`` -> element type."""
 
 
@@ -48,6 +49,8 @@ class PassOptions:
     """``none``, ``matmult`` or ``all``."""
     auto_cast_type: str = "bf16"
     """A key of ``CAST_DTYPES``."""
+    policy: Policy = NO_RULES
+    """Rules that choose types op by op."""
     release: str = "latest"
     """Operator set to check against."""
     implicit_integer_downcast: frozenset[str] = frozenset(INTEGER_DOWNCASTS)

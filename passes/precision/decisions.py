@@ -1,0 +1,72 @@
+"""What types the operands and the result of an op get: by its own attributes, by the auto-cast mode, by the policy.
+
+A policy's rules count most, since they name the op. Then an explicit ``algorithm`` of a dot, which decides alone
+(``dot_bf16_bf16_f32``, ``dot_tf32_tf32_f32`` and ``dot_f16_f16_f32`` name the operand type; the others,
+``dot_f32_f32_f32`` and the ``_x3`` kinds, keep FP32); then ``operand_precision`` ``high`` or ``highest`` on either
+operand, which ask for more than one pass in a 16-bit type; then the mode.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.passes.manager import CAST_DTYPES, PassOptions
+from neuronx_cc.passes.precision.policy import TYPES
+
+Contraction = hlo.DotOp | hlo.ConvolutionOp
+
+ALGORITHMS = {
+    "dot_bf16_bf16_f32": "bf16",
+    "dot_bf16_bf16_bf16": "bf16",
+    "dot_f16_f16_f32": "f16",
+    "dot_f16_f16_f16": "f16",
+    "dot_tf32_tf32_f32": "tf32",
+}
+"""Explicit dot algorithms that name a narrower operand type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A type, and why."""
+
+    dtype: str
+    """Element type, or ``tf32``; ``f32``: nothing is cast."""
+    reason: str
+    ruled: bool = False
+    """Whether a policy says so."""
+
+
+def of_operands(op: Contraction, options: PassOptions) -> Decision:
+    """Type that the FP32 operands of a contraction are rounded to."""
+    if (choice := options.policy.choice(op, "operands")) is not None:
+        return Decision(TYPES[choice[0]], choice[1], True)
+    algorithm = op.algorithm.data if isinstance(op, hlo.DotOp) and op.algorithm is not None else ""
+    if algorithm and algorithm != "unset":
+        return Decision(ALGORITHMS.get(algorithm, "f32"), f"algorithm={algorithm}")
+    precision: Iterable[str] = op.operand_precision.data if op.operand_precision is not None else ()
+    if "highest" in precision or "high" in precision:
+        return Decision("f32", f"operand_precision={{{','.join(precision)}}}")
+    if options.auto_cast == "none":
+        return Decision("f32", "--auto-cast none")
+    return Decision(CAST_DTYPES[options.auto_cast_type], f"--auto-cast {options.auto_cast}")
+
+
+def of_result(op: hlo.HloOp, options: PassOptions) -> Decision:
+    """Type of what ``op`` computes, if it may be any float."""
+    if (choice := options.policy.choice(op, "result")) is not None:
+        return Decision(TYPES[choice[0]], choice[1], True)
+    if options.auto_cast == "all":
+        return Decision(CAST_DTYPES[options.auto_cast_type], "--auto-cast all")
+    return Decision("f32", f"--auto-cast {options.auto_cast}")
+
+
+def sums_in_f32(op: hlo.HloOp, options: PassOptions) -> bool:
+    """Whether a reduction adds in FP32 although its result is narrower."""
+    if (choice := options.policy.choice(op, "accumulate")) is not None:
+        return choice[0] == "fp32"
+    return options.mixed_precision_accumulation
+
+
+def results_change(options: PassOptions) -> bool:
+    """Whether any result may get another type."""
+    return options.auto_cast == "all" or options.policy.sets("result")

@@ -1,0 +1,176 @@
+"""Gives the FP32 values of one computation the types decided on: ``--auto-cast all``, and rules for results.
+
+Part of the pass ``auto_cast``; the operands of contractions have been cast before. Elementwise ops and data movement
+compute in their type. Reductions add in FP32, unless they are told otherwise, and contractions always do: their
+results are FP32 and are cast where the next op takes them, or at once where a rule gives the result a type. The other
+ops (sort, scatter, bitcast-convert, random numbers, collectives, control flow and its tuples) compute in FP32 on cast
+values. Inputs and outputs of a computation keep FP32.
+
+With tf32, types stay f32 and every computed value is rounded by ``reduce-precision(8, 10)``; movement and selection
+keep what is rounded already.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import insert_before, ops_of, retype
+from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.expansions.combiners import combiner_in
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
+from neuronx_cc.passes.precision.decisions import Contraction, Decision, of_result, sums_in_f32
+
+MOVEMENT = (
+    hlo.BroadcastOp,
+    hlo.ReshapeOp,
+    hlo.TransposeOp,
+    hlo.ReverseOp,
+    hlo.SliceOp,
+    hlo.PadOp,
+    hlo.ConcatenateOp,
+    hlo.GatherOp,
+    hlo.DynamicSliceOp,
+    hlo.DynamicUpdateSliceOp,
+    hlo.CopyOp,
+    hlo.OptBarrierOp,
+)
+
+CHOOSING = (hlo.SelectOp, hlo.ClampOp, hlo.MaximumOp, hlo.MinimumOp, hlo.NegateOp, hlo.AbsOp)
+"""Elementwise ops whose result is one of the operands, or its negative."""
+
+COMPUTING = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp)
+
+KEPT = (hlo.ReducePrecisionOp, hlo.StochasticConvertOp, hlo.ComplexOp, hlo.RealOp, hlo.ImagOp)
+"""Elementwise ops that are about the format itself."""
+
+TF32_EXACT = (*MOVEMENT, *CHOOSING)
+
+
+class Lowering:
+    """Changes one computation; a value is *low* once its own type has been changed from f32."""
+
+    def __init__(self, module: HloModule, context: PassContext, casts: Casts):
+        self._module = module
+        self._context = context
+        self._casts = casts
+        self._low: set[hlo.SSAValue] = set()
+        self._exact: set[hlo.SSAValue] = set()
+        """f32 values that tf32 holds."""
+        self._wide: dict[hlo.SSAValue, hlo.SSAValue] = {}
+
+    def run(self, computation: hlo.ComputationOp) -> None:
+        for op in ops_of(computation.block):
+            if op.results[0] in self._casts:
+                self._cast(op)
+                continue
+            decision = of_result(op, self._context.options)
+            if not _computes_in_any_float(op):
+                self._keep(op, decision)
+            elif decision.dtype == "tf32":
+                self._round(op, decision)
+            elif decision.dtype == "f32":
+                self._stay(op, decision)
+            else:
+                self._lower(op, decision)
+        last = computation.block.last_op
+        assert last is not None
+        last.operands = [self._widened(last, operand) for operand in last.operands]
+
+    def _cast(self, op: hlo.HloOp) -> None:
+        """A cast of a contraction's operand, which may be low by now."""
+        if isinstance(op, hlo.ReducePrecisionOp):
+            op.operands = [self._widened(op, operand) for operand in op.operands]
+            self._exact.add(op.results[0])
+
+    def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
+        op.operands = [self._lowered(op, operand, decision.dtype) for operand in op.operands]
+        result = op.results[0]
+        if _is_f32(result):
+            retype(result, hlo.array_type(decision.dtype, op.shape.dims))
+            self._low.add(result)
+            self._record(op, "result", decision.dtype, decision.reason)
+
+    def _round(self, op: hlo.HloOp, decision: Decision) -> None:
+        operands = [self._widened(op, operand) for operand in op.operands]
+        op.operands = [
+            self._casts.rounded(op, operand, "tf32") if _is_f32(operand) and operand not in self._exact else operand
+            for operand in operands
+        ]
+        self._exact.update(op.operands)
+        if not _is_f32(op.results[0]):
+            return
+        self._record(op, "result", "tf32", decision.reason)
+        if isinstance(op, TF32_EXACT):
+            self._exact.add(op.results[0])
+        else:
+            self._round_result(op, "tf32")
+
+    def _keep(self, op: hlo.HloOp, decision: Decision) -> None:
+        """Ops that compute in FP32; their results are rounded where a rule says so."""
+        if isinstance(op, hlo.ReducePrecisionOp) and op.mantissa_bits.data <= 10 and op.exponent_bits.data <= 8:
+            self._exact.add(op.results[0])
+        if isinstance(op, hlo.ReduceOp) and self._adds_narrow(op, decision):
+            name = combiner_in(self._module, op.to_apply.data[0], "f32", decision.dtype)
+            op.properties["to_apply"] = hlo.StrsAttr((name,))
+            self._lower(op, decision)
+            return
+        op.operands = [self._widened(op, operand) for operand in op.operands]
+        result = op.results[0]
+        if isinstance(op, hlo.ConstantOp) or not isinstance(result.type, hlo.ArrayType):
+            return
+        if decision.ruled and _is_f32(result) and decision.dtype != "f32" and not isinstance(op, KEPT):
+            self._record(op, "result", decision.dtype, decision.reason)
+            self._round_result(op, decision.dtype)
+        elif isinstance(op, Contraction):
+            self._record(op, "result", hlo.shape_of(result).dtype, "FP32 accumulation")
+        elif _is_f32(result):
+            reason = "FP32 accumulation" if isinstance(op, hlo.ReduceOp) else f"{op.opcode} stays in FP32"
+            self._record(op, "result", "f32", reason)
+
+    def _stay(self, op: hlo.HloOp, decision: Decision) -> None:
+        op.operands = [self._widened(op, operand) for operand in op.operands]
+        if decision.ruled and _is_f32(op.results[0]):
+            self._record(op, "result", "f32", decision.reason)
+
+    def _adds_narrow(self, op: hlo.ReduceOp, decision: Decision) -> bool:
+        if len(op.operands) != 2 or not _is_f32(op.results[0]) or decision.dtype in ("f32", "tf32"):
+            return False
+        return not sums_in_f32(op, self._context.options)
+
+    def _round_result(self, op: hlo.HloOp, dtype: str) -> None:
+        """Users of the result take it rounded."""
+        result, following = op.results[0], op.next_op
+        assert following is not None
+        users = [(use.operation, use.index) for use in result.uses]
+        if dtype == "tf32":
+            rounded = insert_before(following, hlo.ReducePrecisionOp, (result,), result.type, op.loc, TF32_BITS)
+            self._exact.add(rounded)
+        else:
+            rounded = self._casts.rounded(following, result, dtype)
+            self._low.add(rounded)
+        for user, index in users:
+            user.operands[index] = rounded
+
+    def _lowered(self, anchor: hlo.HloOp, value: hlo.SSAValue, dtype: str) -> hlo.SSAValue:
+        is_other = value in self._low and hlo.shape_of(value).dtype != dtype
+        return self._casts.rounded(anchor, value, dtype) if is_other or _is_f32(value) else value
+
+    def _widened(self, anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:
+        if value not in self._low:
+            return value
+        if value not in self._wide:
+            type_ = hlo.array_type("f32", hlo.shape_of(value).dims)
+            self._wide[value] = insert_before(anchor, hlo.ConvertOp, (value,), type_, hlo.loc_of(value))
+        return self._wide[value]
+
+    def _record(self, op: hlo.HloOp, place: str, dtype: str, reason: str) -> None:
+        self._context.precision.append(record(op.loc, op.opcode, place, "f32", dtype, reason))
+
+
+def _computes_in_any_float(op: hlo.HloOp) -> bool:
+    if isinstance(op, KEPT) or not isinstance(op.results[0].type, hlo.ArrayType):
+        return False
+    return isinstance(op, (*MOVEMENT, *CHOOSING, *COMPUTING))
+
+
+def _is_f32(value: hlo.SSAValue) -> bool:
+    return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"
