@@ -65,6 +65,8 @@ def dispatch(session: Session, program: str, commands: Mapping[str, Command], bo
     except OSError:
         raise UsageError("EFIL901", "the working directory no longer exists", "change to another one") from None
     _check_files(parsed)
+    if not session.json and parsed.integer("verbose") > options.LEVELS["info"]:
+        session.progress.start(f"{program} {word}")
     return bodies[word](session)
 
 

@@ -4,14 +4,18 @@ Input: an HLO module as bytes or object, and the parsed options. Output: a ``Nef
 """
 
 import hashlib
+import json
 import os
+import sys
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.machines import planned_machine
-from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.driver.pipeline import dump_program, keeps_temporaries, run_pipeline
+from neuronx_cc.driver.terminal import styled
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import CompileError
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from neuronx_cc.codegen.context import Left, Transposes
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
-    from neuronx_cc.ir.isa.program import Debug
+    from neuronx_cc.ir.isa.program import Debug, Variable
     from neuronx_cc.ir.neff import Neff
 
 MODULE_NAME, MODULE_DIGEST = "module_file", "module_sha256"
@@ -42,10 +46,44 @@ def compile_command(session: Session) -> int:
     files.check_writable(parsed.text("output"), "--output", (source,))
     session.enter("reading the module")
     data = files.read(source, "model file")
+    started = time.monotonic()
     neff = compile_data(data, source, parsed, session)
     write_neff(neff, parsed.text("output"), session)
-    session.log.user("Compiler status PASS")
+    if session.json:
+        session.show(json.dumps(outcome(neff, session, time.monotonic() - started), indent=1))
+        return 0
+    if keeps_temporaries(parsed):
+        session.log.info(f"Artifacts stored in: {session.artifacts}")
+    session.log.user(styled("Compiler status PASS", "green", sys.stdout))
     return 0
+
+
+def outcome(neff: "Neff", session: Session, seconds: float) -> dict[str, Any]:
+    """What a compilation has made, as plain values."""
+    parsed, program = session.parsed, neff.program
+    assert parsed is not None
+
+    def signature(variables: "list[Variable]") -> list[dict[str, Any]]:
+        return [{"name": v.name, "argument": v.argument, "dtype": v.dtype, "dims": v.dims} for v in variables]
+
+    return {
+        "status": "PASS",
+        "module": parsed.files[0],
+        "name": neff.name,
+        "output": parsed.text("output"),
+        "seconds": round(seconds, 3),
+        "target": neff.target,
+        "options": dict(neff.options),
+        "inputs": signature(neff.inputs),
+        "outputs": signature(neff.outputs),
+        "kernels": len(program.kernels),
+        "instructions": sum(hasattr(record, "op") for record in program.records),
+        "hbm_bytes": program.hbm_bytes,
+        "sbuf_peak_bytes_per_partition": program.sbuf_peak,
+        "warnings": list(neff.warnings),
+        "log_file": session.log.path or None,
+        "artifacts": session.artifacts or None,
+    }
 
 
 @collector.paused()
@@ -69,7 +107,9 @@ def compile_loaded(
     machine = planned_machine(parsed)
     context = run_pipeline(module, parsed, session, machine)
     session.enter("generating code")
-    return generate(module, parsed, machine, [str(warning) for warning in context.warnings], transposes)
+    neff = generate(module, parsed, machine, [str(warning) for warning in context.warnings], transposes)
+    dump_program(neff.program, parsed, session)
+    return neff
 
 
 def generate(

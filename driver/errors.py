@@ -5,7 +5,8 @@ Codes up to 899 are the vendor's, used where the meaning matches (AWS Neuron err
 catalogue complete: every code raised anywhere has its entry here.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from neuronx_cc.ir.errors import COMPILE_AGAIN, NO_LOC, PLAN_ANEW, NeuronError
 
@@ -190,6 +191,20 @@ CATALOGUE: dict[str, Entry] = {
         "report it with the reproducer directory",
     ),
 }
+
+
+def as_json(error: NeuronError) -> dict[str, Any]:
+    """An error as plain values: what ``render`` says, in parts."""
+    entry = CATALOGUE.get(error.code)
+    return {
+        "code": f"NCC_{error.code}",
+        "title": entry.title if entry else "",
+        "message": error.message.rstrip(),
+        "remedy": error.remedy or (entry.remedy if entry else ""),
+        "location": None if error.loc == NO_LOC else asdict(error.loc),
+        "pass": error.pass_name or None,
+        "exit_status": error.exit_status,
+    }
 
 
 def render(error: NeuronError) -> str:

@@ -21,9 +21,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 
-from neuronx_cc.driver.errors import render
+from neuronx_cc.driver.errors import as_json, render
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.terminal import Progress, styled
 from neuronx_cc.driver.version import version_lines
 from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
 
@@ -47,11 +48,28 @@ class Session:
     """Directory of a reproducer or dump."""
     interrupted: bool = False
     """Whether Ctrl-C was pressed."""
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.log.ahead = self.progress.clear
+
+    @property
+    def json(self) -> bool:
+        """Whether what is printed is for a program."""
+        if self.parsed is None:
+            return "--json" in self.argv
+        return self.parsed.values.get("json") is True
 
     def enter(self, stage: str) -> None:
         """Note and log what is being done now."""
         self.stage = stage
+        self.progress.enter(stage)
         self.log.info(stage)
+
+    def show(self, text: str) -> None:
+        """Print a result."""
+        self.progress.clear()
+        print(text)
 
     def log_command(self) -> None:
         """Put versions, command line and effective options into the log file."""
@@ -69,8 +87,10 @@ def guarded(program: str, argv: list[str], body: Callable[[Session], int]) -> in
         with _noting_interrupts(session), session.log:
             try:
                 status = body(session)
+                session.progress.stop()
                 sys.stdout.flush()
             except (BrokenPipeError, KeyboardInterrupt):
+                session.progress.stop()
                 raise
             except Exception as error:
                 if session.interrupted:
@@ -149,10 +169,14 @@ def _internal_message(error: Exception, session: Session) -> str:
 
 
 def _report(error: NeuronError, session: Session) -> int:
+    session.progress.stop()
+    if session.json:
+        print(json.dumps({"status": "FAIL", "error": as_json(error)}, indent=1))
     _flush_stdout()
     text = render(error)
     session.log.file_only(text)
-    print(text, file=sys.stderr)
+    code = f"[NCC_{error.code}]"
+    print(text.replace(code, styled(code, "red", sys.stderr), 1), file=sys.stderr)
     if not isinstance(error, UsageError):
         for line in _epilogue(error, session):
             session.log.error(line)

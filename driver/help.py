@@ -24,7 +24,7 @@ def overview(program: str, commands: Mapping[str, Command]) -> str:
         "",
         f"{program} COMMAND --help describes every option of a command; {program} --version prints versions.",
         "Options stand before or after the file; the right-most of contradicting ones wins.",
-        "exit status: 0 success, 1 run failed, 2 wrong usage, 70 compile failed.",
+        "exit status: 0 success, 1 run failed, 2 wrong usage, 70 compile failed, 130 interrupted.",
     ]
     return "\n".join(lines)
 
@@ -39,6 +39,10 @@ def command_help(program: str, command: Command) -> str:
             lines += ["", f"{heading}:"]
             for option in rows:
                 lines += _entry(_usage(option), _describe(option))
+    if command.terms:
+        lines += ["", "terms:"]
+        for term, meaning in command.terms:
+            lines += _entry(term, meaning)
     return "\n".join(lines)
 
 

@@ -1,16 +1,19 @@
 """``inspect``: what a NEFF holds, as text or JSON, and its instructions."""
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import asdict
 from typing import Any
 
-from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.neffs import read_neff
+from neuronx_cc.driver.terminal import width
 from neuronx_cc.ir.isa.assembly import disassemble
 from neuronx_cc.ir.isa.program import Else, End, Instr, Loop, Program, Variable, While, in_donated_memory
 from neuronx_cc.ir.neff import Neff
+from neuronx_cc.runtime.tables import table
 
 LARGEST = 12
 """Variables of the memory map that the text shows, by size."""
@@ -20,19 +23,15 @@ def inspect_command(session: Session) -> int:
     """Body of ``neuronx-cc inspect``."""
     parsed = session.parsed
     assert parsed is not None
-    path = parsed.files[0]
-    session.enter("loading the NEFF")
-    data = files.read(path, "NEFF")
-    session.module = (path, data)
-    neff = Neff.from_bytes(data)
+    neff, size = read_neff(parsed.files[0], session)
     session.enter("printing")
     if parsed.flag("json"):
-        document = summary(neff, len(data))
+        document = summary(neff, size)
         if parsed.flag("disassemble"):
             document["disassembly"] = list(disassemble(neff.program))
-        print(json.dumps(document, indent=1))
+        session.show(json.dumps(document, indent=1))
         return 0
-    print("\n".join(describe(summary(neff, len(data)))))
+    session.show("\n".join(describe(summary(neff, size), width(sys.stdout))))
     if parsed.flag("disassemble"):
         print("\ninstructions")
         for line in disassemble(neff.program):
@@ -70,8 +69,8 @@ def _planned_for(planned: dict[str, str] | None) -> str:
     return "not recorded" if planned is None else f"{planned['name']} ({planned['digest']})"
 
 
-def describe(document: dict[str, Any]) -> list[str]:
-    """Lines of the text form of ``summary``."""
+def describe(document: dict[str, Any], columns: int | None = None) -> list[str]:
+    """Lines of the text form of ``summary``; tables fit ``columns``."""
     memory = document["memory"]
     lines = [
         f"module            {document['name']}",
@@ -84,11 +83,8 @@ def describe(document: dict[str, Any]) -> list[str]:
         *(f"  {key:<30} {_option(value)}" for key, value in document["options"].items()),
     ]
     for kind in ("inputs", "outputs"):
-        lines += ["", kind]
-        for index, entry in enumerate(document[kind]):
-            alias = f"  (buffer of input {entry['alias']}{_where(entry)})" if "alias" in entry else ""
-            argument = f"  {entry['argument']}" if entry["argument"] not in ("", entry["name"]) else ""
-            lines.append(f"  {index:>4} {entry['name']:<32} {entry['shape']}{argument}{alias}")
+        rows = [_signature_row(index, entry) for index, entry in enumerate(document[kind])]
+        lines += ["", kind, *_indented(("", "name", "shape", ""), rows, columns, (1, 2, 3))]
     lines += [
         "",
         "memory",
@@ -98,23 +94,34 @@ def describe(document: dict[str, Any]) -> list[str]:
     for kind, entry in memory["by_kind"].items():
         lines.append(f"  {kind:<15} {entry['bytes']} bytes in {entry['count']}")
     largest = sorted(memory["variables"], key=lambda entry: -entry["bytes"])[:LARGEST]
-    lines.append(f"  {'offset':>12} {'bytes':>12}  {'kind':<9} largest variables")
-    for entry in largest:
-        lines.append(
-            f"  {entry['offset']:>12} {entry['bytes']:>12}  {entry['kind']:<9} {entry['name']} {entry['shape']}"
-        )
-    lines += ["", f"  {'stream':<13} {'in file':>9} {'executed':>12}"]
-    for name, entry in document["streams"].items():
-        lines.append(f"  {name:<13} {entry['instructions']:>9} {entry['executed']:>12}")
-    lines += ["", f"  {'in file':>9} {'executed':>12}  kernel: HLO ops"]
-    for entry in document["kernels"]:
-        ops = ", ".join(entry["hlo"][:6]) + (", ..." if len(entry["hlo"]) > 6 else "")
-        lines.append(f"  {entry['instructions']:>9} {entry['executed']:>12}  {entry['name']}: {ops}")
-        if "schedule" in entry:
-            lines.append(f"{'':<24}{entry['schedule']}")
+    places = [[str(entry[key]) for key in ("offset", "bytes", "kind", "name", "shape")] for entry in largest]
+    lines += _indented(("offset", "bytes", "kind", "largest variables", ""), places, columns, (2, 3, 4))
+    counts = [(name, str(e["instructions"]), str(e["executed"])) for name, e in document["streams"].items()]
+    lines += ["", *_indented(("stream", "in file", "executed"), counts, columns, (0,))]
+    kernels = [(str(e["instructions"]), str(e["executed"]), e["name"], _ops(e["hlo"])) for e in document["kernels"]]
+    header, *rows = _indented(("in file", "executed", "kernel", "HLO ops"), kernels, columns, (2, 3)) or [""]
+    lines += ["", header]
+    for row, entry in zip(rows, document["kernels"], strict=True):
+        lines += [row, *([f"{'':<24}{entry['schedule']}"] if "schedule" in entry else [])]
     if document["warnings"]:
         lines += ["", "warnings", *(f"  {warning}" for warning in document["warnings"])]
     return lines
+
+
+def _indented(
+    header: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, left: Sequence[int]
+) -> list[str]:
+    return [f"  {line}" for line in table(header, rows, columns and columns - 2, left)] if rows else []
+
+
+def _signature_row(index: int, entry: dict[str, Any]) -> tuple[str, str, str, str]:
+    argument = entry["argument"] if entry["argument"] != entry["name"] else ""
+    alias = f"(buffer of input {entry['alias']}{_where(entry)})" if "alias" in entry else ""
+    return str(index), entry["name"], entry["shape"], argument or alias
+
+
+def _ops(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
 def _where(entry: dict[str, Any]) -> str:

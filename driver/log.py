@@ -7,10 +7,12 @@ Severities are Python's logging numbers plus 35, "user": what a caller always wa
 import os
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
 from neuronx_cc.driver.options import LEVELS
+from neuronx_cc.driver.terminal import styled
 from neuronx_cc.ir.errors import UsageError
 
 _NAMES = {number: name.upper() for name, number in LEVELS.items()}
@@ -22,6 +24,8 @@ class Log:
     def __init__(self, level: int = LEVELS["warning"]) -> None:
         self.level = level
         self.path = ""
+        self.ahead: Callable[[], None] = lambda: None
+        """Called ahead of every line for the console."""
         self._file: TextIO | None = None
         self._early: list[str] = []
 
@@ -81,8 +85,9 @@ class Log:
         self._record(name, text)
         if level < self.level:
             return
+        self.ahead()
         if level >= LEVELS["warning"] and level != LEVELS["user"]:
-            label = f"{name}: " if level == LEVELS["warning"] else ""
+            label = f"{styled(f'{name}:', 'yellow', sys.stderr)} " if level == LEVELS["warning"] else ""
             print(f"{label}{text}", file=sys.stderr)
         else:
             print(text)

@@ -32,6 +32,7 @@ def opt_command(session: Session) -> int:
     session.enter("printing the IR")
     text = print_module(module)
     if output is None:
+        session.progress.clear()
         print(text, end="")
     else:
         files.write_text(output, text, CompileError)
@@ -39,12 +40,17 @@ def opt_command(session: Session) -> int:
 
 
 def _stages(names: tuple[str, ...]) -> Stages:
-    """The passes ``names`` as one stage; a pipeline's name stands for its passes; none means the default pipeline."""
+    """The passes ``names`` as one stage; a pipeline's name stands for its passes; no names mean the default pipeline.
+
+    ``none`` alone runs nothing, so that what was imported is printed.
+    """
     from neuronx_cc.passes import PASSES
     from neuronx_cc.passes.pipelines import PIPELINES, pass_names
 
     if not names:
         return default_stages()
+    if names == ("none",):
+        return []
     chosen: list[str] = []
     for name in names:
         if name in PIPELINES:

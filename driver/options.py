@@ -6,7 +6,7 @@ reference (SDK 2.3 to 2.32); what other projects pass without documentation is a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 Value = str | int | bool | None | tuple[str, ...]
@@ -88,6 +88,8 @@ class Command:
     options: tuple[Option, ...]
     min_files: int = 1
     max_files: int = 1
+    terms: tuple[tuple[str, str], ...] = ()
+    """Words of what it prints, and what they mean."""
 
 
 READ = ("inputs", "module", "machine", "diff")
@@ -123,8 +125,13 @@ VERBOSE = _plain(
 LOGFILE = _plain("--logfile", "log file; receives every severity", metavar="FILE", default="log-neuron-cc.txt")
 OPTIONAL_LOGFILE = _plain("--logfile", "log file; receives every severity", metavar="FILE")
 OUTPUT = _plain("--output", "NEFF to write", metavar="FILE", default="file.neff")
-PIPELINE = _undocumented(
-    "--pipeline", kind=Kind.WORDS, doc="compile stages; SaveTemps keeps them", values=("compile", "SaveTemps")
+PIPELINE = _plain(
+    "--pipeline",
+    "stages, as scripts of the vendor's compiler name them: compile is all there is, SaveTemps keeps the module, the "
+    "IR after every stage and the instructions in a folder neuronxcc-* of its own",
+    Kind.WORDS,
+    values=("compile", "SaveTemps"),
+    default=("compile",),
 )
 FRAMEWORK = Option(
     ("--framework",),
@@ -275,8 +282,14 @@ PRINTING = (
     _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
     _plain("--print-ir-after", "print the IR after these passes (comma list, or all)", Kind.NAMES, "PASSES"),
     _plain("--verify-each", "verify the IR after every pass", Kind.FLAG, default=False),
-    _plain("--time-passes", "print the time of every pass", Kind.FLAG, default=False),
+    _plain("--time-passes", "print the time of every pass; of opt, to stderr", Kind.FLAG, default=False),
 )
+
+TABLES = (
+    _plain("--top", "so many rows a table; of run, HLO ops then come with FLOPs, bytes and bound", Kind.INTEGER, "N"),
+    _plain("--all", "all rows of the tables", Kind.FLAG, default=False),
+)
+JSON = _plain("--json", "print what was done, or the error, as JSON", Kind.FLAG, default=False)
 
 DOCUMENTED = (
     FRAMEWORK,
@@ -347,6 +360,7 @@ OWN = (
     _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
     _plain("--dump", "write the input, the IR after every stage and the options there", metavar="DIR"),
     _plain("--explain-options", "print every effective option and where it came from", Kind.FLAG, default=False),
+    JSON,
 )
 
 _DGE_LEVELS = (
@@ -361,7 +375,13 @@ _DGE_LEVELS = (
 
 UNDOCUMENTED = (
     PIPELINE,
-    _undocumented("--workdir", "--compile_workdir", doc="directory of intermediate files"),
+    Option(
+        ("--workdir", "--compile_workdir"),
+        Kind.TEXT,
+        "where SaveTemps and reproducers of internal errors make their folders",
+        metavar="DIR",
+        recorded=False,
+    ),
     _undocumented("--execute-repetition", doc="benchmark repetitions"),
     _undocumented("--enable-internal-neff-wrapper", kind=Kind.FLAG, doc="wrap the NEFF entry point"),
     _undocumented("--disable-dge", kind=Kind.FLAG, doc="no dynamic DMA descriptor generation"),
@@ -402,11 +422,34 @@ COMPILE = Command(
     "MODEL_FILE",
     (*DOCUMENTED, *MACHINE, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
 )
+TERMS = (
+    ("preamble, postamble", "what the runtime does ahead of a program's first instruction and after its last one"),
+    ("active", "share of the time in which an engine works on at least one instruction; dma: of all DMA engines"),
+    (
+        "waited for",
+        "what kept an engine from its next instruction: the engine or queue whose result it needs, or a cause of its "
+        "own such as a function table to load; the three longest",
+    ),
+    ("critical path", "the chain of instructions and waits whose times add up to the time of the run"),
+    ("bound by", "what most of an op's time on the critical path is spent on: an engine, DMA, latency or waiting"),
+    (
+        "roofline",
+        "the least time that an op's products at TensorE's peak, or its bytes at HBM's bandwidth, would take",
+    ),
+    (
+        "of peak (adjusted)",
+        "FLOPs over what TensorE could do in 16-bit types in the time of the run; FP32 counts its passes",
+    ),
+    ("hardware FLOPs", "those of TensorE, with FP32 products counted twice, transposes among them"),
+    ("HLO op", "instructions by the op that they come from; of a kernel of several ops, loads count for one of them"),
+)
+"""What ``run`` and ``report`` print, explained."""
+
 LIST_OPERATORS = Command(
     "list-operators",
     "print the supported operators by their XlaBuilder names; with --verbose also opcode, dtypes, constraint",
     "",
-    (FRAMEWORK, RELEASE, VERBOSE),
+    (FRAMEWORK, RELEASE, replace(JSON, doc="print every operator with its facts as JSON"), VERBOSE),
     min_files=0,
     max_files=0,
 )
@@ -415,7 +458,12 @@ RUN = Command(
     "execute a NEFF on the simulated device",
     "NEFF",
     (
-        _plain("--inputs", ".npz of inputs, keyed arg0, arg1, ... or by parameter name", metavar="FILE"),
+        _plain(
+            "--inputs",
+            ".npz of inputs, keyed arg0, arg1, ..., by the names of the JAX function's arguments such as "
+            "params['w'], or by those of HLO; inspect lists them",
+            metavar="FILE",
+        ),
         _plain("--outputs", ".npz to write, keyed out0, out1, ...", metavar="FILE"),
         _plain(
             "--devices",
@@ -448,10 +496,12 @@ RUN = Command(
         ),
         _plain("--module", "the module that the NEFF was compiled from, for --check", metavar="FILE"),
         _plain("--json", "print the report as JSON", Kind.FLAG, default=False),
+        *TABLES,
         *MACHINE,
         OPTIONAL_LOGFILE,
         VERBOSE,
     ),
+    terms=TERMS,
 )
 INSPECT = Command(
     "inspect",
@@ -471,18 +521,24 @@ REPORT = Command(
         Option(("--output", "-o"), Kind.TEXT, "page to write", metavar="FILE", default="report.html", recorded=False),
         _plain("--json", "print everything the page says as JSON, and write no page", Kind.FLAG, default=False),
         _plain("--diff", "another NEFF, to which this one is compared", metavar="NEFF"),
-        _plain("--top", "rows of the printed summary", Kind.INTEGER, "N", default=5),
+        *TABLES,
         *MACHINE,
         OPTIONAL_LOGFILE,
         VERBOSE,
     ),
+    terms=TERMS,
 )
 OPT = Command(
     "opt",
     "run single passes on a module and print the IR as HLO text",
     "MODEL_FILE",
     (
-        _plain("--passes", "passes in order (comma list); default: the whole pipeline", Kind.NAMES, "PASSES"),
+        _plain(
+            "--passes",
+            "passes in order (comma list), or none to print the import; default: the whole pipeline",
+            Kind.NAMES,
+            "PASSES",
+        ),
         _plain("--output", "file to write instead of stdout", metavar="FILE"),
         *MACHINE,
         *PRECISION,

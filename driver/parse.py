@@ -142,6 +142,12 @@ def parse(argv: Sequence[str], command: Command) -> Parsed:
     return parsed
 
 
+def rows_of(parsed: Parsed, default: int) -> int | None:
+    """The rows of tables that ``--top`` and ``--all`` ask for; None: all."""
+    top = parsed.integer_or_none("top")
+    return None if parsed.flag("all") else default if top is None else top
+
+
 def require_files(parsed: Parsed, program: str = "neuronx-cc") -> None:
     """Raise ``UsageError`` when the command lacks its files."""
     command = parsed.command

@@ -6,9 +6,12 @@ Input: an imported module, changed in place. Side outputs: files of ``--dump`` a
 import json
 import os
 import shlex
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
+    from neuronx_cc.ir.isa.program import Program
     from neuronx_cc.passes.manager import PassContext, PassOptions
 
 Stages = Sequence[tuple[str, Sequence[str]]]
@@ -91,7 +95,9 @@ def run_pipeline(
     if precision_file is not None:
         files.write_text(precision_file, precision_report(context), CompileError)
     if parsed.flag("time_passes"):
-        print(timing_table(context), end="")
+        session.progress.clear()
+        # the other stream carries the module, or JSON
+        print(timing_table(context), end="", file=sys.stderr if parsed.command.name == "opt" or session.json else None)
     return context
 
 
@@ -136,19 +142,44 @@ def _selected(parsed: Parsed, key: str, stages: Stages) -> tuple[str, ...]:
     return names
 
 
+def keeps_temporaries(parsed: Parsed) -> bool:
+    """Whether ``--pipeline`` asks to keep what is in between, as scripts of the vendor's compiler do."""
+    words = parsed.values.get("pipeline")
+    return isinstance(words, tuple) and "SaveTemps" in words
+
+
+def dump_program(program: "Program", parsed: Parsed, session: Session) -> None:
+    """Add the instructions to what ``SaveTemps`` keeps."""
+    if not keeps_temporaries(parsed):
+        return
+    from neuronx_cc.ir.isa.assembly import disassemble
+
+    folder = Path(session.artifacts) / "sg00"
+    with suppress(FileExistsError):
+        folder.mkdir()
+    files.write_text(str(folder / "instructions.txt"), "\n".join(disassemble(program)) + "\n", CompileError)
+
+
 class _Dump:
-    """``--dump DIR``: input, IR after every stage, options. Does nothing without the option."""
+    """``--dump DIR``, ``--pipeline ... SaveTemps``: input, IR after every stage, options. Else does nothing."""
 
     def __init__(self, parsed: Parsed, session: Session) -> None:
         place = parsed.values.get("dump")
-        self._directory = Path(place) if isinstance(place, str) else None
+        saves = place is None and keeps_temporaries(parsed)
+        self._directory = None
         self._count = 0
-        if self._directory is None:
+        if not saves and not isinstance(place, str):
             return
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            if saves:
+                work = Path(str(parsed.values.get("workdir") or "."))
+                work.mkdir(parents=True, exist_ok=True)
+                self._directory = Path(tempfile.mkdtemp(prefix="neuronxcc-", dir=work.resolve()))
+            else:
+                self._directory = Path(str(place))
+                self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError("EFIL902", f"cannot make the directory {place}: {error.strerror}") from None
+            raise UsageError("EFIL902", f"cannot make the directory {place or work}: {error.strerror}") from None
         session.artifacts = str(self._directory.resolve())
         if session.module is not None:
             name, data = session.module

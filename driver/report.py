@@ -5,18 +5,21 @@ are taken as run once, which the report says.
 """
 
 import json
+import sys
+import textwrap
 from typing import Any
 
 from neuronx_cc import runtime
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.parse import Parsed
-from neuronx_cc.ir.errors import RunError, UsageError
-from neuronx_cc.ir.neff import Neff
+from neuronx_cc.driver.neffs import read_neff
+from neuronx_cc.driver.parse import Parsed, rows_of
+from neuronx_cc.driver.summary import source_table
+from neuronx_cc.driver.terminal import width
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.targets import find_machine
-from neuronx_cc.runtime.profiling.analysis import Analysis, analyse, microseconds
+from neuronx_cc.runtime.profiling.analysis import Analysis, analyse
 from neuronx_cc.runtime.profiling.diff import compare
-from neuronx_cc.runtime.profiling.findings import short
 from neuronx_cc.runtime.profiling.page import make_page
 
 
@@ -27,8 +30,6 @@ def report_command(session: Session) -> int:
     if parsed.text_or_none("logfile"):
         session.log.open(parsed.text("logfile"), required=True)
         session.log_command()
-    if parsed.integer("top") < 0:
-        raise UsageError("EARG902", "--top takes a number of rows", "see --help")
     other = parsed.text_or_none("diff")
     if not parsed.flag("json"):
         inputs = [parsed.files[0], *filter(None, [other])]
@@ -38,19 +39,16 @@ def report_command(session: Session) -> int:
         document["diff"] = compare(document, _analysis(other, parsed, session).document)
     session.enter("writing the report")
     if parsed.flag("json"):
-        print(json.dumps(document, indent=1))
+        session.show(json.dumps(document, indent=1))
         return 0
     files.write_text(parsed.text("output"), make_page(document), RunError)
-    print("\n".join(_lines(document, parsed.integer("top"))))
+    session.show("\n".join(_lines(document, rows_of(parsed, 5))))
     print(f"The report is in {parsed.text('output')}")
     return 0
 
 
 def _analysis(path: str, parsed: Parsed, session: Session) -> Analysis:
-    session.enter("loading the NEFF")
-    data = files.read(path, "NEFF")
-    session.module = (path, data)
-    neff = Neff.from_bytes(data)
+    neff, _ = read_neff(path, session)
     machine = None
     if parsed.text_or_none("machine") or parsed.names("set"):
         machine = find_machine(parsed.text_or_none("machine") or neff.machine()).with_settings(parsed.names("set"))
@@ -58,18 +56,17 @@ def _analysis(path: str, parsed: Parsed, session: Session) -> Analysis:
     return analyse(runtime.load(neff).execution(machine=machine), neff.options)
 
 
-def _lines(document: dict[str, Any], rows: int) -> list[str]:
+def _wrapped(sentences: list[str], columns: int | None) -> list[str]:
+    """Each sentence on lines of its own, as wide as the terminal."""
+    if columns is None:
+        return sentences
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, columns, break_on_hyphens=False)]
+
+
+def _lines(document: dict[str, Any], rows: int | None) -> list[str]:
     """The verdict, and the costliest source lines."""
-    lines = [*document["notices"], *document["verdict"], ""]
+    columns = width(sys.stdout)
+    lines = [*_wrapped([*document["notices"], *document["verdict"]], columns), ""]
     if "diff" in document:
         lines = [document["diff"]["sentence"], "", *lines]
-    shown = document["sources"][:rows]
-    if shown:
-        width = max(len(short(row["line"])) for row in shown)
-        lines.append(f"{'source line':<{max(width, 11)}} {'time':>9} {'share':>7}  bound by")
-        for row in shown:
-            share = row["critical_ns"] / document["time_ns"]
-            time = microseconds(row["critical_ns"])
-            lines.append(f"{short(row['line']):<{max(width, 11)}} {time:>9} {share:>7.1%}  {row['bound']}")
-        lines.append("")
-    return lines
+    return [*lines, *source_table(document, rows, columns), ""] if rows != 0 and document["sources"] else lines

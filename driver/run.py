@@ -4,14 +4,17 @@ Input: a NEFF, and an ``.npz`` of inputs or a seed for random ones. Output: an `
 """
 
 import json
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from neuronx_cc import runtime
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.neffs import read_neff
+from neuronx_cc.driver.parse import Parsed, rows_of
 from neuronx_cc.driver.profiles import write_trace
+from neuronx_cc.driver.summary import operator_table
 from neuronx_cc.driver.tensors import (
     Array,
     random_inputs,
@@ -20,6 +23,7 @@ from neuronx_cc.driver.tensors import (
     write_device_outputs,
     write_outputs,
 )
+from neuronx_cc.driver.terminal import width
 from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff
@@ -28,6 +32,7 @@ from neuronx_cc.ir.types import shape
 from neuronx_cc.runtime import RunResult, devices
 from neuronx_cc.runtime.arguments import Name
 from neuronx_cc.runtime.native import library
+from neuronx_cc.runtime.profiling.analysis import analyse
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
@@ -42,11 +47,7 @@ def run_command(session: Session) -> int:
         session.log_command()
     _check_options(parsed)
     library.prefer(parsed.text_or_none("simulator"))
-    path = parsed.files[0]
-    session.enter("loading the NEFF")
-    data = files.read(path, "NEFF")
-    session.module = (path, data)
-    neff = Neff.from_bytes(data)
+    neff, _ = read_neff(parsed.files[0], session)
     machine = _machine(parsed, neff)
     checker = _checker(parsed, neff, session) if parsed.flag("check") else None
     session.enter("reading the inputs")
@@ -66,7 +67,7 @@ def run_command(session: Session) -> int:
     if checker is not None:
         session.enter("checking against the reference semantics")
         outcome = checker(inputs[0], result.outputs)
-    _print(parsed, result, outcome)
+    _print(session, result, outcome)
     if outcome is not None and not outcome.passed:
         loc = outcome.divergence.loc if outcome.divergence else NO_LOC
         raise RunError("ERUN902", outcome.summary, loc=loc)
@@ -81,17 +82,29 @@ def _checker(parsed: Parsed, neff: Neff, session: Session) -> "Callable[[list[Ar
     return lambda inputs, outputs: check_neff(neff, source, inputs, outputs, session)
 
 
-def _print(parsed: Parsed, result: RunResult, outcome: "Check | None") -> None:
+def _print(session: Session, result: RunResult, outcome: "Check | None") -> None:
     """The report, as text or JSON, and the outcome of the check."""
+    parsed = session.parsed
+    assert parsed is not None
+    chosen = parsed.values["all"] is True or parsed.values["top"] is not None
+    rows = rows_of(parsed, 10)
+    if chosen:
+        session.enter("explaining the time")
+        document = analyse(result.execution).document
     if parsed.flag("json"):
         report = result.report.to_json()
         if not parsed.flag("timing_only"):
             report["simulator"] = library.chosen(parsed.integer_or_none("stochastic_rounding"))
         if outcome is not None:
             report["check"] = {"passed": outcome.passed, "error": outcome.error, "summary": outcome.summary}
-        print(json.dumps(report, indent=1))
+        if chosen:
+            report["operators"] = document["operators"][:rows]
+        session.show(json.dumps(report, indent=1))
         return
-    print(result.report.to_text(), end="")
+    columns = width(sys.stdout)
+    session.show(result.report.to_text(rows, columns, operators=not chosen).rstrip("\n"))
+    if chosen:
+        print("\n".join(["", *operator_table(document, rows, columns)]))
     if outcome is not None and outcome.passed:
         print(f"check: {outcome.summary}")
 

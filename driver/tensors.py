@@ -14,7 +14,7 @@ import numpy as np
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.parse import closest
-from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.errors import RunError, UsageError
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED, Shape, bits
 from neuronx_cc.runtime.arguments import Name, all_names, find
 
@@ -155,7 +155,7 @@ def _load(path: str, parameters: Sequence[Parameter], devices: int = 1) -> Mappi
     except (MemoryError, RunError):
         raise
     except OSError as error:
-        raise RunError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None
+        raise UsageError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None
     except Exception as error:
         # numpy, zipfile and zlib raise about ten kinds of exceptions for damaged files
         raise RunError("ERUN001", f"{path} is no readable .npz file: {error}", "write it with numpy.savez") from None

@@ -49,6 +49,23 @@ def listing(release: str = "latest", verbose: bool = False) -> list[str]:
     ]
 
 
+def facts(release: str = "latest") -> list[dict[str, object]]:
+    """What ``listing`` says of each operator, as plain values. ValueError for an unknown release."""
+    if release not in RELEASES:
+        raise ValueError(f"unknown release {release!r}; known: {', '.join(RELEASES)}")
+    return [
+        {
+            "name": name,
+            "opcode": row.opcode,
+            "dtypes": list(row.dtypes),
+            "since": row.since,
+            "status": row.status,
+            "constraints": [limit.sentence for limit in row.limits_of(release)],
+        }
+        for name, row in sorted((name, row) for row in supported(release) for name in row.names)
+    ]
+
+
 def docs_page() -> str:
     """The operator reference page, in Markdown."""
     lines = [

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from neuronx_cc.ir import collector
+from neuronx_cc.ir import collector, progress
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.isa.timing import Timing
@@ -173,7 +173,8 @@ def run_passes(
             raise UsageError("EARG001", f"there is no pass {name!r}", f"the passes are {', '.join(sorted(PASSES))}")
     with collector.paused():
         count = count_ops(module) if context.timed else 0
-        for name in names:
+        for number, name in enumerate(names):
+            progress.note(number, len(names), name)
             if dump and (name in print_before or "all" in print_before):
                 dump(module, f"before {name}")
             count = _run_one(module, name, context, count, verify_each)

@@ -17,9 +17,11 @@ from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Program, Ref, Space, Stream, in_donated_memory
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import PlannedFor
+from neuronx_cc.ir.targets import find_machine, names
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.runtime.clock import Timing
 from neuronx_cc.runtime.clock_program import Node, hull
+from neuronx_cc.runtime.tables import significant, table
 
 ENGINE_NAME = {
     Stream.TENSOR: "tensor",
@@ -79,6 +81,8 @@ class RunReport:
     """Calls of functions of the host, whose time is not in the report."""
     planned_for: str = ""
     """The machine description that the program was planned for, when it ran on another one."""
+    settings: tuple[str, ...] = ()
+    """``key=value`` of the machine where it differs from the description of its name."""
 
     def __str__(self) -> str:
         return self.to_text()
@@ -88,9 +92,10 @@ class RunReport:
         return {
             "is_simulation": True,
             "machine": self.machine,
+            "settings": list(self.settings),
             "time_ns": round(self.time_ns, 3),
             "kernel_ns": round(self.kernel_ns, 3),
-            "summary": {name: round(value, 6) for name, value in self.summary.items()},
+            "summary": {name: significant(value) for name, value in self.summary.items()},
             "waited_ns": {name: {key: round(t, 3) for key, t in row.items()} for name, row in self.waited_ns.items()},
             "kernels": [usage.to_dict() for usage in self.kernels],
             "operators": [usage.to_dict() for usage in self.operators],
@@ -103,23 +108,19 @@ class RunReport:
             "planned_for": self.planned_for,
         }
 
-    def to_text(self, rows: int = 10) -> str:
-        """The report for a reader; ``rows`` limits the tables."""
+    def to_text(self, rows: int | None = 10, columns: int | None = None, operators: bool = True) -> str:
+        """The report for a reader; ``rows`` limits the tables (None: all rows), ``columns`` their width.
+
+        ``operators``: with the table of HLO ops.
+        """
         s = self.summary
         lines = [
             f"Simulated on {self.machine}: {self.time_ns / 1e3:.1f} us ({self.kernel_ns / 1e3:.1f} us without "
             "preamble and postamble)",
             *self.notices(),
             "",
-            f"{'engine':<8} {'instructions':>12} {'active':>9}  waited for",
+            *table(("engine", "instructions", "active", "waited for"), self._engine_rows(), columns, (0, 3)),
         ]
-        for engine in ENGINE_NAME.values():
-            count = s[f"{engine}_engine_instruction_count"]
-            if count:
-                active = f"{s[f'{engine}_engine_active_time_percent'] * 100:.1f} %"
-                lines.append(f"{engine:<8} {count:>12.0f} {active:>9}  {_longest(self.waited_ns.get(engine, {}))}")
-        transfers, active = f"{s['dma_transfer_count']:.0f}", f"{s['dma_active_time_percent'] * 100:.1f} %"
-        lines.append(f"{'dma':<8} {transfers:>12} {active:>9}")
         lines += [
             "",
             f"TensorE {s['mfu_inst_estimated_percent'] * 100:.1f} % of peak (adjusted for element types), "
@@ -129,12 +130,26 @@ class RunReport:
             f"Memory: SBUF {s['sbuf_peak_bytes'] / 1024:.1f} KiB a partition, PSUM {s['psum_peak_bytes'] / 1024:.1f} "
             f"KiB a partition, HBM {s['hbm_peak_bytes'] / 2**20:.1f} MiB",
         ]
-        lines += _table("kernel", self.kernels, rows) + _table("HLO op", self.operators, rows)
+        lines += _table("kernel", self.kernels, rows, columns)
+        lines += _table("HLO op", self.operators, rows, columns) if operators else []
         return "\n".join(lines) + "\n"
+
+    def _engine_rows(self) -> list[tuple[str, str, str, str]]:
+        s = self.summary
+        rows = []
+        for engine in ENGINE_NAME.values():
+            count = s[f"{engine}_engine_instruction_count"]
+            if count:
+                active = f"{s[f'{engine}_engine_active_time_percent'] * 100:.1f} %"
+                rows.append((engine, f"{count:.0f}", active, _longest(self.waited_ns.get(engine, {}))))
+        active = f"{s['dma_active_time_percent'] * 100:.1f} %"
+        return [*rows, ("dma", f"{s['dma_transfer_count']:.0f}", active, "")]
 
     def notices(self) -> list[str]:
         """What a reader must know of these figures."""
         notices = []
+        if self.settings:
+            notices.append(f"With other values than {self.machine} has: {', '.join(self.settings)}")
         if self.planned_for:
             notices.append(f"The program was planned for another machine: {self.planned_for}")
         if self.assumed_regions:
@@ -152,19 +167,18 @@ def _longest(waited: dict[str, float]) -> str:
     return ", ".join(f"{name} {time / 1e3:.1f} us" for name, time in top)
 
 
-def _table(title: str, usages: Sequence[Usage], rows: int) -> list[str]:
-    shown = sorted(usages, key=lambda usage: -max(usage.busy_ns.values(), default=0.0))[:rows]
+def _table(title: str, usages: Sequence[Usage], limit: int | None, columns: int | None) -> list[str]:
+    shown = sorted(usages, key=lambda usage: -max(usage.busy_ns.values(), default=0.0))[:limit]
     if not shown:
         return []
     engines = [*list(ENGINE_NAME.values())[:4], "dma"]
-    width = max(len(title), *(len(usage.name) for usage in shown))
-    lines = ["", f"{title:<{width}} {'start us':>9} {'end us':>9}" + "".join(f" {name:>8}" for name in engines)]
+    rows = []
     for usage in shown:
-        times = "".join(f" {usage.busy_ns.get(name, 0.0) / 1e3:>8.1f}" for name in engines)
-        lines.append(f"{usage.name:<{width}} {usage.start_ns / 1e3:>9.1f} {usage.end_ns / 1e3:>9.1f}{times}")
-    if len(usages) > rows:
-        lines.append(f"... and {len(usages) - rows} more")
-    return lines
+        times = [usage.start_ns, usage.end_ns, *(usage.busy_ns.get(name, 0.0) for name in engines)]
+        rows.append((usage.name, *(f"{time / 1e3:.1f}" for time in times), usage.source))
+    header = (title, "start us", "end us", *engines, "source" if any(usage.source for usage in shown) else "")
+    lines = ["", *table(header, rows, columns, (0, len(header) - 1))]
+    return [*lines, f"... and {len(usages) - len(shown)} more"] if len(usages) > len(shown) else lines
 
 
 def make_report(
@@ -194,8 +208,23 @@ def make_report(
     other = planned_for is not None and planned_for.digest != machine.digest()
     planned = f"{planned_for.name} ({planned_for.digest})" if planned_for is not None and other else ""
     return RunReport(
-        machine.name, total, timing.total, summary, waited, kernels, operators, assumed_regions, calls, planned
+        machine.name,
+        total,
+        timing.total,
+        summary,
+        waited,
+        kernels,
+        operators,
+        assumed_regions,
+        calls,
+        planned,
+        settings_of(machine),
     )
+
+
+def settings_of(machine: Machine) -> tuple[str, ...]:
+    """What ``--set`` has changed of a known description; nothing for descriptions that only a file has."""
+    return machine.differences(find_machine(machine.name)) if machine.name in names() else ()
 
 
 def _check_sizes(summary: dict[str, float], machine: Machine) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from neuronx_cc.driver import tensors
-from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.errors import RunError, UsageError
 from neuronx_cc.ir.types import NUMPY_DTYPE, Shape
 from neuronx_cc.runtime.arguments import Name
 
@@ -125,7 +125,7 @@ def test_file_that_unpacks_to_more_than_the_inputs(tmp_path):
 
 
 def test_absent_file(tmp_path):
-    with pytest.raises(RunError, match="No such file"):
+    with pytest.raises(UsageError, match="No such file"):
         tensors.read_inputs(str(tmp_path / "absent.npz"), PARAMETERS)
 
 
