@@ -99,9 +99,9 @@ def describe(document: dict[str, Any], columns: int | None = None) -> list[str]:
     counts = [(name, str(e["instructions"]), str(e["executed"])) for name, e in document["streams"].items()]
     lines += ["", *_indented(("stream", "in file", "executed"), counts, columns, (0,))]
     kernels = [(str(e["instructions"]), str(e["executed"]), e["name"], _ops(e["hlo"])) for e in document["kernels"]]
-    header, *rows = _indented(("in file", "executed", "kernel", "HLO ops"), kernels, columns, (2, 3)) or [""]
+    header, *shown = _indented(("in file", "executed", "kernel", "HLO ops"), kernels, columns, (2, 3)) or [""]
     lines += ["", header]
-    for row, entry in zip(rows, document["kernels"], strict=True):
+    for row, entry in zip(shown, document["kernels"], strict=True):
         lines += [row, *([f"{'':<24}{entry['schedule']}"] if "schedule" in entry else [])]
     if document["warnings"]:
         lines += ["", "warnings", *(f"  {warning}" for warning in document["warnings"])]

@@ -151,12 +151,10 @@ RELEASE = Option(
 SATURATE_INFINITY = Option(
     ("--enable-saturate-infinity",),
     Kind.FLAG,
-    "clamp infinities to the largest finite value before the transposes that the compiler itself puts on the "
-    "matrix engine, where infinity times zero would be NaN",
+    "clamp infinities among 16- and 8-bit operands of contractions to the largest finite value, ahead of the "
+    "transposes that the compiler itself puts on the matrix engine, where infinity times zero would be NaN",
     dest="saturate_infinity",
     default=False,
-    effect=Effect.NO_EFFECT,
-    reason="not implemented yet; an infinity among the operands that TensorE transposes gives NaN",
 )
 FAST_CONTEXT_SWITCH = Option(
     ("--enable-fast-context-switch",),

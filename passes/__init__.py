@@ -68,6 +68,7 @@ PASSES = {
         "resolve_collectives",
         "resolve_host_calls",
         "scalar_computations",
+        "saturate_infinity",
         "scatter_sums",
         "short_reductions",
         "simplify_control",

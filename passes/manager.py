@@ -63,7 +63,7 @@ class PassOptions:
     int64: str = "truncate"
     """``exact``: 64-bit integers in two words; ``truncate``: their low words, with warnings."""
     saturate_infinity: bool = False
-    """Clamp infinities ahead of transposes that the compiler inserts on TensorE (read by codegen)."""
+    """Clamp infinities ahead of transposes that the compiler inserts on TensorE."""
 
     def __post_init__(self) -> None:
         if self.auto_cast not in ("none", "matmult", "all"):

@@ -81,7 +81,15 @@ DEFAULT_PIPELINE: Pipeline = (
     ),
     (
         "precision",
-        ("accumulate_f32", "short_reductions", "separate_reductions", "split_long_rows", "auto_cast", "clean_casts"),
+        (
+            "accumulate_f32",
+            "short_reductions",
+            "separate_reductions",
+            "split_long_rows",
+            "auto_cast",
+            "clean_casts",
+            "saturate_infinity",
+        ),
     ),
     (
         "cleanup",
