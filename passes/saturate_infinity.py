@@ -5,7 +5,6 @@ infinity times zero is NaN, which spreads over its row of the tile. Clamped ahea
 number of its type; NaNs stay NaNs. With ``--no-fast-relayout`` and in FP32 transposes move bits; nothing is clamped.
 """
 
-import numpy as np
 from ml_dtypes import finfo
 
 from neuronx_cc.ir import hlo
@@ -36,7 +35,7 @@ def _finite(
         return value
     if value not in clamped:
         build = Build(module, op, hlo.loc_of(value))
-        largest = float(np.float64(finfo(NUMPY_DTYPE[dtype]).max))
+        largest = float(finfo(NUMPY_DTYPE[dtype]).max)  # type: ignore[no-untyped-call]
         low, high = build.number(-largest, dtype), build.number(largest, dtype)
         clamped[value] = build.op(hlo.ClampOp, [low, value, high], dtype, hlo.shape_of(value).dims)
     return clamped[value]
