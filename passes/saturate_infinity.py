@@ -11,9 +11,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, itemsize
-from neuronx_cc.passes.auto_cast import Contraction, code_computations
+from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.precision.decisions import Contraction
 
 
 def run(module: HloModule, context: PassContext) -> None:
