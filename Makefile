@@ -9,6 +9,7 @@
 #   make fuzz      every fuzz target for a minute (FUZZ_ARGUMENTS="neff --seconds 7200")
 #   make bench     the table of benchmarks/models.py
 #   make docs      the site, in build/docs/html; warnings and broken links are errors
+#   make dist      sdist and wheel, in build/dist
 #   make clean     remove .venv and build
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -20,7 +21,7 @@ INSTALLED := .venv/.installed
 SITE_TOOLS := .venv/.docs
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs
+.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs dist
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -51,6 +52,9 @@ bench: $(INSTALLED)
 docs: $(SITE_TOOLS)
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet --jobs auto -d build/docs/cache docs build/docs/html
 	@echo "build/docs/html/index.html"
+
+dist: $(INSTALLED)
+	$(BIN)/python -m build --outdir build/dist
 
 sanitize: $(INSTALLED)
 	$(BIN)/python tests/sanitize/run.py $(SANITIZE_ARGUMENTS)

@@ -12,8 +12,10 @@ import os
 import platform
 import shlex
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 MORE_FLAGS = shlex.split(os.environ.get("NATIVE_FLAGS", ""))
@@ -65,6 +67,14 @@ class Build(build_ext):
         super().build_extension(ext)
 
 
+class Wheel(bdist_wheel):
+    """Asks of a machine only what the native parts do that were built."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        built = any(Path(self.get_finalized_command("build").build_lib).rglob("*.so"))
+        return super().get_tag() if built else ("py3", "none", "any")
+
+
 def files(pattern: str) -> list[str]:
     return sorted(glob(pattern))
 
@@ -105,4 +115,8 @@ EXTENSIONS = [
 ]
 
 # the extensions use the limited API or no Python at all: one wheel for all versions of Python
-setup(ext_modules=EXTENSIONS, cmdclass={"build_ext": Build}, options={"bdist_wheel": {"py_limited_api": "cp311"}})
+setup(
+    ext_modules=EXTENSIONS,
+    cmdclass={"build_ext": Build, "bdist_wheel": Wheel},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

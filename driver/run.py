@@ -52,6 +52,8 @@ def run_command(session: Session) -> int:
     checker = _checker(parsed, neff, session) if parsed.flag("check") else None
     session.enter("reading the inputs")
     inputs = _inputs(parsed, neff)
+    if library.load() is None and not (parsed.flag("timing_only") or library.wanted() == "numpy"):
+        session.log.warning(f"values are computed by {library.description()}")
     session.enter("running")
     results = _run(parsed, neff, inputs, machine)
     result = max(results, key=lambda each: each.report.time_ns)

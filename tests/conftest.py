@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# ``neuronx_cc/`` links the folders; commands that tests start need it as well
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+# ``neuronx_cc/`` links the folders (an sdist has no links, and must be installed); commands that tests start need it too
+if (ROOT / "neuronx_cc" / "ir").exists():
+    sys.path.insert(0, str(ROOT))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 # the same examples in every run, however slow the machine is
 settings.register_profile(

@@ -8,10 +8,8 @@ import pkgutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -183,58 +181,3 @@ def test_plain_import_is_light() -> None:
     program = "import sys, neuronx_cc; print(sorted(m for m in ('numpy', 'xdsl', 'jax') if m in sys.modules))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr
-
-
-def pip(*arguments: str, **options: Any) -> None:
-    run = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, **options)
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from the files that git would hand out."""
-    source = tmp_path_factory.mktemp("source")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
-    )
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    output = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "--quiet", "--wheel-dir", str(output), str(source))
-    (built,) = output.glob("*.whl")
-    return built
-
-
-@pytest.mark.slow
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    top = {name.split("/")[0] for name in names}
-    assert {name for name in top if not name.endswith(".dist-info")} == {"neuronx_cc"}
-    assert len(top) == 2
-    expected = {"neuronx_cc/" + relative(p) for p in sources()} | {"neuronx_cc/__init__.py"}
-    assert {name for name in names if name.endswith(".py")} == expected
-    kinds = ("*.toml", "*.html", "*.css", "*.js")
-    data = {relative(path) for folder in FOLDERS for kind in kinds for path in (ROOT / folder).rglob(kind)}
-    assert {f"neuronx_cc/{name}" for name in data} | {"neuronx_cc/py.typed"} <= set(names)
-
-
-@pytest.mark.slow
-def test_wheel_installs_and_its_commands_run(wheel: Path, tmp_path: Path) -> None:
-    target = tmp_path / "site"
-    pip("install", "--no-deps", "--quiet", "--target", str(target), str(wheel))
-    # the installed copy must come first: an editable install of the checkout may be in this environment too
-    environment = os.environ | {"PYTHONPATH": str(target)}
-    for command in ("neuronx-cc", "neuron-cc"):
-        run = subprocess.run(
-            [sys.executable, str(target / "bin" / command), "list-operators"],
-            cwd=tmp_path, env=environment, capture_output=True, text=True,
-        )  # fmt: skip
-        assert run.returncode == 0, run.stderr
-        assert "Add" in run.stdout.split()
-    where = [sys.executable, "-c", "import neuronx_cc.ir; print(neuronx_cc.ir.__file__)"]
-    run = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert Path(run.stdout.strip()).is_relative_to(target)

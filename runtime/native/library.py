@@ -104,17 +104,23 @@ def prefer(simulator: str | None) -> None:
     _preferred[0] = simulator
 
 
+def wanted() -> str:
+    """``native``, ``numpy`` or ``auto``: what the process or its environment asks for. Raises RunError ERUN917."""
+    name = _preferred[0] or os.environ.get(SIMULATOR, "") or "auto"
+    if name not in SIMULATORS:
+        raise RunError("ERUN917", f"{SIMULATOR}={name} is none of {', '.join(SIMULATORS)}", f"unset {SIMULATOR}")
+    return name
+
+
 def chosen(seed: int | None = None) -> str:
     """``native`` or ``numpy``: what computes values; stochastic rounding (``seed``) is NumPy's.
 
     Raises RunError when that is not to be had.
     """
-    wanted = _preferred[0] or os.environ.get(SIMULATOR, "") or "auto"
-    if wanted not in SIMULATORS:
-        raise RunError("ERUN917", f"{SIMULATOR}={wanted} is none of {', '.join(SIMULATORS)}", f"unset {SIMULATOR}")
-    if wanted == "native":
+    asked = wanted()
+    if asked == "native":
         required()
-    return "numpy" if wanted == "numpy" or seed is not None or load() is None else "native"
+    return "numpy" if asked == "numpy" or seed is not None or load() is None else "native"
 
 
 def description() -> str:
