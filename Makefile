@@ -17,7 +17,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 PYTEST_JOBS ?= 2
 
 BIN := .venv/bin
+# modules are compiled when they are first imported, most of them never
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 INSTALLED := .venv/.installed
+TEST_TOOLS := .venv/.test
 SITE_TOOLS := .venv/.docs
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
@@ -27,56 +30,56 @@ NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 demo: $(INSTALLED)
 	$(BIN)/python examples/demo.py $(DEMO_ARGUMENTS)
 
-test: $(INSTALLED)
+test: $(TEST_TOOLS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_ARGUMENTS)
 
-test-all: $(INSTALLED)
+test-all: $(TEST_TOOLS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "slow or not slow" $(PYTEST_ARGUMENTS)
 
 lint: style types
 
-style: $(INSTALLED)
+style: $(TEST_TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED)
+types: $(TEST_TOOLS)
 	$(BIN)/mypy
 
-format: $(INSTALLED)
+format: $(TEST_TOOLS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED)
+bench: $(TEST_TOOLS)
 	$(BIN)/python benchmarks/models.py $(BENCH_ARGUMENTS)
 
 docs: $(SITE_TOOLS)
 	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet --jobs auto -d build/docs/cache docs build/docs/html
 	@echo "build/docs/html/index.html"
 
-dist: $(INSTALLED)
+dist: $(TEST_TOOLS)
 	$(BIN)/python -m build --outdir build/dist
 
-sanitize: $(INSTALLED)
+sanitize: $(TEST_TOOLS)
 	$(BIN)/python tests/sanitize/run.py $(SANITIZE_ARGUMENTS)
 
-fuzz: $(INSTALLED)
+fuzz: $(TEST_TOOLS)
 	$(BIN)/python tests/fuzz/run.py $(or $(FUZZ_ARGUMENTS),all --seconds 60)
 
-setup: $(INSTALLED)
+setup: $(TEST_TOOLS)
 
 $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "error: $(PYTHON) has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
 	@test -x $(BIN)/pip || { rm -rf .venv && $(PYTHON) -m venv .venv; }
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test]'
+	$(PIP) --editable .
 	@touch $@
 
-# the extra alone: installing the project once more would build the native parts
-$(SITE_TOOLS): $(INSTALLED)
+# an extra alone: installing the project once more would build the native parts
+$(TEST_TOOLS) $(SITE_TOOLS): .venv/.%: $(INSTALLED)
 	@$(BIN)/python -c "import tomllib; \
-		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])" \
-		| xargs $(BIN)/python -m pip install -qq --disable-pip-version-check
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$*'])" \
+		| xargs $(PIP)
 	@touch $@
 
 clean:

@@ -11,6 +11,7 @@ in all compiler and linker commands: for sanitizers, and for other levels of opt
 import os
 import platform
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
 
@@ -45,7 +46,11 @@ class Library(Extension):
 
 
 class Build(build_ext):
-    """Names libraries plainly and compiles their leveled sources."""
+    """Names libraries plainly, compiles their leveled sources, and uses all processors."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.parallel = True
 
     def get_ext_filename(self, fullname: str) -> str:
         if any(isinstance(ext, Library) and fullname.split(".")[-1] == ext.name.split(".")[-1] for ext in EXTENSIONS):
@@ -54,17 +59,21 @@ class Build(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         if isinstance(ext, Library):
-            ext.extra_objects = []
-            for level, flags in LEVELS.items():
-                ext.extra_objects += self.compiler.compile(
-                    ext.leveled,
-                    output_dir=os.path.join(self.build_temp, level),
-                    macros=[*ext.define_macros, ("LEVEL", level)],
-                    include_dirs=ext.include_dirs,
-                    extra_postargs=[*ext.extra_compile_args, *flags, *MORE_FLAGS],
-                    depends=ext.depends,
-                )
+            pairs = [(level, source) for level in LEVELS for source in ext.leveled]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda pair: self._compile(ext, *pair), pairs)
+                ext.extra_objects = [path for paths in made for path in paths]
         super().build_extension(ext)
+
+    def _compile(self, ext: Library, level: str, source: str) -> list[str]:
+        return self.compiler.compile(
+            [source],
+            output_dir=os.path.join(self.build_temp, level),
+            macros=[*ext.define_macros, ("LEVEL", level)],
+            include_dirs=ext.include_dirs,
+            extra_postargs=[*ext.extra_compile_args, *LEVELS[level], *MORE_FLAGS],
+            depends=ext.depends,
+        )
 
 
 class Wheel(bdist_wheel):

@@ -18,8 +18,7 @@ from neuronx_cc.ir.errors import COMPILE_AGAIN, Loc, NeuronError, RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array, State, StochasticRounding
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, Program, Record, Ref, Stream, While
-from neuronx_cc.ir.isa.programs import PROGRAMS
-from neuronx_cc.ir.isa.semantics import SEMANTICS
+from neuronx_cc.ir.isa.table import TABLE
 from neuronx_cc.runtime.constant_tiles import ConstantTiles
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import Memory, View
@@ -201,8 +200,8 @@ class Executor:
     def _step(self, number: int, instr: Instr, owned: frozenset[int]) -> Step:
         if instr.op == "nop":
             return lambda: None
-        factory = SEMANTICS.get(instr.op) or PROGRAMS.get(instr.op)
-        if factory is None:
+        row = TABLE.get(instr.op)
+        if row is None:
             raise self.fault(number, instr, f"there is no instruction {instr.op!r}")
         refs = (*instr.outs, *instr.ins)
         if any(count == 0 for ref in refs for count, _ in ref.dims):
@@ -213,7 +212,7 @@ class Executor:
             place = register_place(int(instr.imm[0]), instr.stream, frozenset())
             instr = replace(instr, imm=(*instr.imm[:3], place))
         try:
-            kernel = factory(instr, self.state)
+            kernel = row.semantics(instr, self.state)
         except (KeyError, ValueError, IndexError) as error:
             raise self.fault(number, instr, f"cannot be carried out: {error!r}") from error
         operands = [self._operand(ref, instr.stream, owned) for ref in refs]

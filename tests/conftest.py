@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# ``neuronx_cc/`` links the folders (an sdist has no links, and must be installed); commands that tests start need it too
+# ``neuronx_cc/`` links the folders (but not in an sdist, which has to be installed); commands that tests start need it
 if (ROOT / "neuronx_cc" / "ir").exists():
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

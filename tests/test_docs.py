@@ -4,6 +4,7 @@ import importlib.util
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -41,14 +42,33 @@ def blocks(name: str, *languages: str) -> list[str]:
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in FOLLOWED]
 )
 def test_every_block_runs(name: str, tmp_path: Path) -> None:
-    """In an empty directory beside ``examples``, with the commands on the path."""
+    """In an empty directory beside ``examples``."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    run = subprocess.run(
-        [sys.executable, pages.__file__, str(ROOT / name)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+    follow(name, tmp_path, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+
+@pytest.mark.installed
+@pytest.mark.slow
+def test_every_step_of_contributing_works(tmp_path: Path) -> None:
+    """In a copy of the checkout, with its native parts."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    native = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*/*.so") if ".venv" not in path.parts]
+    for name in [*filter(None, listed.stdout.decode().split("\0")), *native]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(ROOT / name):
+            shutil.copy2(ROOT / name, tmp_path / name, follow_symlinks=False)
+    follow("CONTRIBUTING.md", tmp_path, {"PYTHONPATH": str(tmp_path)})
+
+
+def follow(page: str, folder: Path, more: dict[str, str]) -> None:
+    """Follow a page in ``folder``, with the commands on the path."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | more
+    command = [sys.executable, pages.__file__, str(ROOT / page)]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

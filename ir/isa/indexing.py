@@ -5,8 +5,6 @@ Each of the eight processors sees the 16 SBUF partitions of its *group* (hardwar
 entry n lies in partition ``n // M``, at place ``n % M``.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from neuronx_cc.ir.extremes import Extreme, maximum, minimum
@@ -94,9 +92,3 @@ def group_scatter(i: Instr, state: State) -> Kernel:
             ufunc.at(flat, elements, updates)
 
     return run
-
-
-INDEXING: dict[str, Callable[[Instr, State], Kernel]] = {
-    "group_gather": group_gather,
-    "group_scatter": group_scatter,
-}

@@ -5,7 +5,6 @@ Tiles are [lanes, up to four free dims]. ``x`` is the selected operand, ``source
 see padding: s32 ``(x low, x high, window low, window high, y start)`` for each free dim, in elements of the tile.
 """
 
-from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -88,6 +87,3 @@ def _exists(
             inside &= (window * s + t >= low) & (window * s + t < high)
         result = result & inside.reshape(len(limits), *(n if k == dim else 1 for k in range(rank)))
     return result
-
-
-POOLING: dict[str, Callable[[Instr, State], Kernel]] = {"select_scatter": select_scatter}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.ir.isa import collectives, functions, host, indexing, integers, pooling, scans, sorting
+from neuronx_cc.ir.isa import functions, integers
 from neuronx_cc.ir.isa.elements import STORAGE, Array, State, caster, constant, raw, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.semantics import ARITHMETIC, BITVEC, COMPARE, Kernel
@@ -238,24 +238,3 @@ def dma_scatter(i: Instr, state: State) -> Kernel:
                 cast(target[None], source[None])
 
     return run
-
-
-PROGRAMS: dict[str, Callable[[Instr, State], Kernel]] = {
-    **sorting.SORTING,
-    "collective": collectives.collective,
-    "host_call": host.host_call,
-    **scans.SCANS,
-    **pooling.POOLING,
-    "iota": iota,
-    "affine_select": affine_select,
-    "int_tensor_tensor": int_tensor_tensor,
-    "program_unary": program_unary,
-    "program_binary": program_binary,
-    "convert": convert,
-    "partition_reduce": partition_reduce,
-    "partition_broadcast": partition_broadcast,
-    **indexing.INDEXING,
-    "dma_copy": dma_copy,
-    "dma_gather": dma_gather,
-    "dma_scatter": dma_scatter,
-}

@@ -4,8 +4,6 @@ Same form as ``semantics``. Scans run along the free elements of each partition 
 which may walk backwards. Source: hardware sheet 3.4 (``tensor_tensor_scan``).
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from neuronx_cc.ir.isa.elements import F32, STORAGE, Array, State, constant, reader, writer
@@ -66,6 +64,3 @@ def int_scan(i: Instr, state: State) -> Kernel:
         y[...] = ufunc.accumulate(values, axis=1, dtype=storage).reshape(y.shape)
 
     return run
-
-
-SCANS: dict[str, Callable[[Instr, State], Kernel]] = {"tensor_tensor_scan": tensor_tensor_scan, "int_scan": int_scan}

@@ -338,21 +338,3 @@ def reg_load(i: Instr, state: State) -> Kernel:
         state.registers[place] = min(max(int(x.reshape(-1)[0]), least), most)
 
     return run
-
-
-SEMANTICS: dict[str, Callable[[Instr, State], Kernel]] = {
-    "load_stationary": load_stationary,
-    "multiply_moving": multiply_moving,
-    "tensor_copy": tensor_copy,
-    "memset": memset,
-    "tensor_tensor": tensor_tensor,
-    "tensor_scalar": tensor_scalar,
-    "scalar_tensor_tensor": scalar_tensor_tensor,
-    "tensor_reduce": tensor_reduce,
-    "copy_predicated": copy_predicated,
-    "transpose": transpose,
-    "reciprocal": reciprocal,
-    "activation": activation,
-    "reg_load": reg_load,
-    "nop": nop,
-}

@@ -6,8 +6,6 @@ n / 2 compare-exchanges of a lane in each of L (L + 1) / 2 stages for n = 2**L e
 words are keys, the position travels along as one more word and key.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from neuronx_cc.ir.isa.elements import Array, State
@@ -124,6 +122,3 @@ def topk_cost(i: Instr, machine: Machine) -> float:
     rows, count = i.ins[0].counts[1:]
     each = machine["pool.cost.topk"] * count + network(i.outs[0].counts[2], 2, 2, machine)
     return float(machine["pool.start_cycles"] + rows * each)
-
-
-SORTING: dict[str, Callable[[Instr, State], Kernel]] = {"sort": sort, "topk": topk}

@@ -1,10 +1,10 @@
 """Runs the code of a Markdown page as a reader would, block by block, in the current directory.
 
 ``python pages.py PAGE``. ``bash`` blocks run in a shell each; what they export holds from then on. ``python`` blocks
-share one interpreter, which starts at the first of them; one whose first line is ``# NAME.py`` is written to that file
-in place of being run. A ``text`` block straight after a block of code is what that prints: words and punctuation count,
-numbers may drift, ``...`` stands for anything. A block after ``<!-- not run: REASON -->`` is left out. The first
-failure ends the run with status 1.
+share one interpreter, which starts at the first of them. A block whose first line is ``# PATH.EXT`` is written to that
+file in place of being run, and ``diff`` blocks are applied to files. A ``text`` block straight after a block of code is
+what that prints: words and punctuation count, numbers may drift, ``...`` stands for anything. A block after
+``<!-- not run: REASON -->`` is left out. The first failure ends the run with status 1.
 """
 
 import io
@@ -22,9 +22,9 @@ from typing import Any
 FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.S | re.M
 )
-RUN = ("bash", "python")
-SHOWN = ("text", "toml", "diff", "{toctree}")
-"""Languages of blocks that are read only, and directives."""
+RUN = ("bash", "python", "diff")
+SHOWN = ("text", "toml", "{toctree}")
+"""Languages of blocks that are read only, unless they name a file, and directives."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ class Block:
     """Why it is not run."""
     attached: bool = False
     """Only blank lines stand between this block and the one before."""
+
+    @property
+    def file(self) -> str:
+        """Which file the block is, if it is one."""
+        named = re.match(r"# ([\w/]+\.(?:py|toml))\n", self.code)
+        return named[1] if named else ""
 
 
 def blocks(text: str) -> list[Block]:
@@ -83,11 +89,15 @@ class Reader:
         os.environ.update(exported)
         return run.stdout
 
+    def diff(self, block: Block) -> str:
+        # lines may have moved: two lines of context are looked for
+        command = ("git", "apply", "-C2", "--verbose", "-")
+        run = subprocess.run(command, input=block.code, capture_output=True, text=True)
+        if run.returncode:
+            raise RuntimeError(f"line {block.line}: {run.stderr}")
+        return ""
+
     def python(self, block: Block) -> str:
-        first = block.code.partition("\n")[0]
-        if re.fullmatch(r"# \w+\.py", first):
-            Path(first[2:]).write_text(block.code)
-            return ""
         output = io.StringIO()
         with redirect_stdout(output):
             exec(compile("\n" * block.line + block.code, "<page>", "exec"), self.names)
@@ -96,8 +106,11 @@ class Reader:
     def follow(self, page: list[Block]) -> None:
         printed = None
         for block in page:
-            if block.language in RUN and not block.reason:
-                printed = self.shell(block) if block.language == "bash" else self.python(block)
+            if block.file:
+                Path(block.file).write_text(block.code)
+                printed = None
+            elif block.language in RUN and not block.reason:
+                printed = {"bash": self.shell, "python": self.python, "diff": self.diff}[block.language](block)
                 print(f"line {block.line}: {block.language}\n{printed}")
             elif block.language == "text" and block.attached and printed is not None:
                 if not agree(block.code, printed):
