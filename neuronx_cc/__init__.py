@@ -2,7 +2,7 @@
 
 ``compile(module, **options)`` and ``load(path)`` compile and load programs; options are the command line's names with
 underscores (``auto_cast="matmult"``). ``last_run()`` and ``recording()`` tell the simulated time of what JAX has run
-with ``JAX_PLATFORMS=neuron``. All errors are ``NeuronError``s with a code, a place and a remedy.
+with ``JAX_PLATFORMS=neuron``. Every error is a ``NeuronError`` with a code, a place and a remedy.
 """
 
 from importlib import import_module
