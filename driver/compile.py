@@ -89,6 +89,7 @@ def outcome(neff: "Neff", session: Session, seconds: float) -> dict[str, Any]:
 @collector.paused()
 def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -> "Neff":
     """Compile the module ``data`` (HLO text, HloModuleProto or StableHLO); ``source`` names it in messages."""
+    session.importing = True
     from neuronx_cc.hlo_import import load_module
 
     session.module = (source, data)

@@ -48,6 +48,8 @@ class Session:
     """Directory of a reproducer or dump."""
     interrupted: bool = False
     """Whether Ctrl-C was pressed."""
+    importing: bool = True
+    """Whether Ctrl-C waits for the next stage: extension modules do not bear it while they are imported."""
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,9 @@ class Session:
 
     def enter(self, stage: str) -> None:
         """Note and log what is being done now."""
+        self.importing = False
+        if self.interrupted:
+            raise KeyboardInterrupt
         self.stage = stage
         self.progress.enter(stage)
         self.log.info(stage)
@@ -87,6 +92,8 @@ def guarded(program: str, argv: list[str], body: Callable[[Session], int]) -> in
         with _noting_interrupts(session), session.log:
             try:
                 status = body(session)
+                if session.interrupted:
+                    raise KeyboardInterrupt
                 session.progress.stop()
                 sys.stdout.flush()
             except (BrokenPipeError, KeyboardInterrupt):
@@ -129,7 +136,8 @@ def _noting_interrupts(session: Session) -> Iterator[None]:
 
     def note(number: int, frame: FrameType | None) -> None:
         session.interrupted = True
-        signal.default_int_handler(number, frame)
+        if not session.importing:
+            signal.default_int_handler(number, frame)
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -151,7 +151,10 @@ def bandwidth(row: Operator, totals: Totals) -> list[Finding]:
     )
     if row.critical_ns <= 0 or reached < 0.5 * row.critical_ns:
         return []
-    moved = f"moves {size(row.hbm_bytes)} through HBM at {row.hbm_bytes / row.critical_ns:.0f} GB/s"
+    rate = row.hbm_bytes / row.critical_ns
+    # more than HBM gives: most of it is moved beside other ops, off the critical path
+    how = f"at {rate:.0f} GB/s" if rate <= totals.machine["hbm.bw_per_core"] else "in part beside other ops"
+    moved = f"moves {size(row.hbm_bytes)} through HBM {how}"
     if row.flops:
         cause = f"{moved}, with {row.flops / row.hbm_bytes:.0f} FLOPs a byte"
         remedy = "More work for each byte helps (a larger batch, so that weights serve more), or fewer bytes (bf16)."

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from neuronx_cc.driver import terminal
+import neuronx_cc.driver
+from neuronx_cc.driver import entry, terminal
 from neuronx_cc.driver.cli import main
 from neuronx_cc.driver.failure import guarded
 from neuronx_cc.ir import progress
@@ -307,3 +308,51 @@ def test_interrupts_end_every_command_alike(argv):
         assert process.wait(300) == 130
     assert process.stderr is not None
     assert process.stderr.read() == "interrupted\n"
+
+
+@pytest.mark.parametrize("entered", [False, True])
+def test_interrupts_wait_for_imports(entered, capsys):
+    """An extension module that is interrupted while it is imported prints tracebacks of its own."""
+    reached = []
+
+    def body(session):
+        if entered:
+            session.enter("reading")
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("imports")
+        session.enter("working")
+        reached.append("work")
+        return 0
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert guarded("neuronx-cc", [], body) == 130
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert reached == ([] if entered else ["imports"])
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+class Interrupting:
+    """A finder during whose search Ctrl-C is pressed."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def find_spec(self, name, path=None, target=None):
+        if name in ("neuronx_cc.driver.cli", "neuronx_cc.driver.neuron_cc"):
+            raise self.error
+        return None
+
+
+@pytest.mark.parametrize("command", [entry.neuronx_cc, entry.neuron_cc])
+def test_interrupts_while_the_command_is_imported(command, monkeypatch, capfd):
+    for name in ("cli", "neuron_cc"):
+        monkeypatch.delitem(sys.modules, f"neuronx_cc.driver.{name}", raising=False)
+        monkeypatch.delattr(neuronx_cc.driver, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(KeyboardInterrupt()), *sys.meta_path])
+    assert command() == 130
+    assert capfd.readouterr() == ("", "interrupted\n")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(ImportError("no")), *sys.meta_path])
+    with pytest.raises(ImportError, match="no"):
+        command()
