@@ -117,7 +117,13 @@ def commands_page() -> str:
                 if options:
                     lines += [f"### {heading}" if effect is not Effect.HONOURED else "", ""]
                     lines += table(("Option", "Values", "Default", "Meaning"), map(option_row, options))
+            if command.terms:
+                lines += ["### Terms", "", *table(("Term", "Meaning"), map(term_row, command.terms))]
     return "\n".join(lines) + "\n"
+
+
+def term_row(row: tuple[str, str]) -> tuple[str, ...]:
+    return row[0], literal(sentence(row[1]))
 
 
 def option_row(option: Option) -> tuple[str, ...]:
