@@ -127,7 +127,7 @@ def check_sdist(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = ("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md", "Makefile")
-    assert {*wanted, "docs/conf.py", "docs/tutorial.md", "docs/images/report.png", ".ci/run"} <= names
+    assert {*wanted, "docs/conf.py", "docs/tutorial.md", "docs/images/report-gpt2.png", ".ci/run"} <= names
     assert files("*.py", folders=(*FOLDERS, "tests", "docs")) <= names
     assert files("*.cpp", "*.h") <= names
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
