@@ -53,7 +53,7 @@ bench: $(TEST_TOOLS)
 	$(BIN)/python benchmarks/models.py $(BENCH_ARGUMENTS)
 
 docs: $(SITE_TOOLS)
-	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet --jobs auto -d build/docs/cache docs build/docs/html
+	$(BIN)/sphinx-build --builder html --write-all --fail-on-warning --keep-going --quiet --jobs auto -d build/docs/cache docs build/docs/html
 	@echo "build/docs/html/index.html"
 
 dist: $(TEST_TOOLS)

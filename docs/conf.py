@@ -34,7 +34,8 @@ nitpick_ignore_regex = [("py:.*", r".*")]
 
 html_theme = "furo"
 html_title = f"open neuronx-cc {version}"
-html_static_path = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 
 generate.write(HERE)

@@ -138,8 +138,9 @@ def option_row(option: Option) -> tuple[str, ...]:
         meaning += " " + sentence(option.reason)
     if option.synonyms:
         meaning += " Also accepted: " + ", ".join(f"`{old}` for `{new}`" for old, new in option.synonyms.items()) + "."
-    for value, (code, why) in option.refused.items():
-        meaning += f" `{value}` is refused with [{code}](#{code.lower()}): {why}."
+    for code in dict.fromkeys(code for code, _ in option.refused.values()):
+        values_ = " ".join(f"`{value}`" for value, (its, _) in option.refused.items() if its == code)
+        meaning += f" Refused: {values_} ([{code}](#{code.lower()}))."
     return " ".join(f"`{flag}`" for flag in option.flags), values, default, literal(meaning)
 
 
