@@ -30,7 +30,9 @@ class Block:
     @classmethod
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
-        kernels = formation.form(computation, context.combiners, context.load_casts.keys(), without, context.effectful)
+        kernels = formation.form(
+            computation, context.combiners, context.load_casts.keys(), context.sizes, without, context.effectful
+        )
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results
         }

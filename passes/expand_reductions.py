@@ -11,6 +11,8 @@ from math import isqrt, prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.argument_reductions import argument_kind
 from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.expand_argument_reductions import EXTREMES
@@ -20,9 +22,6 @@ from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scal
 from neuronx_cc.passes.expansions.strided import strided_slice
 from neuronx_cc.passes.manager import PassContext
 
-LONG_ROW = 512
-"""Elements of a row from which on rows are folded onto each other: enough for the DMA (hardware sheet 1.8.2)."""
-PARTITIONS = 128
 SHORT = 8
 """Elements folded where they are."""
 
@@ -31,12 +30,12 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
             if isinstance(op, hlo.ReduceOp) and not _is_known(op, module):
-                replace_results(op, fold(module, op))
+                replace_results(op, fold(module, op, context.timing))
 
 
-def fold(module: HloModule, op: hlo.ReduceOp) -> list[Value]:
+def fold(module: HloModule, op: hlo.ReduceOp, timing: Timing) -> list[Value]:
     """The results of ``op``, built above it, whose computation consists of operators on scalars and loops of them."""
-    return _Fold(module, op).results()
+    return _Fold(module, op, timing).results()
 
 
 def _is_known(op: hlo.ReduceOp, module: HloModule) -> bool:
@@ -49,8 +48,8 @@ def _is_known(op: hlo.ReduceOp, module: HloModule) -> bool:
 class _Fold:
     """One reduction; arrays are folded together, one for each operand."""
 
-    def __init__(self, module: HloModule, op: hlo.ReduceOp):
-        self.op = op
+    def __init__(self, module: HloModule, op: hlo.ReduceOp, timing: Timing):
+        self.op, self.timing = op, timing
         self.build = Build.before(module, op)
         self.body = module.computation(op.to_apply.data[0])
         self.loops = loops_on_scalars(module, self.body)
@@ -67,7 +66,10 @@ class _Fold:
         if count == 0 or size == 0:
             return starts
         leading = max((axis for axis in folded if dims[axis] > 1), default=-1)
-        if leading < min((axis for axis in kept if dims[axis] > 1), default=len(dims)) and size >= LONG_ROW:
+        run = size * min(itemsize(hlo.shape_of(x).dtype) for x in self.arrays)
+        # rows that a DMA moves at half of its rate at the least are folded onto each other
+        together = 2 * run >= self.timing.long_run
+        if leading < min((axis for axis in kept if dims[axis] > 1), default=len(dims)) and together:
             order = [*folded, *kept]
             rows = [self.build.reshape(self.build.transpose(x, order), (count, size)) for x in self.arrays]
             rows = self._fold(rows, 0)
@@ -104,7 +106,8 @@ class _Fold:
         size, n = hlo.shape_of(rows[0]).dims
         if n == 1:
             return [self.build.reshape(x, (size,)) for x in rows]
-        blocks = 1 if size >= PARTITIONS or n <= SHORT else min(isqrt(n), -(-PARTITIONS // size))
+        partitions = self.timing.sizes.partitions
+        blocks = 1 if size >= partitions or n <= SHORT else min(isqrt(n), -(-partitions // size))
         length = n // blocks
         main = [strided_slice(self.build, x, 1, 0, blocks * length) for x in rows]
         partial = self._fold([self.build.reshape(x, (size * blocks, length)) for x in main], 1)

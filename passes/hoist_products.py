@@ -11,12 +11,15 @@ Only where a contraction has few rows, and the loop uses most rows of the array.
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, users
 from neuronx_cc.ir.hlo.editing import replace as replace_op
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing, total
+from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.effects import effectful_computations
 from neuronx_cc.passes.analysis.loop_state import Invariants
 from neuronx_cc.passes.analysis.trip_count import trip_count
@@ -24,10 +27,8 @@ from neuronx_cc.passes.dce import sweep
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
-MOST_ROWS = 64
-"""Rows of a contraction in the loop, out of the 128 that a tile has."""
-MOST_BYTES = 1 << 30
-"""Of the results of all iterations."""
+HBM_SHARE = 16
+"""The results of all iterations may take one of so many parts of HBM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,15 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in list(ops_of(computation.block)):
             trips = trip_count(op, module) if isinstance(op, hlo.WhileOp) else None
             if isinstance(op, hlo.WhileOp) and trips is not None and trips > 1:
-                _hoist(module, op, trips, effectful)
+                _hoist(module, op, trips, effectful, context.timing)
 
 
-def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int, effectful: Set[str]) -> None:
+def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int, effectful: Set[str], timing: Timing) -> None:
     known = Invariants(module, loop)
     found: list[tuple[hlo.HloOp, Row]] = []
     for op in list(ops_of(known.body.block)):
         if isinstance(op, hlo.DotOp):
-            row = _product(known, op, trips)
+            row = _product(known, op, trips, timing)
             if row is not None:
                 found.append(_with_sums(known, op, row))
     if not found:
@@ -68,7 +69,7 @@ def _hoist(module: HloModule, loop: hlo.WhileOp, trips: int, effectful: Set[str]
     sweep(known.body, effectful)
 
 
-def _product(known: Invariants, op: hlo.DotOp, trips: int) -> Row | None:
+def _product(known: Invariants, op: hlo.DotOp, trips: int, timing: Timing) -> Row | None:
     """The contraction of all rows, ahead of the loop; None where that is not possible or does not pay."""
     dims = op.dims.data
     rank = len(dims.lhs_batch)
@@ -81,9 +82,10 @@ def _product(known: Invariants, op: hlo.DotOp, trips: int) -> Row | None:
             continue
         shape, size = hlo.shape_of(value), hlo.shape_of(row.array).dims[row.axis]
         free = [axis for axis in range(shape.rank) if axis not in (*batch, *contracted)]
-        if prod(shape.dims[axis] for axis in free) > MOST_ROWS or size > 2 * trips:
+        if prod(shape.dims) == 0 or size > 2 * trips or op.shape.nbytes * size * HBM_SHARE > timing.sizes.hbm_bytes:
             continue
-        if op.shape.nbytes * size > MOST_BYTES or prod(shape.dims) == 0:
+        rows, contracted_size = prod(shape.dims[axis] for axis in free), prod(shape.dims[axis] for axis in contracted)
+        if not _pays(timing, op, rows, contracted_size, size, trips):
             continue
         moved = [tuple(axis + (axis >= row.axis) for axis in axes) for axes in (contracted, batch)]
         names = ("lhs_contracting", "lhs_batch") if place == 0 else ("rhs_contracting", "rhs_batch")
@@ -99,6 +101,29 @@ def _product(known: Invariants, op: hlo.DotOp, trips: int) -> Row | None:
         made = b.typed(hlo.DotOp, operands, hlo.array_type(op.shape.dtype, result), **properties)
         return Row(made, axis, _starts(row, axis, len(result)))
     return None
+
+
+def _pays(timing: Timing, op: hlo.DotOp, rows: int, contracted: int, size: int, trips: int) -> bool:
+    """Whether one contraction of ``size`` times ``rows`` rows takes less time than ``trips`` of ``rows`` each.
+
+    In the loop each one waits until what it multiplies is there, and what reads its sums waits for these; ahead of it
+    they overlap, but results are stored and loaded.
+    """
+    dtype, sizes = hlo.shape_of(op.lhs).dtype, timing.sizes
+    dtype = dtype if dtype in FLOATS else "f32"
+    others = op.shape.size // rows
+    tiles = ceil(contracted / sizes.rows) * ceil(others / sizes.columns)
+
+    def products(count: int) -> float:
+        blocks, rest = divmod(count, sizes.moving)
+        works = [timing.product(sizes.columns, sizes.moving, dtype).times(blocks)]
+        works += [timing.product(sizes.columns, rest, dtype)] if rest else []
+        return tiles * total(works).tensor
+
+    alone = products(rows) + timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
+    run = others * itemsize(op.shape.dtype)
+    moved = timing.transfer(op.shape.nbytes * size, run, "write") + timing.transfer(op.shape.nbytes * trips, run)
+    return max(products(rows * size), moved.bound) < trips * alone
 
 
 def _starts(row: Row, axis: int, rank: int) -> tuple[Value, ...]:

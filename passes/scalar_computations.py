@@ -36,7 +36,7 @@ def run(module: HloModule, context: PassContext) -> None:
             elif isinstance(op, hlo.MapOp) and loops_on_scalars(module, body):
                 replace(op, apply_loops(Build.before(module, op), body, op.operands, op.shape.dims)[0])
             elif isinstance(op, hlo.ReduceOp) and loops_on_scalars(module, body):
-                replace_results(op, fold(module, op))
+                replace_results(op, fold(module, op, context.timing))
             elif isinstance(op, hlo.ReduceWindowOp) and loops_on_scalars(module, body):
                 replace_results(op, own_windows(module, op))
 

@@ -6,11 +6,14 @@ reduction of a middle dim would bring its elements together first, tile by tile.
 the inner one has at most so many elements, and folded in two steps.
 """
 
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Timing
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
 from neuronx_cc.passes.analysis.values import combiner_kind
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -18,10 +21,6 @@ from neuronx_cc.passes.manager import PassContext
 
 MOST = 16
 """Elements that are folded."""
-LEAST_ROWS = 32
-"""Elements of the dims before the folded one: fewer rows are folded tile on tile."""
-LEAST_COLUMNS = 128
-"""Elements of the dims behind it, which lie side by side."""
 KINDS: dict[str, type[hlo.HloOp]] = {
     "add": hlo.AddOp,
     "multiply": hlo.MultiplyOp,
@@ -33,19 +32,40 @@ KINDS: dict[str, type[hlo.HloOp]] = {
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.ReduceOp) and _applies(op, module):
+            if isinstance(op, hlo.ReduceOp) and _applies(op, module, context.timing):
                 operand, start = op.operands
                 kind = KINDS[combiner_kind(op, module) or ""]
                 replace(op, _folded(Build.before(module, op), kind, operand, start, op.dimensions.data[0]))
 
 
-def _applies(op: hlo.ReduceOp, module: HloModule) -> bool:
+def _applies(op: hlo.ReduceOp, module: HloModule, timing: Timing) -> bool:
     if len(op.operands) != 2 or len(op.dimensions.data) != 1 or combiner_kind(op, module) not in KINDS:
         return False
     shape, (axis,) = hlo.shape_of(op.operands[0]), op.dimensions.data
     rows, columns = prod(shape.dims[:axis]), prod(shape.dims[axis + 1 :])
     few = shape.dims[axis] >= 1 and shape.dtype not in NARROW_FLOATS and _steps(shape.dims[axis]) is not None
-    return few and rows >= LEAST_ROWS and columns >= LEAST_COLUMNS
+    return (
+        few
+        and rows > 1
+        and columns > 1
+        and shape.size > 0
+        and _pays(timing, shape.dtype, rows, shape.dims[axis], columns)
+    )
+
+
+def _pays(timing: Timing, dtype: str, rows: int, size: int, columns: int) -> bool:
+    """Whether adding up slices, rows on the partitions, takes less time than folding ``size`` elements row by row.
+
+    Row by row, the folded elements lie on the partitions, and the sum over these is a product, which leaves PSUM.
+    """
+    width, partitions = itemsize(dtype), timing.sizes.partitions
+    lanes = min(rows, partitions)
+    added = timing.engine("tensor_tensor", Stream.VECTOR, ceil(rows / lanes) * columns, ins=(F32, F32))
+    slices = max(timing.transfer(rows * size * columns * width, columns * width).bound, added.times(size - 1).bound)
+    fold = timing.engine("tensor_tensor", Stream.VECTOR, columns, ins=(F32, F32))
+    fold += timing.engine("activation", Stream.SCALAR, columns, (F32,), (F32_PSUM,), ("copy",))
+    each = timing.moved(size * columns * width, columns * width)
+    return slices + timing.transfer_latency < timing.pipeline([each, timing.done(fold, Stream.SCALAR)], rows)
 
 
 def _steps(size: int) -> list[int] | None:

@@ -1,7 +1,7 @@
 """Splits reductions of long rows in two: first over the last dims, then over the others.
 
 Input: canonical hlo, images features first. Output: a reduction over several trailing dims whose row is longer than
-``LONGEST_ROW`` first folds as many of the last dims as a row may have. What is left of the row folds in a reduction of
+``SHARE`` first folds as many of the last dims as a row may have. What is left of the row folds in a reduction of
 its own, of few elements. Shorter rows fit the tiles of the elementwise ops before them, which need not store them then,
 and lie side by side on the partitions. No value changes but for the order in which elements are added.
 """
@@ -13,37 +13,44 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, insert_constant, ops_of, replace
-from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
 from neuronx_cc.passes.analysis.values import combiner_kind, identity_of
 from neuronx_cc.passes.manager import PassContext
 
-LONGEST_ROW = 12288
-"""Elements of a row that a map kernel may reduce: two tiles of it and temporaries fit a partition."""
-LEAST_ROWS = 128
-"""Short rows from which on the partitions are in use."""
+SHARE = (3, 11)
+"""Of a partition of SBUF, which holds two tiles of a row that a map kernel reduces, and temporaries: such a row."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):
             if isinstance(op, hlo.ReduceOp) and len(op.operands) == 2:
-                _split(op, module)
+                _split(op, module, context.timing.sizes)
 
 
-def _split(op: hlo.ReduceOp, module: HloModule) -> None:
+def longest_row(sizes: Sizes) -> int:
+    """Elements of the longest row that a map kernel may reduce."""
+    return sizes.sbuf_share(SHARE) // itemsize("f32")
+
+
+def _split(op: hlo.ReduceOp, module: HloModule, sizes: Sizes) -> None:
+    longest = longest_row(sizes)
     operand, start = op.operands
     shape, kind = hlo.shape_of(operand), combiner_kind(op, module)
     folded, kept = sorted(op.dimensions.data), op.shape.rank
     neutral = identity_of(kind, shape.dtype)
     if neutral is None or (shape.dtype in NARROW_FLOATS and kind in ("add", "multiply")):
         return  # unknown, or rounded twice
-    if folded != list(range(kept, shape.rank)) or prod(shape.dims[kept:]) <= LONGEST_ROW:
+    if folded != list(range(kept, shape.rank)) or prod(shape.dims[kept:]) <= longest:
         return
     first = shape.rank
-    while prod(shape.dims[first - 1 :]) <= LONGEST_ROW:
+    while prod(shape.dims[first - 1 :]) <= longest:
         first -= 1
-    if first == shape.rank or prod(shape.dims[:first]) < LEAST_ROWS:
+    if (
+        first == shape.rank or prod(shape.dims[:first]) < sizes.partitions
+    ):  # few short rows leave partitions without work
         return
     number = np.asarray(neutral, NUMPY_DTYPE[shape.dtype])
     nothing = insert_constant(module, op, number, shape.dtype, op.loc)

@@ -17,10 +17,8 @@ from neuronx_cc.codegen.maps.plan import Lanes, is_given, resident_view
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-
-MOST_TAPS = 8
-"""Kernel positions up to which the sum takes less time than what TensorE needs besides its products."""
-LEAST_LANES = 64
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Timing
+from neuronx_cc.ir.types import itemsize
 
 
 def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
@@ -30,7 +28,7 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
     dims = op.dims.data
     order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
     found = [view.transpose(order) for view in context.in_place(op.lhs) if view.in_sbuf]
-    source = next((view for view in found if _lanes(view) >= LEAST_LANES), None)
+    source = next((view for view in found if _pays(context.timing, op, _lanes(view))), None)
     if source is None or source.shape[0] % _lanes(source) or any(len(atoms) > 1 for atoms in source.dims[1:]):
         return False
     target = _result(context, op, _lanes(source))
@@ -56,8 +54,31 @@ def _is_depthwise(context: Context, op: hlo.ConvolutionOp) -> bool:
         and op.batch_group_count.data == 1
         and shapes[0].dims[dims.lhs_feature] == shapes[2].dims[dims.out_feature] == features
         and window.lhs_dilation == 1
-        and window.size <= MOST_TAPS
     )
+
+
+def _pays(timing: Timing, op: hlo.ConvolutionOp, lanes: int) -> bool:
+    """Whether sums of shifted copies of ``lanes`` features at a time take less time than products.
+
+    TensorE multiplies as many features at a time as it has rows with matrices, whose diagonals are loaded element by
+    element; the input is copied between its padding, and sums leave PSUM.
+    """
+    if not lanes:
+        return False
+    (window,) = op.window.data
+    features, sizes = op.feature_group_count.data, timing.sizes
+    positions = op.shape.size // features
+    taps = timing.engine("tensor_scalar", Stream.VECTOR, positions, alu=("multiply",))
+    more = timing.engine("scalar_tensor_tensor", Stream.VECTOR, positions, ins=(F32, F32), alu=("multiply", "add"))
+    copies = (taps + more.times(window.size - 1)).times(features / lanes)
+    rows = min(features, sizes.rows)
+    product = timing.product(rows, sizes.bank_columns, "f32").times(positions / sizes.bank_columns)
+    width = itemsize("f32")
+    matrix = timing.engine("memset", Stream.GPSIMD, rows, ins=()) + timing.transfer(rows * width, width)
+    products = (product + matrix).times(window.size)
+    products += timing.engine("tensor_copy", Stream.VECTOR, positions)
+    products += timing.engine("activation", Stream.SCALAR, positions, (F32,), (F32_PSUM,), ("copy",))
+    return copies.bound < products.times(features / rows).bound
 
 
 def _lanes(view: View) -> int:

@@ -17,8 +17,8 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.gradient_plan import (
-    ENOUGH_LANES,
     Loading,
+    Pace,
     Piece,
     Spread,
     Steps,
@@ -141,7 +141,7 @@ class _Gradient(ConvStaging):
                 # fewer features at a time only for a clear gain
                 if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
                     best = cost, slabs, rows, loaded
-                if prod(spread.lanes) >= ENOUGH_LANES and again == 1:
+                if prod(spread.lanes) == TILE_ROWS and again == 1:
                     break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
@@ -158,7 +158,7 @@ class _Gradient(ConvStaging):
 
     def _spread(self, rows: Sequence[int]) -> Spread:
         """How a block of ``rows`` positions is dealt out, as things have been chosen."""
-        return spread_of(self._steps(rows), *self.slabs, self.loaded, self.columns)
+        return spread_of(Pace.of(self.builder.timing), self._steps(rows), *self.slabs, self.loaded, self.columns)
 
     def _loads(self, rows: Sequence[int]) -> float:
         """Columns of TensorE in the time of loading what is transposed of a block of ``rows`` positions."""

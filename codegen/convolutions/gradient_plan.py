@@ -13,22 +13,19 @@ from enum import IntEnum
 from functools import cache
 from itertools import product
 from math import gcd, prod
+from typing import NamedTuple
 
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
 
 SUM_SHARE = (5, 8)
 """Of the banks of PSUM: those that hold sums; the others take transposes."""
 MAX_LOADS = 4
 """Loads of one tile that are written out."""
-RUN_COLUMNS = 6
-"""Columns of FP32 in the time that a short run of a DMA takes."""
-COLUMN_ELEMENTS = 97
-"""FP32 elements that DMA moves in the time of a column."""
-ENOUGH_LANES = 96
-"""Partitions from which a spread is not worth cutting the block for."""
 
 
 class Loading(IntEnum):
@@ -43,6 +40,24 @@ class Loading(IntEnum):
 
 
 TURNED = Loading.TURNED, Loading.TURNED
+
+
+class Pace(NamedTuple):
+    """Times of loads in columns of FP32 on TensorE."""
+
+    run: float
+    """The least of a run."""
+    element: float
+    """That of a 32-bit word in a long run."""
+
+    @staticmethod
+    def of(timing: Timing) -> Pace:
+        column = timing.column("f32")
+        return Pace(timing.run_ns / column, itemsize("f32") / timing.dma_rate / column)
+
+    def columns(self, elements: float) -> float:
+        """Columns in the time of a run of so many words."""
+        return max(self.run, elements * self.element)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,7 @@ class Spread:
 
 @cache
 def spread_of(
+    pace: Pace,
     axes: tuple[Steps, ...],
     left: int,
     right: int,
@@ -126,7 +142,9 @@ def spread_of(
         inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
         reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
         plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
-        turns = _stage_columns(loaded[0], lanes, reach, left) + _stage_columns(loaded[1], lanes, plain, right)
+        turns = _stage_columns(pace, loaded[0], lanes, reach, left) + _stage_columns(
+            pace, loaded[1], lanes, plain, right
+        )
         found = Spread(lanes, inner, reach, prod(inner) * sums, turns)
         if best is None or found.cost < best.cost:
             best = found
@@ -168,7 +186,7 @@ def _outer(lanes: Sequence[int]) -> int:
     return prod(several[:-1])
 
 
-def _stage_columns(loading: Loading, lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
+def _stage_columns(pace: Pace, loading: Loading, lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
     """The time of bringing positions onto the partitions, in the columns that TensorE takes meanwhile."""
     if loading is Loading.TURNED:
         return prod(each.count for each in reach) * _turn_columns(features)
@@ -179,7 +197,7 @@ def _stage_columns(loading: Loading, lanes: Sequence[int], reach: Sequence[Reach
         elements *= features
     else:
         runs *= features
-    return int(runs * run_columns(elements))
+    return int(runs * pace.columns(elements))
 
 
 def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
@@ -191,11 +209,6 @@ def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
         if positions[0] % count == 0:
             for rest in _lanes(positions[1:], most // count):
                 yield count, *rest
-
-
-def run_columns(elements: float) -> float:
-    """Columns of FP32 in the time of a DMA run of ``elements`` 32-bit words."""
-    return max(RUN_COLUMNS, elements / COLUMN_ELEMENTS)
 
 
 def rows_that_fit(
@@ -224,7 +237,7 @@ def rows_that_fit(
             if best is None or cost < best[0] * 0.9:
                 best = cost, cut
         shrinkable = [axis for axis, size in enumerate(rows) if size > 1]
-        if not shrinkable or (best is not None and prod(rows) <= ENOUGH_LANES):
+        if not shrinkable or (best is not None and prod(rows) <= TILE_ROWS):
             return best[1] if best is not None else None
         rows = list(rows)
         rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
@@ -233,7 +246,7 @@ def rows_that_fit(
 def _trimmed(rows: list[int], lanes: tuple[int, ...]) -> Iterator[list[int]]:
     """``rows``, and with one axis cut to a number with more divisors where few partitions are filled."""
     yield rows
-    if prod(lanes) >= min(ENOUGH_LANES, prod(rows)):
+    if prod(lanes) >= min(TILE_ROWS, prod(rows)):
         return
     for axis, size in enumerate(rows):
         for multiple in (TILE_ROWS, 16, 4):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis
-from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Tiles, run_columns
+from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Pace, Tiles
 from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, atom_of, stride_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, RowsAt
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -24,8 +24,6 @@ from neuronx_cc.ir.types import itemsize
 
 GROUP = 4
 """Tiles of positions whose transposes share a bank."""
-PLANE_COLUMNS = 64
-"""Neighbouring positions of a feature from which loading them onto the partitions may pay."""
 Planes: TypeAlias = list[tuple[Block, str, int]]
 """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
@@ -96,7 +94,7 @@ class Side(ConvStaging):
                 run *= sizes[axis]
             else:
                 runs *= sizes[axis]
-        return runs * run_columns(run * width / 4)
+        return runs * Pace.of(self.builder.timing).columns(run * width / 4)
 
     def loadings(self) -> list[Loading]:
         """How positions may come onto the partitions."""
@@ -104,7 +102,7 @@ class Side(ConvStaging):
         if stride_of(view, 1) == itemsize(view.dtype):
             return [Loading.ROWS]
         last = len(view.dims) - 1
-        if stride_of(view, last) == itemsize(view.dtype) and view.shape[last] >= PLANE_COLUMNS:
+        if stride_of(view, last) == itemsize(view.dtype):
             return [Loading.TURNED, Loading.PLANES]
         return [Loading.TURNED]
 

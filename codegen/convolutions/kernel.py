@@ -311,8 +311,8 @@ class _Convolution(ConvSums):
 
         Rows or parts of them are stored in long runs, but are not as many as positions may be in one product.
         """
-        nbytes = outputs * itemsize(self.out.dtype)
-        if len(counts) < 2 or not rows_suit_lanes(counts[-2], counts[-1], nbytes):
+        timing, nbytes = self.builder.timing, outputs * itemsize(self.out.dtype)
+        if len(counts) < 2 or not rows_suit_lanes(timing, counts[-2], counts[-1], nbytes):
             return 0
         terms = self.chunks * prod(tap.count for tap in (self.copies.grouped() if self.copies else taps))
         each = terms * max(64, outputs) * (4 if self.pe_dtype == "f32" else 1)
@@ -323,7 +323,7 @@ class _Convolution(ConvSums):
             if counts[-1] % groups == 0:
                 span = counts[-1] // groups
                 products = prod(counts[:-2]) * -(-counts[-2] // height) * span
-                cost = products * each + store_columns(prod(counts) // span, span * nbytes)
+                cost = products * each + store_columns(timing, prod(counts) // span, span * nbytes)
                 if not best[1] or cost < best[0]:
                     best = cost, groups
         shape = self._tile_shape(counts, TILE_ROWS)
@@ -331,7 +331,7 @@ class _Convolution(ConvSums):
         # loops, which keep their registers until the outermost one is closed
         blocks = prod(len(axis.pieces(rows)) for axis, rows in zip(self.axes, self.rows, strict=True))
         loops = blocks * prod(axis.phases for axis in self.axes) * sum(count > 4 for count in tiles)
-        by_tile = prod(tiles) * each + store_columns(prod(counts), nbytes)
+        by_tile = prod(tiles) * each + store_columns(timing, prod(counts), nbytes)
         return best[1] if loops > MAX_LOOPS or best[0] <= by_tile else 0
 
     def _row_tiles(self, terms: Terms, goal: Block, counts: list[int], groups: int) -> None:

@@ -20,6 +20,8 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
 
@@ -39,8 +41,6 @@ MAX_BANDS = 8
 """Blocks of an image that are written out."""
 LARGE_IMAGE = 8192
 """Positions from which a single image is staged in bands, of at most half as many, for the same reason as several."""
-RUN_ELEMENTS = 12
-"""Elements a partition that GpSimd moves in the time of a short run of a DMA, which all 16 engines share."""
 SMALL_TILES = 4096
 """Bytes a partition for rows of zeros and the like, beside what is planned."""
 RAW_SHARE = (1, 11)
@@ -136,7 +136,7 @@ class ConvPlan:
         dense = self.data is not None or not self.kernel_is_direct or stride_of(self.w, 0) == itemsize(self.w.dtype)
         if self.groups == 1 and self.packs_lanes and dense:
             far = not self.x.in_sbuf and not self.turns_input
-            residues = far and rows_are_cheap(self.inputs, self.x.shape[-1])
+            residues = far and rows_are_cheap(self.builder.timing, self.inputs, self.x.shape[-1])
             self.copies = copies_of(self.inputs, self.axes, MAX_UNROLLED, residues)
 
     def _pack(self, most_outputs: int) -> int:
@@ -385,9 +385,9 @@ class ConvPlan:
             self.builder.psum.free(ring.alloc)
 
 
-def rows_are_cheap(lanes: int, width: int) -> bool:
+def rows_are_cheap(timing: Timing, lanes: int, width: int) -> bool:
     """Whether a DMA of rows of ``width`` to ``lanes`` partitions one by one is quicker than an engine's copy."""
-    return lanes * RUN_ELEMENTS < width
+    return lanes * timing.run_ns < timing.engine("tensor_copy", Stream.GPSIMD, width).bound
 
 
 def stride_of(view: View, axis: int) -> int:

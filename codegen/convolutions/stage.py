@@ -24,25 +24,22 @@ from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 SPARE_REGISTERS = 32
 """Registers that are left for what else a convolution has to loop over."""
-LONG_RUN = 2048
-"""Bytes of a position's features from which a DMA of single positions is as quick as one of rows."""
 
 
-def rows_suit_lanes(height: int, width: int, nbytes: int) -> bool:
-    """Whether to move whole rows of positions of ``nbytes`` each: enough of them, and positions are short runs."""
-    return nbytes < LONG_RUN and height >= 7 and width > 1
+def rows_suit_lanes(timing: Timing, height: int, width: int, nbytes: int) -> bool:
+    """Whether to move whole rows of positions of ``nbytes`` each: several of them, and positions are short runs."""
+    return nbytes < timing.long_run and height > 1 and width > 1
 
 
-def columns_saved(positions: int, nbytes: int) -> float:
-    """Columns of a product in the time that ``positions`` take less as parts of long runs than in ones of ``nbytes``.
-
-    A short run takes a DMA engine 140 ns, in which 16 engines move 2380 bytes and TensorE 392 columns of one pass.
-    """
-    return positions * max(0.0, 24.5 - nbytes / 97)
+def columns_saved(timing: Timing, positions: int, nbytes: int) -> float:
+    """Columns of a product in the time that ``positions`` of ``nbytes`` save as parts of long runs."""
+    alone, together = (timing.transfer(positions * nbytes, run).bound for run in (nbytes, timing.long_run))
+    return (alone - together) / timing.column("bf16")
 
 
 def by_stride(view: View, free: Sequence[object]) -> list[int]:
@@ -54,9 +51,9 @@ def by_stride(view: View, free: Sequence[object]) -> list[int]:
     return [0, 2, 1, *behind] if stride_of(view, 0) > stride_of(view, 1) else [0, 1, 2, *behind]
 
 
-def store_columns(runs: int, nbytes: int) -> float:
-    """Columns of a product in the time that ``runs`` of ``nbytes`` each take, as for ``columns_saved``."""
-    return runs * max(24.5, nbytes / 97)
+def store_columns(timing: Timing, runs: int, nbytes: int) -> float:
+    """Columns of a product in the time that ``runs`` of ``nbytes`` each take."""
+    return timing.transfer(runs * nbytes, nbytes, "write").bound / timing.column("bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +253,12 @@ class ConvStaging(ConvPlan):
             dims = (Atom(lanes, stride), chunk, *atoms)
             source = Block(self.x.alloc, self.x.dtype, offset + lane_offset, dims).select(order)
             part = replace(target, partition=first, dims=(Atom(lanes, 1, True), *target.dims[1:]))
-            if padded and first == 0 and lanes == segment.lanes and not rows_are_cheap(lanes, source.dims[-1].size):
+            if (
+                padded
+                and first == 0
+                and lanes == segment.lanes
+                and not rows_are_cheap(self.builder.timing, lanes, source.dims[-1].size)
+            ):
                 self._load_beside(part, source, most)
             else:
                 copy(self.builder, part, source, self._stream)
@@ -301,12 +303,12 @@ class ConvStaging(ConvPlan):
         columns = -(-width // -(-width // TILE_ROWS))
         rows = max(1, TILE_ROWS // columns) if columns == width else 1
         nbytes = features * itemsize(source.dtype)
-        if self.batch_groups == 1 and rows_suit_lanes(height, width, nbytes):
+        if self.batch_groups == 1 and rows_suit_lanes(self.builder.timing, height, width, nbytes):
             tiles = -(-height // rows) * -(-width // columns)
             # transposes of whole tiles and of single columns, with the time of loading them
             more = width * -(-height // TILE_ROWS) * 96 - tiles * 160
             passes = 1 if self.fast(self.pe_dtype) else 2 * itemsize(self.pe_dtype)
-            if more * self.chunks * passes <= columns_saved(height * width, nbytes):
+            if more * self.chunks * passes <= columns_saved(self.builder.timing, height * width, nbytes):
                 self._turn_rows_of(pack, source, target)
                 return
         for start, tiles, wide in self.builder.tiles(width, columns):

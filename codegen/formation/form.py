@@ -29,10 +29,11 @@ from neuronx_cc.codegen.formation.graph import (
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.scans import Scan, scan_of
 from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.cse import key_of
-from neuronx_cc.passes.split_long_rows import LONGEST_ROW
+from neuronx_cc.passes.split_long_rows import longest_row
 
 MAX_SHARED_OPS = 24
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
@@ -42,6 +43,7 @@ def form(
     computation: hlo.ComputationOp,
     combiner_of: Mapping[str, str],
     load_casts: Set[hlo.SSAValue],
+    sizes: Sizes,
     without: Set[hlo.Operation] = frozenset(),
     effectful: Set[str] = frozenset(),
 ) -> list[Kernel]:
@@ -50,7 +52,7 @@ def form(
     ``combiner_of``: computation -> opcode of a simple combiner. ``load_casts``: results of casts that no kernel
     computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute.
     """
-    formation = _Formation(combiner_of, recompute.spread(computation))
+    formation = _Formation(combiner_of, recompute.spread(computation), sizes)
     for op in ops_of(computation.block):
         if is_view(op) or op.opcode in ("tuple", "constant"):
             continue
@@ -62,7 +64,8 @@ def form(
 class _Formation:
     """The kernels so far. ``place`` takes the ops in order, but those of ``late``, which come with their users."""
 
-    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation]) -> None:
+    def __init__(self, combiner_of: Mapping[str, str], late: Set[hlo.Operation], sizes: Sizes) -> None:
+        self.longest_row = longest_row(sizes)
         self.combiner_of = combiner_of
         self.late = late
         self.kernels: list[Kernel] = []
@@ -144,7 +147,7 @@ class _Formation:
         count = suffix_reduction(op)
         dims = squeeze(hlo.shape_of(op.operands[0]).dims)
         row = prod(dims[len(dims) - count :])
-        fits = count and 0 < row <= LONGEST_ROW and op.to_apply.data[0] in self.combiner_of
+        fits = count and 0 < row <= self.longest_row and op.to_apply.data[0] in self.combiner_of
         return count if fits and (prod(dims) // row >= 32 or row <= 2048) else 0
 
     def _reduce(self, op: hlo.ReduceOp, count: int, kernel: Kernel | None) -> None:

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.types import bits
 
 ELEMENTWISE = frozenset(
@@ -80,7 +81,7 @@ _RETYPING_OPS = frozenset([hlo.BitcastConvertOp, hlo.ConvertOp])
 FREE = frozenset(["constant", "iota"])
 """Ops regenerated wherever they are used."""
 
-MAX_ROWS_WITH_BIAS = 256
+MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
 """Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
 
 

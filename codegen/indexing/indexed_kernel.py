@@ -84,7 +84,7 @@ def _blocks(context: Context, window: View, update: hlo.SSAValue) -> list[Block]
     for views in (context.in_place, lambda value: [context.hbm(value)]):
         for view in views(update):
             blocks = blocks_of([window, view], dims)
-            if blocks is not None and not is_scattered(blocks[0], blocks[1], alone=True):
+            if blocks is not None and not is_scattered(context.timing, blocks[0], blocks[1], alone=True):
                 return blocks
     blocks = blocks_of([window, context.dense(update)], dims)
     assert blocks is not None, "dense arrays align"

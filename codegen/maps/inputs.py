@@ -13,10 +13,11 @@ from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement import column_kernel
-from neuronx_cc.codegen.movement.relayout_plan import GAIN, LONG_RUN, Dim, Extent, as_loaded, direct_ns, start_of
+from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long, start_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 MOST_BETWEEN = 64
@@ -49,7 +50,7 @@ def load_all(
         if value in found:
             continue
         other, distance = waiting.between(block)
-        extent = gathered(block) if other is not None and pool.gathers else None
+        extent = gathered(context.timing, block) if other is not None and pool.gathers else None
         waiting.remove(value)
         if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
             found[value] = load(context, pool, value, block, lanes, zero_signs_matter(value))
@@ -115,7 +116,7 @@ def load(
         spread = _repeat_row(context, pool, block, lanes, stream)
         if spread is not None:
             return spread
-    extent = gathered(block) if pool.gathers else None
+    extent = gathered(context.timing, block) if pool.gathers else None
     if extent is not None:
         return _load_gathered(context, pool, block, lanes, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
@@ -125,16 +126,16 @@ def load(
     return replace(tile, dims=(tile.dims[0], *full))
 
 
-def gathered(block: Block) -> Extent | None:
+def gathered(timing: Timing, block: Block) -> Extent | None:
     """How a tile is loaded with what lies between its elements; None where a DMA moves it well without.
 
     Elements that are contiguous with no other are transfers of their own otherwise, and the ports of SBUF read short
-    steps, also backwards, at full speed (hardware sheet 1.7, 1.8.2).
+    steps, also backwards, at full speed .
     """
     if block.alloc.space is not Space.HBM:
         return None
     minor, size = block.dims[-1], itemsize(block.dtype)
-    if len(block.dims) > 1 and minor.stride == size and minor.size * size >= LONG_RUN // 4:
+    if len(block.dims) > 1 and minor.stride == size and is_long(timing, minor.size * size):
         return None
     moving = [atom for atom in block.dims[1:] if atom.stride and atom.size > 1]
     elements = prod(atom.size for atom in moving)
@@ -145,10 +146,10 @@ def gathered(block: Block) -> Extent | None:
         if atom.stride != run:
             break
         run *= atom.size
-    extent = as_loaded(*_dims(block), size)
+    extent = as_loaded(timing, *_dims(block), size)
     if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
         return None
-    alone, together = direct_ns(elements * size, run), direct_ns(extent.nbytes, extent.run)
+    alone, together = (direct_ns(timing, *moved) for moved in ((elements * size, run), (extent.nbytes, extent.run)))
     return extent if together * GAIN < alone or (run == size and together < alone) else None
 
 
@@ -168,9 +169,9 @@ def _steps_of(block: Block, extent: Extent) -> list[Atom]:
     return merged
 
 
-def between(block: Block) -> int:
+def between(timing: Timing, block: Block) -> int:
     """Bytes that a tile of ``block`` takes for each element, besides the element's own."""
-    extent = gathered(block)
+    extent = gathered(timing, block)
     if extent is None:
         return 0
     elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
@@ -188,7 +189,7 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
         dims = list(block.dims)
         for dim, step in loops:
             dims[dim + 1] = replace(dims[dim + 1], size=step)
-        extent = gathered(replace(block, dims=tuple(dims)))
+        extent = gathered(pool.builder.timing, replace(block, dims=tuple(dims)))
         more += 0 if extent is None else extent.nbytes
         if not all(atom.stride for atom in dims[1:]):
             nbytes += prod(atom.size for atom in dims[1:] if atom.stride) * itemsize(block.dtype)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.builder import Block
@@ -29,7 +29,6 @@ from neuronx_cc.codegen.maps.lanes import defer_lanes, rows_of
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
-    LONG_RUN,
     Lanes,
     MapPlan,
     choose_input,
@@ -49,8 +48,10 @@ from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
-STREAM_TILE_BYTES = 8192
-"""Bytes a partition of one streamed tile: long DMA runs, short enough to overlap (hardware sheet 1.8.2)."""
+TILE_SHARE = (6, 11)
+"""Of a partition of SBUF: most that the tiles of a map take together."""
+BUFFERS = 3
+"""Of a stream: a load, the work on a tile and the store of another overlap."""
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
 LONG_BODY = 16
@@ -61,8 +62,6 @@ LEAST_SCALED = 64
 """Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
 MOST_SCALES = 256
 """Such instructions in a tile."""
-OVERLAP_COLUMNS = 512
-"""Elements a partition of an on-chip tile when several engines take part: they overlap tile by tile."""
 
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
@@ -182,7 +181,7 @@ class _Box:
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
         own = tiles_of.element_bytes
-        alive = own + sum(map_inputs.between(self.blocks[value]) for value in loaded)
+        alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in loaded)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = [value for value in self.inputs if value not in resident and value not in loaded]
         least = self._bytes_of(tiles_of, repeated, self._loops(LEAST_TILE))
@@ -203,7 +202,7 @@ class _Box:
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         if loops and 3 * alive * tile <= room * 0.6:
-            self.pool.buffers = 3  # hides the latency of stores
+            self.pool.buffers = BUFFERS  # hides the latency of stores
         aligned = max(own * tile, self._bytes_of(tiles_of, (), loops))
         wanted = max(alive * tile, aligned)
         self.pool.buffers = max(1, min(self.pool.buffers, room // wanted))
@@ -260,18 +259,27 @@ class _Box:
         streamed = any(block.alloc.space is Space.HBM and block.dims[0].stride for block in self.blocks.values())
         live = len(self.kernel.ops) + len(self.inputs) + 2
         whole = prod(self.sizes)
-        room = min(98304, int(self.builder.sbuf.largest_gap() * 0.7))
+        room = min(self.builder.sizes.sbuf_share(TILE_SHARE), int(self.builder.sbuf.largest_gap() * 0.7))
         if streamed and self.walk and self.walk[-1] < len(self.sizes):
             # rows that lie apart are loaded in runs that a DMA moves well
             rows = prod(self.sizes[dim - 1] for dim in self.walk)
-            return max(1, min(most, rows * LONG_RUN // 4))
-        if streamed and whole * 4 > STREAM_TILE_BYTES * 2:
-            return max(1, min(room // (8 * min(live, 10)), STREAM_TILE_BYTES // 4, most))
+            return max(1, min(most, 2 * rows * self.builder.timing.long_run // 4))
+        if streamed and (size := self._streamed_elements(min(most, room // (8 * min(live, 10))))) * 2 < whole:
+            return size
         fits = max(1, min(room // (4 * min(live, 12)), most))
-        if len(self.kernel.ops) > 1 and whole > OVERLAP_COLUMNS:
+        timing = self.builder.timing
+        # several engines overlap tile by tile, each as long as the others wait for a result
+        least = ceil(timing.latency(Stream.VECTOR) / timing.cycle(Stream.VECTOR))
+        if len(self.kernel.ops) > 1 and whole > least:
             tiles = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
-            return min(fits, max(OVERLAP_COLUMNS, -(-whole // tiles)))
+            return min(fits, max(least, -(-whole // tiles)))
         return fits
+
+    def _streamed_elements(self, most: int) -> int:
+        """The same of a tile that is loaded or stored: what moves while ``BUFFERS`` transfers wait for their data."""
+        timing = self.builder.timing
+        moved = BUFFERS * timing.transfer_latency * timing.dma_rate / timing.sizes.partitions
+        return max(1, min(ceil(moved / itemsize("f32")), most))
 
     def _loops(self, elements: int) -> list[tuple[int, int]]:
         """(free dim, step) of the loops, outermost first, that leave at most ``elements`` to a tile."""

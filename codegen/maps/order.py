@@ -7,7 +7,7 @@ from math import prod
 
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.movement.transpose_kernel import LEAST_ELEMENTS
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 LEAST_SCANNED = 16
@@ -53,16 +53,17 @@ def repeats_row(view: View, atoms: Sequence[Atom], lanes: int) -> bool:
     return not view.in_sbuf and lanes >= 0 and not atoms[lanes].stride
 
 
-def order(space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
+def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
     """The free dims; neighbours in HBM last, if all large arrays there agree, so that DMAs move them in runs."""
     lanes = lane_dim(space)
     free = [dim for dim in range(len(space.sizes)) if dim != lanes]
     minor = set()
     for view, atoms in zip(views, space.atoms[1:], strict=True):
         spread = kernel.scanned >= 0 and repeats_row(view, atoms, lanes)
-        large = prod(atom.size for atom in atoms if atom.stride) >= LEAST_ELEMENTS
+        size = itemsize(view.dtype)
+        nbytes = prod(atom.size for atom in atoms if atom.stride) * size
+        large = timing.transfer(nbytes, size).bound > timing.transfer_latency
         if large and not view.in_sbuf and not spread:
-            size = itemsize(view.dtype)
             minor.add(next((dim for dim in free if abs(atoms[dim].stride) == size), -1))
     if kernel.scanned >= 0:
         scanned = {dim for dim in free if space.axes[dim] == kernel.scanned}

@@ -12,8 +12,9 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
 from neuronx_cc.codegen.formation import graph
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
+from neuronx_cc.codegen.movement.relayout_plan import is_long
 from neuronx_cc.codegen.movement.transfer import transfer
-from neuronx_cc.codegen.movement.transpose_kernel import LEAST_ELEMENTS, turn_squares
+from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -21,10 +22,6 @@ from neuronx_cc.ir.types import itemsize
 
 SMALL_SHARE = 64
 """How many times smaller than the results a resident along the innermost axis may be and still decide the lanes."""
-SHORT_RUN = 512
-"""Bytes of a row below which it pays to have several on a partition: DMA moves them in one run."""
-LONG_RUN = 2400
-"""Bytes of a DMA run that costs as much as a shorter one (hardware sheet 1.8.2)."""
 COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
 LEAST_CUT = 2048
@@ -127,15 +124,16 @@ def choose_lanes(
     if not axes:
         return None
     if streams and kernel.scanned < 0:
-        return _streaming_lanes(kernel.shape, rows)
+        return _streaming_lanes(context.timing, kernel.shape, rows)
     if kernel.scanned >= 0 and max(lane_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
         (lane_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
     ):
         axes = axes[:-1]  # neighbours in memory go to one partition
     lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
     run = prod(kernel.shape[lanes.axis + 1 :]) * 4
-    if 4 < run < (LONG_RUN if stores and not kernel.reduced else SHORT_RUN) and kernel.scanned < 0:
-        return _streaming_lanes(kernel.shape, rows)
+    short = run < context.timing.long_run if stores and not kernel.reduced else not is_long(context.timing, run)
+    if run > 4 and short and kernel.scanned < 0:
+        return _streaming_lanes(context.timing, kernel.shape, rows)
     return lanes
 
 
@@ -175,13 +173,13 @@ def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc],
     return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
 
 
-def _streaming_lanes(shape: Sequence[int], axes: Sequence[int]) -> Lanes:
+def _streaming_lanes(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Lanes:
     """Lanes of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
 
     def worth(axis: int) -> float:
         lanes = min(128, shape[axis])
         run = shape[axis] // lanes * prod(shape[axis + 1 :]) * 4
-        return lanes * min(1.0, run / LONG_RUN)
+        return lanes * min(1.0, run / timing.long_run)
 
     axis = max(axes, key=lambda axis: (worth(axis), -axis))
     whole = lane_divisor(shape[axis])
@@ -281,18 +279,17 @@ def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:
 def _lies_across(view: View, lanes: Lanes, timing: Timing) -> bool:
     """Whether neighbours in memory go to different partitions, so that copying the array first costs less.
 
-    Every run of a DMA has ``lanes.inner`` elements then; a copy is read, written, and read again in long ones.
+    Every run of a DMA has ``lanes.inner`` elements then; a copy is read, written, and read again in long ones, each of
+    which waits for the one before.
     """
     size = itemsize(view.dtype)
     atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
-    if prod(atom.size for _, atom in atoms) < LEAST_ELEMENTS:
-        return False
     contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
     if contiguous != [lanes.axis] or len(view.dims) < 2:
         return False
     nbytes = prod(atom.size for _, atom in atoms) * size
     here, there = (timing.transfer(nbytes, run).bound for run in (lanes.inner * size, timing.long_run))
-    return here > COPIED * there
+    return here > COPIED * (there + timing.transfer_latency)
 
 
 def used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> bool:

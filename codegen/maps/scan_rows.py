@@ -21,13 +21,11 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.scans import INTEGER_SCANS
+from neuronx_cc.ir.isa.timing import F32
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.expansions import scans
-
-OVERHEAD = 60
-"""Cycles of an instruction on Vector besides its elements (hardware sheet 1.7)."""
 
 
 def instruction(op: hlo.HloOp) -> tuple[str, str] | None:
@@ -145,8 +143,9 @@ class _Work:
         """Whether combining whole columns takes less time than scanning row after row."""
         size = out.dims[dim].size
         rows = prod(atom.size for atom in out.dims[1:]) // size
-        each = (2 if known[1] else 1) * (OVERHEAD + max(64, 2 * rows))
-        return size * each < rows * (OVERHEAD + max(64, 2 * size))
+        timing = self.builder.timing
+        each = (2 if known[1] else 1) * timing.engine("tensor_tensor", Stream.VECTOR, rows, ins=(F32, F32)).bound
+        return size * each < rows * timing.engine("tensor_tensor_scan", Stream.VECTOR, size, ins=(F32, F32)).bound
 
     def by_steps(self, out: Block, ins: list[Block], dim: int, outer: str, inner: str) -> None:
         """``h = outer(inner(a, h), b)``, or without ``inner`` ``h = outer(b, h)``, for all rows at once."""

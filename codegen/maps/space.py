@@ -70,7 +70,7 @@ def tile_space(
     assert space is not None, "dense views align with anything"
     space, pair = map_order.paired(space, views, kernel, rows)
     lane_dim = map_order.lane_dim(space)
-    order = map_order.order(space, views, kernel, pair)
+    order = map_order.order(context.timing, space, views, kernel, pair)
     scanned = [dim for dim in sorted(order) if space.axes[dim] == kernel.scanned]
 
     def block(view: View, atoms: list[Atom]) -> Block:

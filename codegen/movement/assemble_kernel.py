@@ -1,28 +1,32 @@
 """Concatenations of short rows, such as stacked arrays: rows are put together on chip, and stored whole.
 
-The DMA would write each short row as a transfer of its own (hardware sheet 1.8.2). Every array is a matrix here, whose
+The DMA would write each short row as a transfer of its own. Every array is a matrix here, whose
 rows are what lies side by side in the result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over
+from neuronx_cc.codegen.emission.pace import tile_columns
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.movement.relayout_plan import GAIN, LEAST_ELEMENTS, LONG_RUN, direct_ns
+from neuronx_cc.codegen.movement.relayout_plan import GAIN, LEAST_ELEMENTS, direct_ns, is_long
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Stage, Timing
 from neuronx_cc.ir.types import itemsize
 
-TILE_BYTES = 8192
-"""Of the rows on a partition: a store in long runs."""
+BUFFERS = 2
+"""Tiles under way between two stages."""
 MOST_OPERANDS = 64
+SHARE = (1, 11)
+"""Of a partition of SBUF: most of the rows on it, assembled."""
 
 
 def applies(context: Context, op: hlo.ConcatenateOp) -> bool:
@@ -32,13 +36,14 @@ def applies(context: Context, op: hlo.ConcatenateOp) -> bool:
     widths = [hlo.shape_of(operand).dims[axis] * unit for operand in op.args]
     if op.shape.size < LEAST_ELEMENTS or rows < 2 or len(widths) > MOST_OPERANDS:
         return False
-    deep = _depth(rows, sum(widths))
+    timing = context.timing
+    deep = _depth(timing, rows, sum(widths))
     room = context.builder.sbuf.largest_gap() * 9 // 10
-    if 2 * deep * sum(width + max(width, LONG_RUN // max(deep, 1)) for width in widths) > room:
+    if 2 * deep * sum(width + max(width, timing.long_run // deep) for width in widths) > room:
         return False
     runs = [width for width in widths if width]
-    direct = sum(direct_ns(rows * run, run) for run in runs)
-    assembled = sum(direct_ns(rows * run, deep * run) for run in (*runs, sum(runs)))
+    direct = sum(direct_ns(timing, rows * run, run) for run in runs)
+    assembled = sum(direct_ns(timing, rows * run, deep * run) for run in (*runs, sum(runs)))
     return GAIN * assembled < direct
 
 
@@ -48,7 +53,7 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
     size = itemsize(dtype)
     dtype, step = ("u32", 4) if size > 4 else (dtype, size)
     rows, pitch = prod(op.shape.dims[:axis]), prod(op.shape.dims[axis:]) * size
-    deep = _depth(rows, pitch)
+    deep = _depth(context.timing, rows, pitch)
     pool, parts, start = TilePool(builder, "concatenate"), [], 0
     for operand in op.args:
         width = prod(hlo.shape_of(operand).dims[axis:]) * size
@@ -98,9 +103,17 @@ class _Part:
     ring: Ring
 
 
-def _depth(rows: int, pitch: int) -> int:
-    """Rows on a partition."""
-    return max(1, min(TILE_BYTES // pitch, rows // PARTITIONS))
+def _depth(timing: Timing, rows: int, pitch: int) -> int:
+    """Rows on a partition: as many as take least time from the loads to the stores."""
+
+    def stages(deep: int) -> list[Stage]:
+        nbytes = deep * pitch
+        copied = timing.engine("tensor_copy", Stream.VECTOR, ceil(nbytes / 4))
+        read, written = (timing.moved(PARTITIONS * nbytes, nbytes, way) for way in ("read", "write"))
+        return [read, timing.done(copied, Stream.VECTOR), written]
+
+    most = min(timing.sizes.sbuf_share(SHARE) // pitch, rows // PARTITIONS)
+    return tile_columns(timing, max(1, rows // PARTITIONS), max(1, most), BUFFERS, stages)
 
 
 def _matrix(context: Context, value: hlo.SSAValue, rows: int, width: int) -> tuple[View, int]:
@@ -111,6 +124,10 @@ def _matrix(context: Context, value: hlo.SSAValue, rows: int, width: int) -> tup
         if matrix is None or any(len(atoms) > 1 for atoms in matrix.dims):
             continue
         apart, step = (atoms[0].stride if atoms else 0 for atoms in matrix.dims)
-        if (step == size or width == size) and width <= apart <= max(width, LONG_RUN // 4):
+        if (
+            (step == size or width == size)
+            and width <= apart
+            and (width == apart or not is_long(context.timing, apart))
+        ):
             return matrix, apart
     return context.dense(value), width

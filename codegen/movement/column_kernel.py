@@ -1,10 +1,12 @@
 """Loads of vectors whose neighbours go to neighbouring partitions, such as one value for each feature.
 
-A DMA moves them element by element, about 140 ns each on one of its engines (hardware sheet 1.8.2). Here they come as
+A DMA moves them element by element. Here they come as
 rows of up to 128 elements, one a partition, and Vector turns these square by square, bit for bit.
 """
 
 from __future__ import annotations
+
+from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
@@ -12,11 +14,9 @@ from neuronx_cc.codegen.movement import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
-
-LEAST_ELEMENTS = 1024
-"""Elements from which the turning takes less time than single elements on the DMA engines."""
-LEAST_LANES = 32
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
@@ -33,12 +33,26 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
         turn_squares(builder, target, tile)
 
 
+def _nbytes(source: Block) -> int:
+    return prod(atom.size for atom in source.dims) * itemsize(source.dtype)
+
+
+def _rows_ns(timing: Timing, source: Block) -> float:
+    """Time of loading [lanes, rows] as rows and transposing these, beyond the latency of a transfer."""
+    lanes, rows = (atom.size for atom in source.dims)
+    squares = ceil(lanes / SQUARE) * ceil(rows / SQUARE)
+    turned = squares * timing.engine("transpose", Stream.VECTOR, SQUARE).bound + timing.latency(Stream.VECTOR)
+    return timing.transfer(_nbytes(source), lanes * itemsize(source.dtype)).bound + turned
+
+
 def _applies(builder: Builder, target: Block, source: Block) -> bool:
     """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
     lanes = target.dims[0]
-    if target.dtype != source.dtype or lanes.size < LEAST_LANES or source.dims[0].stride != itemsize(source.dtype):
+    if target.dtype != source.dtype or source.dims[0].stride != itemsize(source.dtype):
         return False
     target, source = merge_free([target, source])
-    if len(source.dims) != 2 or source.dims[1].size > PARTITIONS or source.dims[1].size * lanes.size < LEAST_ELEMENTS:
+    if len(source.dims) != 2 or source.dims[1].size > PARTITIONS:
+        return False
+    if _rows_ns(builder.timing, source) >= builder.timing.transfer(_nbytes(source), itemsize(source.dtype)).bound:
         return False
     return builder.sbuf.largest_gap() >= 4 * lanes.size * itemsize(source.dtype)

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.movement.relayout_plan import Dim, Relayout
 from neuronx_cc.codegen.movement.transfer import blocks_of, room, transfer
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 
@@ -63,7 +64,7 @@ def pad(context: Context, op: hlo.PadOp, step: int) -> None:
 
 def _pad_on_chip(context: Context, op: hlo.PadOp, target: View, part: View, cuts: list[tuple[int, int, int]]) -> bool:
     """Write ``op`` with elements and padding interleaved on chip; False where a DMA moves its elements well."""
-    builder, size = context.builder, itemsize(target.dtype)
+    builder, timing, size = context.builder, context.timing, itemsize(target.dtype)
     if size > 4 or prod(part.shape) < relayout_plan.LEAST_ELEMENTS:
         return False
     for view in _homes(context, op.lhs):
@@ -76,11 +77,11 @@ def _pad_on_chip(context: Context, op: hlo.PadOp, target: View, part: View, cuts
         to, source = relayout_plan.ordered(*blocks)
         if source.dims[0].partition and to.dims[0].stride < max(atom.stride for atom in to.dims):
             continue  # runs would take in elements of other partitions
-        filling = relayout_plan.direct_ns(op.shape.nbytes, relayout_plan.LONG_RUN)
-        relayout = relayout_plan.plan(to, source, room(builder), blank=True, cut_ns=filling)
+        filling = relayout_plan.direct_ns(timing, op.shape.nbytes, timing.long_run)
+        relayout = relayout_plan.plan(timing, to, source, room(builder), blank=True, cut_ns=filling)
         if relayout is None:
             return False
-        margins = _margins(op, relayout_plan.dims_of(to, source), relayout)
+        margins = _margins(timing, op, relayout_plan.dims_of(to, source), relayout)
         if margins is None:
             fill(context, target, op.rhs)
             margins = 0, 0
@@ -99,13 +100,13 @@ def _homes(context: Context, value: hlo.SSAValue) -> Iterator[View]:
     yield context.hbm(value)
 
 
-def _margins(op: hlo.PadOp, dims: Sequence[Dim], relayout: Relayout) -> tuple[int, int] | None:
+def _margins(timing: Timing, op: hlo.PadOp, dims: Sequence[Dim], relayout: Relayout) -> tuple[int, int] | None:
     """Bytes of padding before and behind each run with which the runs cover the result; None where none do."""
     *others, last = op.padding.data
     size = itemsize(op.shape.dtype)
     if any((dim.low, dim.high, dim.interior) != (0, 0, 0) for dim in others) or min(last.low, last.high) < 0:
         return None
-    if relayout_plan.as_stored(dims, relayout.pieces, size, blank=True).outside:
+    if relayout_plan.as_stored(timing, dims, relayout.pieces, size, blank=True).outside:
         return None
     before, after = last.low * size, last.high * size
     fills_gaps = dims[-1].target == before + size + after

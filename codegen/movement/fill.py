@@ -8,15 +8,17 @@ from __future__ import annotations
 from math import prod
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.pace import tile_columns
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Stage
 from neuronx_cc.ir.types import FLOATS, itemsize
 
-COLUMNS = 2048
-"""Elements a partition of the tile."""
+SHARE = (1, 11)
+"""Of a partition of SBUF: most of the tile."""
 
 
 def repeats_one(view: View) -> bool:
@@ -28,7 +30,13 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
     """Write ``number``, or the element at ``scalar`` in HBM, everywhere in the dense HBM array ``target``."""
     total = prod(target.shape)
     size = itemsize(target.dtype)
-    columns = min(COLUMNS, -(-total // PARTITIONS))
+    timing, each = builder.timing, -(-total // PARTITIONS)
+
+    def stages(count: int) -> list[Stage]:
+        made = timing.engine("memset", Stream.VECTOR, count, ins=())
+        return [timing.done(made, Stream.VECTOR), timing.moved(PARTITIONS * count * size, count * size, "write")]
+
+    columns = tile_columns(timing, each, max(1, builder.sizes.sbuf_share(SHARE) // size), each, stages)
     with TilePool(builder, "fill") as pool:
         tile = pool.apart([columns], target.dtype, PARTITIONS)
         if number is not None:

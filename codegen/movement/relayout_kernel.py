@@ -1,9 +1,9 @@
 """Copies into HBM through SBUF: elements are reversed, picked out, repeated or interleaved by an engine on chip.
 
-A DMA moves every element that is contiguous with no other on both sides as a transfer of its own, 140 ns each (hardware
-sheet 1.8.2). Here each partition loads a piece of the source in long runs, with what lies between its elements; Vector
-puts it into the target's order within the partition, with strides of either sign; and long runs are stored. Exact for
-every element type: bits are moved, never computed with. ``relayout_plan`` says how much a piece is.
+A DMA moves every element that is contiguous with no other on both sides as a transfer of its own. Here each partition
+loads a piece of the source in long runs, with what lies between its elements; Vector puts it into the target's order
+within the partition, with strides of either sign; and long runs are stored. Exact for every element type: bits are
+moved, never computed with. ``relayout_plan`` says how much a piece is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from neuronx_cc.codegen.movement.relayout_plan import (
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
-
-_FAST_STRIDE = 16
-"""Bytes from which a stride of the minor dim halves the bandwidth of SBUF's ports (hardware sheet 1.7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,8 @@ def copy(
     """Copy between two ordered blocks (``relayout_plan.ordered``) by ``load`` and ``store`` queues."""
     size, dims = itemsize(target.dtype), dims_of(target, source)
     on_chip = source.alloc.space is not Space.HBM
-    wanted = {} if on_chip else {"loaded": as_loaded(dims, relayout.pieces, size).nbytes}
-    wanted["in order"] = as_stored(dims, relayout.pieces, size, blank is not None).nbytes
+    wanted = {} if on_chip else {"loaded": as_loaded(builder.timing, dims, relayout.pieces, size).nbytes}
+    wanted["in order"] = as_stored(builder.timing, dims, relayout.pieces, size, blank is not None).nbytes
     wanted["in order"] += blank.before + blank.after if blank is not None else 0
     if not on_chip:
         target, source = (block.of((Atom(1, 0), *block.dims)) for block in (target, source))
@@ -115,7 +112,7 @@ class _Relayout:
         counts = [atom.size for atom in target.dims[1:]]
         lanes = Atom(target.dims[0].size * parts, 1, True)
         free = list(range(len(counts)))
-        stored = as_stored(self.dims, counts, size, self.blank is not None)
+        stored = as_stored(self.builder.timing, self.dims, counts, size, self.blank is not None)
         ring = self.rings["in order"]
         place = Block(ring.alloc, target.dtype, self.builder.slot(ring), (lanes,))
         place = replace(place, partition=source.partition) if self.on_chip else place
@@ -127,14 +124,14 @@ class _Relayout:
             taken = source.select([0, *(dim + 1 for dim in free)])
         else:
             taken = self._loaded(source, counts, lanes, parts)
-        order = _engine_order(made, taken)
+        order = _engine_order(int(self.builder.machine["sram.fast_stride_bytes"]), made, taken)
         emit_over(self.builder, "tensor_copy", Stream.VECTOR, [made.select(order)], [taken.select(order)])
         for here, there in self._transfers(place, target.moved(-before), stored, before + after, parts):
             emit_over(self.builder, "dma_copy", self.store, [there], [here])
 
     def _loaded(self, source: Block, counts: list[int], lanes: Atom, parts: int) -> Block:
         """The tile of an HBM block as [lanes, free dims]."""
-        ring, tile = self.rings["loaded"], as_loaded(self.dims, counts, itemsize(source.dtype))
+        ring, tile = self.rings["loaded"], as_loaded(self.builder.timing, self.dims, counts, itemsize(source.dtype))
         loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (lanes,))
         lowest = replace(source, offset=start_of(source, [dim + 1 for dim in tile.strides]))
         for here, there in self._transfers(loaded, lowest, tile, 0, parts):
@@ -178,12 +175,12 @@ def _dealt(block: Block, dim: int, at: Affine, lanes: int, piece: int) -> Block:
     return part.of((Atom(lanes, atom.stride * piece), *part.dims[1:]))
 
 
-def _engine_order(made: Block, taken: Block) -> list[int]:
-    """The dims, those last whose strides are short on both sides: the ports of SBUF are quicker then."""
+def _engine_order(fast: int, made: Block, taken: Block) -> list[int]:
+    """The dims, those last whose strides are below ``fast`` bytes on both sides: the ports of SBUF are quicker then."""
     free = range(1, len(made.dims))
     reach = {dim: max(abs(block.dims[dim].stride) for block in (made, taken)) for dim in free}
     moving = [dim for dim in free if made.dims[dim].size > 1]
     last = min(moving, key=lambda dim: (reach[dim], -dim), default=-1)
-    if last < 0 or reach[last] >= _FAST_STRIDE:
+    if last < 0 or reach[last] >= fast:
         return [0, *free]
     return [0, *(dim for dim in free if dim != last), last]

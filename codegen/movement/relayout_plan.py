@@ -1,37 +1,34 @@
 """How a copy into HBM is put into order on chip, where a DMA alone would move it in short runs.
 
 Input: two blocks over common dims, the target in HBM. Output: a ``Relayout``, which ``relayout_kernel`` carries out, or
-None where the DMA alone is about as quick. Estimated times follow hardware sheet 1.8.2 and 3.2.
+None where the DMA alone is about as quick.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import ceil, prod
 
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.limits import PARTITIONS
-from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Tile, Timing
+from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
 LEAST_ELEMENTS = 2048
 """Below this a DMA that moves element by element is as quick."""
-LONG_RUN = 2048
-"""Bytes of a DMA run that costs about as much as a shorter one (hardware sheet 1.8.2)."""
-RUNS = (128, 512, 2048, 8192)
-"""Bytes of runs that are tried, in HBM."""
-ROOM = 131072
-"""Bytes of the tiles of a copy in a partition."""
+RUNS = ((1, 8), (1, 2), (2, 1), (8, 1))
+"""Runs in HBM that are tried: so many times (first over second) one that takes as long as all shorter ones."""
+SHARE = (8, 11)
+"""Of a partition of SBUF: most that the tiles of a copy take."""
 MOST_GROUPS = 16
 """Transfers that fill a tile."""
 GAIN = 1.5
 """How many times quicker a relayout must be than the DMA alone."""
-
-_RUN_NS, _BYTES_PER_NS, _ENGINES, _LATENCY_NS = 140.0, 17.0, 16, 1300.0
-_OVERHEAD, _VECTOR_GHZ, _FAST_STRIDE = 83, 1.12, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,19 @@ def dims_of(target: Block, source: Block) -> tuple[Dim, ...]:
     return tuple(Dim(a.size, a.stride, b.stride) for a, b in pairs if not b.partition)
 
 
-def plan(target: Block, source: Block, room: int, blank: bool = False, cut_ns: float = 0.0) -> Relayout | None:
+def most_room(sizes: Sizes) -> int:
+    """Bytes a partition that the tiles of a copy take at most."""
+    return sizes.sbuf_share(SHARE)
+
+
+def is_long(timing: Timing, run: int) -> bool:
+    """Whether a DMA moves runs of so many bytes well: at half of its rate at the least."""
+    return 2 * run >= timing.long_run
+
+
+def plan(
+    timing: Timing, target: Block, source: Block, room: int, blank: bool = False, cut_ns: float = 0.0
+) -> Relayout | None:
     """The quickest relayout of two ordered blocks in ``room`` bytes a partition; None where a DMA will do.
 
     ``blank``: what lies between the target's elements may be written, too. ``cut_ns``: what it costs besides to cut the
@@ -111,10 +120,10 @@ def plan(target: Block, source: Block, room: int, blank: bool = False, cut_ns: f
         return None
     size = itemsize(target.dtype)
     run = direct_run(dims, size)
-    if run >= LONG_RUN // 4 or any(dim.target == 0 for dim in dims):
+    if is_long(timing, run) or any(dim.target == 0 for dim in dims):
         return None
-    best = _best(dims, size, lanes, room, blank, cut_ns)
-    return best if best is not None and best.ns * GAIN < direct_ns(total * size, run) else None
+    best = _best(timing, dims, size, lanes, room, blank, cut_ns)
+    return best if best is not None and best.ns * GAIN < direct_ns(timing, total * size, run) else None
 
 
 def direct_run(dims: Sequence[Dim], size: int) -> int:
@@ -127,29 +136,32 @@ def direct_run(dims: Sequence[Dim], size: int) -> int:
     return run
 
 
-def direct_ns(nbytes: int, run: int) -> float:
+def direct_ns(timing: Timing, nbytes: int, run: int) -> float:
     """Time of a DMA of ``nbytes`` in runs of ``run`` bytes."""
-    return nbytes / run / _ENGINES * max(_RUN_NS, run / _BYTES_PER_NS) + _LATENCY_NS
+    return timing.transfer(nbytes, run).bound + timing.transfer_latency
 
 
-@cache
-def _best(dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool, cut_ns: float) -> Relayout | None:
+@lru_cache(maxsize=256)
+def _best(
+    timing: Timing, dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool, cut_ns: float
+) -> Relayout | None:
     found: dict[tuple[int, ...], Relayout] = {}
-    for written in RUNS:
-        for read in (0,) if lanes else (0, *RUNS):
-            pieces = _pieces(dims, size, read, written)
+    runs = [timing.long_run * times // parts for times, parts in RUNS]
+    for written in runs:
+        for read in (0,) if lanes else (0, *runs):
+            pieces = _pieces(timing, dims, size, read, written)
             if pieces in found:
                 continue
-            stored = as_stored(dims, pieces, size, blank)
-            loaded = None if lanes else as_loaded(dims, pieces, size)
+            stored = as_stored(timing, dims, pieces, size, blank)
+            loaded = None if lanes else as_loaded(timing, dims, pieces, size)
             nbytes = stored.nbytes + (loaded.nbytes if loaded is not None else 0)
             buffers = 2 if 2 * nbytes <= room else 1
             if nbytes <= room:
-                found[pieces] = _estimated(dims, size, pieces, lanes, stored, loaded, buffers)
+                found[pieces] = _estimated(timing, dims, size, pieces, lanes, stored, loaded, buffers)
     return min(found.values(), key=lambda way: way.ns + cut_ns * (way.pieces[-1] < dims[-1].size), default=None)
 
 
-def _pieces(dims: Sequence[Dim], size: int, read: int, written: int) -> tuple[int, ...]:
+def _pieces(timing: Timing, dims: Sequence[Dim], size: int, read: int, written: int) -> tuple[int, ...]:
     """Elements of each dim that make runs of ``read`` and ``written`` bytes in the source and the target."""
     pieces = [1] * len(dims)
     for bytes_wanted, strides in (
@@ -158,7 +170,7 @@ def _pieces(dims: Sequence[Dim], size: int, read: int, written: int) -> tuple[in
     ):
         reach = size
         for dim in sorted(strides, key=lambda dim: strides[dim]):
-            if reach >= bytes_wanted or strides[dim] > max(reach, LONG_RUN // 4):
+            if reach >= bytes_wanted or (strides[dim] > reach and is_long(timing, strides[dim])):
                 break
             count = min(dims[dim].size, -(-bytes_wanted // max(strides[dim], 1)))
             pieces[dim] = max(pieces[dim], even(dims[dim].size, count))
@@ -188,20 +200,20 @@ class Extent:
     """Dims of which each element is another run."""
 
 
-def as_loaded(dims: Sequence[Dim], counts: Sequence[int], size: int) -> Extent:
+def as_loaded(timing: Timing, dims: Sequence[Dim], counts: Sequence[int], size: int) -> Extent:
     """How ``counts`` elements of each dim are loaded.
 
     A run takes in what lies between its elements while that costs the DMA no more than another run would.
     """
     strides = {dim: abs(dims[dim].source) for dim in range(len(dims)) if dims[dim].source}
-    return _extent(strides, counts, size, LONG_RUN)
+    return _extent(strides, counts, size, timing.long_run)
 
 
-def as_stored(dims: Sequence[Dim], counts: Sequence[int], size: int, blank: bool) -> Extent:
+def as_stored(timing: Timing, dims: Sequence[Dim], counts: Sequence[int], size: int, blank: bool) -> Extent:
     """How they are stored; with ``blank``, in runs that take in what lies between if no other tile writes there."""
     strides = {dim: dims[dim].target for dim in range(len(dims))}
     partial = [dims[dim].target for dim in strides if counts[dim] < dims[dim].size]
-    return _extent(strides, counts, size, LONG_RUN if blank else 0, min(partial, default=-1))
+    return _extent(strides, counts, size, timing.long_run if blank else 0, min(partial, default=-1))
 
 
 def _extent(strides: dict[int, int], counts: Sequence[int], size: int, gap: int, last: int = -1) -> Extent:
@@ -221,6 +233,7 @@ def _extent(strides: dict[int, int], counts: Sequence[int], size: int, gap: int,
 
 
 def _estimated(
+    timing: Timing,
     dims: Sequence[Dim],
     size: int,
     pieces: tuple[int, ...],
@@ -240,12 +253,17 @@ def _estimated(
         rows *= groups
     total = prod(counts) * max(lanes, 1)
     tiles = ceil(total / rows)
-    load = direct_ns(total * loaded.nbytes, loaded.run) - _LATENCY_NS if loaded is not None else 0.0
-    dma = load + direct_ns(total * stored.nbytes, stored.run) - _LATENCY_NS
-    slow = 1 if min((max(abs(dim.source), dim.target) for dim in dims), default=0) < _FAST_STRIDE else 2
-    vector = tiles * max(_OVERHEAD, prod(pieces) * slow + stored.nbytes / size - prod(pieces)) / _VECTOR_GHZ
-    alone = tiles * (2 + (groups > 1)) * _LATENCY_NS + dma + vector
-    ns = alone if buffers == 1 else max(dma, vector, alone / 4) + 2 * _LATENCY_NS + (dma + vector) / max(tiles, 1)
+    load = timing.transfer(total * loaded.nbytes, loaded.run).bound if loaded is not None else 0.0
+    dma = load + timing.transfer(total * stored.nbytes, stored.run, "write").bound
+    step = min((max(abs(dim.source), dim.target) for dim in dims), default=0)
+    dtype = {1: "u8", 2: "bf16"}.get(size, "f32")
+    moved = timing.engine("tensor_copy", Stream.VECTOR, prod(pieces), (Tile(dtype),), (Tile(dtype, stride=step),))
+    vector = tiles * moved.bound
+    if (blanks := stored.nbytes // size - prod(pieces)) > 0:
+        vector += tiles * timing.engine("memset", Stream.VECTOR, blanks, (Tile(dtype),), ()).bound
+    latency = timing.transfer_latency
+    alone = tiles * (2 + (groups > 1)) * latency + dma + vector
+    ns = alone if buffers == 1 else max(dma, vector, alone / 4) + 2 * latency + (dma + vector) / max(tiles, 1)
     return Relayout(pieces, lane, group if groups > 1 else -1, groups, buffers, ns)
 
 

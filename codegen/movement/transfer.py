@@ -9,10 +9,9 @@ from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.movement import relayout_kernel, relayout_plan, transpose_kernel
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.rules import MAX_COUNT
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
-
-MAX_COUNT = 65535
-"""Largest count of an access pattern's dim (16 bits; hardware sheet 1.6)."""
 
 DETOUR = 6
 """How many times as long as in runs a copy may take before what lies on chip goes through HBM."""
@@ -38,21 +37,21 @@ def blocks_of(views: Sequence[View], shape: Sequence[int]) -> list[Block] | None
     return blocks
 
 
-def is_scattered(target: Block, source: Block, alone: bool = False) -> bool:
+def is_scattered(timing: Timing, target: Block, source: Block, alone: bool = False) -> bool:
     """Whether neighbours in ``target`` lie apart, so that a large copy takes several times as long as one in runs.
 
     What lies on chip is stored as it lies then, and put into order between two arrays in HBM. ``alone``: by one DMA.
     """
-    if target.alloc.space is not Space.HBM or _in_runs(target, source):
+    if target.alloc.space is not Space.HBM or _in_runs(timing, target, source):
         return False
     total = prod(atom.size for atom in target.dims)
-    if total < transpose_kernel.LEAST_ELEMENTS or len(target.dims) < 2:
+    if len(target.dims) < 2:
         return False
     ordered, size = relayout_plan.ordered(target, source), itemsize(target.dtype)
-    relayout = None if alone else relayout_plan.plan(*ordered, relayout_plan.ROOM)
+    relayout = None if alone else relayout_plan.plan(timing, *ordered, relayout_plan.most_room(timing.sizes))
     run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
-    ns = relayout.ns if relayout is not None else relayout_plan.direct_ns(total * size, run)
-    return ns > DETOUR * relayout_plan.direct_ns(total * size, relayout_plan.LONG_RUN)
+    ns = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, total * size, run)
+    return ns > DETOUR * relayout_plan.direct_ns(timing, total * size, timing.long_run)
 
 
 def transfer(builder: Builder, target: View, source: View, stream: Stream, force: bool = False) -> bool:
@@ -61,7 +60,7 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
     False, and nothing emitted, when no DMA expresses it, or (unless ``force``) when it would scatter what lies on chip.
     """
     blocks = blocks_of([target, source], source.shape)
-    if blocks is None or (source.in_sbuf and not force and is_scattered(blocks[0], blocks[1])):
+    if blocks is None or (source.in_sbuf and not force and is_scattered(builder.timing, blocks[0], blocks[1])):
         return False
     reordered(builder, blocks[0], blocks[1], stream)
     return True
@@ -69,13 +68,17 @@ def transfer(builder: Builder, target: View, source: View, stream: Stream, force
 
 def reordered(builder: Builder, target: Block, source: Block, stream: Stream, load: Stream = Stream.DMA_LOAD) -> None:
     """Copy by DMA on ``stream``, or through SBUF, where elements are put in order, when that is quicker."""
-    if target.alloc.space is not Space.HBM or _in_runs(target, source):
+    timing = builder.timing
+    if target.alloc.space is not Space.HBM or _in_runs(timing, target, source):
         copy(builder, target, source, stream)
         return
     ordered = relayout_plan.ordered(target, source)
-    relayout = relayout_plan.plan(*ordered, room(builder))
+    relayout = relayout_plan.plan(timing, *ordered, room(builder))
     squares = source.alloc.space is Space.HBM and transpose_kernel.applies(target, source)
-    if squares and (relayout is None or relayout.ns > transpose_kernel.estimated_ns(target, source)):
+    run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
+    nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
+    least = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, nbytes, run)
+    if squares and least > transpose_kernel.estimated_ns(timing, target, source):
         transpose_kernel.copy(builder, target, source, load)
     elif relayout is not None:
         relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
@@ -85,15 +88,15 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
 
 def room(builder: Builder) -> int:
     """Bytes a partition for the tiles of a copy."""
-    return min(relayout_plan.ROOM, builder.sbuf.largest_gap() * 9 // 10)
+    return min(relayout_plan.most_room(builder.sizes), builder.sbuf.largest_gap() * 9 // 10)
 
 
-def _in_runs(target: Block, source: Block) -> bool:
+def _in_runs(timing: Timing, target: Block, source: Block) -> bool:
     """Whether the last dim is contiguous on both sides, and long."""
     size = itemsize(target.dtype)
     if not target.dims or target.dims[-1].partition or source.dims[-1].partition:
         return False
-    long = target.dims[-1].size * size >= relayout_plan.LONG_RUN // 4
+    long = relayout_plan.is_long(timing, target.dims[-1].size * size)
     return long and target.dims[-1].stride == source.dims[-1].stride == size
 
 

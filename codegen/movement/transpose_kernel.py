@@ -1,6 +1,6 @@
 """Transposing copies between HBM arrays, exact for every element type.
 
-A DMA moves a transposed array element by element, about 140 ns each; here rows are loaded in long runs,
+A DMA moves a transposed array element by element; here rows are loaded in long runs,
 Vector transposes 32 x 32 blocks (bits are moved, never computed with), and columns are stored in long
 runs. Elements of one or two bytes are turned four or two at once, as words, and put apart afterwards.
 """
@@ -14,18 +14,14 @@ from math import ceil, prod
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring, emit_over
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.movement.relayout_plan import direct_ns
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.rules import SQUARE as SQUARE
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, itemsize
 
-LEAST_ELEMENTS = 4096
-"""Below this an element-wise DMA is as quick."""
 BLOCK = 512
-RUN = 1024
-"""Bytes of runs that several short rows make."""
-VECTOR_GHZ = 1.12
-SQUARE = 32
+"""Most rows and columns of a block of a matrix."""
 
 
 def contiguous_dim(block: Block) -> int:
@@ -42,24 +38,27 @@ def applies(target: Block, source: Block) -> bool:
         and along >= 0
         and across != along
         and target.dtype == source.dtype
-        and prod(atom.size for atom in target.dims) >= LEAST_ELEMENTS
         and min(target.dims[across].size, target.dims[along].size) >= 4
     )
 
 
-def estimated_ns(target: Block, source: Block) -> float:
-    """Time of ``copy``: Vector's, 64 cycles a square, or that of its DMAs (hardware sheet 1.8.2, 3.2)."""
+def estimated_ns(timing: Timing, target: Block, source: Block) -> float:
+    """Time of ``copy``: Vector's, a square at a time, or that of its transfers, two under way at a time."""
     across, along = contiguous_dim(source), contiguous_dim(target)
     width, height, size = source.dims[across].size, source.dims[along].size, itemsize(source.dtype)
-    shape = _shape(source.select([along, across]), target.select([across, along]))
+    shape = _shape(timing, source.select([along, across]), target.select([across, along]))
     others = prod(atom.size for atom in source.dims) / (width * height)
     squares = ceil(ceil(width / shape.packed) / SQUARE) * ceil(height / SQUARE)
-    vector = squares * 64.0 + (width * height / PARTITIONS if shape.packed > 1 else 0.0)
+    vector = squares * timing.engine("transpose", Stream.VECTOR, SQUARE).bound
+    if shape.packed > 1:
+        vector += ceil(width * height / PARTITIONS) * timing.cycle(Stream.VECTOR)
     read, written = (min(side, BLOCK) * size for side in (width, height))
     nbytes = width * height * size
-    dma = direct_ns(nbytes, read * shape.rows) + direct_ns(nbytes, written * shape.columns * shape.packed)
+    dma = timing.transfer(nbytes, read * shape.rows).bound
+    dma += timing.transfer(nbytes, written * shape.columns * shape.packed, "write").bound
     transfers = ceil(height / (PARTITIONS * shape.rows)) + ceil(width / (PARTITIONS * shape.columns * shape.packed))
-    return others * max(vector / VECTOR_GHZ, dma - 2600, transfers * 700.0) + 4000
+    latency = timing.transfer_latency
+    return others * max(vector, dma, transfers * latency / 2) + 3 * latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class _Shape:
     """Neighbouring words of the source's rows on a partition once turned, stored in one run."""
 
 
-def _shape(source: Block, target: Block) -> _Shape:
+def _shape(timing: Timing, source: Block, target: Block) -> _Shape:
     """For ``target[a, b] = source[b, a]``."""
     (rows, row), size = source.dims, itemsize(source.dtype)
     packed = 4 // size if size < 4 and row.size >= 8 * (4 // size) else 1
@@ -84,8 +83,8 @@ def _shape(source: Block, target: Block) -> _Shape:
     fits = rows.size <= BLOCK and target.dims[0].stride == rows.size * size and row.size >= 2 * PARTITIONS * packed
     return _Shape(
         packed,
-        max(1, min(4, RUN // read)) if whole else 1,
-        max(1, min(4, RUN // written)) if fits and row.size % packed == 0 else 1,
+        max(1, min(4, timing.long_run // read)) if whole else 1,
+        max(1, min(4, timing.long_run // written)) if fits and row.size % packed == 0 else 1,
     )
 
 
@@ -93,7 +92,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     """Copy with loops over all dims but the two that are contiguous on one side each."""
     across, along = contiguous_dim(source), contiguous_dim(target)
     others = [dim for dim in range(len(source.dims)) if dim not in (across, along)]
-    shape = _shape(source.select([along, across]), target.select([across, along]))
+    shape = _shape(builder.timing, source.select([along, across]), target.select([across, along]))
     size, width, height = itemsize(source.dtype), *(min(BLOCK, source.dims[dim].size) for dim in (across, along))
     word = size * shape.packed
     words = ceil(width / shape.packed)

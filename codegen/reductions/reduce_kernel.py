@@ -7,11 +7,12 @@ accumulated element by element, then folded along the free dim and last across t
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
+from neuronx_cc.codegen.emission.pace import tile_columns
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.maps import bits, elementwise
@@ -22,15 +23,16 @@ from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, Stage
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
 BUFFERS = 2
 """Of sums and what becomes of them: the next block of kept columns need not wait for this one."""
-COLUMNS = 1024
-"""Kept elements accumulated at a time."""
-RUN = 1024
-"""Reduced elements of a contiguous run accumulated at a time."""
+BUFFERED = 3
+"""Tiles of the operand that are under way at a time."""
+ROOM = 16
+"""Tiles of sums, inputs and results that SBUF has room for."""
 
 
 def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
@@ -105,7 +107,8 @@ class _Reduce:
             self._block(offset, out, Atom(1, 0), Atom(1, 0))
             return
         atom, out_atom = self.kept[column], self.kept_out[column]
-        for start, tiles, size in self.builder.tiles(atom.size, COLUMNS):
+        folded = prod(each.size for each in self.folded)
+        for start, tiles, size in self.builder.tiles(atom.size, self._columns(atom.size, folded)):
             with self.builder.loop(tiles) as index:
                 at = index * size + start
                 self._block(
@@ -115,6 +118,18 @@ class _Reduce:
                     replace(out_atom, size=size),
                 )
 
+    def _columns(self, size: int, folded: int) -> int:
+        """Elements a partition of a tile, of which ``size`` are kept or lie side by side, ``folded`` times."""
+        timing, width = self.builder.timing, itemsize(self.view.dtype)
+        partitions = min(timing.sizes.partitions, folded)
+
+        def stages(count: int) -> list[Stage]:
+            added = timing.engine("tensor_tensor", Stream.VECTOR, count, ins=(F32, F32))
+            return [timing.moved(partitions * count * width, count * width), timing.done(added, Stream.VECTOR)]
+
+        most = min(size, self.builder.sbuf.largest_gap() // (ROOM * 4))
+        return tile_columns(timing, max(1, size) * ceil(folded / partitions), max(1, most), BUFFERED, stages)
+
     def _block(self, offset: Affine, out: Affine, columns: Atom, out_columns: Atom) -> None:
         """Reduce everything for one block of kept columns."""
         size = itemsize(self.view.dtype)
@@ -122,7 +137,8 @@ class _Reduce:
         parts: list[tuple[list[Atom], int, Atom]] = [(folded, 0, Atom(1, 0))]
         if folded and abs(folded[-1].stride) == size and columns.size == 1:
             *outer, last = folded
-            inner = _run_length(last.size, self.builder.sizes.partitions)
+            partitions = self.builder.sizes.partitions
+            inner = _run_length(last.size, partitions, self._columns(last.size // partitions, partitions))
             runs, rest = divmod(last.size, inner)
             blocks = [Atom(runs, last.stride * inner)] if runs > 1 else []
             parts = [([*outer, *blocks], 0, Atom(inner, last.stride))]
@@ -160,7 +176,7 @@ class _Reduce:
         for start, tiles, size in self.builder.tiles(lanes.size, self.builder.sizes.partitions):
             with self.builder.loop(tiles) as index:
                 at = offset + (index * size + start) * lanes.stride
-                tile = self._tile([columns.size, run.size], self.view.dtype, size, "input", 3)
+                tile = self._tile([columns.size, run.size], self.view.dtype, size, "input", BUFFERED)
                 source = Block(self.view.alloc, self.view.dtype, at, (replace(lanes, size=size), columns, run))
                 copy(self.builder, tile, source, self.stream)
                 part = self._head(acc, size)
@@ -221,9 +237,9 @@ class _Reduce:
         return self._tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size, "scratch", 1)
 
 
-def _run_length(size: int, partitions: int) -> int:
-    """Free elements of a contiguous run of ``size``, so that the rest of it fills the partitions."""
-    most = min(RUN, size // partitions)
+def _run_length(size: int, partitions: int, most: int) -> int:
+    """Free elements of a contiguous run of ``size``, at most ``most``, so that the rest of it fills the partitions."""
+    most = min(most, size // partitions)
     for inner in range(max(1, most), 0, -1):
         if size % inner == 0 and inner >= most // 2:
             return inner

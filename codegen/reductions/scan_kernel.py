@@ -9,6 +9,7 @@ there and back by Vector's 32 x 32 transposes, which are bit exact), and each bl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -20,17 +21,17 @@ from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.isa.timing import F32
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, same_number
 
 TILE = 4096
 """Elements a partition of a tile."""
-FEW_ROWS = 16
-"""Rows up to which each is cut into blocks."""
 SHORT_ROW = 12
 """Elements of a row up to which it is cheaper to add column to column than to scan row after row."""
-QUADRANT = 32
-"""Partitions of a transpose on Vector (hardware sheet 1.5)."""
+LINKS = 4
+"""Small instructions that link the blocks of a row, one after the other."""
 
 
 def lower(context: Context, op: hlo.ReduceWindowOp, opcode: str, reverse: bool) -> None:
@@ -76,10 +77,32 @@ class _Scan:
             self.builder.emit("memset", Stream.VECTOR, [self.ones], [], imm=[1.0])
 
     def emit(self) -> None:
-        if self.rows <= FEW_ROWS and self.length >= 2 * TILE:
+        if self._blocks_pay():
             self._in_blocks()
         else:
             self._in_rows()
+
+    def _blocks_pay(self) -> bool:
+        """Whether rows cut into a block for each partition take less time than whole ones."""
+        timing, partitions = self.builder.timing, self.builder.sizes.partitions
+        if self.rows * 2 > partitions or self.length < partitions:
+            return False
+
+        def engine(op: str, integer: str, size: int) -> float:
+            name, alu = (op, ()) if self.is_float else (integer, (self.opcode,))
+            return timing.engine(name, self.engine, size, ins=(F32, F32), alu=alu).bound
+
+        def scanned(size: int) -> float:
+            return engine("tensor_tensor_scan", "int_scan", size)
+
+        link = scanned(1) + timing.dependent(self.engine)
+        chunks = ceil(self.length / (partitions // self.rows * TILE))
+        width = ceil(self.length / (partitions // self.rows * chunks))
+        added = engine("tensor_tensor", "int_tensor_tensor", width)
+        moved = self.rows * timing.transfer(partitions // self.rows * width * 4, width * 4).bound
+        blocks = chunks * (max(scanned(width) + added + self.rows * LINKS * link, moved) + timing.transfer_latency)
+        whole = min(self.length, TILE)
+        return blocks < ceil(self.length / whole) * (scanned(whole) + link)
 
     # tiles
 
@@ -282,8 +305,8 @@ class _Scan:
 
     def _turn(self, row: Block, column: Block, lanes: int, to_row: bool) -> None:
         """Move one element a partition to a row on partition 0, or back."""
-        for first in range(0, lanes, QUADRANT):
-            count = min(QUADRANT, lanes - first)
+        for first in range(0, lanes, SQUARE):
+            count = min(SQUARE, lanes - first)
             flat = row.index(1, Affine(first), count)
             tall = replace(column, dims=(Atom(count, 1, True), *column.dims[1:]), partition=first)
             outs, ins = ([flat], [tall]) if to_row else ([tall], [flat])

@@ -76,7 +76,7 @@ class _Kernel:
         self.streams = [Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD for value in (operand, source)]
         self.leading, self.axes = _axes(hlo.shape_of(operand).dims, hlo.shape_of(source).dims, op.window.data, self.x)
         room = int(self.builder.sbuf.largest_gap() * 0.9)
-        self.plan = best_plan(self.axes, self.leading, itemsize(self.x.dtype), room)
+        self.plan = best_plan(self.builder.timing, self.axes, self.leading, itemsize(self.x.dtype), room)
         self.tiles = TilePool(self.builder, "window", 2)
         self.emitter = Emitter(self.builder, self._scratch)
 

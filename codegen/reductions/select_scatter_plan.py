@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
-from neuronx_cc.codegen.reductions.window_plan import transfer_ns
+from neuronx_cc.codegen.reductions.window_plan import moved
 from neuronx_cc.ir.isa.pooling import BOUNDS
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, Stage, Timing, total
 
-CYCLES = 5.0 / 1.4
-"""Nanoseconds of the program for each position of each window (instruction table)."""
-OVERHEAD = 600.0
-"""Nanoseconds of a small transfer that nothing hides."""
+BUFFERS = 2
+"""Tiles under way between two stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +90,19 @@ class Plan:
     """Elements of the leading dims side by side on the partitions."""
 
 
-def best_plan(axes: Sequence[Axis], leading: int, itemsize: int, room: int) -> Plan:
+def best_plan(timing: Timing, axes: Sequence[Axis], leading: int, itemsize: int, room: int) -> Plan:
     """The cheapest cut whose tiles take at most ``room`` bytes a partition."""
     whole = tuple(-(-axis.size // axis.stride) * axis.stride for axis in axes)
     starts = [Plan(whole, False)] if leading > 1 else []
     for groups in range(1, min(16, leading) + 1):
         if leading % groups == 0:
-            lanes = 128 // groups
+            lanes = timing.sizes.partitions // groups
             block = -(-axes[0].size // (lanes * axes[0].stride)) * axes[0].stride
             starts.append(Plan((block, *whole[1:]), True, groups))
     best, least = starts[0], inf
     for plan in starts:
-        plan = _shrunk(axes, plan, leading, itemsize, room)
-        time = cost(axes, plan, leading, itemsize)
+        plan = _shrunk(timing, axes, plan, leading, itemsize, room)
+        time = cost(timing, axes, plan, leading, itemsize)
         if time < least:
             best, least = plan, time
     return best
@@ -119,7 +119,7 @@ def _extents(axes: Sequence[Axis], plan: Plan) -> tuple[list[int], list[int]]:
     return [axis.inputs(block) for axis, block in pairs], [axis.windows(block) for axis, block in pairs]
 
 
-def _shrunk(axes: Sequence[Axis], plan: Plan, leading: int, itemsize: int, room: int) -> Plan:
+def _shrunk(timing: Timing, axes: Sequence[Axis], plan: Plan, leading: int, itemsize: int, room: int) -> Plan:
     while tile_bytes(axes, plan, itemsize) > room:
         options = []
         for place, (axis, block) in enumerate(zip(axes, plan.blocks, strict=True)):
@@ -128,23 +128,24 @@ def _shrunk(axes: Sequence[Axis], plan: Plan, leading: int, itemsize: int, room:
                 options.append(replace(plan, blocks=blocks))
         if not options:
             return plan
-        plan = min(options, key=lambda option: cost(axes, option, leading, itemsize))
+        plan = min(options, key=lambda option: cost(timing, axes, option, leading, itemsize))
     return plan
 
 
-def cost(axes: Sequence[Axis], plan: Plan, leading: int, itemsize: int) -> float:
-    """Nanoseconds: the program or the transfers, whichever takes longer."""
+def cost(timing: Timing, axes: Sequence[Axis], plan: Plan, leading: int, itemsize: int) -> float:
+    """Nanoseconds of a pipeline of loads, GpSimd's program and stores."""
     counts = [-(-axis.size // block) for axis, block in zip(axes, plan.blocks, strict=True)]
     inputs, windows = _extents(axes, plan)
+    partitions = timing.sizes.partitions
     if plan.on_blocks:
-        lanes = min(128, counts[0] * plan.groups)
-        tiles = prod(counts[1:]) * -(-leading // plan.groups) * -(-counts[0] * plan.groups // 128)
+        lanes = min(partitions, counts[0] * plan.groups)
+        tiles = prod(counts[1:]) * -(-leading // plan.groups) * -(-counts[0] * plan.groups // partitions)
     else:
-        lanes, tiles = min(128, leading), prod(counts) * -(-leading // 128)
-    program = prod(windows) * prod(axis.window for axis in axes) * CYCLES
+        lanes, tiles = min(partitions, leading), prod(counts) * -(-leading // partitions)
+    positions = [number for axis in axes for number in (0, axis.window)]
+    program = timing.engine("select_scatter", Stream.GPSIMD, prod(windows), ins=(F32, F32), imm=positions)
     sizes, outs = [axis.size for axis in axes], [axis.out for axis in axes]
-    moved = sum(
-        transfer_ns(block, whole, lanes, itemsize)
-        for block, whole in ((inputs, sizes), (windows, outs), (plan.blocks, sizes))
-    )
-    return tiles * (max(program, moved) + OVERHEAD)
+    loads = [moved(timing, block, whole, lanes, itemsize) for block, whole in ((inputs, sizes), (windows, outs))]
+    loaded = Stage(total(load.work for load in loads), max(load.latency for load in loads))
+    stored = moved(timing, plan.blocks, sizes, lanes, itemsize, "write")
+    return timing.pipeline([loaded, timing.done(program, Stream.GPSIMD), stored], tiles, BUFFERS)

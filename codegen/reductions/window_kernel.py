@@ -35,8 +35,6 @@ SCANNED = frozenset(["maximum", "minimum"])
 """Combiners that give the same bits in any order."""
 LEAST_SCANNED = 32
 """Length of a window from which scans take less time than doubling."""
-LARGEST = 40_000
-"""Elements of an operand of one instruction (hardware sheet 1.4: 64 Ki)."""
 
 
 def lower(context: Context, op: hlo.ReduceWindowOp, step: int) -> None:
@@ -112,7 +110,9 @@ class _Windows:
         self.strides = _dense([dim.size for dim in self.dims], self.size)
         self.out_strides = _dense([dim.out for dim in self.dims], self.size)
         room = int(self.builder.sbuf.largest_gap() * 0.8)
-        self.plan: Plan = window_plan.best_plan(self.dims, self.size, min(room, LARGEST * self.size * 2))
+        largest = int(self.builder.machine["memory.sbuf_max_elements"])
+        room = min(room, largest * self.size * 2)
+        self.plan: Plan = window_plan.best_plan(self.builder.timing, self.dims, self.size, room)
         self.tiles = TilePool(self.builder, "window", 2)
         self.work = TilePool(self.builder, "partial windows", 1)
         self.emitter = Emitter(self.builder, self._scratch)
@@ -299,7 +299,7 @@ class _Windows:
         def taps(start: int) -> Block:
             return _taps(source, dim, start, size, window.stride)
 
-        if 2.0 * (window.window - 1) * after <= window_plan.doubling(window.window, before, after):
+        if not window_plan.by_doubling(self.builder.timing, window.window, before, after):
             self._combine(result, taps(0), taps(window.dilation))
             for tap in range(2, window.window):
                 self._combine(result, result, taps(tap * window.dilation))

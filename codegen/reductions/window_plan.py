@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-RUN_NS = 140.0
-"""Time of a short DMA run on one of 16 engines (hardware sheet 1.8.2)."""
-BYTES_PER_NS = 17.0
-ENGINES = 16
-OVERHEAD = 500.0
-"""Nanoseconds of a tile's transfers that nothing hides."""
-VECTOR_GHZ = 1.12
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, Work
+
+BUFFERS = 2
+"""Tiles under way between two stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +62,35 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
     return found or [Dim(1, 1)]
 
 
-def best_plan(dims: Sequence[Dim], itemsize: int, room: int) -> Plan:
+def best_plan(timing: Timing, dims: Sequence[Dim], itemsize: int, room: int) -> Plan:
     """The cheapest cut whose tiles take at most ``room`` bytes a partition."""
     best, least = Plan(0, tuple(1 for _ in dims)), inf
-    for start in _starts(dims):
-        plan = _shrunk(dims, start, itemsize, room)
-        time = cost(dims, plan, itemsize)
+    for start in _starts(dims, timing.sizes.partitions):
+        plan = _shrunk(timing, dims, start, itemsize, room)
+        time = cost(timing, dims, plan, itemsize)
         if time < least:
             best, least = plan, time
     return best
 
 
-def _starts(dims: Sequence[Dim]) -> list[Plan]:
+def _starts(dims: Sequence[Dim], partitions: int) -> list[Plan]:
     whole = tuple(dim.out for dim in dims)
     found = []
     for lane, dim in enumerate(dims):
-        block = -(-dim.out // 128)
+        block = -(-dim.out // partitions)
         found.append(Plan(lane, (*whole[:lane], block, *whole[lane + 1 :])))
         for group, other in enumerate(dims):
             if group == lane or not other.plain or other.out == 1 or dim.out == 1:
                 continue
             groups = next(count for count in range(min(16, other.out), 0, -1) if other.out % count == 0)
             if groups > 1:
-                block = -(-dim.out // (128 // groups))
+                block = -(-dim.out // (partitions // groups))
                 blocks = [block if axis == lane else 1 if axis == group else size for axis, size in enumerate(whole)]
                 found.append(Plan(lane, tuple(blocks), group, groups))
     return found
 
 
-def _shrunk(dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
+def _shrunk(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
     while True:
         options = []
         for axis, block in enumerate(plan.blocks):
@@ -101,9 +99,9 @@ def _shrunk(dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
                 options.append(Plan(plan.lane, blocks, plan.group, plan.groups))
         if not options:
             return plan
-        best = min(options, key=lambda option: cost(dims, option, itemsize))
+        best = min(options, key=lambda option: cost(timing, dims, option, itemsize))
         fits = tile_bytes(dims, plan, itemsize) <= room
-        if fits and cost(dims, best, itemsize) >= cost(dims, plan, itemsize):
+        if fits and cost(timing, dims, best, itemsize) >= cost(timing, dims, plan, itemsize):
             return plan
         plan = best
 
@@ -125,45 +123,62 @@ def between(dims: Sequence[Dim], plan: Plan) -> int:
     return total
 
 
-def cost(dims: Sequence[Dim], plan: Plan, itemsize: int) -> float:
-    """Nanoseconds: transfers or Vector, whichever takes longer; the other for one tile, which nothing hides."""
+def cost(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int) -> float:
+    """Nanoseconds of a pipeline of loads, Vector and stores; a tile has as many transfers as groups."""
     tiles = prod(
         dim.blocks(block)
         for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True))
         if axis not in (plan.lane, plan.group)
     )
-    lanes = dims[plan.lane].blocks(plan.blocks[plan.lane])
+    partitions, lanes = timing.sizes.partitions, dims[plan.lane].blocks(plan.blocks[plan.lane])
     if plan.group >= 0:
         tiles *= dims[plan.group].out // plan.groups
-    tiles *= -(-lanes * plan.groups // 128)
-    lanes = min(128, lanes * plan.groups)
+    tiles *= -(-lanes * plan.groups // partitions)
+    lanes = min(partitions, lanes * plan.groups)
     extents = [dim.extent(block) for dim, block in zip(dims, plan.blocks, strict=True)]
-    loads = transfer_ns(extents, [dim.size for dim in dims], lanes, itemsize)
-    stores = transfer_ns(plan.blocks, [dim.out for dim in dims], lanes, itemsize)
-    vector = 0.0
+    loads = moved(timing, extents, [dim.size for dim in dims], lanes, itemsize)
+    stores = moved(timing, plan.blocks, [dim.out for dim in dims], lanes, itemsize, "write")
+    vector = NOTHING
     for axis, dim in enumerate(dims):
         if dim.window > 1:
             before, extents[axis] = prod(extents), plan.blocks[axis]
-            vector += steps(dim.window, before, prod(extents)) / VECTOR_GHZ
-    moves = loads + stores
-    return tiles * (max(moves, vector) + OVERHEAD * plan.groups) + min(moves, vector)
+            vector += folded(timing, dim.window, before, prod(extents))
+    starts = (plan.groups - 1) * timing.semaphore
+    stages = [_later(loads, starts), timing.done(vector, Stream.VECTOR), _later(stores, starts)]
+    return timing.pipeline(stages, tiles, BUFFERS)
 
 
-def steps(window: int, before: int, after: int) -> float:
-    """Vector cycles of folding ``before`` elements to ``after``: tap by tap, or by doubling."""
-    return min(2.0 * (window - 1) * after, doubling(window, before, after))
+def _later(stage: Stage, more: float) -> Stage:
+    """``stage`` whose data is there so much later."""
+    return stage._replace(latency=stage.latency + more)
 
 
-def doubling(window: int, before: int, after: int) -> float:
-    return 2.0 * (window.bit_length() - 1) * before + 2.0 * window.bit_count() * after
+def by_doubling(timing: Timing, window: int, before: int, after: int) -> bool:
+    """Whether folding ``before`` elements to ``after`` takes Vector less time by doubling than tap by tap."""
+    return _doubling(timing, window, before, after).bound < _taps(timing, window, after).bound
 
 
-def transfer_ns(block: Sequence[int], whole: Sequence[int], lanes: int, itemsize: int) -> float:
-    """Nanoseconds of moving ``block`` elements of each dim for every lane, from or to an array of dims ``whole``."""
+def folded(timing: Timing, window: int, before: int, after: int) -> Work:
+    """Vector's work of folding ``before`` elements to ``after``, in the quicker of two ways."""
+    return min(_taps(timing, window, after), _doubling(timing, window, before, after), key=lambda work: work.bound)
+
+
+def _taps(timing: Timing, window: int, after: int) -> Work:
+    return timing.engine("tensor_tensor", Stream.VECTOR, after, ins=(F32, F32)).times(window - 1)
+
+
+def _doubling(timing: Timing, window: int, before: int, after: int) -> Work:
+    rounds = timing.engine("tensor_tensor", Stream.VECTOR, before, ins=(F32, F32)).times(window.bit_length() - 1)
+    return rounds + timing.engine("tensor_tensor", Stream.VECTOR, after, ins=(F32, F32)).times(window.bit_count())
+
+
+def moved(
+    timing: Timing, block: Sequence[int], whole: Sequence[int], lanes: int, itemsize: int, way: str = "read"
+) -> Stage:
+    """Moving ``block`` elements of each dim for every lane, from or to an array of dims ``whole``."""
     run = itemsize
     for size, full in zip(reversed(block), reversed(whole), strict=True):
         run *= min(size, full)
         if size < full:
             break
-    count = lanes * prod(block) * itemsize / run
-    return count * max(RUN_NS, run / BYTES_PER_NS) / ENGINES
+    return timing.moved(lanes * prod(block) * itemsize, run, way)

@@ -18,6 +18,8 @@ from neuronx_cc.ir.types import itemsize
 MAX_COUNT = 65535
 MAX_STRIDE = 32768
 """Limits of the 16-bit fields of an access pattern; strides in elements."""
+SQUARE = 32
+"""Most rows and columns of a transpose on Vector."""
 
 
 def verify_instr(instr: Instr, machine: Machine) -> None:
@@ -197,7 +199,7 @@ def _agree(rule: str, counts: list[tuple[int, ...]]) -> bool:
         whole = len(first) <= 2 and prod(first[1:]) == 1 and first[0] == second[0]
         return whole or first == second[: len(first)]
     if rule == "transpose":
-        return len(first) == len(second) == 2 and first == second[::-1] and max(first) <= 32
+        return len(first) == len(second) == 2 and first == second[::-1] and max(first) <= SQUARE
     if rule == "partition_reduce":
         return first[0] == 1 and first[1:] == second[1:]
     if rule == "partition_broadcast":

@@ -107,7 +107,7 @@ class Timing:
         self.dma_rate = float(min(machine["dma.engines"] * machine["dma.bw_per_engine"], machine["hbm.bw_per_core"]))
         """Bytes a nanosecond of long runs between HBM and the chip, all DMA engines together."""
         least, overhead = float(machine["dma.elem_cost_ns"]), float(machine["dma.run_overhead_ns"])
-        self.long_run = max(1, ceil((least - overhead) / machine["dma.engines"] * self.dma_rate))
+        self.long_run: int = max(1, ceil((least - overhead) / machine["dma.engines"] * self.dma_rate))
         """Bytes of a run that takes as long as all shorter ones; the rate comes near ``dma_rate`` from here on."""
         self.run_ns = float(machine["dma.elem_cost_ns"] / machine["dma.engines"])
         """Least time of a run, all DMA engines together."""
@@ -206,6 +206,11 @@ class Timing:
                 time = max(time, load) if self.machine["pe.ls_background_depth"] > 0 else time + load
             found = self._known[key] = Work(tensor=time)
         return found
+
+    def column(self, dtype: str) -> float:
+        """Nanoseconds of a column of a long product."""
+        moving = self.sizes.moving
+        return self.product(self.sizes.columns, moving, dtype, loaded=False).tensor / moving
 
     def load_stationary(self, columns: int, dtype: str) -> Work:
         """A stationary operand [rows, ``columns``], where no product hides its load."""

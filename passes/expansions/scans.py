@@ -25,8 +25,8 @@ ROOM = 90_000
 LEAST_ELEMENTS = 1 << 18
 """Elements of an array that is scanned along a leading dim as it lies, and of its rows."""
 LEAST_ROW = 256
-MOST_ROWS = 32
-"""Rows of a block."""
+MOST_SLICES = 32
+"""Rows of a block, each a slice that is folded by an op of its own."""
 MOST_ARRAYS = 6
 """Arrays that are scanned together."""
 RECURRENCES = frozenset([("add", "multiply"), ("maximum", "add"), ("minimum", "add")])
@@ -80,7 +80,7 @@ def blocks_of_rows(shape: hlo.Shape, axis: int) -> int:
         return 0
     size = shape.dims[axis]
     blocks = max((count for count in range(64, 129) if size % count == 0), default=0)
-    return blocks if blocks and 2 <= size // blocks <= MOST_ROWS else 0
+    return blocks if blocks and 2 <= size // blocks <= MOST_SLICES else 0
 
 
 def longest(body: hlo.ComputationOp) -> int:

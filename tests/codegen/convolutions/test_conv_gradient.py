@@ -13,17 +13,19 @@ from jax import lax
 
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.gradient_plan import (
+    Pace,
     Steps,
     parts_of,
     pieces_of,
     rows_that_fit,
-    run_columns,
     spread_of,
     sum_banks,
 )
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.ir.isa.program import Instr
+from neuronx_cc.ir.isa.timing import Timing
 
+PACE = Pace.of(Timing(TRN1))
 LAYOUTS = (("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("CHWN", "IHWO", "HWNC"))
 
 
@@ -168,7 +170,7 @@ def test_results_of_infinite_images_stay_finite_elsewhere(random: np.random.Gene
 @pytest.mark.parametrize("step", [1, 2])
 def test_spreads(positions: tuple[int, ...], step: int) -> None:
     axes = tuple(Steps(size, step, 3, 1) for size in positions)
-    spread = spread_of(axes, 64, 64)
+    spread = spread_of(PACE, axes, 64, 64)
     assert prod(spread.lanes) <= 128
     for steps, lanes, inner, reach in zip(axes, spread.lanes, spread.inner, spread.reach, strict=True):
         assert lanes * inner == steps.positions
@@ -182,7 +184,7 @@ def test_spreads(positions: tuple[int, ...], step: int) -> None:
 
 def test_blocks_fit_or_are_refused() -> None:
     def spread(rows: Any) -> Any:
-        return spread_of(tuple(Steps(size, 1, 3, 1) for size in rows), 64, 64)
+        return spread_of(PACE, tuple(Steps(size, 1, 3, 1) for size in rows), 64, 64)
 
     assert rows_that_fit([4, 56, 56], spread, 10**6, prod, lambda rows: 0) == [4, 56, 56]
     fitting = rows_that_fit([4, 56, 56], spread, 2000, prod, lambda rows: 0)
@@ -194,10 +196,10 @@ def test_blocks_fit_or_are_refused() -> None:
 
 def test_blocks_hold_rows_that_a_dma_moves_well() -> None:
     def spread(rows: Any) -> Any:
-        return spread_of(tuple(Steps(size, 2, 1, 1) for size in rows), 256, 512)
+        return spread_of(PACE, tuple(Steps(size, 2, 1, 1) for size in rows), 256, 512)
 
     def loads(rows: Any) -> float:
-        return 768 * run_columns(rows[1] * rows[2])
+        return 768 * PACE.columns(rows[1] * rows[2])
 
     assert rows_that_fit([1, 28, 28], spread, 200, prod, lambda rows: 0) == [1, 4, 28]
     assert rows_that_fit([1, 28, 28], spread, 200, prod, loads) == [1, 7, 28]
