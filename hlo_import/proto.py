@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.hlo_import import schema
 from neuronx_cc.hlo_import.attribute_text import quote
 from neuronx_cc.hlo_import.attributes import MalformedAttribute, read_attributes
 from neuronx_cc.hlo_import.builder import build_module
@@ -17,6 +16,12 @@ from neuronx_cc.hlo_import.literals import splat_view
 from neuronx_cc.hlo_import.metadata import Metadata, StackFrames
 from neuronx_cc.hlo_import.proto_attributes import ProtoAttributes, frontend_text
 from neuronx_cc.hlo_import.raw import Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.schema import (
+    ELEMENT_TYPES,
+    SCHEMA,
+    TOKEN_TYPE,
+    TUPLE_TYPE,
+)
 from neuronx_cc.hlo_import.shapes import UNSUPPORTED_DTYPES, TypedText, check_dims, check_dtype, type_text
 from neuronx_cc.hlo_import.wire import Message, Span, WireError, decode, varints
 from neuronx_cc.ir import hlo
@@ -106,11 +111,11 @@ class ProtoReader:
 
     def _top(self) -> Message:
         """The module message; an HloProto has only fields 1 and 3, a module always names its entry (2)."""
-        probe = {2: schema.SCHEMA["HloModuleProto"][2], 6: schema.SCHEMA["HloModuleProto"][6]}
+        probe = {2: SCHEMA["HloModuleProto"][2], 6: SCHEMA["HloModuleProto"][6]}
         seen = decode({"HloModuleProto": probe}, "HloModuleProto", self.data, 0, len(self.data))
         if seen:
-            return decode(schema.SCHEMA, "HloModuleProto", self.data, 0, len(self.data))
-        wrapped = decode(schema.SCHEMA, "HloProto", self.data, 0, len(self.data))
+            return decode(SCHEMA, "HloModuleProto", self.data, 0, len(self.data))
+        wrapped = decode(SCHEMA, "HloProto", self.data, 0, len(self.data))
         if "hlo_module" not in wrapped:
             raise WireError(0, "expected an HloModuleProto or HloProto, found another message")
         module: Message = wrapped["hlo_module"]
@@ -203,7 +208,7 @@ class ProtoReader:
         known = self._metadata.get(raw)
         if known is None:
             try:
-                fields = decode(schema.SCHEMA, "OpMetadata", self.data, *span)
+                fields = decode(SCHEMA, "OpMetadata", self.data, *span)
             except WireError as problem:
                 raise self.error(f"byte {problem.position}: {problem.message}") from None
             file, line = fields.get("source_file", ""), fields.get("source_line", 0)
@@ -223,7 +228,7 @@ class ProtoReader:
         known = self._types.get(raw)
         if known is None:
             try:
-                shape = decode(schema.SCHEMA, "ShapeProto", self.data, *span)
+                shape = decode(SCHEMA, "ShapeProto", self.data, *span)
             except WireError as problem:
                 raise self.error(f"byte {problem.position}: {problem.message}", loc=loc) from None
             known = self._types[raw] = self._type_of(shape, loc)
@@ -235,24 +240,24 @@ class ProtoReader:
 
         def text(shape: Message) -> str:
             kind = shape.get("element_type", 0)
-            if kind == schema.TUPLE_TYPE:
+            if kind == TUPLE_TYPE:
                 return f"({', '.join(map(text, shape.get('tuple_shapes', ())))})"
-            if kind == schema.TOKEN_TYPE:
+            if kind == TOKEN_TYPE:
                 return "token[]"
             order = ",".join(map(str, shape.get("layout", {}).get("minor_to_major", ())))
             dims = ",".join(map(str, shape.get("dimensions", ())))
-            return f"{schema.ELEMENT_TYPES[kind]}[{dims}]" + (f"{{{order}}}" if order else "")
+            return f"{ELEMENT_TYPES[kind]}[{dims}]" + (f"{{{order}}}" if order else "")
 
-        return text(decode(schema.SCHEMA, "ShapeProto", self.data, *span))
+        return text(decode(SCHEMA, "ShapeProto", self.data, *span))
 
     def _type_of(self, shape: Message, loc: Loc) -> TypedText:
         kind = shape.get("element_type", 0)
-        if kind == schema.TUPLE_TYPE:
+        if kind == TUPLE_TYPE:
             parts = shape.get("tuple_shapes", ())
             return TypedText(hlo.tuple_type(tuple(self._type_of(part, loc).type for part in parts)))
-        if kind == schema.TOKEN_TYPE:
+        if kind == TOKEN_TYPE:
             return TypedText(hlo.TOKEN)
-        dtype = schema.ELEMENT_TYPES.get(kind, f"number {kind}")
+        dtype = ELEMENT_TYPES.get(kind, f"number {kind}")
         dims = tuple(shape.get("dimensions", ()))
         if problem := check_dtype(dtype):
             known = dtype in UNSUPPORTED_DTYPES

@@ -7,10 +7,21 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from neuronx_cc.hlo_import import schema
 from neuronx_cc.hlo_import.attribute_text import braces, dim_labels_text, padding_text, quote, window_text
 from neuronx_cc.hlo_import.attributes import DOT_DIMS, GATHER_DIMS, SCATTER_DIMS, Attributes
 from neuronx_cc.hlo_import.raw import RESULT_LAYOUT
+from neuronx_cc.hlo_import.schema import (
+    ALGORITHMS,
+    API_VERSIONS,
+    FFT_TYPES,
+    PADDING_TYPES,
+    PRECISIONS,
+    RNG_ALGORITHMS,
+    RNG_DISTRIBUTIONS,
+    SCHEDULES,
+    TRANSPOSES,
+    TRISTATE,
+)
 from neuronx_cc.hlo_import.sharding_text import iota_groups_text, mesh_groups_text, sharding_text
 from neuronx_cc.hlo_import.wire import Message
 from neuronx_cc.ir import hlo
@@ -80,7 +91,7 @@ class ProtoAttributes:
         if leaves := proto.get("parameter_replication", {}).get("replicated_at_leaf_buffers"):
             out["parameter_replication"] = braces(tuple("true" if leaf else "false" for leaf in leaves))
         if proto.get("padding_type"):
-            out["padding_type"] = schema.PADDING_TYPES[proto["padding_type"]]
+            out["padding_type"] = PADDING_TYPES[proto["padding_type"]]
         if accuracy := accuracy_text(proto.get("result_accuracy", {})):
             out["result_accuracy"] = accuracy
         self._custom(opcode, proto, out)
@@ -126,9 +137,9 @@ class ProtoAttributes:
             out["operand_layout_constraints"] = f"{{{shapes}}}"
             out[RESULT_LAYOUT] = self.shape_text(proto["shape"][-1])
         if proto.get("custom_call_schedule"):
-            out["schedule"] = schema.SCHEDULES[proto["custom_call_schedule"]]
+            out["schedule"] = SCHEDULES[proto["custom_call_schedule"]]
         if proto.get("custom_call_api_version", 0) > 1:
-            out["api_version"] = schema.API_VERSIONS[proto["custom_call_api_version"]]
+            out["api_version"] = API_VERSIONS[proto["custom_call_api_version"]]
         if "window" in proto and proto["window"].get("dimensions"):
             _window(proto, out)
         if "convolution_dimension_numbers" in proto:
@@ -240,9 +251,9 @@ def _precision(proto: Message, out: Attributes) -> None:
     config = proto.get("precision_config", {})
     precisions = config.get("operand_precision", ())
     if any(precisions):
-        out["operand_precision"] = braces(tuple(schema.PRECISIONS[one] for one in precisions))
+        out["operand_precision"] = braces(tuple(PRECISIONS[one] for one in precisions))
     if config.get("algorithm"):
-        out["algorithm"] = schema.ALGORITHMS[config["algorithm"]]
+        out["algorithm"] = ALGORITHMS[config["algorithm"]]
 
 
 def _dot(proto: Message, out: Attributes) -> None:
@@ -311,7 +322,7 @@ def _triangular_solve(proto: Message, out: Attributes) -> None:
     options = proto.get("triangular_solve_options", {})
     for name in ("left_side", "lower", "unit_diagonal"):
         out[name] = "true" if options.get(name) else "false"
-    out["transpose_a"] = schema.TRANSPOSES[options.get("transpose_a", 1)]
+    out["transpose_a"] = TRANSPOSES[options.get("transpose_a", 1)]
 
 
 def _numbers(*fields: str) -> Callable[[Message, Attributes], None]:
@@ -340,11 +351,11 @@ def _scan(proto: Message, out: Attributes) -> None:
     if proto.get("is_reverse"):
         out["is_reverse"] = "true"
     if proto.get("is_associative"):
-        out["is_associative"] = schema.TRISTATE[proto["is_associative"]]
+        out["is_associative"] = TRISTATE[proto["is_associative"]]
 
 
 def _fft(proto: Message, out: Attributes) -> None:
-    out["fft_type"] = schema.FFT_TYPES[proto.get("fft_type", 0)]
+    out["fft_type"] = FFT_TYPES[proto.get("fft_type", 0)]
     out["fft_length"] = _index(proto.get("fft_length", ()))
 
 
@@ -393,8 +404,8 @@ _BY_OPCODE: dict[str, Callable[[Message, Attributes], None]] = {
     "reduce-scatter": _dimensions,
     "reduce-window": _window,
     "reverse": _dimensions,
-    "rng": _one("distribution", lambda p: schema.RNG_DISTRIBUTIONS[p.get("distribution", 0)]),
-    "rng-bit-generator": _one("algorithm", lambda p: schema.RNG_ALGORITHMS[p.get("rng_algorithm", 0)]),
+    "rng": _one("distribution", lambda p: RNG_DISTRIBUTIONS[p.get("distribution", 0)]),
+    "rng-bit-generator": _one("algorithm", lambda p: RNG_ALGORITHMS[p.get("rng_algorithm", 0)]),
     "rng-get-and-update-state": _numbers("delta"),
     "scaled-dot": _dot,
     "scan": _scan,

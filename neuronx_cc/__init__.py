@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.api import compile, load
-    from neuronx_cc.driver.jax_backend.report import Run, last_run, recording
-    from neuronx_cc.driver.jax_backend.xprof import write_xprof
+    from neuronx_cc.driver.jax_backend.report import Run, last_run, recording, write_xprof
     from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
     from neuronx_cc.runtime.executable import Executable, RunResult
     from neuronx_cc.runtime.report import RunReport
@@ -36,8 +35,7 @@ __all__ = [
 
 _HOMES = {
     "neuronx_cc.driver.api": ("compile", "load"),
-    "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording"),
-    "neuronx_cc.driver.jax_backend.xprof": ("write_xprof",),
+    "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording", "write_xprof"),
     "neuronx_cc.ir.errors": ("CompileError", "NeuronError", "RunError", "UsageError"),
     "neuronx_cc.runtime.executable": ("Executable", "RunResult"),
     "neuronx_cc.runtime.report": ("RunReport",),

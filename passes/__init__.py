@@ -2,19 +2,14 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from neuronx_cc.ir.hlo import HloModule
-    from neuronx_cc.passes.manager import PassContext
 
 if __name__ != "neuronx_cc.passes":
     raise ImportError("import this package as neuronx_cc.passes, not as passes")
 
 
-def _loader(name: str) -> "Callable[[], Callable[[HloModule, PassContext], None]]":
-    def load() -> "Callable[[HloModule, PassContext], None]":
-        run: Callable[[HloModule, PassContext], None] = import_module(f"neuronx_cc.passes.{name}").run
+def _loader(name: str) -> Callable[[], Callable[..., None]]:
+    def load() -> Callable[..., None]:
+        run: Callable[..., None] = import_module(f"neuronx_cc.passes.{name}").run
         return run
 
     return load

@@ -6,25 +6,19 @@ builds are offered to the rules again. Every rule is exact for IEEE floats (NaN 
 docstring names the error.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of
+from neuronx_cc.ir.hlo.editing import erase, ops_of
+from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
+from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
+from neuronx_cc.passes.canonical.contraction import TRANSPOSE_RULES
+from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
+from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
+from neuronx_cc.passes.canonical.movement import sink_broadcast, sink_reshape
+from neuronx_cc.passes.canonical.rule import Rule, Scope
 from neuronx_cc.passes.manager import PassContext
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What a rule may look at besides the op."""
-
-    module: HloModule
-
-
-Rule = Callable[..., hlo.SSAValue | None]
-"""``rule(op, scope)`` returns the value that replaces ``op``'s result, built above ``op``, or None."""
 
 LIMIT = 64
 """Rewrites of one op in a row before the sweep goes on; reached only by rules that undo each other."""
@@ -32,13 +26,6 @@ LIMIT = 64
 
 @cache
 def _all_rules() -> dict[type, tuple[Rule, ...]]:
-    from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
-    from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
-    from neuronx_cc.passes.canonical.contraction import TRANSPOSE_RULES
-    from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
-    from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
-    from neuronx_cc.passes.canonical.movement import sink_broadcast, sink_reshape
-
     rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION, **CONVOLUTION}
     rules[hlo.TransposeOp] += TRANSPOSE_RULES
     for kind in hlo.OPCODES.values():
@@ -104,8 +91,3 @@ def _built(
             found.append(op)
         op = op.prev_op
     return found
-
-
-def result_op(value: hlo.SSAValue) -> hlo.HloOp | None:
-    """The instruction that defines ``value``; None for a parameter."""
-    return defining_op(value)  # type: ignore[return-value]  # only instructions have results

@@ -13,6 +13,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.types import FLOATS, INTEGERS
 from neuronx_cc.passes.expansions.bodies import apply_body
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
@@ -21,7 +22,6 @@ from neuronx_cc.passes.sorting import network as sort_network
 from neuronx_cc.passes.sorting.keys import Key, keys_of
 from neuronx_cc.passes.sorting.words import HIGHEST, INFINITY, LOWEST, QUIET_NAN, Words
 
-PARTITIONS = 128
 PARTITION_WORDS = 23552
 """Words that a sort may hold in a partition: what resident values leave."""
 LEAST_BLOCK = 32

@@ -19,7 +19,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, insert_before, insert_splat, ops_of, replace
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import is_float, splat_number
-from neuronx_cc.passes.canonicalize import result_op
+from neuronx_cc.passes.canonical.rule import result_op
 from neuronx_cc.passes.manager import PassContext
 
 COMMUTATIVE = ("add", "multiply")

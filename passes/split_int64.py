@@ -10,7 +10,6 @@ words the program asks for stay whole; what may not fit is warned about (ESFH002
 """
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, cast
 
 from neuronx_cc.ir import hlo
@@ -18,7 +17,6 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace, retype
 from neuronx_cc.passes import fold_constants
-from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.intervals import NARROW, inside, is_integer, narrow_range
 from neuronx_cc.passes.analysis.ranges import COMBINING, Ranges
 from neuronx_cc.passes.analysis.values import splat_number
@@ -72,13 +70,6 @@ class Splitter(Words):
         super().__init__(module, ranges, exact)
         self.tuples: dict[Value, tuple[Value, list[bool]]] = {}
         """Tuples -> what they have become, and which of their elements are two now."""
-        self.done: set[hlo.Operation] = set()
-        """Elements of results that were taken care of with these."""
-        self.kinds: dict[str, str] = {}
-        """What computations on scalars do (``combining.kind_of``)."""
-        self.widths: dict[str, list[bool]] = {}
-        """Which results of theirs are two words (``combining.whole_elements``)."""
-        self.devices = prod(device_counts(module))
         self.appliers: dict[str, hlo.HloOp] = {}
         """Computations on scalars -> the op that applies them."""
         self.loops: dict[str, hlo.HloOp] = {}

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import Array
 from neuronx_cc.ir.machine import Machine
-from neuronx_cc.runtime import races
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.executable import Executable, RunResult
 from neuronx_cc.runtime.fabric import Fabric
 from neuronx_cc.runtime.host import Functions
 from neuronx_cc.runtime.host_memory import require
+from neuronx_cc.runtime.races import check as prove_ordered
 
 MAX_DEVICES = 32
 """Cores of one trn1.32xlarge instance (hardware sheet 1.2)."""
@@ -52,7 +52,7 @@ def run_devices(
             port=fabric.port(number),
         )
 
-    races.check(executables[0].program)
+    prove_ordered(executables[0].program)
     _require_memory(executables)
     return fabric.run(work)
 
@@ -78,7 +78,7 @@ def compute_devices(
             functions=functions,
         )
 
-    races.check(executables[0].program)
+    prove_ordered(executables[0].program)
     _require_memory(executables)
     return fabric.run(work)
 

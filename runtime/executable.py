@@ -18,14 +18,13 @@ import numpy as np
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa import soundness
-from neuronx_cc.ir.isa.collectives import Port
 from neuronx_cc.ir.isa.elements import STORAGE, Array
+from neuronx_cc.ir.isa.outside import Port
 from neuronx_cc.ir.isa.program import Instr, Program, Space, Variable
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff, PlannedFor
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.ir.types import NUMPY_DTYPE
-from neuronx_cc.runtime import provenance, races
 from neuronx_cc.runtime.arguments import Name, Structure, arrange, by_name
 from neuronx_cc.runtime.course import Course, assumed
 from neuronx_cc.runtime.host import Functions, HostCalls
@@ -35,6 +34,9 @@ from neuronx_cc.runtime.native.executor import make_executor
 from neuronx_cc.runtime.profiling.analysis import analyse
 from neuronx_cc.runtime.profiling.execution import Execution
 from neuronx_cc.runtime.profiling.page import make_page
+from neuronx_cc.runtime.provenance import check as check_provenance
+from neuronx_cc.runtime.provenance import wanted as provenance_wanted
+from neuronx_cc.runtime.races import check as prove_ordered
 from neuronx_cc.runtime.report import RunReport
 from neuronx_cc.runtime.values import Executor
 
@@ -132,9 +134,9 @@ class Executable:
         Memory is all ones at the start; of HBM only results, if it is proved that nothing undefined is read.
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
-        proved = check_races and races.check(self.program).exact
-        if check_races and provenance.wanted():
-            provenance.check(self.program)
+        proved = check_races and prove_ordered(self.program).exact
+        if check_races and provenance_wanted():
+            check_provenance(self.program)
         if timing_only:
             return self._timed([], self.execution(machine=machine, device=device))
         arrays = self.check_inputs(inputs)
@@ -152,7 +154,7 @@ class Executable:
     ) -> list[Array]:
         """The outputs; on the way what ``stops`` has for a record, outside of all loops and regions, is called with the
         memory as it is ahead of that record, or behind the last one."""
-        races.check(self.program)
+        prove_ordered(self.program)
         memory = self._executor(None).memory
         executor = make_executor(self.program, memory, None, {row: partial(see, memory) for row, see in stops.items()})
         try:
@@ -178,7 +180,7 @@ class Executable:
         poisoned: the race check proves before the first run that nothing undefined is read. Returns what regions did,
         by which ``execution`` tells the time. Raises RunError for faults, races and deadlocks.
         """
-        races.check(self.program)
+        prove_ordered(self.program)
         executor = self._executor(stochastic_rounding_seed)
         memory = executor.memory
         try:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from neuronx_cc.ir.errors import NeuronError, RunError
-from neuronx_cc.ir.isa.collectives import Groups, Meeting
+from neuronx_cc.ir.isa.collectives import Groups
 from neuronx_cc.ir.isa.elements import Array
+from neuronx_cc.ir.isa.outside import Meeting
 
 Result = TypeVar("Result")
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Ref, Space
-from neuronx_cc.runtime import host_memory
+from neuronx_cc.runtime.host_memory import forget as forget_pages
+from neuronx_cc.runtime.host_memory import pages
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -53,7 +54,7 @@ class OnChip:
     """SBUF and PSUM of one core. Programs that never run at the same time may share them."""
 
     def __init__(self) -> None:
-        self.bytes = {space: host_memory.pages(PARTITIONS * pitch) for space, pitch in PITCH.items()}
+        self.bytes = {space: pages(PARTITIONS * pitch) for space, pitch in PITCH.items()}
 
 
 class Memory:
@@ -72,7 +73,7 @@ class Memory:
         self.pitch = PITCH
         self.size = {Space.HBM: hbm_bytes, Space.SBUF: SBUF_BYTES, Space.PSUM: PSUM_BYTES}
         on_chip = OnChip() if on_chip is None else on_chip
-        self.bytes: dict[Space, Array] = {Space.HBM: host_memory.pages(hbm_bytes), **on_chip.bytes}
+        self.bytes: dict[Space, Array] = {Space.HBM: pages(hbm_bytes), **on_chip.bytes}
         # glibc keeps freed memory up to twice the largest block it has unmapped; without this, the temporaries of
         # every instruction are given back to the system and faulted in again, which costs more than the arithmetic
         np.empty(16 << 20, np.uint8)
@@ -84,7 +85,7 @@ class Memory:
 
     def empty(self) -> None:
         """Give the host's pages behind what runs write back; the content is undefined then."""
-        host_memory.forget(self.bytes[Space.HBM], self._scratch)
+        forget_pages(self.bytes[Space.HBM], self._scratch)
 
     def region(self, offset: int) -> Region | None:
         """The bound region that holds an HBM offset."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronx_cc.ir.isa.program import DMA_STREAMS
-from neuronx_cc.runtime import race_native
 from neuronx_cc.runtime.intervals import Array
+from neuronx_cc.runtime.race_native import clocks as native_clocks
 from neuronx_cc.runtime.race_trace import STREAMS, Piece, Trace
 
 _ALWAYS = (1 << 31) - 1
@@ -57,7 +57,7 @@ def clocks_of(trace: Trace) -> Clocks:
     pieces = np.repeat(np.arange(len(trace.pieces)), sizes)
     waits = trace.waits
     bases = np.array([piece.base for piece in trace.pieces])
-    found = race_native.clocks(sizes, bases, _IN_ORDER, trace.slots, waits.at, waits.awaited, waits.count)
+    found = native_clocks(sizes, bases, _IN_ORDER, trace.slots, waits.at, waits.awaited, waits.count)
     if found is None:
         return _clocks_of(trace, pieces)
     if len(found) == 2:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuronx_cc.ir.isa.program import Space
-from neuronx_cc.runtime import race_native
 from neuronx_cc.runtime.footprints import Footprints
 from neuronx_cc.runtime.intervals import Array, numbers, touches, union
 from neuronx_cc.runtime.race_clocks import Clocks
+from neuronx_cc.runtime.race_native import pairs as native_pairs
 from neuronx_cc.runtime.race_trace import STREAMS, Trace
 
 _SHIFT = 32
@@ -75,7 +75,7 @@ def _native_pairs(trace: Trace, clocks: Clocks) -> _Pairs | None:
     accesses, footprints = trace.accesses, trace.footprints
     facts = (footprints.base, footprints.end, footprints.first, footprints.last, *pages)
     instrs = (trace.slots, clocks.pieces, clocks.positions, clocks.versions, clocks.known)
-    found = race_native.pairs((kept, accesses.at, accesses.footprint, accesses.write), facts, *instrs)
+    found = native_pairs((kept, accesses.at, accesses.footprint, accesses.write), facts, *instrs)
     return None if found is None else _Pairs(trace, *found)
 
 

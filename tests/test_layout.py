@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -101,6 +102,104 @@ def test_files_are_short() -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in sources()}
     long = {name: lines for name, lines in lengths.items() if lines > MAX_LINES and not name.startswith(TABLES)}
     assert not long, long
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules, and packages, of the house that a file names in an import anywhere, those for type checkers included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("neuronx_cc"):
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected parts of more than one module."""
+    orders: list[str] = []
+    for graph in (edges, {name: {other for other, names in edges.items() if name in names} for name in edges}):
+        todo = list(edges) if graph is edges else orders[::-1]
+        seen: set[str] = set()
+        parts = []
+        for root in todo:
+            part: list[str] = []
+            stack = [(root, iter(sorted(graph[root])))] if root not in seen else []
+            seen.add(root)
+            while stack:
+                other = next((other for other in stack[-1][1] if other not in seen), None)
+                if other is None:
+                    part.append(stack.pop()[0])
+                else:
+                    seen.add(other)
+                    stack.append((other, iter(sorted(graph[other]))))
+            parts.append(part)
+        orders = [name for part in parts for name in part]
+    return [sorted(part) for part in parts if len(part) > 1]
+
+
+KNOWN_CIRCLES = [["neuronx_cc.driver.parse", "neuronx_cc.driver.policy_file"]]
+"""To go."""
+
+
+def test_no_modules_import_each_other() -> None:
+    """Neither at once nor late nor for type checkers: what two need stands in a third."""
+    paths = {
+        ".".join(("neuronx_cc", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in sources()
+    }
+    edges = {name: (imports_of(path) & paths.keys()) - {name} for name, path in paths.items()}
+    assert [part for part in circles(edges) if part not in KNOWN_CIRCLES] == []
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"d2"}, "d2": set()}) == [["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+HARDWARE_WORDS = re.compile(r"\b(ns|us|GHz|B/ns|GB/s|bytes a partition|cycles?|hardware sheet)\b")
+HARDWARE_NAMES = re.compile(r"_NS|BYTES|COLUMNS|ROWS|LANES|BANK|RUN|CYCLE|GHZ|PARTITIONS")
+KNOWN_NUMBERS = {
+    "codegen/convolutions/plan.py": {"TILE_ROWS", "TILE_COLUMNS"},
+    "codegen/dots/candidates.py": {"LONGEST_ROWS"},
+}
+"""To go."""
+
+
+def numbers_of(text: str) -> Iterator[str]:
+    """Constants of a module that are plain numbers and sizes, rates or times of hardware by name or docstring."""
+    body = ast.parse(text).body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        parts = list(ast.walk(node.value))
+        plain = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+        number = any(isinstance(part, ast.Constant) and isinstance(part.value, int | float) for part in parts)
+        if not number or not all(isinstance(part, plain) for part in parts):
+            continue
+        doc = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            doc = str(after.value.value)
+        shares = isinstance(node.value, ast.Tuple) and all(name.endswith(("SHARE", "SHARES")) for name in names)
+        if not shares and (HARDWARE_WORDS.search(doc) or any(map(HARDWARE_NAMES.search, names))):
+            yield from names
+
+
+def test_numbers_of_the_hardware_stand_in_the_machine_description() -> None:
+    found = {}
+    for path in sources():
+        if relative(path).startswith(("codegen/", "passes/")):
+            names = set(numbers_of(path.read_text()))
+            found[relative(path)] = names - KNOWN_NUMBERS.get(relative(path), set())
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_numbers_of_the_hardware_are_found() -> None:
+    text = 'LONG_RUN = 2048\nTILE = 4 * 3\n"""Cycles."""\nWAIT: float = -1.5\n"""In ns."""\n_A, _GHZ = 1, 1.4\nOK = 3\n'
+    assert set(numbers_of(text)) == {"LONG_RUN", "WAIT", "_A", "_GHZ"}
+    assert not set(numbers_of("ROWS_SHARE = (1, 2)\nMOST_ROWS = 2 * PARTITIONS\nNAMES = {'ROWS': 1}"))
 
 
 def packages_in_folders() -> set[str]:

@@ -1,4 +1,4 @@
-"""Pieces of memory, what instructions touch of them, and the loops around the instructions.
+"""Pieces of memory, and what instructions touch of them.
 
 What ``sync`` keeps: an allocation knows the accesses since it was last fully overwritten, each a byte hull that is
 affine in the registers of the open loops, with the position of its instruction among those of its stream. Where they
@@ -11,27 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from neuronx_cc.codegen.emission.frames import Access, Place
 from neuronx_cc.codegen.emission.history import History
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
-
-Place = tuple[Stream, tuple["Frame", ...]]
-"""A stream, and the open loops that its counts are relative to, outermost first."""
-
-
-@dataclass(slots=True, eq=False)
-class Frame:
-    """A loop that is being emitted (or the program itself, with ``count`` 1 and no register)."""
-
-    count: int = 1
-    register: int = -1
-    phases: dict[int, int] = field(default_factory=dict)
-    """Modulus -> phase register."""
-    finished: dict[Stream, int] = field(default_factory=dict)
-    """Instructions of each stream in one iteration, so far."""
-    touched: dict[int, tuple[Alloc, list[Access]]] = field(default_factory=dict)
-    learned: list[tuple[dict[Place, int], Place, int, int]] = field(default_factory=list)
-    """What was waited for in here: the counts of the waiting stream, the place, its count before, and the order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,38 +47,6 @@ class Alloc:
     def hazards(self) -> Mapping[Place, int]:
         """What a later owner of the bytes has to wait for: the last access of each stream, or what was inherited."""
         return self.accesses.last() if self.accesses else self.inherited
-
-
-@dataclass(slots=True, eq=False)
-class Access:
-    """One instruction's access to an allocation: a byte hull, affine in the open loops' registers."""
-
-    stream: Stream
-    write: bool
-    lo: int
-    hi: int
-    partitions: tuple[int, int]
-    coefs: tuple[tuple[int, int], ...]
-    count: int
-    """Position: instructions of the stream finished when this one is, in the current iterations."""
-    place: Place
-    order: int
-    """Place of its instruction among all in order of emission."""
-    pitch: int = 0
-    """Of an HBM access made of equal rows at equal distance: that distance; 0 for other forms."""
-    run: int = 0
-    """Bytes from the start to the end of one such row."""
-    rotations: frozenset[tuple[int, int]] = frozenset()
-    """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
-    covers: bool = True
-    """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
-    number: int = -1
-    """Its place in the allocation's history."""
-
-    @property
-    def loops(self) -> tuple[Frame, ...]:
-        """Open loops around it, outermost first."""
-        return self.place[1]
 
 
 @dataclass(slots=True, frozen=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from neuronx_cc.codegen.emission.accesses import Alloc, Frame
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.frames import Frame
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.codegen.emission.sync import Synchroniser
 from neuronx_cc.codegen.emission.views import Affine as Affine

@@ -8,12 +8,9 @@ columns. So an access costs what is near it, not what came before it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from neuronx_cc.codegen.emission.frames import Access, Place
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Stream
-
-if TYPE_CHECKING:
-    from neuronx_cc.codegen.emission.accesses import Access, Place
 
 FEW = 32
 """Accesses that are not worth sorting into cells."""
@@ -22,7 +19,7 @@ CELLS = 4096
 MOST_CELLS = 8
 """Cells that a narrow access touches at most."""
 
-Entries = dict[int, "Access"]
+Entries = dict[int, Access]
 """Number -> access, in order."""
 
 

@@ -24,16 +24,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from neuronx_cc.codegen.emission.accesses import (
-    NO_ROTATIONS,
-    Access,
-    Alloc,
-    Frame,
-    Place,
-    hull,
-    interleaved,
-    remember,
-)
+from neuronx_cc.codegen.emission.accesses import NO_ROTATIONS, Alloc, hull, interleaved, remember
+from neuronx_cc.codegen.emission.frames import Access, Frame, Place
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 
 PIECES = 4
@@ -60,6 +52,8 @@ class Synchroniser:
 
     def __init__(self) -> None:
         self.frames: list[Frame] = [Frame()]
+        self._touched: dict[Frame, dict[Alloc, list[Access]]] = {}
+        """What the open loops have touched."""
         self.register_range: dict[int, int] = {}
         """Open loop or phase register -> number of values."""
         self.loaded: set[int] = set()
@@ -91,7 +85,7 @@ class Synchroniser:
             access.count = count
             remember(alloc, access)
             if frame is not self.frames[0]:
-                frame.touched.setdefault(id(alloc), (alloc, []))[1].append(access)
+                self._touched.setdefault(frame, {}).setdefault(alloc, []).append(access)
 
     def _access(self, alloc: Alloc, ref: Ref, write: bool, place: Place) -> Access:
         touched = hull(ref.space, ref.dtype, ref.dims)
@@ -178,11 +172,10 @@ class Synchroniser:
         """Add the waits between iterations of the innermost loop and fold its accesses into the enclosing scope."""
         loop = self.frames[-1]
         carried: dict[tuple[int, Stream], int] = {}
-        for alloc, accesses in loop.touched.values():
+        for alloc, accesses in self._touched.pop(loop, {}).items():
             self._carried(loop, accesses, carried)
             self._fold(loop, alloc, accesses)
         self._wait(carried)
-        loop.touched.clear()
         self.frames.pop()
         for known, place, former, _ in reversed(loop.learned):
             known[place] = former
@@ -326,7 +319,7 @@ class Synchroniser:
         for access in merged.values():
             alloc.accesses.add(access)
         if len(self.frames) > 2:
-            self.frames[-2].touched.setdefault(id(alloc), (alloc, []))[1].extend(merged.values())
+            self._touched.setdefault(self.frames[-2], {}).setdefault(alloc, []).extend(merged.values())
 
     def _pieces(self, loop: Frame, access: Access) -> Sequence[tuple[int, int]]:
         """(first, last) iterations that count as one. Who reads what an outermost loop writes in pieces, one after the

@@ -21,7 +21,7 @@ from neuronx_cc.ir.types import itemsize
 
 LEAST_ELEMENTS = 2048
 """Below this a DMA that moves element by element is as quick."""
-RUNS = ((1, 8), (1, 2), (2, 1), (8, 1))
+RUN_SHARES = ((1, 8), (1, 2), (2, 1), (8, 1))
 """Runs in HBM that are tried: so many times (first over second) one that takes as long as all shorter ones."""
 SHARE = (8, 11)
 """Of a partition of SBUF: most that the tiles of a copy take."""
@@ -146,7 +146,7 @@ def _best(
     timing: Timing, dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool, cut_ns: float
 ) -> Relayout | None:
     found: dict[tuple[int, ...], Relayout] = {}
-    runs = [timing.long_run * times // parts for times, parts in RUNS]
+    runs = [timing.long_run * times // parts for times, parts in RUN_SHARES]
     for written in runs:
         for read in (0,) if lanes else (0, *runs):
             pieces = _pieces(timing, dims, size, read, written)

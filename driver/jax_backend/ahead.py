@@ -7,6 +7,8 @@ cannot enter Python. Here the program is compiled first, and the C++ library han
 import threading
 from typing import Any
 
+from neuronx_cc.driver.jax_backend.client import client_options
+
 _lock = threading.Lock()
 
 
@@ -30,8 +32,6 @@ def register(platform: str, library: Any) -> None:
     compiler.backend_compile_and_load = compile_for_platform
 
     def topology(name: str = "", **options: Any) -> Any:
-        from neuronx_cc.driver.jax_backend.plugin import client_options
-
         return _jax.get_default_c_api_topology(platform, name, {**client_options(), **options})
 
     xla_bridge._topology_factories[platform] = topology

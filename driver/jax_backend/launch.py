@@ -16,8 +16,8 @@ import numpy as np
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.jax_backend.compiler import careful_unit
 from neuronx_cc.driver.jax_backend.failure import plugin_error
-from neuronx_cc.driver.jax_backend.profiler import recorders
 from neuronx_cc.driver.jax_backend.program import DeviceProgram, Unit
+from neuronx_cc.driver.jax_backend.records import Record, recorders
 from neuronx_cc.driver.jax_backend.settings import DeviceSettings, device_settings
 from neuronx_cc.driver.jax_backend.turns import TURNS
 from neuronx_cc.ir.errors import RunError
@@ -27,13 +27,7 @@ from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.devices import compute_devices
 from neuronx_cc.runtime.memory import OnChip
 
-Record = tuple[Unit, tuple[int, ...], Course, int]
-"""A launch for the clock: program, devices, what the regions of its first device did, and when it began.
-
-The last is in nanoseconds since the epoch.
-"""
-
-last: Record | None = None
+last: "Record | None" = None
 """The last launch of this process."""
 
 

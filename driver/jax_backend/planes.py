@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from neuronx_cc.driver.jax_backend import xprof
-from neuronx_cc.driver.jax_backend.launch import Record
+from neuronx_cc.driver.jax_backend.records import Record
 from neuronx_cc.driver.jax_backend.xspace import Plane, space
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.runtime.clock import Event

@@ -7,17 +7,13 @@ analyses of ops read (``xprof``).
 import itertools
 import os
 import threading
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from neuronx_cc.driver.jax_backend.launch import Record
+from neuronx_cc.driver.jax_backend.records import Record, recorders
 
-recorders: "list[list[Record]]" = []
-"""Lists that every launch is added to; here, so that a process that runs nothing loads no simulator."""
 XPROF = "NEURON_XPROF"
 """Variable of the environment that asks for planes in XProf's terms."""
 
-_sessions: "dict[int, list[Record]]" = {}
+_sessions: dict[int, list[Record]] = {}
 _numbers = itertools.count()
 _lock = threading.Lock()
 

@@ -8,14 +8,17 @@
 ``neuronx_cc.last_run()`` is the last program alone. Values never wait for the clock: it runs when it is asked.
 """
 
-from collections.abc import Iterator, Sequence
+import platform
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import overload
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.jax_backend import launch
-from neuronx_cc.driver.jax_backend.profiler import recorders
+from neuronx_cc.driver.jax_backend.records import Record, recorders
 from neuronx_cc.driver.profiles import write_trace
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.runtime.profiling.analysis import Analysis, analyse
@@ -27,7 +30,7 @@ from neuronx_cc.runtime.report import RunReport
 class Run:
     """One call of one program on its devices."""
 
-    def __init__(self, record: launch.Record) -> None:
+    def __init__(self, record: Record) -> None:
         self.record = record
         self._unit, self.device_ids, self._course, _ = record
         self.name = self._unit.signature.name
@@ -78,7 +81,7 @@ class Run:
 class Runs(Sequence[Run]):
     """The runs of a ``recording`` in order; it grows while the block runs."""
 
-    def __init__(self, records: list[launch.Record]) -> None:
+    def __init__(self, records: list[Record]) -> None:
         self._records = records
 
     def __len__(self) -> int:
@@ -102,7 +105,7 @@ class Runs(Sequence[Run]):
 @contextmanager
 def recording() -> Iterator[Runs]:
     """Notes every program that JAX runs on simulated devices inside the block, in any thread."""
-    records: list[launch.Record] = []
+    records: list[Record] = []
     recorders.append(records)
     try:
         yield Runs(records)
@@ -115,3 +118,26 @@ def last_run() -> Run:
     if launch.last is None:
         raise RunError("ERUN905", "no program has run on a simulated device yet", "JAX_PLATFORMS=neuron selects them")
     return Run(launch.last)
+
+
+def write_xprof(directory: str, runs: Run | Iterable[Run]) -> str:
+    """Write runs of JAX programs as a profile for XProf and TensorBoard under ``directory``; the path of the file.
+
+    ``runs`` is what ``recording()`` gives, or some of it, or ``last_run()``. The file says that the device is a
+    simulated one. Raises RunError EFIL902 when it cannot be written, ERUN905 when there is nothing to write.
+    """
+    from neuronx_cc.driver.jax_backend.planes import make_space
+
+    chosen: Sequence[Run] = [runs] if isinstance(runs, Run) else list(runs)
+    if not chosen:
+        raise RunError("ERUN905", "no program has run on a simulated device yet", "JAX_PLATFORMS=neuron selects them")
+    data = make_space([run.record for run in chosen], True, consecutive=True)
+    folder = Path(directory) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError("EFIL902", f"cannot write {folder}: {reason}", "choose another place") from None
+    path = str(folder / f"{platform.node() or 'host'}.xplane.pb")
+    files.write_bytes(path, data, RunError)
+    return path

@@ -10,28 +10,19 @@ properties are those that XProf reads; field numbers of protos are those of xla/
 
 from __future__ import annotations
 
-import platform
-import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from neuronx_cc.driver import files
 from neuronx_cc.driver.jax_backend.analysis import module_proto
 from neuronx_cc.driver.jax_backend.program import Unit
 from neuronx_cc.driver.jax_backend.wire import message, number
 from neuronx_cc.driver.jax_backend.xspace import Facts, Plane
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
-from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.runtime.profiling.analysis import Analysis, analyse
 from neuronx_cc.runtime.profiling.counters import peak_flops
 from neuronx_cc.runtime.profiling.execution import Execution
 from neuronx_cc.runtime.profiling.operators import Operator
-
-if TYPE_CHECKING:
-    from neuronx_cc.driver.jax_backend.report import Run
 
 NOTICE = (
     "Simulated NeuronCore-v2: times are those of a model. The planes are named TPU because XProf computes statistics "
@@ -165,27 +156,3 @@ def buffer_assignment(module: bytes, analysis: Analysis) -> bytes:
         event = number(1, kind) + number(2, index) + message(3, places[name][0].encode()) + message(4, name.encode())
         trace += message(1, event)
     return logical + message(3, allocation) + message(4, trace + number(2, 1) + number(3, 0))
-
-
-def write_xprof(directory: str, runs: Run | Iterable[Run]) -> str:
-    """Write runs of JAX programs as a profile for XProf and TensorBoard under ``directory``; the path of the file.
-
-    ``runs`` is what ``recording()`` gives, or some of it, or ``last_run()``. The file says that the device is a
-    simulated one. Raises RunError EFIL902 when it cannot be written, ERUN905 when there is nothing to write.
-    """
-    from neuronx_cc.driver.jax_backend.planes import make_space
-    from neuronx_cc.driver.jax_backend.report import Run
-
-    chosen: Sequence[Run] = [runs] if isinstance(runs, Run) else list(runs)
-    if not chosen:
-        raise RunError("ERUN905", "no program has run on a simulated device yet", "JAX_PLATFORMS=neuron selects them")
-    data = make_space([run.record for run in chosen], True, consecutive=True)
-    folder = Path(directory) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError("EFIL902", f"cannot write {folder}: {reason}", "choose another place") from None
-    path = str(folder / f"{platform.node() or 'host'}.xplane.pb")
-    files.write_bytes(path, data, RunError)
-    return path

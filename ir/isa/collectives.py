@@ -6,8 +6,6 @@ floats in FP32, rounded once, integers exactly (hardware sheet 6.4; the vendor l
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -30,26 +28,6 @@ KINDS = REDUCING | {"all_gather", "all_to_all", "broadcast", "permute"}
 
 Groups = tuple[tuple[int, ...], ...]
 """Device numbers of each group, or (source, target) pairs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """What one device learns when all members of its group have arrived."""
-
-    parts: Sequence[Array]
-    """A copy of each member's source, in the order of the group."""
-    place: int
-    """This device's place in the group; -1 when it belongs to none."""
-
-
-class Port(Protocol):
-    """A device's connection to the others."""
-
-    def meet(self, kind: str, groups: int, source: Array) -> Meeting:
-        """Contribute ``source`` to the group of ``Program.groups[groups]`` and wait for all members.
-
-        Raises RunError ERUN915 when some of them will never come.
-        """
 
 
 def collective(instr: Instr, state: State) -> Callable[[Array, Array], None]:

@@ -8,16 +8,13 @@ Sources: hardware sheet 3.4 (arithmetic through fp32), 5.2 (rounding, saturation
 
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from neuronx_cc.ir.errors import RunError
+from neuronx_cc.ir.isa.outside import Host, Port
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
-
-if TYPE_CHECKING:
-    from neuronx_cc.ir.isa.collectives import Port
-    from neuronx_cc.ir.isa.host import Host
 
 Array: TypeAlias = np.ndarray[Any, Any]
 F32 = np.dtype(np.float32)
@@ -75,18 +72,18 @@ class State:
     run: int = 0
     """Number of the run."""
     rounding: StochasticRounding | None = None
-    port: "Port | None" = None
+    port: Port | None = None
     """The connection to other devices, if there are any."""
-    host: "Host | None" = None
+    host: Host | None = None
     """What carries out calls of the host's functions, if it is there."""
 
-    def connected(self) -> "Port":
+    def connected(self) -> Port:
         """The connection to other devices. Raises RunError ERUN916 when the device runs alone."""
         if self.port is None:
             raise RunError("ERUN916", "the program exchanges data with other devices", "run it with --devices")
         return self.port
 
-    def hosted(self) -> "Host":
+    def hosted(self) -> Host:
         """The host. Raises RunError ERUN918 when there is none that has the functions."""
         if self.host is None:
             raise RunError("ERUN918", "the program calls functions of the process that compiled it", "run it there")

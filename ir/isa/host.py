@@ -5,14 +5,12 @@ would notify the host and wait until it answers; the vendor publishes no such ch
 host takes is not modelled.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
 
 from neuronx_cc.ir.errors import NO_LOC, Loc
-from neuronx_cc.ir.isa.elements import STORAGE, Array, State
-from neuronx_cc.ir.isa.program import Instr
+from neuronx_cc.ir.isa.elements import STORAGE, Array
 
 HOST_CALL = "neuron_host_call"
 """The custom-call target that becomes a ``host_call``."""
@@ -59,19 +57,3 @@ def slots(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[tuple[Slot, ..
         found[number] = Slot(*shapes[number], at)
         at += found[number].nbytes
     return tuple(found[number] for number in range(len(shapes))), at
-
-
-class Host(Protocol):
-    """The process that runs the program."""
-
-    def call(self, number: int, results: Array, operands: Array) -> None:
-        """Carry out ``Program.host_calls[number]`` on pieces of HBM, u8[...] each.
-
-        Raises RunError ERUN918 when the function is not there, ERUN919 with what it raised.
-        """
-
-
-def host_call(instr: Instr, state: State) -> Callable[[Array, Array], None]:
-    """The kernel ``(results, operands)`` of a ``host_call`` instruction."""
-    number = int(instr.imm[0])
-    return lambda results, operands: state.hosted().call(number, results, operands)

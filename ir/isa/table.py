@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from neuronx_cc.ir.isa import (
     collectives,
     functions,
-    host,
+    host_calls,
     indexing,
     integers,
     pooling,
@@ -465,7 +465,7 @@ _ROWS = (
         (_role("y [bytes]", (HBM,), frozenset(["u8"]), "own"),),
         (_role("x [bytes]", (HBM,), frozenset(["u8"]), "own"),),
         costs.no_cycles,
-        host.host_call,
+        host_calls.host_call,
         "Calls a function of the host process, ``Program.host_calls`` number imm[0], on the arrays in x; y gets its "
         "results. The host's time is not modelled.",
         imm=(1, 1),

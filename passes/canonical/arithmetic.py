@@ -23,7 +23,7 @@ from neuronx_cc.passes.analysis.values import (
     same_number,
     splat_number,
 )
-from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
 
 Value = hlo.SSAValue
 

@@ -10,7 +10,7 @@ from neuronx_cc.ir.hlo import DotDims
 from neuronx_cc.ir.hlo.editing import has_one_use, insert_before
 from neuronx_cc.passes.analysis.values import combiner_kind, identity_of, is_positive_zero, same_number, splat_number
 from neuronx_cc.passes.canonical.movement import broadcasted, reshaped
-from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
 
 Value = hlo.SSAValue
 

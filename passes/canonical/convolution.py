@@ -19,7 +19,7 @@ from neuronx_cc.ir.hlo.editing import insert_before
 from neuronx_cc.passes.canonical.gradients import window_as_input
 from neuronx_cc.passes.canonical.movement import reshaped
 from neuronx_cc.passes.canonical.patches import patches
-from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
 
 Value = hlo.SSAValue
 LEAST_POSITIONS = 256

@@ -11,7 +11,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.hlo.editing import insert_before
-from neuronx_cc.passes.canonicalize import Scope
+from neuronx_cc.passes.canonical.rule import Scope
 
 MOST_OUTPUTS = 64
 """Positions of the result up to which it is taken for the gradient of a kernel."""

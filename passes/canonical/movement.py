@@ -9,7 +9,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import PadDim, SliceDim
 from neuronx_cc.ir.hlo.editing import insert_before
 from neuronx_cc.passes.analysis.values import splat_of
-from neuronx_cc.passes.canonicalize import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
 
 Value = hlo.SSAValue
 Dims = tuple[int, ...]

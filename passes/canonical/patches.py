@@ -13,7 +13,7 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.types import FLOATS
-from neuronx_cc.passes.canonicalize import Scope
+from neuronx_cc.passes.canonical.rule import Scope
 from neuronx_cc.passes.expansions.build import Build
 
 Value = hlo.SSAValue

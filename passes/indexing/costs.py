@@ -22,7 +22,7 @@ ROW_SHARE = (1, 44)
 """Of a partition of SBUF: the longest row that a group moves."""
 COMPARED = 5
 """Passes of Vector over what is compared: a comparison, a selection of two streams, a fold."""
-ROWS, GROUPED, COMPARING, COUNTING, SUMMING = 3, 5, 4, 7, 14
+MOVING, GROUPED, COMPARING, COUNTING, SUMMING = 3, 5, 4, 7, 14
 """Transfers that follow one another in each form, besides those that hide behind work."""
 VISIT = 2
 """The same for the tables of all processors."""
@@ -55,7 +55,7 @@ class Costs:
 
     def rows(self, count: int, run_bytes: int, runs: int = 1) -> float:
         """``count`` indices, each of ``runs`` contiguous runs of ``run_bytes``, one way between HBM and SBUF."""
-        return ROWS * self._transfer + count * max(self._descriptor, runs * max(self._run, run_bytes / self._rate))
+        return MOVING * self._transfer + count * max(self._descriptor, runs * max(self._run, run_bytes / self._rate))
 
     @staticmethod
     def copies(groups: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -23,10 +23,7 @@ from neuronx_cc.passes.expand_argument_reductions import EXTREMES as ARGUMENTS
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.wide_integers import arithmetic
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
-from neuronx_cc.passes.wide_integers.words import flat_types
-
-if TYPE_CHECKING:
-    from neuronx_cc.passes.split_int64 import Splitter
+from neuronx_cc.passes.wide_integers.words import Words, flat_types
 
 COLLECTIVES = (hlo.AllReduceOp, hlo.ReduceScatterOp)
 OPERATORS: dict[str, type[hlo.HloOp]] = {
@@ -46,7 +43,7 @@ DIGITS = (16, 11, 8, 6, 4, 3, 2, 1)
 """Bits of the digits of sums, the widest first that sums do not overflow."""
 
 
-def rewrite(s: Splitter, b: Build, op: hlo.HloOp) -> None:
+def rewrite(s: Words, b: Build, op: hlo.HloOp) -> None:
     kind, simple = _kind(s, op), _count(op) == 1
     if isinstance(op, hlo.SelectAndScatterOp):
         s.becomes(b, op, b.typed(type(op), [s.low(b, x) for x in op.operands], _narrow(op), **op.properties))
@@ -65,7 +62,7 @@ def rewrite(s: Splitter, b: Build, op: hlo.HloOp) -> None:
         _by_computation(s, b, op)
 
 
-def whole_elements(s: Splitter, op: hlo.HloOp) -> list[bool]:
+def whole_elements(s: Words, op: hlo.HloOp) -> list[bool]:
     """Which elements of the results ``op``'s computation takes and gives as two words."""
     if isinstance(op, hlo.SelectAndScatterOp) or not isinstance(op, COMBINING):
         return [False]
@@ -91,7 +88,7 @@ def _narrow(op: hlo.HloOp) -> hlo.Attribute:
     return hlo.array_type(NARROW[op.shape.dtype], op.shape.dims)
 
 
-def _kind(s: Splitter, op: hlo.HloOp) -> str:
+def _kind(s: Words, op: hlo.HloOp) -> str:
     if isinstance(op, hlo.SortOp):
         return ""
     return s.kinds.get(cast(Any, op).to_apply.data[0], "")
@@ -102,7 +99,7 @@ def _operands(op: hlo.HloOp) -> list[Value]:
     return [op.operands[0], op.operands[2]] if isinstance(op, hlo.ScatterOp) else list(op.operands)
 
 
-def _again(s: Splitter, b: Build, op: hlo.HloOp, kind: str, taken: Sequence[Value], dtype: str) -> Value:
+def _again(s: Words, b: Build, op: hlo.HloOp, kind: str, taken: Sequence[Value], dtype: str) -> Value:
     """``op`` on arrays of 32-bit integers, by the operator ``kind``."""
     name = _second(b, dtype) if kind == SECOND else b.combiner(OPERATORS[kind], dtype)
     operands = list(taken)
@@ -125,7 +122,7 @@ def _second(b: Build, dtype: str) -> str:
 # one operand, one operator
 
 
-def _by_kind(s: Splitter, b: Build, op: hlo.HloOp, kind: str) -> Pair | Value:
+def _by_kind(s: Words, b: Build, op: hlo.HloOp, kind: str) -> Pair | Value:
     dtype = op.shape.dtype
     values = _operands(op)
     if not s.is_whole(op.results[0]):
@@ -153,7 +150,7 @@ def _by_kind(s: Splitter, b: Build, op: hlo.HloOp, kind: str) -> Pair | Value:
     return _pairwise(s, b, op, pairs, kind)
 
 
-def _terms(s: Splitter, op: hlo.HloOp) -> int:
+def _terms(s: Words, op: hlo.HloOp) -> int:
     """Elements in a sum, at most, the initial one included."""
     dims = hlo.shape_of(op.operands[0]).dims
     if isinstance(op, hlo.ReduceOp):
@@ -218,7 +215,7 @@ def _extreme(b: Build, op: hlo.ReduceOp, kind: str, value: Pair, start: Pair, si
     return b.select(b.compare(best, first, "EQ"), with_start, low), arithmetic.cast(b, best, "u32")
 
 
-def _extreme_of_devices(s: Splitter, b: Build, op: hlo.AllReduceOp, kind: str, value: Pair) -> Pair:
+def _extreme_of_devices(s: Words, b: Build, op: hlo.AllReduceOp, kind: str, value: Pair) -> Pair:
     dtype = "s32" if op.shape.dtype in SIGNED else "u32"
     high = arithmetic.cast(b, value[1], dtype)
     best = _again(s, b, op, kind, [high], dtype)
@@ -226,7 +223,7 @@ def _extreme_of_devices(s: Splitter, b: Build, op: hlo.AllReduceOp, kind: str, v
     return _again(s, b, op, kind, [low], "u32"), arithmetic.cast(b, best, "u32")
 
 
-def _pairwise(s: Splitter, b: Build, op: hlo.HloOp, pairs: Sequence[Pair], kind: str) -> Pair:
+def _pairwise(s: Words, b: Build, op: hlo.HloOp, pairs: Sequence[Pair], kind: str) -> Pair:
     """By a computation of two words for each element."""
     signed = op.shape.dtype in SIGNED
     name = f"{kind}.{op.shape.dtype}.words"
@@ -252,12 +249,12 @@ def _pairwise(s: Splitter, b: Build, op: hlo.HloOp, pairs: Sequence[Pair], kind:
 # pairs of values and places
 
 
-def _is_argument_of_whole(s: Splitter, op: hlo.ReduceOp) -> bool:
+def _is_argument_of_whole(s: Words, op: hlo.ReduceOp) -> bool:
     name = op.to_apply.data[0]
     return s.kinds.get(name) in ARGUMENTS and any(_is_wide(x) and s.is_whole(x) for x in op.operands[:2])
 
 
-def _argument(s: Splitter, b: Build, op: hlo.ReduceOp) -> None:
+def _argument(s: Words, b: Build, op: hlo.ReduceOp) -> None:
     """The extreme, and the least of the places where it is."""
     values, places, start, _ = op.operands
     kind = "maximum" if s.kinds[op.to_apply.data[0]] == "argmax" else "minimum"
@@ -291,7 +288,7 @@ def _argument(s: Splitter, b: Build, op: hlo.ReduceOp) -> None:
     _elements_become(s, b, op, found)
 
 
-def _elements_become(s: Splitter, b: Build, op: hlo.HloOp, found: Sequence[Pair | Value]) -> None:
+def _elements_become(s: Words, b: Build, op: hlo.HloOp, found: Sequence[Pair | Value]) -> None:
     """What the elements of ``op``'s result are."""
     s.dead.append(op)
     for use in list(op.results[0].uses):
@@ -309,7 +306,7 @@ def _elements_become(s: Splitter, b: Build, op: hlo.HloOp, found: Sequence[Pair 
 # any computation
 
 
-def _by_computation(s: Splitter, b: Build, op: hlo.HloOp) -> None:
+def _by_computation(s: Words, b: Build, op: hlo.HloOp) -> None:
     whole = whole_elements(s, op)
     count = len(whole)
     if isinstance(op, hlo.ScatterOp):

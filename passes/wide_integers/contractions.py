@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.passes.exact_integer_dots import Digits, bits_of_terms, ways_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.wide_integers import arithmetic
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
-
-if TYPE_CHECKING:
-    from neuronx_cc.passes.split_int64 import Splitter
+from neuronx_cc.passes.wide_integers.words import Words
 
 KEPT = 64
 
 
-def contraction(s: Splitter, b: Build, op: hlo.HloOp) -> Pair:
+def contraction(s: Words, b: Build, op: hlo.HloOp) -> Pair:
     """``sum(x y)`` as the sum of ``sum(x_i y_j) 2^(place i + place j)`` over all digits, modulo 2^64."""
     assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
     if 0 in (op.shape.size, hlo.shape_of(op.lhs).size, hlo.shape_of(op.rhs).size):
@@ -44,7 +40,7 @@ def contraction(s: Splitter, b: Build, op: hlo.HloOp) -> Pair:
     return total
 
 
-def _dtype(s: Splitter, value: Value) -> str:
+def _dtype(s: Words, value: Value) -> str:
     """The type that holds the values of an operand."""
     dtype = hlo.shape_of(value).dtype
     if dtype not in ("s64", "u64"):
@@ -52,7 +48,7 @@ def _dtype(s: Splitter, value: Value) -> str:
     return dtype if s.is_whole(value) else f"{dtype[0]}32"
 
 
-def _digits(s: Splitter, b: Build, value: Value, way: Digits) -> list[Value]:
+def _digits(s: Words, b: Build, value: Value, way: Digits) -> list[Value]:
     """The digits of ``value``, lowest first, as 8-bit integers, the highest one signed where the type is."""
     dtype = hlo.shape_of(value).dtype
     signed = dtype.startswith("s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED
@@ -12,14 +11,12 @@ from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.wide_integers import arithmetic, contractions, conversions
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
+from neuronx_cc.passes.wide_integers.words import Words
 
-if TYPE_CHECKING:
-    from neuronx_cc.passes.split_int64 import Splitter
-
-Rule = Callable[["Splitter", Build, hlo.HloOp], Pair | Value]
+Rule = Callable[[Words, Build, hlo.HloOp], Pair | Value]
 
 
-def needs_words(s: Splitter, op: hlo.HloOp) -> bool:
+def needs_words(s: Words, op: hlo.HloOp) -> bool:
     """Whether ``op`` gives something else on operands of 32 bits than on those of 64, although all values fit."""
     if isinstance(op, hlo.PopcntOp | hlo.CountLeadingZerosOp | hlo.MulhiOp | hlo.BitcastConvertOp):
         return True
@@ -34,26 +31,26 @@ def _is_signed(op: hlo.HloOp) -> bool:
     return hlo.shape_of(op.operands[0]).dtype in SIGNED
 
 
-def _pairs(s: Splitter, b: Build, op: hlo.HloOp) -> tuple[Pair, Pair]:
+def _pairs(s: Words, b: Build, op: hlo.HloOp) -> tuple[Pair, Pair]:
     """Of a binary op."""
     lhs, rhs = op.operands
     return s.pair(b, lhs), s.pair(b, rhs)
 
 
-def _fitting(s: Splitter, b: Build, op: hlo.HloOp) -> list[Value] | None:
+def _fitting(s: Words, b: Build, op: hlo.HloOp) -> list[Value] | None:
     """The operands in 32 bits, where all but constants have no more; None otherwise."""
     if any(s.is_whole(x) and splat_number(x, s.module) is None for x in op.operands):
         return None
     return [s.saturated(b, x) for x in op.operands]
 
 
-def _multiply(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
+def _multiply(s: Words, b: Build, op: hlo.HloOp) -> Pair | Value:
     if any(s.is_whole(x) for x in op.operands):
         return arithmetic.multiply(b, *_pairs(s, b, op))
     return arithmetic.multiply_words(b, *(s.low(b, x) for x in op.operands))
 
 
-def _extreme(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
+def _extreme(s: Words, b: Build, op: hlo.HloOp) -> Pair | Value:
     """The larger or smaller: bounds beyond 32 bits are their ends, where the result has no more."""
     if not s.is_whole(op.results[0]):
         fitting = _fitting(s, b, op)
@@ -64,7 +61,7 @@ def _extreme(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
     return choose(b, x, y, _is_signed(op))
 
 
-def _clamp(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
+def _clamp(s: Words, b: Build, op: hlo.HloOp) -> Pair | Value:
     assert isinstance(op, hlo.ClampOp)
     low, value, high = op.operands
     dims = op.shape.dims
@@ -81,7 +78,7 @@ def _clamp(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
     return arithmetic.minimum(b, bounded, (most[0], most[1]), signed)
 
 
-def _shift(s: Splitter, b: Build, op: hlo.HloOp) -> Pair:
+def _shift(s: Words, b: Build, op: hlo.HloOp) -> Pair:
     x, y = op.operands
     number = splat_number(y, s.module)
     count = b.number(min(int(number) % (1 << 64), 64), "u32", op.shape.dims) if number is not None else None
@@ -92,7 +89,7 @@ def _shift(s: Splitter, b: Build, op: hlo.HloOp) -> Pair:
     return arithmetic.shift_right(b, s.pair(b, x), count, isinstance(op, hlo.ShiftRightArithmeticOp))
 
 
-def _compare(s: Splitter, b: Build, op: hlo.HloOp) -> Value:
+def _compare(s: Words, b: Build, op: hlo.HloOp) -> Value:
     assert isinstance(op, hlo.CompareOp)
     x, y = op.operands
     direction = op.direction.data
@@ -102,7 +99,7 @@ def _compare(s: Splitter, b: Build, op: hlo.HloOp) -> Value:
     return arithmetic.compare(b, s.pair(b, x), s.pair(b, y), direction, _is_signed(op))
 
 
-def _convert(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
+def _convert(s: Words, b: Build, op: hlo.HloOp) -> Pair | Value:
     source, target = hlo.shape_of(op.operands[0]).dtype, op.shape.dtype
     operand = op.operands[0]
     if source in NARROW:
@@ -119,7 +116,7 @@ def _convert(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
     return arithmetic.extended(b, b.convert(operand, "s32" if source in SIGNED else "u32"))
 
 
-def _bitcast(s: Splitter, b: Build, op: hlo.HloOp) -> Pair | Value:
+def _bitcast(s: Words, b: Build, op: hlo.HloOp) -> Pair | Value:
     """From or to two words in a last dim, of u32 or, each of them cast further, of narrower types."""
     source, target = hlo.shape_of(op.operands[0]), op.shape
     if source.dtype in NARROW:

@@ -1,6 +1,7 @@
 """What becomes of 64-bit values: two u32 arrays, or one of 32 bits where that is enough or all that is kept."""
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import argument_block, defining_op, ops_of
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.intervals import NARROW, inside, narrow_range
 from neuronx_cc.passes.analysis.ranges import Ranges
 from neuronx_cc.passes.analysis.values import constant_of, splat_number
@@ -63,6 +65,13 @@ class Words:
         """Values in 32 bits."""
         self.asked = set() if exact else _asked(module)
         self.dead: list[hlo.Operation] = []
+        self.done: set[hlo.Operation] = set()
+        """Elements of results that were taken care of with these."""
+        self.kinds: dict[str, str] = {}
+        """What computations on scalars do (``combining.kind_of``)."""
+        self.widths: dict[str, list[bool]] = {}
+        """Which results of theirs are two words (``combining.whole_elements``)."""
+        self.devices = prod(device_counts(module))
 
     def is_whole(self, value: Value) -> bool:
         """Whether ``value``, of 64 bits, becomes two words."""

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from neuronx_cc.codegen.emission.accesses import Access, Alloc, interleaved, remember
+from neuronx_cc.codegen.emission.accesses import Alloc, interleaved, remember
+from neuronx_cc.codegen.emission.frames import Access
 from neuronx_cc.codegen.emission.history import FEW
 from neuronx_cc.ir.isa.program import Space, Stream
 

@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuronx_cc.codegen.emission.accesses import Access, Alloc
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.frames import Access
 from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.ir.isa.program import Space, Stream
 
