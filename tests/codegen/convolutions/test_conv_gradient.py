@@ -199,7 +199,7 @@ def test_blocks_hold_rows_that_a_dma_moves_well() -> None:
         return spread_of(PACE, tuple(Steps(size, 2, 1, 1) for size in rows), 256, 512)
 
     def loads(rows: Any) -> float:
-        return 768 * PACE.columns(rows[1] * rows[2])
+        return 1536 * PACE.columns(rows[1] * rows[2])
 
     assert rows_that_fit([1, 28, 28], spread, 200, prod, lambda rows: 0) == [1, 4, 28]
     assert rows_that_fit([1, 28, 28], spread, 200, prod, loads) == [1, 7, 28]
