@@ -71,7 +71,7 @@ class Fabric:
         return _Port(self, device)
 
     def meet(self, device: int, kind: str, groups: int, source: Array) -> Meeting:
-        """See ``ir.isa.collectives.Port.meet``."""
+        """See ``ir.isa.outside.Port.meet``."""
         members, order, place = _role(self._groups[groups], kind, device)
         if not members:
             return Meeting((), -1)
