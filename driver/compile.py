@@ -37,7 +37,7 @@ def compile_command(session: Session) -> int:
     parsed = session.parsed
     assert parsed is not None
     if parsed.flag("explain_options"):
-        print("\n".join(parsed.explain()))
+        print("\n".join(parsed.explain()), file=sys.stderr if session.json else None)
         if not parsed.files:
             return 0
     session.log.open(parsed.text("logfile"), required="logfile" in parsed.given)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def run_pipeline(
                 context,
                 print_before=before,
                 print_after=after,
-                dump=_print_ir,
+                dump=partial(_print_ir, session),
                 verify_each=parsed.flag("verify_each"),
             )
         except Exception:
@@ -121,10 +122,12 @@ def _warn(context: "PassContext", session: Session) -> None:
             session.log.warning(f"[NCC_{code}] {count - WARNINGS_PER_CODE} more such warnings")
 
 
-def _print_ir(module: "HloModule", title: str) -> None:
+def _print_ir(session: Session, module: "HloModule", title: str) -> None:
     from neuronx_cc.hlo_import.printer import print_module
 
-    print(f"// IR {title}\n{print_module(module, large_constants=False)}", end="")
+    text = f"// IR {title}\n{print_module(module, large_constants=False)}"
+    session.progress.clear()
+    print(text, end="", file=sys.stderr if session.json else None)
 
 
 def _selected(parsed: Parsed, key: str, stages: Stages) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import neuronx_cc.driver
-from neuronx_cc.driver import entry, terminal
+from neuronx_cc.driver import entry, neuron_cc, terminal
 from neuronx_cc.driver.cli import main
 from neuronx_cc.driver.failure import guarded
 from neuronx_cc.ir import progress
@@ -189,14 +189,18 @@ def test_terms_are_explained(command, capsys):
 
 
 def test_compile_says_what_it_made_as_json(capsys):
-    assert main(["compile", "graph.hlo", "--output", "g.neff", "--json", "--time-passes"]) == 0
+    talkative = ["--time-passes", "--explain-options", "--print-ir-after", "dce"]
+    assert main(["compile", "graph.hlo", "--output", "g.neff", "--json", *talkative]) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert document["status"] == "PASS"
     assert document["output"] == "g.neff"
     assert document["inputs"][0] == {"name": "x", "argument": "params['x']", "dtype": "f32", "dims": [64, 128]}
     assert document["instructions"] > 5
-    assert "total" in captured.err
+    for text in ("total", "auto_cast = matmult", "// IR after dce"):
+        assert text in captured.err
+    assert neuron_cc.main(["compile", "--framework", "XLA", "graph.hlo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["output"] == "out.neff"
 
 
 def test_operators_as_json(capsys):
