@@ -72,8 +72,8 @@ class Session:
         self.log.info(stage)
 
     def show(self, text: str) -> None:
-        """Print a result."""
-        self.progress.clear()
+        """Print a result; nothing that takes long follows."""
+        self.progress.stop()
         print(text)
 
     def log_command(self) -> None:

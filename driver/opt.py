@@ -32,7 +32,7 @@ def opt_command(session: Session) -> int:
     session.enter("printing the IR")
     text = print_module(module)
     if output is None:
-        session.progress.clear()
+        session.progress.stop()
         print(text, end="")
     else:
         files.write_text(output, text, CompileError)

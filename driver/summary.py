@@ -28,7 +28,7 @@ def operator_table(document: Document, rows: int | None, columns: int | None) ->
         for row in shown
     ]
     header = ("HLO op", "opcode", "us", "share", "bound by", "FLOPs", "HBM", "source")
-    return [*table(header, cells, columns, (0, 1, 4, 7)), *_more(len(document["operators"]), len(shown))]
+    return [*table(header, cells, columns, (0, 1, 4, 7), names=(0, 7)), *_more(len(document["operators"]), len(shown))]
 
 
 def source_table(document: Document, rows: int | None, columns: int | None) -> list[str]:
@@ -42,7 +42,7 @@ def source_table(document: Document, rows: int | None, columns: int | None) -> l
         time = _time(row["critical_ns"], document)
         cells.append((short(row["line"]), *time, row["bound"], count(flops), count(nbytes, "B"), str(len(operators))))
     header = ("source line", "us", "share", "bound by", "FLOPs", "HBM", "ops")
-    return [*table(header, cells, columns, (0, 3)), *_more(len(document["sources"]), len(shown))]
+    return [*table(header, cells, columns, (0, 3), names=(0,)), *_more(len(document["sources"]), len(shown))]
 
 
 def _time(ns: float, document: Document) -> tuple[str, str]:

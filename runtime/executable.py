@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronx_cc.ir import progress
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa import soundness
 from neuronx_cc.ir.isa.elements import STORAGE, Array
@@ -134,9 +135,11 @@ class Executable:
         Memory is all ones at the start; of HBM only results, if it is proved that nothing undefined is read.
         Raises RunError for wrong inputs, faults, races and deadlocks.
         """
+        progress.note(0, 3, "race check")
         proved = check_races and prove_ordered(self.program).exact
         if check_races and provenance_wanted():
             check_provenance(self.program)
+        progress.note(1 + timing_only, 3, "timing" if timing_only else "values")
         if timing_only:
             return self._timed([], self.execution(machine=machine, device=device))
         arrays = self.check_inputs(inputs)
@@ -147,6 +150,7 @@ class Executable:
             outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
         finally:
             KEPT.put(executor.memory)
+        progress.note(2, 3, "timing")
         return self._timed(outputs, self.execution(executor.course, machine, device))
 
     def observe(

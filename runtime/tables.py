@@ -7,19 +7,24 @@ LEAST = 12
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None, left: Sequence[int] = (0,)
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: int | None = None,
+    left: Sequence[int] = (0,),
+    names: Sequence[int] = (),
 ) -> list[str]:
     """Lines of a table, the header first. The columns ``left`` are texts, all others are flush right.
 
-    Of a table wider than ``columns`` the texts are cut, the widest first.
+    Of a table wider than ``columns`` the texts are cut, the widest first; ``names`` before the others.
     """
     cells = [list(header), *map(list, rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    while columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
-        widest = max(left, key=lambda i: widths[i])
-        if widths[widest] <= max(LEAST, len(header[widest])):
-            break
-        widths[widest] -= 1
+    for elastic in filter(None, (names, left)):
+        while columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
+            widest = max(elastic, key=lambda i: widths[i])
+            if widths[widest] <= max(LEAST, len(header[widest])):
+                break
+            widths[widest] -= 1
     lines = []
     for row in cells:
         shown = [cut(cell, size) for cell, size in zip(row, widths, strict=True)]

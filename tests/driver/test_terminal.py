@@ -137,6 +137,14 @@ def test_tables_are_aligned_and_fit(columns):
     assert table(("a", "b"), [], columns) == ["a  b"]
 
 
+def test_names_are_cut_before_other_texts():
+    rows = [("fusion_of_everything.12345678", "VectorE and DMA bandwidth", "1.0")]
+    (_, row) = table(("op", "bound by", "us"), rows, 50, (0, 1), names=(0,))
+    assert "VectorE and DMA bandwidth" in row
+    assert row.startswith("..")
+    assert len(row) == 50
+
+
 def test_numbers_as_people_read_them():
     assert [count(number, "B") for number in (0, 12, 1234, 5.6e9)] == ["-", "12 B", "1.23 kB", "5.6 GB"]
     assert cut("abcdefgh", 5) == "..fgh"
