@@ -10,6 +10,7 @@ from math import prod
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
 from neuronx_cc.codegen.dots.schedule import (
     RESULT_BUFFERS,
+    ROW_BUFFERS,
     Coming,
     Leaves,
     Schedule,
@@ -28,10 +29,12 @@ KEPT_FREE = 20
 """One part in so many of the room is not planned with: pieces of memory leave gaps."""
 RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
-LONGEST_ROWS = 11
+COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
+MOST_BUFFERS = 8
+"""Of rows that are loaded to be transposed."""
 UNROLLED_BATCHES = 16
 """Products of a batch that are unrolled, of all its dims together."""
 UNROLLED_TILES = 96
@@ -55,7 +58,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     most = max(map(prod, problem.all_chunks))
     if not whole:
         yield from dict.fromkeys(_cut(problem, frame, most, sizes))
-    elif most > 1 and any(_is_small(problem, each, sizes) for each in whole):
+    elif most > 1 and all(_is_small(problem, each, sizes) for each in whole):
         yield from dict.fromkeys(_cut(problem, frame, -(-most // 2), sizes))
 
 
@@ -84,8 +87,10 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         boxes=problem.all_chunks,
         sums=Sums.PSUM,
         leaves=leaves,
-        columns=columns if 2 * stored * RESULT_BUFFERS * columns * 4 <= room else sizes.bank_columns,
+        columns=columns if 2 * stored * min(RESULT_BUFFERS) * columns * 4 <= room else sizes.bank_columns,
         row_bytes=max(width * sizes.rows, min(2 * sizes.bank_bytes, room // 24)),
+        row_buffers=ROW_BUFFERS,
+        result_buffers=min(RESULT_BUFFERS),
         swapped=SQUARE if _streams_short_rows(problem, timing) else 0,
         bias_whole=4 * prod(problem.n) <= room // 4,
         batches=_unrolled_batches(problem, sizes),
@@ -115,7 +120,7 @@ def _collects_rows(problem: Problem, sizes: Sizes) -> bool:
     if out.on_chip or rows != problem.m_tiled or rows > sizes.columns or len(problem.n) < 2:
         return False
     width = itemsize(out.dtype)
-    if prod(problem.n) * width > min(sizes.sbuf_bytes // LONGEST_ROWS, problem.room // 8):
+    if prod(problem.n) * width > min(sizes.sbuf_bytes // COLLECTED, problem.room // 8):
         return False
     strides = sorted((atom.stride, atom.size) for atom in out.n)
     filled = all(stride == width * prod(size for _, size in strides[:at]) for at, (stride, _) in enumerate(strides))
@@ -205,10 +210,14 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
     n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // column)
     for buffers in (2, 1):
         yield _with(frame, "lhs", rows((room - 3 * n * column) // (buffers * column)), n, (buffers, 3))
-    for m in sorted({rows(sizes.columns << power) for power in range(3)}):
+    some = full = False
+    for m in dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
+        if (some and m == rows(2 * sizes.columns) > rows(sizes.columns)) or (full and problem.lhs.transposed):
+            continue  # as many tiles as there are buffers of results are better than fewer
         for streaming, staying in product((3, 2), (2, 1)):
             n = columns((room - streaming * m * column) // (staying * column))
             if n >= min(problem.n_tiled, sizes.columns):
+                some, full = True, full or n == problem.n_tiled
                 yield _with(frame, "rhs", m, n, (streaming, staying))
     for n in sorted({columns(sizes.bank_columns << power) for power in range(2)}):
         for streaming, staying in product((3, 2), (2, 1)):
@@ -231,7 +240,17 @@ def _finished(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
         streams = problem.lhs if schedule.stays == "rhs" else problem.rhs
         kept = replace(schedule.coming(streams), kept=_keeps_blocks(problem, schedule, streams))
         schedule = replace(schedule, lhs=kept) if streams is problem.lhs else replace(schedule, rhs=kept)
-    return replace(schedule, group=_group(problem, schedule, sizes))
+    return _with_more_buffers(problem, replace(schedule, group=_group(problem, schedule, sizes)), sizes)
+
+
+def _with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With as many buffers as fit: of results, and of rows to be transposed by TensorE, which is busy with
+    products for long times.
+    """
+    rows = any(each.transposed and not each.on_chip for each in (problem.lhs, problem.rhs))
+    counts = product(RESULT_BUFFERS, range(MOST_BUFFERS, ROW_BUFFERS - 1, -1) if rows else (ROW_BUFFERS,))
+    more = (replace(schedule, result_buffers=results, row_buffers=count) for results, count in counts)
+    return next((each for each in more if _fits(problem, each, sizes)), schedule)
 
 
 def blocks_of(problem: Problem, schedule: Schedule) -> tuple[int, int]:
@@ -277,7 +296,7 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
     ``most``: chunks of a block.
     """
     leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
-    frame = replace(frame, leaves=leaves, sums=Sums.SBUF, blocks=1, transposes=1, swapped=0)
+    frame = replace(frame, leaves=leaves, sums=Sums.SBUF, blocks=1, transposes=8, swapped=0)
     some = False
     for rows, columns in _shapes(sizes):
         if some and rows < sizes.columns:
@@ -288,7 +307,7 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
             cut = next(_boxed(problem, _with(frame, "", m, n, (buffers, buffers)), most, sizes), None)
             some = some or cut is not None
             if cut is not None:
-                yield cut
+                yield _with_more_buffers(problem, cut, sizes)
 
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:

@@ -19,8 +19,6 @@ from neuronx_cc.ir.types import itemsize
 
 UNHIDDEN = 0.15
 """Part of the second busiest resource's work that takes time nevertheless."""
-UNHIDDEN_IN_LOOPS = 0.8
-"""Part of all other engines' work where blocks of k are loops, in which transposes and products wait for each other."""
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -54,13 +52,16 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         work += [kept, kept.times(passes - 1)]
     else:
         work.append((inner_load + inner_turn).times(passes - 1))
-    all_ = total(work).times(batches)
-    alone = 0.0
+    # TensorE waits for what is loaded, but not while it transposes what has come so far
+    outer_wait, inner_wait = (
+        max(0.0, moved.dma - turned.tensor) for moved, turned in ((outer_load, outer_turn), (inner_load, inner_turn))
+    )
+    wait = outer_wait / passes + inner_wait / others
     if schedule.coming(outer).buffers == 1:
-        alone = outer_load.dma / passes * (batches * passes - 1)
-    first = outer_load.dma / passes + inner_load.dma / others + (outer_turn.bound / passes if others > 1 else 0.0)
-    ranked = sorted(all_, reverse=True)
-    return ranked[0] + UNHIDDEN * ranked[1] + alone + first + _tile(problem, timing).bound
+        wait += outer_wait / passes * (batches * passes - 1)
+    staged = others * (1 if schedule.coming(inner).kept else passes) * inner.transposed + passes * outer.transposed
+    wait += batches * staged * _turnaround(problem, timing)
+    return _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
 
 
 def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -71,15 +72,43 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     rows, all_columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     tiles = -(-rows // min(schedule.lhs.rows, timing.sizes.columns)) * -(-all_columns // columns)
     count = boxes(problem, schedule)
-    work = [products(problem, timing), results(problem, schedule, timing), add.times(tiles * count)]
+    work = [products(problem, timing), results(problem, schedule, timing), add.times(tiles * (count - 1))]
+    moved = []
     for operand, times in ((problem.lhs, n_blocks), (problem.rhs, m_blocks)):
-        once = load(problem, schedule, operand, timing) + transposes(problem, operand, timing)
-        work.append(once.times(times))
+        work.append(transposes(problem, operand, timing).times(times))
+        moved.append(load(problem, schedule, operand, timing).times(times))
     batches = prod(problem.b)
-    whole = total(work).times(batches)
-    others = whole.tensor + whole.vector + whole.scalar + whole.dma - whole.bound
-    starts = batches * m_blocks * n_blocks * count * timing.transfer_latency
-    return whole.bound + UNHIDDEN_IN_LOOPS * others + (starts + whole.dma if schedule.lhs.buffers == 1 else 0.0)
+    pairs = batches * m_blocks * n_blocks * count
+    loads = total(moved).dma * batches
+    wait = loads + pairs * timing.transfer_latency if schedule.lhs.buffers == 1 else loads / pairs
+    transposed = problem.lhs.transposed + problem.rhs.transposed
+    wait += pairs * transposed * (_turnaround(problem, timing) + timing.transfer_latency)
+    return _overlapped(problem, schedule, total([*work, *moved]).times(batches), wait, pairs, timing)
+
+
+def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, pairs: int, timing: Timing) -> float:
+    """Time of all ``work``: that of the engines after they ``wait`` for loads, or that of the DMA, after which one of
+    ``pairs`` of blocks is left to multiply.
+    """
+    engines = max(work.tensor, work.vector, work.scalar, work.psum_port)
+    others = sorted((work.tensor, work.vector, work.scalar, work.dma))[-2]
+    bound = max(engines + wait, work.dma + work.tensor / pairs)
+    return bound + UNHIDDEN * others + _ends(problem, schedule, timing)
+
+
+def _turnaround(problem: Problem, timing: Timing) -> float:
+    """What TensorE waits for the last transposes of a block, before it multiplies them: they leave PSUM."""
+    last = _leave(timing.sizes.bank_columns, problem.dtype, timing).bound
+    return timing.latency(Stream.TENSOR) + last + timing.latency(Stream.SCALAR)
+
+
+def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """From the first load's start to its data, and from the last product to the end of its store."""
+    outside = [each for each in (problem.lhs, problem.rhs) if not each.on_chip]
+    through = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
+    steps = 1 + any(each.transposed for each in (problem.lhs, problem.rhs))
+    stored = timing.transfer_latency if schedule.leaves is not Leaves.CHIP else 0.0
+    return timing.transfer_latency * bool(outside) + steps * through + stored + _tile(problem, timing).bound
 
 
 def boxes(problem: Problem, schedule: Schedule) -> int:
@@ -115,17 +144,18 @@ def transposes(problem: Problem, operand: Operand, timing: Timing) -> Work:
     if not operand.transposed:
         return NOTHING
     sizes = timing.sizes
-    squares = problem.elements(operand) / (sizes.rows * sizes.rows)
-    per_bank = max(1, sizes.bank_columns // sizes.rows)
+    rows = prod(problem.m if operand is problem.lhs else problem.n)
+    height = min(rows, sizes.rows)
+    per_bank = max(1, sizes.bank_columns // height)
     parts, carrier, extract = 1, operand.dtype, NOTHING
     if not problem.fast(operand.dtype):
         part, carrier = HALVES[itemsize(operand.dtype)]
         parts = itemsize(operand.dtype) // itemsize(part)
         tiles = (Tile(carrier),), (Tile(part, stride=itemsize(operand.dtype)),)
-        extract = timing.engine("tensor_copy", Stream.VECTOR, sizes.bank_columns, *tiles)
-    product = timing.product(sizes.rows, sizes.rows, carrier).times(per_bank)
-    bank = product + _leave(sizes.bank_columns, operand.dtype, timing) + extract
-    return bank.times(parts * squares / per_bank)
+        extract = timing.engine("tensor_copy", Stream.VECTOR, per_bank * problem.partitions, *tiles)
+    product = timing.product(problem.partitions, height, carrier).times(per_bank)
+    bank = product + _leave(per_bank * height, operand.dtype, timing) + extract
+    return bank.times(parts * -(-rows // height) * problem.products / per_bank)
 
 
 def products(problem: Problem, timing: Timing) -> Work:

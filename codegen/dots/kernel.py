@@ -89,7 +89,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     waiting = Waiting()
 
     def stage(operand: Operand, bound: Bound) -> Stage:
-        filler = Filler(problem, operand, bound, schedule.row_bytes, emitter, tiles, transposer)
+        filler = Filler(problem, operand, bound, schedule.row_bytes, schedule.row_buffers, emitter, tiles, transposer)
         coming, layout = schedule.coming(operand), None
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
@@ -97,7 +97,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         there = None if alloc is None else KeptBlocks(problem, operand, alloc)
         return Stage(coming, filler, layout, there, waiting.told)
 
-    output = Output(placed, emitter, tiles)
+    output = Output(placed, emitter, tiles, schedule.result_buffers)
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)
     nest = Nest(builder, problem, schedule, waiting, bool(kept))
     Loops(nest, lhs, rhs, products, output, tiles).emit()

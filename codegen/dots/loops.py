@@ -8,11 +8,11 @@ from functools import partial
 from math import prod
 
 from neuronx_cc.codegen.dots.nest import At, Nest
-from neuronx_cc.codegen.dots.problem import Problem, Segment
+from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.products import Pair, Products
 from neuronx_cc.codegen.dots.result import Output
-from neuronx_cc.codegen.dots.schedule import RESULT_BUFFERS, ROW_BUFFERS, SUM_BUFFERS, Leaves, Schedule, Sums
-from neuronx_cc.codegen.dots.span import Part, Span, Terms
+from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, SUM_BUFFERS, Leaves, Schedule, Sums
+from neuronx_cc.codegen.dots.span import Part, Span
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
@@ -120,7 +120,7 @@ class Loops:
         result = target
         if tiled:
             dtype = self.problem.out.dtype
-            result = self.tiles.tile(dtype, [part.columns], part.rows, "result", RESULT_BUFFERS)
+            result = self.tiles.tile(dtype, [part.columns], part.rows, "result", self.schedule.result_buffers)
         for start, tiles, columns in self.builder.tiles(part.columns, self.builder.sizes.bank_columns):
             for index in self.builder.each(tiles):
                 offset = index * columns + start
@@ -143,28 +143,22 @@ class Loops:
         height = self.builder.sizes.columns
         dims = [-(-block.rows // height), block.columns]
         sums = self.tiles.tile("f32", dims, min(block.rows, height), "sums", SUM_BUFFERS)
-        first = True
-        for segment in self.problem.segments:
-            for terms in self.nest.terms(segment, first):
-                self._add_block(block, segment, terms, sums, not first)
-                first = False
-        for part, total in self._sums(block, sums):
-            self._leave(part, total)
-
-    def _leave(self, part: Part, total: Block) -> None:
-        """Sums that are complete go where the result wants them."""
-        output, dtype = self.output, self.problem.out.dtype
-        target, addend = output.target(part), output.addend(part)
-        if self.schedule.leaves is Leaves.CHIP:
-            output.finish(target, total, addend)
-            return
-        if addend is not None:
-            output.finish(total, total, addend)
-        if dtype != "f32":
-            cast = self.tiles.tile(dtype, [part.columns], part.rows, "result", RESULT_BUFFERS)
-            output.emitter.copy(cast, total)
-            total = cast
-        copy(self.builder, target, total, Stream.DMA_STORE)
+        add = False
+        with self.builder.unrolled():
+            for segment, terms, last in self.nest.terms():
+                spans = (
+                    Span(block.batch, block.m_at, self.problem.m_dim, block.rows, terms),
+                    Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms),
+                )
+                lhs, rhs = (
+                    stage.blocks(span, [segment], False)
+                    for stage, span in zip((self.lhs, self.rhs), spans, strict=True)
+                )
+                pair = Pair(lhs, rhs)
+                work = self._leave_block if last else self._add_block
+                self.nest.waiting.follow(pair, partial(work, block, pair, sums, add))
+                add = True
+            self.nest.waiting.multiply()
 
     def _sums(self, block: Part, sums: Block) -> Iterator[tuple[Part, Block]]:
         """The rows of a block, as many at a time as PSUM has partitions for, each with its sums."""
@@ -175,24 +169,31 @@ class Loops:
                 lanes = sums.of((Atom(rows, 1, True), *sums.dims[1:]))
                 yield block.cut_rows(Affine(at), rows), lanes.index(1, Affine(at // height))
 
-    def _add_block(self, block: Part, segment: Segment, terms: Terms, sums: Block, add: bool) -> None:
+    def _add_block(self, block: Part, pair: Pair, sums: Block, add: bool) -> None:
         """Add the products of one block of k to ``sums``, or begin them."""
-        spans = (
-            Span(block.batch, block.m_at, self.problem.m_dim, block.rows, terms),
-            Span(block.batch, block.n_at, self.problem.n_dim, block.columns, terms),
-        )
-        pair = Pair(
-            *(stage.blocks(span, [segment], False) for stage, span in zip((self.lhs, self.rhs), spans, strict=True))
-        )
-        emitter = self.output.emitter
-        with self.builder.unrolled():
-            for rows, total in self._sums(block, sums):
-                for start, tiles, columns in self.builder.tiles(rows.columns, self.builder.sizes.bank_columns):
-                    for tile in range(tiles):
-                        at = Affine(start + tile * columns)
-                        bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=not add)
-                        into = total.index(1, at, columns)
-                        if add:
-                            emitter.over("tensor_tensor", Stream.VECTOR, [into], [into, bank], alu=["add"])
-                        else:
-                            emitter.leave(into, bank)
+        for rows, total in self._sums(block, sums):
+            self._add_rows(rows, pair, total, total if add else None)
+
+    def _leave_block(self, block: Part, pair: Pair, sums: Block, add: bool) -> None:
+        """Products of the last block of k, with ``sums``, go where the result wants them."""
+        output, dtype, chip = self.output, self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
+        for rows, total in self._sums(block, sums):
+            target, addend = output.target(rows), output.addend(rows)
+            result = target
+            if not chip:
+                result = self.tiles.tile(dtype, [rows.columns], rows.rows, "result", self.schedule.result_buffers)
+            into = result if addend is None else total
+            self._add_rows(rows, pair, into, total if add else None)
+            if addend is not None:
+                output.finish(result, into, addend)
+            if not chip:
+                copy(self.builder, target, result, Stream.DMA_STORE)
+
+    def _add_rows(self, rows: Part, pair: Pair, into: Block, total: Block | None) -> None:
+        """``into = products``, with the bias, or ``total + products``; a bank at a time."""
+        for start, tiles, columns in self.builder.tiles(rows.columns, self.builder.sizes.bank_columns):
+            for tile in range(tiles):
+                at = Affine(start + tile * columns)
+                bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=total is None)
+                more = None if total is None else total.index(1, at, columns)
+                self.output.finish(into.index(1, at, columns), bank, more)

@@ -12,6 +12,8 @@ from neuronx_cc.codegen.dots.schedule import Schedule
 from neuronx_cc.codegen.dots.span import Terms
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 
+PAIR = 2
+"""Blocks of k that are unrolled: as many as have buffers."""
 At = dict[int, Affine]
 """An index along each dim of a class."""
 
@@ -85,10 +87,13 @@ class Nest:
         first = self.kept and self.schedule.stays == "rhs"
         yield from self._positions(problem.n, problem.n_dim, self.schedule.rhs.rows, {}, first)
 
-    def terms(self, segment: Segment, first: bool) -> Iterator[Terms]:
-        """The blocks of a segment of k. ``first``: the first one is in no loop."""
-        at = self.problem.segments.index(segment)
-        yield from self._boxes(self.problem.chunks(segment), self.schedule.boxes[at], first)
+    def terms(self) -> Iterator[tuple[Segment, Terms, bool]]:
+        """The blocks of k, each with whether it is the last; the first and the last one are in no loop."""
+        segments = self.problem.segments
+        for segment, box in zip(segments, self.schedule.boxes, strict=True):
+            ends = segment is segments[0], segment is segments[-1]
+            for terms, last in self._boxes(self.problem.chunks(segment), box, *ends):
+                yield segment, terms, last
 
     def _positions(self, sizes: Sequence[int], tiled: int, block: int, at: At, first: bool) -> Iterator[tuple[At, int]]:
         """Loop over all dims of one class. ``first``: the first block is not part of a loop."""
@@ -115,17 +120,32 @@ class Nest:
             if count > unroll:
                 self.waiting.multiply()
 
-    def _boxes(self, sizes: Sequence[int], box: Sequence[int], first: bool) -> Iterator[Terms]:
-        """Loop over boxes of dims of these sizes: where each begins, and its size."""
+    def _boxes(self, sizes: Sequence[int], box: Sequence[int], first: bool, last: bool) -> Iterator[tuple[Terms, bool]]:
+        """Loop over boxes of dims of these sizes: where each begins, its size, and whether it is the last of all.
+
+        ``first`` and ``last``: some boxes at this end are in no loop. Pairs are unrolled, so that both buffers of what
+        is staged are used in turn.
+        """
         if not sizes:
-            yield ()
+            yield (), last
             return
-        for start, tiles, size in self.builder.tiles(sizes[0], box[0]):
-            if first:
-                for rest in self._boxes(sizes[1:], box[1:], first):
-                    yield ((Affine(start), size), *rest)
-                first, start, tiles = False, start + size, tiles - 1
-            if tiles:
-                with self.builder.loop(tiles) as index:
-                    for rest in self._boxes(sizes[1:], box[1:], False):
-                        yield ((index * size + start, size), *rest)
+        pieces = self.builder.tiles(sizes[0], box[0])
+        for number, (start, tiles, size) in enumerate(pieces):
+            begins, ends = first and number == 0, last and number == len(pieces) - 1
+            head = min(tiles, int(begins))
+            tail = min(tiles - head, int(ends))
+            pairs, odd = divmod(tiles - head - tail, PAIR)
+            for at in range(head + odd):
+                inner = self._boxes(sizes[1:], box[1:], begins and at == 0, ends and at == tiles - 1)
+                yield from ((((Affine(start + at * size), size), *rest), end) for rest, end in inner)
+            if pairs:
+                self.waiting.multiply()
+                with self.builder.loop(pairs) as index, self.builder.unrolled():
+                    for at in range(head + odd, head + odd + PAIR):
+                        begin = index * (PAIR * size) + (start + at * size)
+                        inner = self._boxes(sizes[1:], box[1:], False, False)
+                        yield from ((((begin, size), *rest), False) for rest, _ in inner)
+                    self.waiting.multiply()
+            for at in range(tiles - tail, tiles):
+                inner = self._boxes(sizes[1:], box[1:], False, ends and at == tiles - 1)
+                yield from ((((Affine(start + at * size), size), *rest), end) for rest, end in inner)

@@ -26,6 +26,7 @@ from neuronx_cc.codegen.dots.problem import (
     pe_dtype,
     segments_of,
 )
+from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS
 from neuronx_cc.codegen.dots.span import Span
 from neuronx_cc.codegen.dots.stage import Filler, transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -239,7 +240,14 @@ def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
         for each in sorted({dtype, source.dtype} & PE_DTYPES):
             context.identity(carrier_of(each, problem.fast(each)))
     filler = Filler(
-        problem, problem.lhs, Bound(value, source), 2 * context.sizes.bank_bytes, emitter, tiles, transposer
+        problem,
+        problem.lhs,
+        Bound(value, source),
+        2 * context.sizes.bank_bytes,
+        ROW_BUFFERS,
+        emitter,
+        tiles,
+        transposer,
     )
     _blocks(filler, into, {}, chunk_bytes)
     pool.free()

@@ -12,7 +12,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.placement import Placed, strided
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.problem import Result as Written
-from neuronx_cc.codegen.dots.schedule import RESULT_BUFFERS, Schedule
+from neuronx_cc.codegen.dots.schedule import Schedule
 from neuronx_cc.codegen.dots.span import Part, batch_start
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -104,6 +104,8 @@ class Output:
     placed: Placed
     emitter: Emitter
     tiles: Tiles
+    buffers: int
+    """Of what is added."""
 
     def target(self, part: Part, rows: Block | None = None) -> Block:
         """Where a part of the result is written: among ``rows`` that are collected on chip, if given."""
@@ -122,7 +124,7 @@ class Output:
         source = self._part(view, addend, part)
         if addend.on_chip:
             return source
-        tile = self.tiles.tile(addend.dtype, [part.columns], part.rows, "addend", RESULT_BUFFERS)
+        tile = self.tiles.tile(addend.dtype, [part.columns], part.rows, "addend", self.buffers)
         value = self.placed.contraction.addend
         assert value is not None
         copy(self.emitter.builder, tile, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)

@@ -10,10 +10,11 @@ from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
-RESULT_BUFFERS = 3
+RESULT_BUFFERS = (4, 3)
+"""As many as rows of tiles that are unrolled, where there is room."""
 SUM_BUFFERS = 2
 ROW_BUFFERS = 2
-"""Of rows that are transposed next, and of rows of the result."""
+"""Of parts of bit patterns that are transposed next, and of rows of the result."""
 
 
 class Way(Enum):
@@ -80,6 +81,9 @@ class Schedule:
     """Of the result that are stored together, at most."""
     row_bytes: int
     """Of a row that is loaded to be transposed, at most."""
+    row_buffers: int
+    """Of such rows, for each operand."""
+    result_buffers: int
     swapped: int
     """Tiles of at most so many rows stream past the columns instead, and Vector transposes the sums; 0 for none."""
     bias_whole: bool
@@ -147,7 +151,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             if way not in (Way.IN_PLACE, Way.STAGED):
                 tiles[block_name(operand, segment), coming.buffers] = prod(box) * rows * width
         if operand.transposed and not operand.on_chip:
-            tiles[f"{operand.name} rows", ROW_BUFFERS] = taken * width
+            tiles[f"{operand.name} rows", schedule.row_buffers] = taken * width
         elif operand.transposed and operand.stored != operand.dtype:
             tiles[f"{operand.name} cast", 1] = taken * width
         if problem.bit_bytes(operand):
@@ -157,9 +161,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     if schedule.leaves is Leaves.ROWS:
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
-        tiles["result", RESULT_BUFFERS] = columns * itemsize(problem.out.dtype)
+        tiles["result", schedule.result_buffers] = columns * itemsize(problem.out.dtype)
     if problem.addend is not None and not problem.addend.on_chip:
-        tiles["addend", RESULT_BUFFERS] = columns * itemsize(problem.addend.dtype)
+        tiles["addend", schedule.result_buffers] = columns * itemsize(problem.addend.dtype)
     if problem.bias:
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)

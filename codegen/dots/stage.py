@@ -46,6 +46,8 @@ class Filler:
     bound: Bound
     row_bytes: int
     """Of a row that is loaded to be transposed, at most."""
+    row_buffers: int
+    """Of such rows."""
     emitter: Emitter
     tiles: Tiles
     transposer: Transposer | None
@@ -76,11 +78,13 @@ class Filler:
     def transpose(self, source: Block, out: Block) -> None:
         """Load as many rows as there are partitions (unless they lie there) and transpose them chunk by chunk."""
         on_chip, builder, size = self.operand.on_chip, self.emitter.builder, source.dims[0].size
-        for start, tiles, rows in [(0, 1, size)] if on_chip else builder.tiles(size, builder.sizes.rows):
+        heights = [(0, 1, size)] if on_chip else builder.tiles(size, builder.sizes.rows)
+        more = len(heights) > 1 or len(self.problem.segments) > 1
+        for start, tiles, rows in heights:
             for index in builder.each(tiles):
                 at = index * rows + start
                 part = source if on_chip else source.index(0, at, rows)
-                for taken, into, several in self._pieces(part, out.index(2, at, rows)):
+                for taken, into, several in self._pieces(part, out.index(2, at, rows), more and tiles == 1):
                     self._transpose_rows(taken, into, several)
 
     def _pieces(self, source: Block, out: Block, several: bool = False) -> Iterator[tuple[Block, Block, bool]]:
@@ -100,7 +104,7 @@ class Filler:
             for index in builder.each(tiles, UNROLLED_PIECES):
                 at = index * count + start
                 taken, into = source.index(1 + dim, at, count), out.index(1, at * inner, count * inner)
-                yield from self._pieces(taken, into, tiles <= UNROLLED_PIECES)
+                yield from self._pieces(taken, into, 1 < tiles <= UNROLLED_PIECES or (several and tiles == 1))
 
     def _transpose_rows(self, part: Block, out: Block, several: bool) -> None:
         """Transpose [rows, chunks..., k] into ``out[k, chunk, rows]``; what lies in HBM is loaded.
@@ -120,7 +124,7 @@ class Filler:
             return
         order = self._order_of_rows(part)
         sizes = [part.dims[dim].size for dim in order]
-        rows = self.tiles.tile(operand.dtype, sizes, partitions, f"{operand.name} rows", ROW_BUFFERS, several)
+        rows = self.tiles.tile(operand.dtype, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
         copy(self.emitter.builder, rows, part.select([0, *order]), self.bound.stream)
         self.transposer.transpose(rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))]), out)
 

@@ -135,6 +135,7 @@ class Builder:
             return
         register = self._loop_register()
         frame = self.sync.open_loop(count, register)
+        frame.reusable = set(self._closed_registers)
         start = Loop(count, register)
         self.program.records.append(start)
         yield Affine(0, ((register, 1),))
@@ -217,7 +218,19 @@ class Builder:
         """A register for a loop's index: when few are free, that of a closed loop, which sets it anew."""
         if len(self._free_registers) > LAST_REGISTERS or not self._closed_registers:
             return self.new_register()
-        return self._closed_registers.pop()
+        return self._take_closed(self._closed_registers[-1])
+
+    def _phase_register(self, frame: Frame) -> int:
+        """A register for a phase of ``frame``: when few are free, one that no loop inside it sets."""
+        if len(self._free_registers) > LAST_REGISTERS or not frame.reusable:
+            return self.new_register()
+        return self._take_closed(min(frame.reusable))
+
+    def _take_closed(self, register: int) -> int:
+        self._closed_registers.remove(register)
+        for frame in self.sync.frames:
+            frame.reusable.discard(register)
+        return register
 
     def load_register(self, view: View, low: int, high: int, stream: Stream, register: int | None = None) -> int:
         """Load the integer scalar at ``view`` into a (new) register of ``stream``, clamped to [low, high]."""
@@ -272,7 +285,7 @@ class Builder:
             ring.turn = (ring.turn + 1) % ring.count
             return Affine(ring.alloc.lo + ring.turn * ring.nbytes, tile=tile)
         if ring.count not in frame.phases:
-            register = self.new_register()
+            register = self._phase_register(frame)
             frame.phases[ring.count] = register
             self.sync.loaded.discard(register)
             self.sync.register_range[register] = ring.count

@@ -18,6 +18,8 @@ class Frame:
     register: int = -1
     phases: dict[int, int] = field(default_factory=dict)
     """Modulus -> phase register."""
+    reusable: set[int] = field(default_factory=set)
+    """Registers of loops that closed before this one opened, and that nothing has taken since."""
     finished: dict[Stream, int] = field(default_factory=dict)
     """Instructions of each stream in one iteration, so far."""
     learned: list[tuple[dict[Place, int], Place, int, int]] = field(default_factory=list)
