@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
+from neuronx_cc.codegen import needs
 from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.dots import kernel as dot_kernel
@@ -89,6 +90,7 @@ class Block:
             for op in kernel.ops:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return
+        start = len(context.builder.program.records)
         straighten(context, first)
         if kernel.is_map:
             map_kernel.lower(context, kernel, self.member, step)
@@ -107,6 +109,8 @@ class Block:
                 "rewrite it with supported operators; `neuronx-cc list-operators` lists them",
                 first.loc,
             )
+        if context.notes_needs:
+            needs.note(context, kernel, self.member, start)
         for op in kernel.ops:
             for result in _made(context, op):
                 target = context.outputs.get(result)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuronx_cc.codegen import donation, wide_words
+from neuronx_cc.codegen import donation, needs, wide_words
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
@@ -45,6 +45,7 @@ def lower_module(
     with collector.paused():
         context = Context(module, machine, fast_relayout, transposes, level)
         context.left = left
+        context.notes_needs = needs.wanted()
         return _lower(module, context)
 
 

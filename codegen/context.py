@@ -124,6 +124,8 @@ class Context:
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
         self.left: list[Left] | None = None
         """Told what each kernel of the entry computation leaves, if anybody wants to know."""
+        self.notes_needs = False
+        """Whether the program says what its kernels must read, for the coverage check."""
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""

@@ -185,6 +185,7 @@ CATALOGUE: dict[str, Entry] = {
         "The loops of a program run so often that the race check would take the host's memory.",
         "compile the module again",
     ),
+    "ERUN921": Entry("operand read in part", "A kernel leaves out a part of an operand that it needs.", PLAN_ANEW),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

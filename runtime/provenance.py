@@ -24,6 +24,7 @@ import numpy as np
 
 from neuronx_cc.ir.errors import PLAN_ANEW, RunError
 from neuronx_cc.ir.isa.program import Branch, Else, End, Instr, Loop, Owner, Program, Record, Ref, Space, While
+from neuronx_cc.runtime.coverage import Coverage
 from neuronx_cc.runtime.footprints import SIZE, Pattern, pattern_of
 from neuronx_cc.runtime.intervals import Array
 from neuronx_cc.runtime.race_sites import describe, location, operands
@@ -42,7 +43,7 @@ def wanted() -> bool:
 
 
 def check(program: Program) -> None:
-    """Raises RunError ERUN910; nothing for programs that do not tell what operands mean."""
+    """Raises RunError ERUN910, or ERUN921 (``coverage``); nothing for programs that do not tell what operands mean."""
     if program.owners:
         _Walk(program).run()
 
@@ -82,6 +83,7 @@ class _Walk:
         self._program = program
         self._root = self._tree(program.records)
         self._whole = self._root.size <= _SMALL
+        self._coverage = Coverage(program) if self._whole and program.needs else None
         self._shadows = {space: _shadow(space, program, self._steps(self._root)) for space in Space}
         self._codes: dict[tuple[int, int, tuple[int, ...]], Code] = {}
         self._meanings: list[tuple[int, int, tuple[int, ...]]] = [(-1, 0, ())]
@@ -94,6 +96,8 @@ class _Walk:
 
     def run(self) -> None:
         self._all(self._root.cases[0])
+        if self._coverage is not None:
+            self._coverage.finish()
 
     # the records as a tree ------------------------------------------------------------------------------------
 
@@ -242,6 +246,9 @@ class _Walk:
 
     def _read(self, step: _Step, operand: _Operand) -> None:
         start = self._address(operand, operand.ref.coefs)
+        if self._coverage is not None:
+            written = [each.owner for each in step.writes]
+            self._coverage.read(step.row, operand.owner, operand.pattern, start, written)
         if start is None:
             return
         self._inside(step, operand, start, "reads")

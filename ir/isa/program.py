@@ -236,6 +236,27 @@ class Owner:
     name: str
 
 
+@dataclass(slots=True, frozen=True)
+class Home:
+    """Where a value lies: its elements in their order are ``atoms``, major first, in a piece of memory."""
+
+    owner: int
+    offset: int
+    """The first byte: an HBM address, or a byte of a partition."""
+    atoms: tuple[tuple[int, int, bool], ...]
+    """Size, stride, and whether that is of partitions; else of bytes."""
+
+
+@dataclass(slots=True, frozen=True)
+class Need:
+    """An operand that the instructions of a kernel, records ``first..end-1``, read all elements of, in some home."""
+
+    first: int
+    end: int
+    what: str
+    homes: tuple[Home, ...]
+
+
 @dataclass(slots=True)
 class Program:
     """A compiled program, before encoding."""
@@ -261,5 +282,7 @@ class Program:
     """``soundness.check`` has found nothing wrong with it."""
     owners: list[Owner] = field(default_factory=list, compare=False, repr=False)
     """What operands mean, beside where they lie; for the provenance check, and in no file. So is ``tiles``."""
+    needs: list[Need] = field(default_factory=list, compare=False, repr=False)
+    """What kernels have to read, for the coverage check; in no file."""
     tiles: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], compare=False, repr=False)
     """Uses of rotating buffers: the numbers of regions, and of counted loops inside these, around each."""

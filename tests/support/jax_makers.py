@@ -404,7 +404,7 @@ def window(g: Sketch) -> None:
     else:
         start = "-4" if kind == "max" else "4"
     text = (
-        f"lax.reduce_window({x.name}, jnp.asarray({start}, {x.name}.dtype), lax.{kind}, {tuple(sizes)}, "
+        f"lax.reduce_window({x.name}, np.asarray({start}, {x.name}.dtype), lax.{kind}, {tuple(sizes)}, "
         f"{tuple(strides)}, {pads}, window_dilation={tuple(dilated)})"
     )
     if kind == "add" and not x.exact:

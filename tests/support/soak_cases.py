@@ -40,7 +40,7 @@ class Case:
         types = {
             name: np.dtype(np.float64) if wide and name in EXACT_FLOATS else dtype for name, dtype in TYPES.items()
         }
-        names = {"jax": jax, "jnp": jnp, "lax": lax, "T": types}
+        names = {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "T": types}
         names["K"] = lambda dtype, dims, seed, exact: jnp.asarray(
             numbers(dtype, dims, seed, exact).astype(types[dtype])
         )
