@@ -32,7 +32,7 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     tiles_of,
 )
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, merged
-from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, TILE_ROWS, atom_of
+from neuronx_cc.codegen.convolutions.plan import atom_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt, RowsAt
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
@@ -101,7 +101,7 @@ class _Gradient(ConvStaging):
         self.sums = self.builder.ring(self.builder.psum, self.sum_banks * sizes.bank_bytes, 1, "sums")
         self.banks.append(self.sums)
         self.turned = self.left.turned = self.right.turned = self.make_bank(sizes.banks - self.sum_banks)
-        self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
+        self.zeros = self.tile("zeros", self.pe_dtype, [self.tile_columns], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         if all(tap.count for tap in self.taps):
             self._choose()
@@ -130,18 +130,22 @@ class _Gradient(ConvStaging):
         for loaded in product(self.left.loadings(), self.right.loadings()):
             for slabs in self._slabs():
                 self.loaded, self.slabs, self.columns = loaded, slabs, self._columns(*slabs)
-                rows = rows_that_fit(totals, self._spread, room, self._bytes, self._loads)
+                rows = rows_that_fit(totals, self._spread, room, self._bytes, self._loads, self.tile_rows)
                 if rows is None:
                     continue
                 blocks = prod(-(-total // size) for total, size in zip(totals, rows, strict=True))
-                again = len(parts_of(self._groups(*slabs), self.columns_are_left, self.sum_banks)) if blocks > 1 else 1
+                again = (
+                    len(parts_of(self._groups(*slabs), self.columns_are_left, self.sum_banks, self.tile_columns))
+                    if blocks > 1
+                    else 1
+                )
                 spread = self._spread(rows)
                 cost = max(spread.products + again * spread.turns, again * self._loads(rows)) * blocks
                 cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
                 # fewer features at a time only for a clear gain
                 if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
                     best = cost, slabs, rows, loaded
-                if prod(spread.lanes) == TILE_ROWS and again == 1:
+                if prod(spread.lanes) == self.tile_rows and again == 1:
                     break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
@@ -175,7 +179,7 @@ class _Gradient(ConvStaging):
         """Numbers of features of both sides to be summed together: all, and ever fewer."""
         left, right = self.kept
         while True:
-            if len(self._pairs(left, right)) <= MAX_SUMS or max(left, right) <= TILE_ROWS:
+            if len(self._pairs(left, right)) <= MAX_SUMS or max(left, right) <= self.tile_rows:
                 yield left, right
             if max(left, right) == 1:
                 return
@@ -188,7 +192,9 @@ class _Gradient(ConvStaging):
         whole = all(count >= axis.rows for axis, count in zip(self.axes, rows, strict=True))
         each = (1 if whole else 2) * size + (0 if self.fast(self.pe_dtype) else 2 * size)
         extents = prod(axis.extent(count) for axis, count in zip(self.axes, rows, strict=True))
-        chunks = [0 if loaded else -(-slab // TILE_ROWS) for loaded, slab in zip(self.loaded, self.slabs, strict=True)]
+        chunks = [
+            0 if loaded else -(-slab // self.tile_rows) for loaded, slab in zip(self.loaded, self.slabs, strict=True)
+        ]
         raw = 2 * min(self.raw_bytes, chunks[0] * prod(rows) * size)
         staged = chunks[0] * extents + chunks[1] * prod(rows)
         return staged * each + raw + sum(self._turned_bytes(rows))
@@ -208,13 +214,13 @@ class _Gradient(ConvStaging):
         taps = [tap.count for tap in self.taps]
         if self.columns_are_left:
             banks = -(-prod(taps) // self.sum_banks)
-            whole = prod(taps) * left <= TILE_COLUMNS
-            most = TILE_COLUMNS if whole else max(1, TILE_COLUMNS // banks)
-            pieces = pieces_of(taps, left, min(most, TILE_COLUMNS), [whole for _ in taps])
+            whole = prod(taps) * left <= self.tile_columns
+            most = self.tile_columns if whole else max(1, self.tile_columns // banks)
+            pieces = pieces_of(taps, left, min(most, self.tile_columns), [whole for _ in taps])
             by_start = [list(group) for _, group in groupby(pieces, lambda piece: piece.start)]
-            return [[(piece, rows) for piece in group] for rows in even(right, TILE_ROWS) for group in by_start]
-        pieces = pieces_of(taps, left, TILE_ROWS, self._stackable(left))
-        return [[(piece, columns) for columns in even(right, TILE_COLUMNS)] for piece in pieces]
+            return [[(piece, rows) for piece in group] for rows in even(right, self.tile_rows) for group in by_start]
+        pieces = pieces_of(taps, left, self.tile_rows, self._stackable(left))
+        return [[(piece, columns) for columns in even(right, self.tile_columns)] for piece in pieces]
 
     def _pairs(self, left: int, right: int) -> list[tuple[Piece, tuple[int, int]]]:
         return [pair for group in self._groups(left, right) for pair in group]
@@ -245,7 +251,7 @@ class _Gradient(ConvStaging):
             ((left_at, right_at),) = self._blocks([], [])
             staged = self._stage(left_at, right_at)
         groups = self._groups(self.left.inputs, self.right.inputs)
-        for part in parts_of(groups, self.columns_are_left, self.sum_banks):
+        for part in parts_of(groups, self.columns_are_left, self.sum_banks, self.tile_columns):
             self._clear(part)
             if staged is not None:
                 self._multiply(part, *staged)
@@ -406,14 +412,14 @@ class _Gradient(ConvStaging):
         axes = (1, 0) if self.columns_are_left else (0, 1)
         rows, columns = (self.kept[axis] for axis in axes)
         row, column = (atom_of(self.out, axis).stride for axis in axes)
-        zeros = self.tile("no result", self.out.dtype, [min(columns, TILE_COLUMNS)], min(rows, TILE_ROWS), 1)
+        zeros = self.tile("no result", self.out.dtype, [min(columns, self.tile_columns)], min(rows, self.tile_rows), 1)
         engine = Stream.VECTOR if self.out.dtype in FLOATS else Stream.GPSIMD
         self.emitter.over("memset", engine, [zeros], [], imm=[0.0])
         for index in unmet:
             offset = self.out.offset
             for axis, at in enumerate(index):
                 offset += at * atom_of(self.out, 2 + axis).stride
-            for (start, lanes), (first, wide) in product(even(rows, TILE_ROWS), even(columns, TILE_COLUMNS)):
+            for (start, lanes), (first, wide) in product(even(rows, self.tile_rows), even(columns, self.tile_columns)):
                 dims = (Atom(lanes, row), Atom(wide, column))
                 target = Block(self.out.alloc, self.out.dtype, Affine(offset + start * row + first * column), dims)
                 source = replace(zeros, dims=(Atom(lanes, 1, True), Atom(wide, itemsize(self.out.dtype))))

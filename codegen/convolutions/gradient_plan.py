@@ -16,7 +16,6 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from neuronx_cc.codegen.convolutions.axis import Axis
-from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, TILE_ROWS
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
@@ -43,17 +42,18 @@ TURNED = Loading.TURNED, Loading.TURNED
 
 
 class Pace(NamedTuple):
-    """Times of loads in columns of FP32 on TensorE."""
+    """Times of loads in columns of FP32 on TensorE, and how many rows that has."""
 
     run: float
     """The least of a run."""
     element: float
     """That of a 32-bit word in a long run."""
+    rows: int
 
     @staticmethod
     def of(timing: Timing) -> Pace:
         column = timing.column("f32")
-        return Pace(timing.run_ns / column, itemsize("f32") / timing.dma_rate / column)
+        return Pace(timing.run_ns / column, itemsize("f32") / timing.dma_rate / column, timing.sizes.rows)
 
     def columns(self, elements: float) -> float:
         """Columns in the time of a run of so many words."""
@@ -135,8 +135,8 @@ def spread_of(
     """
     best: Spread | None = None
     taps = prod(steps.taps for steps in axes)
-    sums = columns or taps * -(-left // TILE_ROWS) * max(right, 64)
-    for lanes in _lanes([steps.positions for steps in axes], TILE_ROWS):
+    sums = columns or taps * -(-left // pace.rows) * max(right, 64)
+    for lanes in _lanes([steps.positions for steps in axes], pace.rows):
         if sum(count > 1 for count in lanes) > MAX_FREE_DIMS or (any(loaded) and _outer(lanes) > MAX_LOADS):
             continue
         inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
@@ -175,9 +175,9 @@ def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
     return Tiles(spread.lanes, apart, spread.reach), Tiles(spread.lanes, spread.inner, plain)
 
 
-def _turn_columns(features: int) -> int:
+def _turn_columns(features: int, rows: int) -> int:
     """Columns that both halves of a transposed tile take, with the time of loading it."""
-    return 2 * max(64, features) + 64 * -(-features // TILE_ROWS)
+    return 2 * max(64, features) + 64 * -(-features // rows)
 
 
 def _outer(lanes: Sequence[int]) -> int:
@@ -189,7 +189,7 @@ def _outer(lanes: Sequence[int]) -> int:
 def _stage_columns(pace: Pace, loading: Loading, lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
     """The time of bringing positions onto the partitions, in the columns that TensorE takes meanwhile."""
     if loading is Loading.TURNED:
-        return prod(each.count for each in reach) * _turn_columns(features)
+        return prod(each.count for each in reach) * _turn_columns(features, pace.rows)
     runs, elements = prod(lanes) * prod(each.count for each in reach[:-1]), 1
     (count, distance), *_ = reach[-1].loops
     runs, elements = (runs, count) if distance == 1 else (runs * count, 1)
@@ -217,6 +217,7 @@ def rows_that_fit(
     room: int,
     needed: Callable[[Sequence[int]], int],
     loads: Callable[[Sequence[int]], float],
+    partitions: int,
 ) -> list[int] | None:
     """Positions of each axis in one block, so that ``needed`` bytes a partition fit; None when not even one does.
 
@@ -228,7 +229,7 @@ def rows_that_fit(
     best: tuple[float, list[int]] | None = None
     rows = list(totals)
     while True:
-        for cut in _trimmed(rows, spread(rows).lanes):
+        for cut in _trimmed(rows, spread(rows).lanes, partitions):
             if needed(cut) > room:
                 continue
             blocks = prod(-(-total // size) for total, size in zip(totals, cut, strict=True))
@@ -237,19 +238,19 @@ def rows_that_fit(
             if best is None or cost < best[0] * 0.9:
                 best = cost, cut
         shrinkable = [axis for axis, size in enumerate(rows) if size > 1]
-        if not shrinkable or (best is not None and prod(rows) <= TILE_ROWS):
+        if not shrinkable or (best is not None and prod(rows) <= partitions):
             return best[1] if best is not None else None
         rows = list(rows)
         rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
 
 
-def _trimmed(rows: list[int], lanes: tuple[int, ...]) -> Iterator[list[int]]:
+def _trimmed(rows: list[int], lanes: tuple[int, ...], partitions: int) -> Iterator[list[int]]:
     """``rows``, and with one axis cut to a number with more divisors where few partitions are filled."""
     yield rows
-    if prod(lanes) >= min(TILE_ROWS, prod(rows)):
+    if prod(lanes) >= min(partitions, prod(rows)):
         return
     for axis, size in enumerate(rows):
-        for multiple in (TILE_ROWS, 16, 4):
+        for multiple in (partitions, 16, 4):
             if multiple < size and size % multiple:
                 yield [*rows[:axis], size - size % multiple, *rows[axis + 1 :]]
 
@@ -310,7 +311,7 @@ def sum_banks(sizes: Sizes) -> int:
 
 
 def parts_of(
-    groups: Sequence[Sequence[tuple[Piece, tuple[int, int]]]], columns_are_left: bool, banks: int
+    groups: Sequence[Sequence[tuple[Piece, tuple[int, int]]]], columns_are_left: bool, banks: int, columns: int
 ) -> list[list[Sum]]:
     """The sums that are in PSUM at the same time, none across two of ``banks``; groups that fit are not split."""
     parts: list[list[Sum]] = [[]]
@@ -318,11 +319,11 @@ def parts_of(
     for group in groups:
         widths = [left.width if columns_are_left else right[1] for left, right in group]
         used = bank + (column > 0)
-        if used and used + _banks(widths) > banks >= _banks(widths):
+        if used and used + _banks(widths, columns) > banks >= _banks(widths, columns):
             parts.append([])
             bank = column = 0
         for (left, right), width in zip(group, widths, strict=True):
-            if column + width > TILE_COLUMNS:
+            if column + width > columns:
                 bank, column = bank + 1, 0
             if bank == banks:
                 parts.append([])
@@ -332,11 +333,11 @@ def parts_of(
     return [part for part in parts if part]
 
 
-def _banks(widths: Sequence[int]) -> int:
-    """Banks that sums of these widths fill, from the start of one."""
+def _banks(widths: Sequence[int], columns: int) -> int:
+    """Banks of ``columns`` that sums of these widths fill, from the start of one."""
     banks, column = 1, 0
     for width in widths:
-        if column + width > TILE_COLUMNS:
+        if column + width > columns:
             banks, column = banks + 1, 0
         column += width
     return banks

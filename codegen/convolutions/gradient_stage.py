@@ -11,7 +11,7 @@ from typing import TypeAlias
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Pace, Tiles
-from neuronx_cc.codegen.convolutions.plan import TILE_COLUMNS, atom_of, stride_of
+from neuronx_cc.codegen.convolutions.plan import atom_of, stride_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, RowsAt
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import dense
@@ -217,7 +217,7 @@ class Side(ConvStaging):
                 self._turn_loops(windows, [*at, index])
             return
         count = loops[inner][0]
-        most = max(1, min(GROUP, TILE_COLUMNS // self.lanes_of_pack(1)))
+        most = max(1, min(GROUP, self.tile_columns // self.lanes_of_pack(1)))
         for start, groups, several in self.builder.tiles(count, -(-count // -(-count // most))):
             for group in self.builder.each(groups, 1):
                 for window in windows:

@@ -22,7 +22,7 @@ from neuronx_cc.codegen.convolutions import depthwise_kernel
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.axis import Taps
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.plan import MAX_BANDS, MAX_UNROLLED, TILE_COLUMNS, TILE_ROWS, Outputs, atom_of
+from neuronx_cc.codegen.convolutions.plan import MAX_BANDS, MAX_UNROLLED, Outputs, atom_of
 from neuronx_cc.codegen.convolutions.stage import PackAt, RowsAt, by_stride, rows_suit_lanes, store_columns
 from neuronx_cc.codegen.convolutions.sums import ConvSums, Features, Terms
 from neuronx_cc.codegen.convolutions.weights import OutputsAt
@@ -68,7 +68,7 @@ class _Convolution(ConvSums):
         self.plan_sizes()
         self.sums = self.make_bank(self.builder.sizes.banks // 2)
         self.turned = self.make_bank(self.builder.sizes.banks // 2)
-        self.zeros = self.tile("zeros", self.pe_dtype, [TILE_COLUMNS], 1, 1)
+        self.zeros = self.tile("zeros", self.pe_dtype, [self.tile_columns], 1, 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         for start, count, groups in self.builder.tiles(self.groups, self.pack):
             for index in self.builder.each(count, 1):
@@ -156,13 +156,13 @@ class _Convolution(ConvSums):
             atom = self.out.partition_atom
             lanes = atom.size if atom is not None else 1
             return [Outputs(0, lanes, size // lanes, 1, lanes, 0)]
-        tiles = -(-size // TILE_ROWS)
+        tiles = -(-size // self.tile_rows)
         if size % tiles == 0:
             return [Outputs(0, size // tiles, tiles, tiles, 1, 0)]
-        full = size // TILE_ROWS
+        full = size // self.tile_rows
         return [
-            Outputs(0, TILE_ROWS, full, full, 1, 0),
-            Outputs(full * TILE_ROWS, size % TILE_ROWS, 1, 1, 1, full),
+            Outputs(0, self.tile_rows, full, full, 1, 0),
+            Outputs(full * self.tile_rows, size % self.tile_rows, 1, 1, 1, full),
         ]
 
     def _feature_target(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], tiles: list[Outputs]) -> Block:
@@ -222,7 +222,7 @@ class _Convolution(ConvSums):
                 self._fill_zeros(goal)
                 continue
             sums = replace(terms, taps=taps)
-            for row_at, sizes in self._position_tiles(counts, TILE_COLUMNS, []):
+            for row_at, sizes in self._position_tiles(counts, self.tile_columns, []):
                 bank = self._bank(features.count, prod(sizes))
                 self._sum(sums, bank, row_at, sizes, features)
                 piece = goal
@@ -290,12 +290,12 @@ class _Convolution(ConvSums):
             if groups:
                 self._row_tiles(terms, goal, counts, groups)
                 continue
-            for row_at, sizes in self._position_tiles(counts, TILE_ROWS, []):
+            for row_at, sizes in self._position_tiles(counts, self.tile_rows, []):
                 result = self.tile("result", self.op.shape.dtype, [outs.size], prod(sizes), 3)
                 if any(tap.count == 0 for tap in taps):
                     self._fill_zeros(result)
                 else:
-                    for start, tiles, columns in self.builder.tiles(outs.size, TILE_COLUMNS):
+                    for start, tiles, columns in self.builder.tiles(outs.size, self.tile_columns):
                         for index in self.builder.each(tiles):
                             first = index * columns + start
                             bank = self._bank(prod(sizes), columns)
@@ -316,17 +316,17 @@ class _Convolution(ConvSums):
             return 0
         terms = self.chunks * prod(tap.count for tap in (self.copies.grouped() if self.copies else taps))
         each = terms * max(64, outputs) * (4 if self.pe_dtype == "f32" else 1)
-        height = -(-counts[-2] // -(-counts[-2] // TILE_ROWS))
+        height = -(-counts[-2] // -(-counts[-2] // self.tile_rows))
         even = goal.dims[-3].stride == counts[-1] * goal.dims[-2].stride
         best = 0.0, 0
-        for groups in range(1, TILE_ROWS // height + 1 if even else 2):
+        for groups in range(1, self.tile_rows // height + 1 if even else 2):
             if counts[-1] % groups == 0:
                 span = counts[-1] // groups
                 products = prod(counts[:-2]) * -(-counts[-2] // height) * span
                 cost = products * each + store_columns(timing, prod(counts) // span, span * nbytes)
                 if not best[1] or cost < best[0]:
                     best = cost, groups
-        shape = self._tile_shape(counts, TILE_ROWS)
+        shape = self._tile_shape(counts, self.tile_rows)
         tiles = [-(-count // size) for count, size in zip(counts, shape, strict=True)]
         # loops, which keep their registers until the outermost one is closed
         blocks = prod(len(axis.pieces(rows)) for axis, rows in zip(self.axes, self.rows, strict=True))
@@ -340,7 +340,7 @@ class _Convolution(ConvSums):
         span = counts[-1] // groups
         width = max(1, self.row_bytes // (outs.size * itemsize(self.out.dtype)))
         width = -(-span // -(-span // width))
-        height = -(-counts[-2] // -(-counts[-2] // TILE_ROWS))
+        height = -(-counts[-2] // -(-counts[-2] // self.tile_rows))
         shape = [*(1 for _ in counts[:-2]), height, width]
         for at, sizes in self._tile_loops([*counts[:-1], span], shape, [], []):
             lanes, positions = sizes[-2] * groups, [*sizes[:-1], groups]
@@ -351,7 +351,7 @@ class _Convolution(ConvSums):
                 for first, parts, several in self.builder.tiles(sizes[-1], self._columns_together(outs, taps)):
                     for part in self.builder.each(parts):
                         column = part * several + first
-                        for start, tiles, wide in self.builder.tiles(outs.size, TILE_COLUMNS):
+                        for start, tiles, wide in self.builder.tiles(outs.size, self.tile_columns):
                             for index in self.builder.each(tiles):
                                 place = index * wide + start
                                 whole = self._bank(lanes, several * wide)
@@ -374,7 +374,7 @@ class _Convolution(ConvSums):
     def _columns_together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""
         terms = self.chunks * prod(tap.count for tap in taps)
-        return max(1, min(4, TILE_COLUMNS // outs.size, MAX_UNROLLED // terms))
+        return max(1, min(4, self.tile_columns // outs.size, MAX_UNROLLED // terms))
 
     def _store_positions(self, target: Block, result: Block, first: int) -> None:
         """DMA [positions, features] to [batch, spatial..., features]; one DMA for each run of even pitch."""

@@ -25,10 +25,6 @@ from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.features_first import CHANNELS
 
-TILE_ROWS = 128
-"""Partitions of a tile of results."""
-TILE_COLUMNS = 512
-"""Positions or features of one."""
 MAX_UNROLLED = 72
 """Products of one sum that are written out; more of them become loops."""
 WEIGHT_SHARE = 0.55
@@ -109,6 +105,16 @@ class ConvPlan:
         self.banks: list[Ring] = []
         self.emitter = Emitter(self.builder, lambda like, dtype: like)
 
+    @property
+    def tile_rows(self) -> int:
+        """Partitions of a tile of results."""
+        return min(self.builder.sizes.rows, self.builder.sizes.columns)
+
+    @property
+    def tile_columns(self) -> int:
+        """Positions or features of one."""
+        return self.builder.sizes.bank_columns
+
     def _source(self, value: hlo.SSAValue) -> tuple[hlo.SSAValue, str]:
         """The value to read, and its type in the contraction (a cast of given data happens on load)."""
         dtype = hlo.shape_of(value).dtype
@@ -123,13 +129,13 @@ class ConvPlan:
         out_strides = _strides(self.op.shape.dims, self.out_order)
         self.positions_on_lanes = False
         """Whether positions, not output features, lie on the partitions of a result tile."""
-        self.pack = self._pack(TILE_ROWS)
+        self.pack = self._pack(self.tile_rows)
         self.x = self._choose_input()
         self.out = self._choose_output()
         if not self.out.in_sbuf:
             self.positions_on_lanes = out_strides[1] == 1 and self.op.shape.dims[self.out_order[1]] > 1
             if self.positions_on_lanes and not self.x.in_sbuf:
-                self.pack = self._pack(TILE_COLUMNS)
+                self.pack = self._pack(self.tile_columns)
         self.w, self.data = self._choose_kernel()
         self.copies = None
         # a kernel whose outputs lie apart would be spread element by element
@@ -143,7 +149,7 @@ class ConvPlan:
         """Groups whose features share a tile, with zeros between them."""
         if self.apart:
             return 1
-        return max(1, min(TILE_ROWS // self.inputs, most_outputs // self.outputs, self.groups))
+        return max(1, min(self.tile_rows // self.inputs, most_outputs // self.outputs, self.groups))
 
     def _choose_input(self) -> View:
         """On chip with its features on the partitions, else HBM; every dim but the features' is one progression."""
@@ -167,16 +173,16 @@ class ConvPlan:
     def _segment(self) -> None:
         """Tiles of the contracted features of a group, for an input in HBM."""
         self.segments: list[Segment] = []
-        if self.inputs <= TILE_ROWS:
+        if self.inputs <= self.tile_rows:
             self.segments = [Segment(0, self.inputs, 1, 1, self.inputs, 0)]
         elif lane_divisor(self.inputs) >= 64:
             lanes = lane_divisor(self.inputs)
             chunks = self.inputs // lanes
             self.segments = [Segment(0, lanes, chunks, chunks, 1, 0)]
         else:
-            chunks = self.inputs // TILE_ROWS
-            self.segments = [Segment(0, TILE_ROWS, chunks, chunks, 1, 0)]
-            self.segments.append(Segment(chunks * TILE_ROWS, self.inputs % TILE_ROWS, 1, 1, 1, chunks))
+            chunks = self.inputs // self.tile_rows
+            self.segments = [Segment(0, self.tile_rows, chunks, chunks, 1, 0)]
+            self.segments.append(Segment(chunks * self.tile_rows, self.inputs % self.tile_rows, 1, 1, 1, chunks))
 
     def _fits_lanes(self, view: View) -> bool:
         """Whether a view on chip has the features of whole packs (or whole tiles of a group) on its partitions."""
@@ -192,7 +198,7 @@ class ConvPlan:
         size = lanes.size
         if size % self.inputs == 0:
             pack = size // self.inputs
-            if pack > self._pack(TILE_ROWS):
+            if pack > self._pack(self.tile_rows):
                 return False
             self.pack = pack
             self.segments = [Segment(0, self.inputs, 1, 1, self.inputs, 0)]
@@ -208,7 +214,9 @@ class ConvPlan:
         total = self.groups * self.outputs
         pack = self.pack * self.outputs
         lanes = pack if self.groups > self.pack else lane_divisor(total)
-        even = self.groups % self.pack == 0 and pack <= TILE_ROWS if self.groups > self.pack else total % lanes == 0
+        even = (
+            self.groups % self.pack == 0 and pack <= self.tile_rows if self.groups > self.pack else total % lanes == 0
+        )
         only_result = self.result in context.outputs and context.last_use(self.result) <= self.step
         if even and lanes >= min(32, total) and lanes > 1 and not only_result:
             per_partition = prod(dims) // lanes * itemsize(self.op.shape.dtype)
@@ -237,7 +245,7 @@ class ConvPlan:
     @property
     def packs_lanes(self) -> bool:
         """Whether all contracted features of a group lie side by side on the partitions, those of a pack as well."""
-        return self.inputs <= TILE_ROWS and len(self.segments) == 1 and self.segments[0].chunks == 1
+        return self.inputs <= self.tile_rows and len(self.segments) == 1 and self.segments[0].chunks == 1
 
     def lanes_of_pack(self, groups: int) -> int:
         """Partitions that a pack of ``groups`` groups (or a tile of one) contracts at most."""
@@ -273,7 +281,7 @@ class ConvPlan:
         self.block_outputs = pack_outputs
         if each * pack_outputs > limit:
             atom = self.out.partition_atom
-            tile = TILE_ROWS if atom is None else atom.size
+            tile = self.tile_rows if atom is None else atom.size
             self.block_outputs = 0 if self.pack > 1 else min(pack_outputs, limit // each // tile * tile)
             if not self.block_outputs:
                 self.streams_kernel = True
@@ -291,7 +299,7 @@ class ConvPlan:
             per_output = 0
             room -= 3 * max(self.row_bytes, self.block_outputs * out_size)
         else:
-            per_output = self.result_buffers * -(-self.block_outputs // TILE_ROWS) * out_size
+            per_output = self.result_buffers * -(-self.block_outputs // self.tile_rows) * out_size
         taken = whole - room
         # rather fewer buffers than blocks of single positions
         room = max(room, whole // 8)
@@ -318,7 +326,7 @@ class ConvPlan:
     def _first_rows(self) -> list[int]:
         """Everything, but a few images, or bands of a large one, at a time so that loading and products overlap."""
         rows = [max(1, axis.rows) for axis in self.axes]
-        images = max(1, -(-4 * TILE_COLUMNS // max(1, prod(rows[1:]))))
+        images = max(1, -(-4 * self.tile_columns // max(1, prod(rows[1:]))))
         rows[0] = min(rows[0], images)
         if len(rows) > 2 and prod(rows[1:]) > LARGE_IMAGE:
             # those of few features are written out, and take turns in their buffers

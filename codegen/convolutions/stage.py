@@ -9,8 +9,6 @@ from math import prod
 from neuronx_cc.codegen.convolutions.axis import Piece
 from neuronx_cc.codegen.convolutions.copies import Copies
 from neuronx_cc.codegen.convolutions.plan import (
-    TILE_COLUMNS,
-    TILE_ROWS,
     ConvPlan,
     Segment,
     atom_of,
@@ -300,13 +298,13 @@ class ConvStaging(ConvPlan):
             target = replace(target, dims=(*target.dims[:2], Atom(1, 0), target.dims[2]))
         height, width = source.dims[2].size, source.dims[3].size
         features = pack.groups * self.inputs
-        columns = -(-width // -(-width // TILE_ROWS))
-        rows = max(1, TILE_ROWS // columns) if columns == width else 1
+        columns = -(-width // -(-width // self.tile_rows))
+        rows = max(1, self.tile_rows // columns) if columns == width else 1
         nbytes = features * itemsize(source.dtype)
         if self.batch_groups == 1 and rows_suit_lanes(self.builder.timing, height, width, nbytes):
             tiles = -(-height // rows) * -(-width // columns)
             # transposes of whole tiles and of single columns, with the time of loading them
-            more = width * -(-height // TILE_ROWS) * 96 - tiles * 160
+            more = width * -(-height // self.tile_rows) * 96 - tiles * 160
             passes = 1 if self.fast(self.pe_dtype) else 2 * itemsize(self.pe_dtype)
             if more * self.chunks * passes <= columns_saved(self.builder.timing, height * width, nbytes):
                 self._turn_rows_of(pack, source, target)
@@ -325,7 +323,7 @@ class ConvStaging(ConvPlan):
         features, feature = pack.groups * self.inputs, atom_of(self.x, 1)
         offset = source.offset + pack.group * (self.inputs * feature.stride)
         most = max(1, self.row_bytes // (features * itemsize(self.pe_dtype)))
-        for start, tiles, high in self.builder.tiles(height, -(-height // -(-height // TILE_ROWS))):
+        for start, tiles, high in self.builder.tiles(height, -(-height // -(-height // self.tile_rows))):
             for tile in self.builder.each(tiles):
                 row = tile * high + start
                 for first, groups, wide in self.builder.tiles(width, -(-width // -(-width // most))):
@@ -420,7 +418,7 @@ class ConvStaging(ConvPlan):
         identity = self.context.identity(source.dtype)
         identity = replace(identity, dims=(replace(identity.dims[0], size=rows), replace(identity.dims[1], size=rows)))
         sizes = [atom.size for atom in target.dims[2:]]
-        pieces = self.builder.tiles(total, max(1, TILE_COLUMNS // rows))
+        pieces = self.builder.tiles(total, max(1, self.tile_columns // rows))
         alone = alone and len(pieces) == pieces[0][1] == 1
         for start, tiles, count in pieces:
             loops = self.loops_pay(tiles)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.convolutions.plan import TILE_ROWS, atom_of
+from neuronx_cc.codegen.convolutions.plan import atom_of
 from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.tiles import dense
@@ -156,8 +156,8 @@ class ConvWeights(ConvStaging):
         kernel = [atom.size for atom in source.dims[1:-1]]
         lanes = self.lanes_of_pack(pack.groups)
         tile = self.tile("kernel", self.pe_dtype, [self.chunks, *kernel, outs.size], lanes, self.weight_buffers)
-        for start in range(0, outs.size, TILE_ROWS):
-            rows = min(TILE_ROWS, outs.size - start)
+        for start in range(0, outs.size, self.tile_rows):
+            rows = min(self.tile_rows, outs.size - start)
             target = tile.index(len(tile.dims) - 1, Affine(start), rows)
             self._turn_kernel(pack, start, source.index(0, Affine(start), rows), target, 0)
         return tile

@@ -186,12 +186,12 @@ def test_blocks_fit_or_are_refused() -> None:
     def spread(rows: Any) -> Any:
         return spread_of(PACE, tuple(Steps(size, 1, 3, 1) for size in rows), 64, 64)
 
-    assert rows_that_fit([4, 56, 56], spread, 10**6, prod, lambda rows: 0) == [4, 56, 56]
-    fitting = rows_that_fit([4, 56, 56], spread, 2000, prod, lambda rows: 0)
+    assert rows_that_fit([4, 56, 56], spread, 10**6, prod, lambda rows: 0, 128) == [4, 56, 56]
+    fitting = rows_that_fit([4, 56, 56], spread, 2000, prod, lambda rows: 0, 128)
     assert fitting is not None
     assert prod(fitting) <= 2000
     assert prod(spread(fitting).lanes) >= 96
-    assert rows_that_fit([4, 56, 56], spread, 0, prod, lambda rows: 0) is None
+    assert rows_that_fit([4, 56, 56], spread, 0, prod, lambda rows: 0, 128) is None
 
 
 def test_blocks_hold_rows_that_a_dma_moves_well() -> None:
@@ -201,8 +201,8 @@ def test_blocks_hold_rows_that_a_dma_moves_well() -> None:
     def loads(rows: Any) -> float:
         return 1536 * PACE.columns(rows[1] * rows[2])
 
-    assert rows_that_fit([1, 28, 28], spread, 200, prod, lambda rows: 0) == [1, 4, 28]
-    assert rows_that_fit([1, 28, 28], spread, 200, prod, loads) == [1, 7, 28]
+    assert rows_that_fit([1, 28, 28], spread, 200, prod, lambda rows: 0, 128) == [1, 4, 28]
+    assert rows_that_fit([1, 28, 28], spread, 200, prod, loads, 128) == [1, 7, 28]
 
 
 @pytest.mark.parametrize(("taps", "features", "most"), [((3, 3), 64, 128), ((7, 7), 3, 128), ((1,), 2000, 512)])
@@ -217,7 +217,7 @@ def test_parts_hold_every_sum_once(taps: tuple[int, ...], features: int, most: i
             met |= {(*at, feature) for feature in range(piece.start, piece.start + piece.size)}
     assert len(met) == prod(taps) * features
     banks = sum_banks(TRN1.sizes())
-    parts = parts_of([[(piece, (0, 300))] for piece in pieces], False, banks)
+    parts = parts_of([[(piece, (0, 300))] for piece in pieces], False, banks, 512)
     assert sum(len(part) for part in parts) == len(pieces)
     for part in parts:
         assert max(each.bank for each in part) < banks
