@@ -149,7 +149,11 @@ def gathered(timing: Timing, block: Block) -> Extent | None:
     extent = as_loaded(timing, *_dims(block), size)
     if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
         return None
-    alone, together = (direct_ns(timing, *moved) for moved in ((elements * size, run), (extent.nbytes, extent.run)))
+    lanes = block.dims[0].size
+    alone, together = (
+        direct_ns(timing, lanes * nbytes, length)
+        for nbytes, length in ((elements * size, run), (extent.nbytes, extent.run))
+    )
     return extent if together * GAIN < alone or (run == size and together < alone) else None
 
 

@@ -264,8 +264,8 @@ class _Box:
             # rows that lie apart are loaded in runs that a DMA moves well
             rows = prod(self.sizes[dim - 1] for dim in self.walk)
             return max(1, min(most, 2 * rows * self.builder.timing.long_run // 4))
-        if streamed and (size := self._streamed_elements(min(most, room // (8 * min(live, 10))))) * 2 < whole:
-            return size
+        if streamed and whole > 2 * (size := self._streamed_elements()):
+            return max(1, min(room // (8 * min(live, 10)), size, most))
         fits = max(1, min(room // (4 * min(live, 12)), most))
         timing = self.builder.timing
         # several engines overlap tile by tile, each as long as the others wait for a result
@@ -275,11 +275,11 @@ class _Box:
             return min(fits, max(least, -(-whole // tiles)))
         return fits
 
-    def _streamed_elements(self, most: int) -> int:
-        """The same of a tile that is loaded or stored: what moves while ``BUFFERS`` transfers wait for their data."""
+    def _streamed_elements(self) -> int:
+        """Of a tile that is loaded or stored: what moves while ``BUFFERS`` transfers wait for their data."""
         timing = self.builder.timing
         moved = BUFFERS * timing.transfer_latency * timing.dma_rate / timing.sizes.partitions
-        return max(1, min(ceil(moved / itemsize("f32")), most))
+        return ceil(moved / itemsize("f32"))
 
     def _loops(self, elements: int) -> list[tuple[int, int]]:
         """(free dim, step) of the loops, outermost first, that leave at most ``elements`` to a tile."""
