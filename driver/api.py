@@ -7,10 +7,14 @@ line prints. Nothing is printed and no log file is written unless options ask fo
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from neuronx_cc.driver import files, options
+from neuronx_cc.driver.check import Progress
 from neuronx_cc.driver.compile import compile_data, compile_loaded, write_neff
 from neuronx_cc.driver.failure import Session, as_neuron_error
 from neuronx_cc.driver.log import Log
@@ -19,6 +23,8 @@ from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import RunError, UsageError
 
 if TYPE_CHECKING:
+    from neuronx_cc.driver.compare import Comparison
+    from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.neff import Neff
     from neuronx_cc.runtime import Executable
 
@@ -76,22 +82,59 @@ def load(path: str | os.PathLike[str]) -> "Executable":
     return runtime.load(files.read(os.fspath(path), "NEFF", RunError))
 
 
+def compare(
+    module: Any, inputs: Sequence[Any], progress: Progress = lambda what, done, of: None, **options_: Any
+) -> "Comparison":
+    """Compile ``module``, run it on ``inputs``, and say how far its outputs are from FP32 semantics, and by which ops.
+
+    ``module`` and options are those of ``compile``, but a jitted function is lowered first. ``inputs`` holds an array
+    for each parameter. ``progress(what, done, of)`` is called while ops are evaluated. The result prints as a table.
+    Raises what ``compile`` and running raise, and CompileError EVRF001 for ops without reference semantics.
+    """
+    from neuronx_cc.driver import jax_objects
+    from neuronx_cc.driver.compare import compare_module
+    from neuronx_cc.hlo_import import load_module
+
+    source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
+    given = _given(module if source is None else source.data)
+    executable = compile(module if source is None else source.data, **options_)
+    parsed = from_keywords(options.COMPILE, {"int64": "exact", **options_})
+
+    def load() -> "HloModule":
+        return load_module(*given) if isinstance(given, tuple) else _copy(given)
+
+    result = executable.run(inputs)
+    arrays = [np.asarray(array) for array in inputs]
+    return compare_module(load, parsed, arrays, result.outputs, progress)
+
+
 def _compile(module: Any, session: Session) -> "Neff":
-    parsed = session.parsed
-    assert parsed is not None
+    assert session.parsed is not None
+    given = _given(module)
+    if isinstance(given, tuple):
+        return compile_data(*given, session.parsed, session)
+    return compile_loaded(_copy(given), session.parsed, session)
+
+
+def _copy(module: "HloModule") -> "HloModule":
+    """The passes work in place; the caller keeps the module as it is."""
+    return dataclasses.replace(module, op=module.op.clone())
+
+
+def _given(module: Any) -> "tuple[bytes, str] | HloModule":
+    """A module's bytes and the name of its file, or the module itself."""
     if isinstance(module, bytes | bytearray | memoryview):
-        return compile_data(bytes(module), "", parsed, session)
+        return bytes(module), ""
     if isinstance(module, str) and not _is_path(module):
-        return compile_data(module.encode(), "", parsed, session)
+        return module.encode(), ""
     if isinstance(module, str | os.PathLike):
         path = os.fspath(Path(module))
-        return compile_data(files.read(path, "model file"), path, parsed, session)
+        return files.read(path, "model file"), path
 
     from neuronx_cc.ir.hlo import HloModule
 
     if isinstance(module, HloModule):
-        # the passes work in place; the caller keeps the module as it is
-        return compile_loaded(dataclasses.replace(module, op=module.op.clone()), parsed, session)
+        return module
     raise UsageError(
         "EARG906",
         f"cannot compile a {type(module).__name__}",

@@ -15,12 +15,13 @@ from neuronx_cc import runtime
 from neuronx_cc.codegen.context import Left
 from neuronx_cc.driver import files
 from neuronx_cc.driver.check import Array, Check, Rerun, check
+from neuronx_cc.driver.compare import Comparison, compare_module
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
-from neuronx_cc.driver.parse import from_keywords
+from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir.errors import RunError
@@ -51,12 +52,22 @@ def find_module(neff: Neff, path: str, explicit: str | None) -> tuple[str, bytes
     raise RunError("ERUN903", f"--check needs the module that the NEFF was compiled from; {name!r} is not found")
 
 
+def compiled_with(neff: Neff) -> Parsed:
+    """The options that ``neff`` records."""
+    known = {option.key for option in COMPILE.options}
+    return from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
+
+
+def compare_neff(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array]) -> Comparison:
+    """How far ``outputs`` are from FP32 semantics, and by which ops."""
+    return compare_module(lambda: load_module(source[1], source[0]), compiled_with(neff), inputs, outputs, Progress())
+
+
 def check_neff(
     neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array], session: Session
 ) -> Check:
     """Repeat import and passes with the recorded options, and judge ``outputs``."""
-    known = {option.key for option in COMPILE.options}
-    parsed = from_keywords(COMPILE, {key: value for key, value in neff.options.items() if key in known})
+    parsed = compiled_with(neff)
     module = load_module(source[1], source[0])
     # what the passes warn of was said when the NEFF was compiled
     machine = planned_machine(parsed)
@@ -73,7 +84,7 @@ def check_neff(
 
         return Rerun(module, [[each.value for each in group] for group in kernels], run)
 
-    return check(module, inputs, outputs, rerun, _Progress())
+    return check(module, inputs, outputs, rerun, Progress())
 
 
 def _look(group: Sequence[Left], see: Callable[[Sequence[Array]], None], memory: Memory) -> None:
@@ -88,7 +99,7 @@ def _look(group: Sequence[Left], see: Callable[[Sequence[Array]], None], memory:
     see(arrays)
 
 
-class _Progress:
+class Progress:
     """Says every few seconds on stderr how far a check has come."""
 
     SECONDS = 5.0

@@ -52,10 +52,11 @@ def policy_of(parsed: "Parsed") -> "Policy":
 
     text = parsed.text_or_none("precision_policy")
     rules = rules_from(json.loads(text), "the policy") if text else ()
-    return Policy((*rules, *(_kept(word) for word in parsed.names("keep_fp32"))))
+    return Policy((*rules, *(kept(word) for word in parsed.names("keep_fp32"))))
 
 
-def _kept(word: str) -> "Rule":
+def kept(word: str) -> "Rule":
+    """The rule that ``--keep-fp32 WORD`` stands for."""
     from neuronx_cc.passes.precision.policy import make_rule
 
     place = re.fullmatch(r"[^|()*+?\\^$]+:\d+", word)

@@ -6,6 +6,7 @@ Input: a NEFF, and an ``.npz`` of inputs or a seed for random ones. Output: an `
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuronx_cc import runtime
@@ -36,6 +37,7 @@ from neuronx_cc.runtime.profiling.analysis import analyse
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
+    from neuronx_cc.driver.compare import Comparison
 
 
 def run_command(session: Session) -> int:
@@ -65,26 +67,39 @@ def run_command(session: Session) -> int:
     if parsed.text_or_none("trace"):
         session.enter("writing the trace")
         write_trace(parsed.text("trace"), [each.execution for each in results])
-    outcome = None
+    verdicts = None
     if checker is not None:
         session.enter("checking against the reference semantics")
-        outcome = checker(inputs[0], result.outputs)
-    _print(session, result, outcome)
-    if outcome is not None and not outcome.passed:
-        loc = outcome.divergence.loc if outcome.divergence else NO_LOC
-        raise RunError("ERUN902", outcome.summary, loc=loc)
+        verdicts = checker(inputs[0], result.outputs)
+    _print(session, result, verdicts)
+    if verdicts is not None and not verdicts.check.passed:
+        divergence = verdicts.check.divergence
+        raise RunError("ERUN902", verdicts.check.summary, loc=divergence.loc if divergence else NO_LOC)
     return 0
 
 
-def _checker(parsed: Parsed, neff: Neff, session: Session) -> "Callable[[list[Array], list[Array]], Check]":
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """Of ``--check``: how accurate the compiled module is, and whether the simulator computes what it means."""
+
+    comparison: "Comparison"
+    check: "Check"
+
+
+def _checker(parsed: Parsed, neff: Neff, session: Session) -> Callable[[list[Array], list[Array]], _Verdicts]:
     """Finds the module before time is spent on the simulation; running a NEFF without ``--check`` needs no compiler."""
-    from neuronx_cc.driver.check_neff import check_neff, find_module
+    from neuronx_cc.driver.check_neff import check_neff, compare_neff, find_module
 
     source = find_module(neff, parsed.files[0], parsed.text_or_none("module"))
-    return lambda inputs, outputs: check_neff(neff, source, inputs, outputs, session)
+
+    def verdicts(inputs: list[Array], outputs: list[Array]) -> _Verdicts:
+        comparison = compare_neff(neff, source, inputs, outputs)
+        return _Verdicts(comparison, check_neff(neff, source, inputs, outputs, session))
+
+    return verdicts
 
 
-def _print(session: Session, result: RunResult, outcome: "Check | None") -> None:
+def _print(session: Session, result: RunResult, verdicts: _Verdicts | None) -> None:
     """The report, as text or JSON, and the outcome of the check."""
     parsed = session.parsed
     assert parsed is not None
@@ -97,8 +112,10 @@ def _print(session: Session, result: RunResult, outcome: "Check | None") -> None
         report = result.report.to_json()
         if not parsed.flag("timing_only"):
             report["simulator"] = library.chosen(parsed.integer_or_none("stochastic_rounding"))
-        if outcome is not None:
-            report["check"] = {"passed": outcome.passed, "error": outcome.error, "summary": outcome.summary}
+        if verdicts is not None:
+            check = verdicts.check
+            report["accuracy"] = verdicts.comparison.to_json()
+            report["check"] = {"passed": check.passed, "error": check.error, "summary": check.summary}
         if chosen:
             report["operators"] = document["operators"][:rows]
         session.show(json.dumps(report, indent=1))
@@ -107,8 +124,10 @@ def _print(session: Session, result: RunResult, outcome: "Check | None") -> None
     session.show(result.report.to_text(rows, columns, operators=not chosen).rstrip("\n"))
     if chosen:
         print("\n".join(["", *operator_table(document, rows, columns)]))
-    if outcome is not None and outcome.passed:
-        print(f"check: {outcome.summary}")
+    if verdicts is not None:
+        print(verdicts.comparison, end="")
+        if verdicts.check.passed:
+            print(f"check: {verdicts.check.summary}")
 
 
 def _check_options(parsed: Parsed) -> None:

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuronx_cc.driver.api import compile, load
+    from neuronx_cc.driver.api import compare, compile, load
+    from neuronx_cc.driver.compare import Comparison
     from neuronx_cc.driver.jax_backend.report import Run, last_run, recording, write_xprof
     from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
     from neuronx_cc.runtime.executable import Executable, RunResult
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "CompileError",
     "Executable",
     "NeuronError",
@@ -26,6 +28,7 @@ __all__ = [
     "RunResult",
     "UsageError",
     "__version__",
+    "compare",
     "compile",
     "last_run",
     "load",
@@ -34,7 +37,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "neuronx_cc.driver.api": ("compile", "load"),
+    "neuronx_cc.driver.api": ("compare", "compile", "load"),
+    "neuronx_cc.driver.compare": ("Comparison",),
     "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording", "write_xprof"),
     "neuronx_cc.ir.errors": ("CompileError", "NeuronError", "RunError", "UsageError"),
     "neuronx_cc.runtime.executable": ("Executable", "RunResult"),

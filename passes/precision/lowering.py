@@ -48,10 +48,12 @@ TF32_EXACT = (*MOVEMENT, *CHOOSING)
 class Lowering:
     """Changes one computation; a value is *low* once its own type has been changed from f32."""
 
-    def __init__(self, module: HloModule, context: PassContext, casts: Casts):
+    def __init__(self, module: HloModule, context: PassContext, operands: Casts):
+        """``operands``: casts that contractions have got."""
         self._module = module
         self._context = context
-        self._casts = casts
+        self._operands = operands
+        self._casts = Casts()
         self._low: set[hlo.SSAValue] = set()
         self._exact: set[hlo.SSAValue] = set()
         """f32 values that tf32 holds."""
@@ -59,11 +61,11 @@ class Lowering:
 
     def run(self, computation: hlo.ComputationOp) -> None:
         for op in ops_of(computation.block):
-            if op.results[0] in self._casts:
+            if op.results[0] in self._operands:
                 self._cast(op)
                 continue
             decision = of_result(op, self._context.options)
-            if not _computes_in_any_float(op):
+            if not computes_in_any_float(op):
                 self._keep(op, decision)
             elif decision.dtype == "tf32":
                 self._round(op, decision)
@@ -166,7 +168,7 @@ class Lowering:
         self._context.precision.append(record(op.loc, op.opcode, place, "f32", dtype, reason))
 
 
-def _computes_in_any_float(op: hlo.HloOp) -> bool:
+def computes_in_any_float(op: hlo.HloOp) -> bool:
     if isinstance(op, KEPT) or not isinstance(op.results[0].type, hlo.ArrayType):
         return False
     return isinstance(op, (*MOVEMENT, *CHOOSING, *COMPUTING))

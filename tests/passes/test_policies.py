@@ -203,3 +203,20 @@ def test_damaged_files_are_refused(data, tmp_path) -> None:
     with pytest.raises(UsageError) as caught:
         canonical(str(tmp_path / "policy.toml"))
     assert caught.value.code == "EARG909"
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32", "fp8_e4m3"])
+def test_a_cast_stands_above_all_that_use_it(cast_type: str) -> None:
+    """A parameter that an elementwise op takes before a contraction does."""
+    text = TEXT.replace(
+        "ROOT r =",
+        "k = f32[7,3] multiply(v, v)\n  q = f32[5,3] dot(e, v), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}\n  u = f32[5,3] dot(e, k), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}\n  o = f32[5,3] add(q, u)\n  ROOT r =",
+    ).replace("reduce(t,", "reduce(o,")
+    lines = text.splitlines()
+    early = next(number for number, line in enumerate(lines) if " k = " in line)
+    lines.insert(next(number for number, line in enumerate(lines) if " a = " in line), lines.pop(early))
+    module = parse_text("\n".join(lines))
+    context = PassContext(PassOptions(auto_cast="all", auto_cast_type=cast_type))
+    run_passes(module, pass_names(DEFAULT_PIPELINE), context, verify_each=True)

@@ -1,0 +1,233 @@
+"""Which op lost the accuracy: errors of a compiled module against its FP32 semantics, and where they come from.
+
+Input: the module as it comes to the pass ``auto_cast``, which means what the imported one does, the casts that are
+about to be made, and inputs. The module is evaluated twice side by side, uncast and cast. Each op *adds* the difference
+between its cast and its uncast result on the cast operands, and *inherits* the difference that its operands make. What
+a cast does to the outputs is found by evaluating with that cast alone: such errors of single casts add up in quadrature
+(measured on transformers: 2 % off), so the largest are those to take back first. Where evaluating with every single one
+would take too long, casts of like ops are tried together.
+
+An op that inherits many times the relative error of its operands cancels: it is named besides.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.driver.check import Progress, difference
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.isa.blas import one_thread
+from neuronx_cc.passes.precision.policy import place_of
+from neuronx_cc.passes.precision.rounding import Cast, RoundingEvaluator
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Values = dict[hlo.SSAValue, Any]
+
+SECONDS = 120.0
+"""Time that trying casts one by one may take."""
+LEAST_TRIALS = 8
+CANCELS = 8.0
+"""Times the relative error of its operands that an op inherits which is named."""
+LEAST_ERROR = 1e-8
+"""Relative errors below this are those of arrays that hold huge values, masks of attention for one."""
+SUMS = frozenset(["add", "subtract", "reduce", "dot", "convolution"])
+"""Ops that may cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpError:
+    """Errors of one op that is cast, or of several like ones; all are relative 2-norms."""
+
+    ops: tuple[hlo.HloOp, ...]
+    cast: Cast
+    added: float
+    """By the cast itself; of several ops the largest."""
+    inherited: float | None
+    """With its operands; None inside loops and branches."""
+    impact: float
+    """On the worst output, of these casts alone."""
+
+    @property
+    def first(self) -> hlo.HloOp:
+        return self.ops[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """An op whose result is relatively much less accurate than its operands."""
+
+    op: hlo.HloOp
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Where errors come from, worst first."""
+
+    expected: tuple[Array, ...]
+    """Outputs of the uncast module, FP32."""
+    predicted: float
+    """Largest error of an output by all casts together, evaluated."""
+    ops: tuple[OpError, ...]
+    cancellations: tuple[Cancellation, ...]
+
+
+def analyse(
+    module: HloModule,
+    casts: Mapping[hlo.HloOp, Cast],
+    inputs: Sequence[Array],
+    progress: Progress = lambda what, done, of: None,
+) -> Accuracy:
+    """Errors by op. ``inputs`` holds an array for each parameter; results have no tuples, as the passes leave them."""
+    with one_thread():
+        started = time.monotonic()
+        walk = _Walk(module, casts, inputs, progress)
+        seconds = time.monotonic() - started
+        groups = _groups(casts, max(LEAST_TRIALS, int(SECONDS / max(seconds / 3, 1e-3))))
+        rows = []
+        for number, ops in enumerate(groups, 1):
+            rows.append(walk.row(ops))
+            progress("single cast", number, len(groups))
+    rows.sort(key=lambda row: -row.impact)
+    return Accuracy(tuple(walk.outputs(walk.exact)), walk.total(), tuple(rows), tuple(walk.cancellations()))
+
+
+class _Walk:
+    """Uncast and cast values of the entry computation, and what each op adds and inherits."""
+
+    def __init__(
+        self, module: HloModule, casts: Mapping[hlo.HloOp, Cast], inputs: Sequence[Array], progress: Progress
+    ) -> None:
+        self._module, self._casts = module, casts
+        entry = module.entry
+        self._ops = [op for op in entry.block.ops if isinstance(op, hlo.HloOp)]
+        self._inside = set(self._ops)
+        self._plain = RoundingEvaluator(module, casts, ())
+        cast = _Watching(module, casts)
+        self.exact: Values = dict(zip(entry.block.args, inputs, strict=True))
+        self.cast: Values = dict(self.exact)
+        self.added, self.inherited = cast.added, dict[hlo.HloOp, float]()
+        for number, op in enumerate(self._ops, 1):
+            result = op.results[0]
+            self.exact[result] = self._plain.apply(op, [self.exact[operand] for operand in op.operands])
+            operands = [self.cast[operand] for operand in op.operands]
+            if all(self.cast[operand] is self.exact[operand] for operand in op.operands):
+                inherited = self.exact[result]
+            else:
+                inherited = self._plain.apply(op, operands)
+            self.inherited[op] = _distance(inherited, self.exact[result])
+            self.cast[result] = cast.apply_after(op, operands, inherited)
+            progress("op", number, len(self._ops))
+
+    def outputs(self, values: Values) -> list[Array]:
+        root = self._module.entry.root
+        owner = root.owner
+        parts = list(owner.operands) if isinstance(owner, hlo.TupleOp) else [root]
+        return [values[part] for part in parts]
+
+    def total(self) -> float:
+        return _worst(self.outputs(self.cast), self.outputs(self.exact))
+
+    def row(self, ops: tuple[hlo.HloOp, ...]) -> OpError:
+        """Evaluates with the casts of ``ops`` alone, from the first op on that they reach."""
+        chosen = RoundingEvaluator(self._module, self._casts, ops)
+        values: Values = {}
+        called = any(op not in self._inside for op in ops)
+        for op in self._ops:
+            reached = op in ops or any(operand in values for operand in op.operands)
+            if reached or (called and isinstance(op, hlo.WhileOp | hlo.ConditionalOp)):
+                values[op.results[0]] = chosen.apply(op, [values.get(o, self.exact[o]) for o in op.operands])
+        found = self.outputs({**self.exact, **values})
+        inherited = [self.inherited[op] for op in ops if op in self.inherited]
+        return OpError(
+            ops,
+            self._casts[ops[0]],
+            max(self.added.get(op, 0.0) for op in ops),
+            max(inherited) if inherited else None,
+            _worst(found, self.outputs(self.exact)),
+        )
+
+    def cancellations(self) -> Iterable[Cancellation]:
+        """Worst first."""
+        found = []
+        for op in self._ops:
+            if op.opcode not in SUMS:
+                continue
+            before = max((_distance(self.cast[o], self.exact[o]) for o in op.operands), default=0.0)
+            after = self.inherited[op]
+            if before > LEAST_ERROR and after > CANCELS * before:
+                found.append(Cancellation(op, before, after))
+        return sorted(found, key=lambda each: -each.after / each.before)
+
+
+class _Watching(RoundingEvaluator):
+    """With all casts; measures what each op adds, inside loops and branches too."""
+
+    def __init__(self, module: HloModule, casts: Mapping[hlo.HloOp, Cast]) -> None:
+        super().__init__(module, casts, casts)
+        self.added: dict[hlo.HloOp, float] = {}
+        self._uncast = RoundingEvaluator(module, casts, ())
+
+    def apply(self, op: hlo.HloOp, operands: Sequence[Any]) -> Any:
+        value = super().apply(op, operands)
+        if op in self._casts:
+            self._note(op, value, self._uncast.apply(op, operands))
+        return value
+
+    def apply_after(self, op: hlo.HloOp, operands: Sequence[Any], uncast: Any) -> Any:
+        """The value of ``op``, whose uncast value is known; the same array where nothing is cast."""
+        if op not in self._casts:
+            return super().apply(op, operands) if isinstance(op, hlo.WhileOp | hlo.ConditionalOp) else uncast
+        value = super().apply(op, operands)
+        self._note(op, value, uncast)
+        return value
+
+    def _note(self, op: hlo.HloOp, value: Any, uncast: Any) -> None:
+        self.added[op] = max(self.added.get(op, 0.0), _distance(value, uncast))
+
+
+def _distance(found: Any, expected: Any) -> float:
+    """Relative 2-norm of the difference, the worst of a tuple; 0 for what is not a float."""
+    if found is expected or expected is None:
+        return 0.0
+    if isinstance(expected, tuple):
+        return max((_distance(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
+    return difference(found, expected) if np.asarray(expected).dtype.kind in "fc" else 0.0
+
+
+def _worst(found: Iterable[Array], expected: Iterable[Array]) -> float:
+    return max((difference(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
+
+
+def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:
+    """At most ``most`` groups of like ops where any of the ways to group gives so few; single ops if they are."""
+    groups: list[tuple[hlo.HloOp, ...]] = []
+    for key in _KEYS:
+        by_key: dict[Any, list[hlo.HloOp]] = {}
+        for op, cast in casts.items():
+            by_key.setdefault((key(op), str(cast)), []).append(op)
+        groups = [tuple(ops) for ops in by_key.values()]
+        if len(groups) <= most:
+            break
+    return groups
+
+
+def _numberless(op: hlo.HloOp) -> str:
+    return re.sub(r"\d+", "#", op.loc.op_name)
+
+
+_KEYS: tuple[Callable[[hlo.HloOp], Any], ...] = (
+    id,
+    lambda op: (_numberless(op), op.opcode, place_of(op), str(op.results[0].type)),
+    lambda op: (op.opcode, place_of(op) or _numberless(op)),
+    lambda op: op.opcode,
+)
+"""What ops have in common that are tried together: nothing, all but the layer's number, the source line, the opcode."""

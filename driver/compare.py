@@ -1,0 +1,201 @@
+"""Errors of a compiled program by op: ``run --check`` and ``neuronx_cc.compare``.
+
+Input: a module as imported, the options it is compiled with, inputs, and the outputs that the simulator gave. Output: a
+``Comparison``, which prints as a table. The FP32 semantics compared with are those of the module as it comes to the
+casts: expanded and simplified, in NumPy. What it costs to keep an op in FP32 is found by compiling the module with that
+rule and asking the clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from neuronx_cc import runtime
+from neuronx_cc.driver import accuracy
+from neuronx_cc.driver.check import Progress, difference
+from neuronx_cc.driver.compile import generate
+from neuronx_cc.driver.machines import planned_machine
+from neuronx_cc.driver.pipeline import pass_options
+from neuronx_cc.driver.policy_file import kept
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
+from neuronx_cc.passes.precision.policy import Policy, make_rule, place_of
+from neuronx_cc.passes.precision.rounding import Array, casts_of
+
+if TYPE_CHECKING:
+    from neuronx_cc.driver.parse import Parsed
+
+PRICED = 3
+"""Rows whose cost in FP32 is measured, from the worst on."""
+PRINTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Errors of one op that is cast, or of several like ones; all are relative 2-norms."""
+
+    name: str
+    opcode: str
+    shape: str
+    op_name: str
+    source: str
+    """``file:line`` of the user's program, or empty."""
+    count: int
+    """Ops that were tried together."""
+    cast: str
+    impact: float
+    """Error of the worst output, of this cast alone."""
+    added: float
+    """Error of the op's own result by the cast."""
+    inherited: float | None
+    """Error of its result that came with its operands; None inside loops and branches."""
+    fp32_us: float | None
+    """Microseconds that the program takes longer, or less where negative, when this stays in FP32."""
+    keep: str
+    """What ``--keep-fp32`` takes to keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    """An op whose result is relatively much less accurate than its operands."""
+
+    name: str
+    opcode: str
+    op_name: str
+    source: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far outputs are from FP32 semantics, and by which ops."""
+
+    error: float
+    """Largest relative 2-norm of the difference of a simulated output from the FP32 semantics."""
+    outputs: tuple[float, ...]
+    """The same of each output."""
+    predicted: float
+    """That of the casts alone, by evaluation."""
+    rows: tuple[Row, ...]
+    """Worst first."""
+    cancellations: tuple[Cancelling, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {name: getattr(self, name) for name in ("error", "outputs", "predicted")}
+        columns["outputs"] = list(self.outputs)
+        rows = [{name: getattr(row, name) for name in Row.__slots__} for row in self.rows]
+        cancelling = [{name: getattr(each, name) for name in Cancelling.__slots__} for each in self.cancellations]
+        return {**columns, "ops": rows, "cancellations": cancelling}
+
+    def __str__(self) -> str:
+        lines = [f"accuracy: outputs differ from FP32 semantics by {self.error:.1e}"]
+        if not self.rows:
+            return f"{lines[0]}; nothing is cast\n"
+        lines[0] += f", {self.predicted:.1e} of it by casts"
+        header = ("alone", "adds", "inherits", "FP32 costs", "op", "cast", "source")
+        cells = [header, *(_cells(row) for row in self.rows[:PRINTED])]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+        for row in cells:
+            lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        if len(self.rows) > PRINTED:
+            lines.append(f"... {len(self.rows) - PRINTED} more, each {self.rows[PRINTED].impact:.1e} at most")
+        for each in self.cancellations[:3]:
+            place = " at ".join(part for part in (each.name, each.source) if part)
+            lines.append(f"{each.opcode} {place} cancels: error {each.before:.1e} before, {each.after:.1e} after")
+        lines.append(f"to keep the first in FP32: --keep-fp32 '{self.rows[0].keep}'")
+        return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    several = f" and {row.count - 1} like it" if row.count > 1 else ""
+    return (
+        f"{row.impact:.1e}",
+        f"{row.added:.1e}",
+        "in a loop" if row.inherited is None else f"{row.inherited:.1e}",
+        "" if row.fp32_us is None else f"{row.fp32_us:+.1f} us",
+        f"{row.opcode} {row.name}{several}",
+        row.cast,
+        row.source or row.op_name,
+    )
+
+
+def compare_module(
+    load: Callable[[], hlo.HloModule],
+    parsed: Parsed,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    progress: Progress,
+) -> Comparison:
+    """``load`` gives the module as imported, anew at each call; ``outputs`` are the simulator's."""
+    options, machine = pass_options(parsed), planned_machine(parsed)
+    module = load()
+    imported = {op.loc.name for computation in module.computations() for op in ops_of(computation.block)}
+    names = pass_names(DEFAULT_PIPELINE)
+    run_passes(module, names[: names.index("auto_cast")], PassContext(options, machine, timed=False))
+    found = accuracy.analyse(module, casts_of(module, options), inputs, progress)
+    errors = tuple(difference(a, b) for a, b in zip(outputs, found.expected, strict=True))
+
+    def microseconds(kept: tuple[hlo.HloOp, ...]) -> float:
+        rules = (_exactly(op) for op in kept)
+        program = _compiled(load(), parsed, replace(options, policy=Policy((*options.policy.rules, *rules))))
+        return float(program.run([], timing_only=True, machine=machine).report.time_ns) / 1e3
+
+    base = microseconds(()) if found.ops else 0.0
+    cast = [op for each in found.ops for op in each.ops]
+    rows = []
+    for number, each in enumerate(found.ops):
+        price = microseconds(each.ops) - base if number < PRICED else None
+        rows.append(_row(each, price, _keeps(each.ops, cast, imported)))
+        progress("cost in FP32", min(number + 1, PRICED), PRICED)
+    cancelling = tuple(
+        Cancelling(each.op.loc.name, each.op.opcode, each.op.loc.op_name, place_of(each.op), each.before, each.after)
+        for each in found.cancellations
+    )
+    return Comparison(max(errors, default=0.0), errors, found.predicted, tuple(rows), cancelling)
+
+
+def _compiled(module: hlo.HloModule, parsed: Parsed, options: PassOptions) -> runtime.Executable:
+    machine = planned_machine(parsed)
+    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(options, machine, timed=False))
+    return runtime.load(generate(module, parsed, machine, []))
+
+
+def _exactly(op: hlo.HloOp) -> Any:
+    values = {"name": f"^{re.escape(op.loc.name)}$", "opcode": op.opcode, "operands": "fp32", "result": "fp32"}
+    return make_rule(f"{op.loc.name} in FP32", **values)
+
+
+def _keeps(ops: Sequence[hlo.HloOp], cast: Sequence[hlo.HloOp], imported: set[str]) -> str:
+    """What ``--keep-fp32`` takes to match all of ``ops`` and the fewest others: path, source line, or names."""
+    loc = ops[0].loc
+    words = [re.escape(loc.op_name), re.sub(r"\d+", r"\\d+", re.escape(loc.op_name))] if loc.op_name else []
+    words += [place_of(ops[0])] if loc.source_file else []
+    if all(op.loc.name in imported for op in ops) or not words:
+        words.append(f"^({'|'.join(re.escape(op.loc.name) for op in ops)})$")
+    fitting = [word for word in words if all(map(kept(word).matches, ops))]
+    return min(fitting, key=lambda word: sum(map(kept(word).matches, cast)), default=words[-1])
+
+
+def _row(each: accuracy.OpError, fp32_us: float | None, keep: str) -> Row:
+    op = each.first
+    loc = op.loc
+    return Row(
+        loc.name,
+        op.opcode,
+        str(op.shape) if isinstance(op.results[0].type, hlo.ArrayType) else "",
+        loc.op_name,
+        place_of(op),
+        len(each.ops),
+        str(each.cast),
+        each.impact,
+        each.added,
+        each.inherited,
+        fp32_us,
+        keep,
+    )

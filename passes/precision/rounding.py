@@ -1,0 +1,104 @@
+"""What casts do to values, without changing the module: the reference semantics with operands and results rounded.
+
+An op that is cast rounds its FP32 operands, computes in FP32 and rounds its result, as the pass ``auto_cast`` would
+have it. So single casts can be tried by themselves, and ops compared with what they give on the same operands uncast.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.reference import CALLING, REFERENCE, Evaluator, Value
+from neuronx_cc.ir.reference.elementwise import round_to_format
+from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.auto_cast import code_computations
+from neuronx_cc.passes.manager import PassOptions
+from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
+from neuronx_cc.passes.precision.lowering import TF32_EXACT, computes_in_any_float
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Types that the FP32 operands and the FP32 result of an op are rounded to; ``f32``: not at all."""
+
+    operands: str = "f32"
+    result: str = "f32"
+    rounded: tuple[int, ...] = ()
+    """Operands that come in another type: those that a cast op computes in this type are not rounded once more."""
+
+    def __str__(self) -> str:
+        parts = {"operands": self.operands, "result": self.result}
+        return ", ".join(f"{part} {dtype}" for part, dtype in parts.items() if dtype != "f32")
+
+
+def casts_of(module: HloModule, options: PassOptions) -> dict[hlo.HloOp, Cast]:
+    """The ops of ``module``, as it comes to ``auto_cast``, that are cast, in order."""
+    casts = {}
+    for computation in code_computations(module):
+        known: dict[hlo.SSAValue, str] = {}
+        for op in ops_of(computation.block):
+            cast = _cast_of(op, options)
+            if cast == Cast():
+                continue
+            exact = cast.result == "f32" and not isinstance(op, Contraction)
+            known[op.results[0]] = cast.operands if exact else cast.result
+            fresh = tuple(number for number, value in enumerate(op.operands) if known.get(value) != cast.operands)
+            if fresh or cast.result != "f32":
+                casts[op] = replace(cast, rounded=fresh)
+    return casts
+
+
+def _cast_of(op: hlo.HloOp, options: PassOptions) -> Cast:
+    result = of_result(op, options) if results_change(options) else None
+    rounded = result.dtype if result is not None else "f32"
+    if isinstance(op, Contraction):
+        has_f32 = any(hlo.shape_of(operand).dtype == "f32" for operand in op.operands)
+        operands = of_operands(op, options).dtype if has_f32 else "f32"
+        return Cast(operands, rounded if result is not None and result.ruled else "f32")
+    if not computes_in_any_float(op):
+        return Cast(result=rounded) if result is not None and result.ruled and _is_f32(op.results[0]) else Cast()
+    if not any(_is_f32(value) for value in (*op.operands, *op.results)):
+        return Cast()
+    return Cast(rounded, "f32" if isinstance(op, TF32_EXACT) or not _is_f32(op.results[0]) else rounded)
+
+
+def _is_f32(value: hlo.SSAValue) -> bool:
+    return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"
+
+
+def rounded(array: Array, dtype: str) -> Array:
+    """``array`` (FP32) with the values that ``dtype`` has."""
+    if dtype == "tf32":
+        return round_to_format(array, 8, 10)
+    with np.errstate(all="ignore"):
+        return array.astype(NUMPY_DTYPE[dtype]).astype(np.float32)
+
+
+class RoundingEvaluator(Evaluator):
+    """Evaluates with the casts of the ops in ``chosen`` alone; no casts where it is empty."""
+
+    def __init__(self, module: HloModule, casts: Mapping[hlo.HloOp, Cast], chosen: Collection[hlo.HloOp]):
+        super().__init__(module, REFERENCE, CALLING)
+        self._casts = {op: casts[op] for op in chosen}
+
+    def apply(self, op: hlo.HloOp, operands: Sequence[Value]) -> Value:
+        cast = self._casts.get(op)
+        if cast is None:
+            return super().apply(op, operands)
+        taken = list(operands)
+        for number in cast.rounded:
+            taken[number] = _rounded(taken[number], cast.operands)
+        value = super().apply(op, taken)
+        return _rounded(value, cast.result)
+
+
+def _rounded(value: Value, dtype: str) -> Value:
+    is_f32 = isinstance(value, np.ndarray) and value.dtype == np.float32
+    return rounded(value, dtype) if is_f32 and dtype != "f32" else value

@@ -1,0 +1,119 @@
+"""Errors by op: a planted cancellation is found by its line, single casts add up, groups stand for like ops."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import neuronx_cc
+from neuronx_cc.driver import accuracy, cli
+from neuronx_cc.driver.compare import Comparison
+
+
+def planted(x, w, v):
+    """Two products that nearly agree; what is left of their difference is scaled up."""
+    h = jnp.tanh(x @ w)
+    near = h @ v
+    same = h @ (v + 1e-3 * w)
+    return jax.nn.softmax((near - same) * 1000), h @ v.T
+
+
+FIRST_LINE = planted.__code__.co_firstlineno
+NEAR, SAME, CANCELS = FIRST_LINE + 3, FIRST_LINE + 4, FIRST_LINE + 5
+
+
+def arrays(size: int, count: int = 3) -> list[np.ndarray]:
+    random = np.random.default_rng(size)
+    return [random.standard_normal((size, size)).astype(np.float32) for _ in range(count)]
+
+
+@pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32"])
+def test_a_planted_cancellation_is_first(cast_type: str) -> None:
+    inputs = arrays(48)
+    found = neuronx_cc.compare(jax.jit(planted), inputs, auto_cast_type=cast_type)
+    worst = {row.source.rpartition(":")[2] for row in found.rows[:2]}
+    assert worst == {str(NEAR), str(SAME)}
+    assert found.rows[0].impact > 5 * found.rows[2].impact
+    assert found.cancellations[0].source.endswith(f":{CANCELS}")
+    assert found.error == pytest.approx(found.predicted, rel=0.1)
+    kept = [row.keep for row in found.rows[:2]]
+    mended = neuronx_cc.compare(jax.jit(planted), inputs, auto_cast_type=cast_type, keep_fp32=kept)
+    assert mended.error < found.error / 5
+    assert found.rows[0].keep in str(found)
+
+
+def test_nothing_is_cast() -> None:
+    found = neuronx_cc.compare(jax.jit(lambda x, w: x @ w), arrays(32, 2), auto_cast="none")
+    assert found.rows == ()
+    assert found.error < 1e-6
+    assert "nothing is cast" in str(found)
+
+
+@pytest.mark.parametrize("mode", ["matmult", "all"])
+def test_errors_of_single_casts_add_up_in_quadrature(mode: str) -> None:
+    def layers(x, *weights):
+        for w, v in zip(weights[::2], weights[1::2], strict=True):
+            x = x + jnp.tanh(x @ w / 7) @ v / 7
+        return x
+
+    found = neuronx_cc.compare(jax.jit(layers), arrays(64, 9), auto_cast=mode)
+    together = np.sqrt(sum(row.impact**2 for row in found.rows))
+    assert len(found.rows) >= 8
+    assert together == pytest.approx(found.error, rel=0.2)
+    assert [row.impact for row in found.rows] == sorted((row.impact for row in found.rows), reverse=True)
+
+
+def test_casts_inside_loops_have_rows() -> None:
+    def loop(x, w):
+        return jax.lax.fori_loop(0, 9, lambda _, x: jnp.tanh(x @ w), x)
+
+    found = neuronx_cc.compare(jax.jit(loop), arrays(24, 2))
+    (row,) = found.rows
+    assert row.inherited is None
+    assert row.impact == pytest.approx(found.error, rel=0.1)
+    assert row.added > 1e-4
+
+
+def test_like_ops_are_tried_together_where_single_ones_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layers(x, w, v):
+        for _ in range(6):
+            x = jnp.tanh(x @ w)
+            x = x @ v / 7
+        return x
+
+    monkeypatch.setattr(accuracy, "SECONDS", 0.0)
+    found = neuronx_cc.compare(jax.jit(layers), arrays(32))
+    assert sorted(row.count for row in found.rows) == [6, 6]
+    assert "and 5 like it" in str(found)
+
+
+def test_the_command_prints_both_verdicts(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.pb").write_bytes(
+        jax.jit(planted).lower(*arrays(16)).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    )
+    assert cli.main(["compile", "m.pb", "--output", "m.neff"]) == 0
+    capsys.readouterr()
+    assert cli.main(["run", "m.neff", "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "accuracy: outputs differ from FP32 semantics" in out
+    assert "check: outputs agree with the reference semantics" in out
+    assert cli.main(["run", "m.neff", "--check", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["check"]["passed"]
+    assert document["accuracy"]["ops"][0]["source"].endswith((f":{NEAR}", f":{SAME}"))
+
+
+def test_long_tables_are_cut() -> None:
+    row = accuracy_row()
+    text = str(Comparison(1.0, (1.0,), 1.0, (row,) * 40, ()))
+    assert "... 30 more" in text
+    assert len(text.splitlines()) == 14
+
+
+def accuracy_row():
+    from neuronx_cc.driver.compare import Row
+
+    return Row("dot.1", "dot", "f32[2,2]", "jit(f)/dot", "", 1, "operands bf16", 0.1, 0.1, 0.0, None, "dot")
