@@ -166,20 +166,20 @@ void fill_missing(EntryPoint* slots, std::integer_sequence<int, numbers...>) {
 
 void fill_basic(EntryPoint* slots) {
   fill_missing(slots, std::make_integer_sequence<int, kDeclaredSlots>());
-  slots[0] = reinterpret_cast<EntryPoint>(&error_destroy);
-  slots[1] = reinterpret_cast<EntryPoint>(&error_message);
-  put(slots, 2, error_code);
-  put(slots, 3, plugin_initialize);
-  put(slots, 4, plugin_attributes);
-  put(slots, 5, event_destroy);
-  put(slots, 6, event_is_ready);
-  put(slots, 7, event_error);
-  put(slots, 8, event_await);
-  put(slots, 9, event_on_ready);
-  put(slots, 98, execute_context_create);
-  put(slots, 99, execute_context_destroy);
-  put(slots, 126, event_create);
-  put(slots, 127, event_set);
+  put<error_destroy>(slots, 0);
+  put<error_message>(slots, 1);
+  put<error_code>(slots, 2);
+  put<plugin_initialize>(slots, 3);
+  put<plugin_attributes>(slots, 4);
+  put<event_destroy>(slots, 5);
+  put<event_is_ready>(slots, 6);
+  put<event_error>(slots, 7);
+  put<event_await>(slots, 8);
+  put<event_on_ready>(slots, 9);
+  put<execute_context_create>(slots, 98);
+  put<execute_context_destroy>(slots, 99);
+  put<event_create>(slots, 126);
+  put<event_set>(slots, 127);
   slots[128] = nullptr;  // device attributes come with the description
 }
 

@@ -341,29 +341,29 @@ Error* drop_reference(ObjectArgs<Buffer, void>* args) {
 }  // namespace
 
 void fill_buffers(EntryPoint* slots) {
-  put(slots, 22, from_host);
-  put(slots, 58, buffer_destroy);
-  put(slots, 59, buffer_type);
-  put(slots, 60, buffer_dims);
-  put(slots, 61, buffer_dims);
-  put(slots, 62, dynamic_dims);
-  put(slots, 64, buffer_bytes);
-  put(slots, 65, buffer_device);
-  put(slots, 66, buffer_memory);
-  put(slots, 67, buffer_delete);
-  put(slots, 68, buffer_is_deleted);
-  put(slots, 69, copy_to_device);
-  put(slots, 70, to_host);
-  put(slots, 71, buffer_on_cpu);
-  put(slots, 72, buffer_ready);
-  put(slots, 73, pointer_of);
-  put(slots, 74, add_reference);
-  put(slots, 75, drop_reference);
-  put(slots, 76, pointer_of);
-  put(slots, 92, copy_to_memory);
-  put(slots, 100, raw_to_host);
-  put(slots, 112, uninitialized);
-  put(slots, 118, error_buffer);
+  put<from_host>(slots, 22);
+  put<buffer_destroy>(slots, 58);
+  put<buffer_type>(slots, 59);
+  put<buffer_dims>(slots, 60);
+  put<buffer_dims>(slots, 61);
+  put<dynamic_dims>(slots, 62);
+  put<buffer_bytes>(slots, 64);
+  put<buffer_device>(slots, 65);
+  put<buffer_memory>(slots, 66);
+  put<buffer_delete>(slots, 67);
+  put<buffer_is_deleted>(slots, 68);
+  put<copy_to_device>(slots, 69);
+  put<to_host>(slots, 70);
+  put<buffer_on_cpu>(slots, 71);
+  put<buffer_ready>(slots, 72);
+  put<pointer_of>(slots, 73);
+  put<add_reference>(slots, 74);
+  put<drop_reference>(slots, 75);
+  put<pointer_of>(slots, 76);
+  put<copy_to_memory>(slots, 92);
+  put<raw_to_host>(slots, 100);
+  put<uninitialized>(slots, 112);
+  put<error_buffer>(slots, 118);
 }
 
 }  // namespace neuron

@@ -382,47 +382,47 @@ Error* update_process_info(ClientArgs*) { return nullptr; }
 }  // namespace
 
 void fill_devices(EntryPoint* slots) {
-  put(slots, 10, client_create);
-  put(slots, 11, client_destroy);
-  put(slots, 12, client_platform_name);
-  put(slots, 13, client_process_index);
-  put(slots, 14, client_platform_version);
-  put(slots, 15, client_devices);
-  put(slots, 16, client_devices);  // all of them are addressable
-  put(slots, 17, lookup_device);
-  put(slots, 18, lookup_device);
-  put(slots, 19, client_memories);
-  put(slots, 21, default_assignment);
-  put(slots, 23, device_id);
-  put(slots, 24, device_zero);  // process index
-  put(slots, 25, device_attributes);
-  put(slots, 26, device_text<&Device::kind>);
-  put(slots, 27, device_text<&Device::debug>);
-  put(slots, 28, device_text<&Device::text>);
-  put(slots, 29, device_description);
-  put(slots, 30, device_addressable);
-  put(slots, 31, device_id);  // local hardware id
-  put(slots, 32, device_memories);
-  put(slots, 33, device_default_memory);
-  put(slots, 34, device_memory_stats);
-  put(slots, 35, memory_id);
-  put(slots, 36, memory_text<&Memory::kind>);
-  put(slots, 37, memory_text<&Memory::debug>);
-  put(slots, 38, memory_text<&Memory::text>);
-  put(slots, 39, memory_devices);
-  put(slots, 82, topology_create);
-  put(slots, 83, topology_destroy);
-  put(slots, 84, topology_text<&Topology::name>);
-  put(slots, 85, topology_text<&Topology::version>);
-  put(slots, 86, topology_devices);
-  put(slots, 87, topology_serialize);
-  put(slots, 88, topology_attributes);
-  put(slots, 95, client_topology);
-  put(slots, 97, memory_kind_id);
-  put(slots, 113, update_process_info);
-  put(slots, 114, topology_deserialize);
-  put(slots, 122, device_tracking_event);
-  put(slots, 123, tracking_event_destroy);
+  put<client_create>(slots, 10);
+  put<client_destroy>(slots, 11);
+  put<client_platform_name>(slots, 12);
+  put<client_process_index>(slots, 13);
+  put<client_platform_version>(slots, 14);
+  put<client_devices>(slots, 15);
+  put<client_devices>(slots, 16);  // all of them are addressable
+  put<lookup_device>(slots, 17);
+  put<lookup_device>(slots, 18);
+  put<client_memories>(slots, 19);
+  put<default_assignment>(slots, 21);
+  put<device_id>(slots, 23);
+  put<device_zero>(slots, 24);  // process index
+  put<device_attributes>(slots, 25);
+  put<device_text<&Device::kind>>(slots, 26);
+  put<device_text<&Device::debug>>(slots, 27);
+  put<device_text<&Device::text>>(slots, 28);
+  put<device_description>(slots, 29);
+  put<device_addressable>(slots, 30);
+  put<device_id>(slots, 31);  // local hardware id
+  put<device_memories>(slots, 32);
+  put<device_default_memory>(slots, 33);
+  put<device_memory_stats>(slots, 34);
+  put<memory_id>(slots, 35);
+  put<memory_text<&Memory::kind>>(slots, 36);
+  put<memory_text<&Memory::debug>>(slots, 37);
+  put<memory_text<&Memory::text>>(slots, 38);
+  put<memory_devices>(slots, 39);
+  put<topology_create>(slots, 82);
+  put<topology_destroy>(slots, 83);
+  put<topology_text<&Topology::name>>(slots, 84);
+  put<topology_text<&Topology::version>>(slots, 85);
+  put<topology_devices>(slots, 86);
+  put<topology_serialize>(slots, 87);
+  put<topology_attributes>(slots, 88);
+  put<client_topology>(slots, 95);
+  put<memory_kind_id>(slots, 97);
+  put<update_process_info>(slots, 113);
+  put<topology_deserialize>(slots, 114);
+  put<device_tracking_event>(slots, 122);
+  put<tracking_event_destroy>(slots, 123);
 }
 
 }  // namespace neuron

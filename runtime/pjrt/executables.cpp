@@ -425,33 +425,33 @@ Error* loaded_is_deleted(FlagArgs<LoadedExecutable>* args) {
 }  // namespace
 
 void fill_executables(EntryPoint* slots) {
-  put(slots, 20, client_compile);
-  put(slots, 40, executable_destroy);
-  put(slots, 41, executable_name);
-  put(slots, 42, num_replicas);
-  put(slots, 43, num_partitions);
-  put(slots, 44, num_outputs);
-  put(slots, 45, code_bytes);
-  put(slots, 46, cost_analysis);
-  put(slots, 47, output_kinds);
-  put(slots, 48, optimized);
-  put(slots, 49, executable_serialize);
-  put(slots, 50, loaded_destroy);
-  put(slots, 51, loaded_executable);
-  put(slots, 52, loaded_devices);
-  put(slots, 53, loaded_delete);
-  put(slots, 54, loaded_is_deleted);
-  put(slots, 55, execute_launch);
-  put(slots, 56, deserialize_and_load);
-  put(slots, 57, loaded_fingerprint);
-  put(slots, 89, topology_compile);
-  put(slots, 90, output_types);
-  put(slots, 91, output_dimensions);
-  put(slots, 94, fingerprint);
-  put(slots, 96, compiled_memory);
-  put(slots, 117, device_assignment);
-  put(slots, 124, compile_options);
-  put(slots, 129, client_load);
+  put<client_compile>(slots, 20);
+  put<executable_destroy>(slots, 40);
+  put<executable_name>(slots, 41);
+  put<num_replicas>(slots, 42);
+  put<num_partitions>(slots, 43);
+  put<num_outputs>(slots, 44);
+  put<code_bytes>(slots, 45);
+  put<cost_analysis>(slots, 46);
+  put<output_kinds>(slots, 47);
+  put<optimized>(slots, 48);
+  put<executable_serialize>(slots, 49);
+  put<loaded_destroy>(slots, 50);
+  put<loaded_executable>(slots, 51);
+  put<loaded_devices>(slots, 52);
+  put<loaded_delete>(slots, 53);
+  put<loaded_is_deleted>(slots, 54);
+  put<execute_launch>(slots, 55);
+  put<deserialize_and_load>(slots, 56);
+  put<loaded_fingerprint>(slots, 57);
+  put<topology_compile>(slots, 89);
+  put<output_types>(slots, 90);
+  put<output_dimensions>(slots, 91);
+  put<fingerprint>(slots, 94);
+  put<compiled_memory>(slots, 96);
+  put<device_assignment>(slots, 117);
+  put<compile_options>(slots, 124);
+  put<client_load>(slots, 129);
 }
 
 }  // namespace neuron

@@ -90,16 +90,16 @@ Layout* dense_layout(size_t rank) {
 
 ExtensionBase* extensions() {
   static LayoutsExtension layouts{{sizeof(LayoutsExtension), kLayoutsExtension, profiler_extension()},
-                                  &layout_destroy,
-                                  &layout_serialize,
-                                  &default_layout<Client>,
-                                  &buffer_layout,
-                                  &default_layout<Topology>,
-                                  &output_layouts,
-                                  &parameter_layouts};
+                                  entry<layout_destroy>,
+                                  entry<layout_serialize>,
+                                  entry<default_layout<Client>>,
+                                  entry<buffer_layout>,
+                                  entry<default_layout<Topology>>,
+                                  entry<output_layouts>,
+                                  entry<parameter_layouts>};
   static ShardingsExtension shardings{{sizeof(ShardingsExtension), kShardingsExtension, &layouts.base},
-                                      &parameter_shardings,
-                                      &output_shardings};
+                                      entry<parameter_shardings>,
+                                      entry<output_shardings>};
   return &shardings.base;
 }
 

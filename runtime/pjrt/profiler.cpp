@@ -124,8 +124,9 @@ struct ProfilerExtension {
 }  // namespace
 
 ExtensionBase* profiler_extension() {
-  static ProfilerTable table{sizeof(ProfilerTable), nullptr, &error_destroy, &error_message, &error_code,
-                             &create,               &destroy, &start,        &stop,          &collect};
+  static ProfilerTable table{sizeof(ProfilerTable), nullptr,        entry<error_destroy>, entry<error_message>,
+                             entry<error_code>,     entry<create>,  entry<destroy>,       entry<start>,
+                             entry<stop>,           entry<collect>};
   static ProfilerExtension extension{{sizeof(ProfilerExtension), kProfilerExtension, nullptr}, &table, 0};
   return &extension.base;
 }

@@ -58,7 +58,7 @@ KINDS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The native tests under sanitizers; see the top of this file.")
-    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], default=list(KINDS))
+    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], default=[], help="default: all")
     parser.add_argument("--levels", default="base,avx2", help="of the processor, to be built (default: base,avx2)")
     parser.add_argument("--tests", help="what pytest is given instead of the native tests")
     options = parser.parse_args()
@@ -82,9 +82,14 @@ def run(kind: str, options: argparse.Namespace) -> tuple[bool, float, str]:
         # the sanitizer looks for what throws exceptions when it starts, before jaxlib brings that
         "LD_PRELOAD": f"{runtime_library(chosen.runtime)} {runtime_library('libstdc++.so.6')}",
         "PYTHONPATH": str(BUILD / kind / "lib"),
+        "PYTHONSAFEPATH": "1",  # the checkout's package is not looked for
         "NEURONX_CC_THREADS": "3",
         "CI": "true",
     }
+    where = [sys.executable, "-c", "import neuronx_cc; print(neuronx_cc.__file__)"]
+    place = subprocess.run(where, cwd=ROOT, env=environment | {"LD_PRELOAD": ""}, capture_output=True, text=True).stdout
+    if not place.startswith(str(BUILD / kind)):
+        return False, time.monotonic() - started, f"the tests would run on {place}"
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-x", "-q"]
     command += shlex.split(options.tests or chosen.tests)
     if kind == "thread" and shutil.which("setarch"):
@@ -109,6 +114,8 @@ def build(kind: str, levels: str) -> str:
     base = "build_py" if stamp.exists() and stamp.read_text() == digest.hexdigest() else "build"
     places = ["--build-base", str(folder), "--build-lib", str(folder / "lib")] if base == "build" else []
     places = places or ["--build-lib", str(folder / "lib")]
+    if base == "build":
+        shutil.rmtree(folder / "lib", ignore_errors=True)  # what cannot be built must be missing
     environment = {**os.environ, "NATIVE_FLAGS": KINDS[kind].flags, "NATIVE_LEVELS": levels}
     command = [sys.executable, "setup.py", "-q", base, *places]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
