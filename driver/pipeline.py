@@ -39,7 +39,7 @@ def pass_options(parsed: Parsed) -> "PassOptions":
     return PassOptions(
         auto_cast=parsed.text("auto_cast"),
         auto_cast_type=parsed.text("auto_cast_type"),
-        policy=policy_of(parsed),
+        policy=policy_of(parsed.text_or_none("precision_policy"), parsed.names("keep_fp32")),
         release=parsed.text("release"),
         implicit_integer_downcast=parse_integer_downcast(",".join(parsed.names("implicit_integer_downcast"))),
         mixed_precision_accumulation=parsed.flag("mixed_precision_accumulation"),

@@ -11,7 +11,7 @@ activations counts. What that tool alone needs (devices, calibration, tuning) is
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from neuronx_cc.driver import files
 from neuronx_cc.ir.errors import UsageError
 
 if TYPE_CHECKING:
-    from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.passes.precision.policy import Policy, Rule
 
 LONGEST = 1 << 20
@@ -46,13 +45,12 @@ def canonical(word: str) -> str:
     return json.dumps(entries_of(Policy(rules)), ensure_ascii=False, separators=(",", ":"))
 
 
-def policy_of(parsed: "Parsed") -> "Policy":
-    """The rules of ``--precision-policy``, then those of ``--keep-fp32``."""
+def policy_of(text: str | None, kept_words: Sequence[str]) -> "Policy":
+    """The rules of ``--precision-policy`` (JSON in its one form), then those of ``--keep-fp32``."""
     from neuronx_cc.passes.precision.policy import Policy, rules_from
 
-    text = parsed.text_or_none("precision_policy")
     rules = rules_from(json.loads(text), "the policy") if text else ()
-    return Policy((*rules, *(kept(word) for word in parsed.names("keep_fp32"))))
+    return Policy((*rules, *(kept(word) for word in kept_words)))
 
 
 def kept(word: str) -> "Rule":

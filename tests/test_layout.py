@@ -138,10 +138,6 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     return [sorted(part) for part in parts if len(part) > 1]
 
 
-KNOWN_CIRCLES = [["neuronx_cc.driver.parse", "neuronx_cc.driver.policy_file"]]
-"""To go."""
-
-
 def test_no_modules_import_each_other() -> None:
     """Neither at once nor late nor for type checkers: what two need stands in a third."""
     paths = {
@@ -149,7 +145,7 @@ def test_no_modules_import_each_other() -> None:
         for path in sources()
     }
     edges = {name: (imports_of(path) & paths.keys()) - {name} for name, path in paths.items()}
-    assert [part for part in circles(edges) if part not in KNOWN_CIRCLES] == []
+    assert circles(edges) == []
 
 
 def test_circles_are_found() -> None:
@@ -159,10 +155,6 @@ def test_circles_are_found() -> None:
 
 HARDWARE_WORDS = re.compile(r"\b(ns|us|GHz|B/ns|GB/s|bytes a partition|cycles?|hardware sheet)\b")
 HARDWARE_NAMES = re.compile(r"_NS|BYTES|COLUMNS|ROWS|LANES|BANK|RUN|CYCLE|GHZ|PARTITIONS")
-KNOWN_NUMBERS = {
-    "codegen/dots/candidates.py": {"LONGEST_ROWS"},
-}
-"""To go."""
 
 
 def numbers_of(text: str) -> Iterator[str]:
@@ -191,7 +183,7 @@ def test_numbers_of_the_hardware_stand_in_the_machine_description() -> None:
     for path in sources():
         if relative(path).startswith(("codegen/", "passes/")):
             names = set(numbers_of(path.read_text()))
-            found[relative(path)] = names - KNOWN_NUMBERS.get(relative(path), set())
+            found[relative(path)] = names
     assert {path: names for path, names in found.items() if names} == {}
 
 

@@ -60,6 +60,8 @@ def pass_options(options):
         values["implicit_integer_downcast"] = parse_integer_downcast(values["implicit_integer_downcast"])
     if "mixed_precision_accumulation" in values:
         values["mixed_precision_accumulation"] = values["mixed_precision_accumulation"] == "true"
+    if "saturate_infinity" in values:
+        values["saturate_infinity"] = values["saturate_infinity"] == "true"
     return PassOptions(**values)
 
 
