@@ -97,7 +97,43 @@ def analyse(
             rows.append(walk.row(ops))
             progress("single cast", number, len(groups))
     rows.sort(key=lambda row: -row.impact)
-    return Accuracy(tuple(walk.outputs(walk.exact)), walk.total(), tuple(rows), tuple(walk.cancellations()))
+    return Accuracy(tuple(walk.expected()), walk.total(), tuple(rows), tuple(walk.cancellations()))
+
+
+class Uncast:
+    """All values of the entry computation, uncast: what single casts change is evaluated from there on."""
+
+    def __init__(self, module: HloModule, inputs: Sequence[Array], progress: Progress) -> None:
+        self._module = module
+        self.ops = [op for op in module.entry.block.ops if isinstance(op, hlo.HloOp)]
+        self._inside = set(self.ops)
+        self.plain = RoundingEvaluator(module, {}, ())
+        self.values: Values = dict(zip(module.entry.block.args, inputs, strict=True))
+        for number, op in enumerate(self.ops, 1):
+            self.values[op.results[0]] = self.plain.apply(op, [self.values[operand] for operand in op.operands])
+            progress("op in FP32", number, len(self.ops))
+
+    def outputs(self, values: Values) -> list[Array]:
+        """The arrays that the entry computation results in."""
+        root = self._module.entry.root
+        owner = root.owner
+        parts = list(owner.operands) if isinstance(owner, hlo.TupleOp) else [root]
+        return [values[part] for part in parts]
+
+    def with_casts(self, casts: Mapping[hlo.HloOp, Cast]) -> list[Array]:
+        """Outputs with ``casts`` alone; only ops that they reach are evaluated."""
+        chosen = RoundingEvaluator(self._module, casts, casts)
+        values: Values = {}
+        called = any(op not in self._inside for op in casts)
+        for op in self.ops:
+            reached = op in casts or any(operand in values for operand in op.operands)
+            if reached or (called and isinstance(op, hlo.WhileOp | hlo.ConditionalOp)):
+                values[op.results[0]] = chosen.apply(op, [values.get(o, self.values[o]) for o in op.operands])
+        return self.outputs({**self.values, **values})
+
+    def error(self, casts: Mapping[hlo.HloOp, Cast]) -> float:
+        """Largest relative 2-norm of the difference that ``casts`` make to an output."""
+        return worst(self.with_casts(casts), self.outputs(self.values))
 
 
 class _Walk:
@@ -106,53 +142,39 @@ class _Walk:
     def __init__(
         self, module: HloModule, casts: Mapping[hlo.HloOp, Cast], inputs: Sequence[Array], progress: Progress
     ) -> None:
-        self._module, self._casts = module, casts
-        entry = module.entry
-        self._ops = [op for op in entry.block.ops if isinstance(op, hlo.HloOp)]
-        self._inside = set(self._ops)
-        self._plain = RoundingEvaluator(module, casts, ())
+        self._casts = casts
+        self._uncast = Uncast(module, inputs, progress)
+        self._ops = self._uncast.ops
+        self.exact = self._uncast.values
         cast = _Watching(module, casts)
-        self.exact: Values = dict(zip(entry.block.args, inputs, strict=True))
-        self.cast: Values = dict(self.exact)
+        self.cast: Values = dict(zip(module.entry.block.args, inputs, strict=True))
         self.added, self.inherited = cast.added, dict[hlo.HloOp, float]()
         for number, op in enumerate(self._ops, 1):
             result = op.results[0]
-            self.exact[result] = self._plain.apply(op, [self.exact[operand] for operand in op.operands])
             operands = [self.cast[operand] for operand in op.operands]
             if all(self.cast[operand] is self.exact[operand] for operand in op.operands):
                 inherited = self.exact[result]
             else:
-                inherited = self._plain.apply(op, operands)
+                inherited = self._uncast.plain.apply(op, operands)
             self.inherited[op] = _distance(inherited, self.exact[result])
             self.cast[result] = cast.apply_after(op, operands, inherited)
-            progress("op", number, len(self._ops))
+            progress("op with casts", number, len(self._ops))
 
-    def outputs(self, values: Values) -> list[Array]:
-        root = self._module.entry.root
-        owner = root.owner
-        parts = list(owner.operands) if isinstance(owner, hlo.TupleOp) else [root]
-        return [values[part] for part in parts]
+    def expected(self) -> list[Array]:
+        return self._uncast.outputs(self.exact)
 
     def total(self) -> float:
-        return _worst(self.outputs(self.cast), self.outputs(self.exact))
+        return worst(self._uncast.outputs(self.cast), self.expected())
 
     def row(self, ops: tuple[hlo.HloOp, ...]) -> OpError:
-        """Evaluates with the casts of ``ops`` alone, from the first op on that they reach."""
-        chosen = RoundingEvaluator(self._module, self._casts, ops)
-        values: Values = {}
-        called = any(op not in self._inside for op in ops)
-        for op in self._ops:
-            reached = op in ops or any(operand in values for operand in op.operands)
-            if reached or (called and isinstance(op, hlo.WhileOp | hlo.ConditionalOp)):
-                values[op.results[0]] = chosen.apply(op, [values.get(o, self.exact[o]) for o in op.operands])
-        found = self.outputs({**self.exact, **values})
+        """Evaluates with the casts of ``ops`` alone."""
         inherited = [self.inherited[op] for op in ops if op in self.inherited]
         return OpError(
             ops,
             self._casts[ops[0]],
             max(self.added.get(op, 0.0) for op in ops),
             max(inherited) if inherited else None,
-            _worst(found, self.outputs(self.exact)),
+            self._uncast.error({op: self._casts[op] for op in ops}),
         )
 
     def cancellations(self) -> Iterable[Cancellation]:
@@ -203,7 +225,8 @@ def _distance(found: Any, expected: Any) -> float:
     return difference(found, expected) if np.asarray(expected).dtype.kind in "fc" else 0.0
 
 
-def _worst(found: Iterable[Array], expected: Iterable[Array]) -> float:
+def worst(found: Iterable[Array], expected: Iterable[Array]) -> float:
+    """Largest relative 2-norm of the difference of an output."""
     return max((difference(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
 
 
