@@ -24,6 +24,8 @@ from neuronx_cc.ir.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.compare import Comparison
+    from neuronx_cc.driver.tuning.model import Evaluate
+    from neuronx_cc.driver.tuning.tuner import Tuning
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.neff import Neff
     from neuronx_cc.runtime import Executable
@@ -106,6 +108,48 @@ def compare(
     result = executable.run(inputs)
     arrays = [np.asarray(array) for array in inputs]
     return compare_module(load, parsed, arrays, result.outputs, progress)
+
+
+def tune(
+    module: Any,
+    inputs: Sequence[Any],
+    tolerance: float = 0.01,
+    *,
+    evaluate: "Evaluate | None" = None,
+    tolerable_loss: float = 0.01,
+    relative: bool = True,
+    higher_is_better: bool = True,
+    types: Sequence[str] = ("bf16", "fp16", "tf32", "fp8_e4m3"),
+    max_trials: int = 1000,
+    timeout: float = 0.0,
+    workspace: str | os.PathLike[str] | None = None,
+    progress: Progress = lambda what, done, of: None,
+    **options_: Any,
+) -> "Tuning":
+    """The types of contractions in which ``module`` is fastest while no output is off by more than ``tolerance``.
+
+    ``module`` is what ``compile`` takes, ``inputs`` an array for each parameter; errors are relative 2-norms against
+    FP32. With ``evaluate``, a function of the program (which takes and gives lists of arrays) to a number, at most
+    ``tolerable_loss`` of its value in FP32 may be lost instead. What was measured is kept in ``workspace``, so that a
+    tuning that was stopped goes on. The result's ``policy`` prints, and ``to_json()["policy"]`` is what ``compile``
+    takes as ``precision_policy``. Raises UsageError EARG912 when the evaluator fails, EARG913 when nothing meets the
+    tolerance, and what ``compile`` raises.
+    """
+    from neuronx_cc.driver import jax_objects
+    from neuronx_cc.driver.tuning.model import Metric, Model
+    from neuronx_cc.driver.tuning.tuner import Goal
+    from neuronx_cc.hlo_import import load_module
+
+    unknown = sorted(set(types) - {"bf16", "fp16", "tf32", "fp8_e4m3"})
+    if unknown:
+        raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", "bf16, fp16, tf32 or fp8_e4m3")
+    source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
+    given = _given(module if source is None else source.data)
+    model = Model(lambda: load_module(*given) if isinstance(given, tuple) else _copy(given), options_)
+    metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
+    goal = Goal(tolerance, None, max_trials, timeout)
+    place = None if workspace is None else os.fspath(workspace)
+    return model.tune([np.asarray(array) for array in inputs], goal, metric, types, place, progress)
 
 
 def _compile(module: Any, session: Session) -> "Neff":

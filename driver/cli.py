@@ -101,6 +101,12 @@ def _report(session: Session) -> int:
     return report_command(session)
 
 
+def _tune(session: Session) -> int:
+    from neuronx_cc.driver.tuning.command import tune_command
+
+    return tune_command(session)
+
+
 def _inspect(session: Session) -> int:
     from neuronx_cc.driver.inspect import inspect_command
 
@@ -118,6 +124,7 @@ _BODIES: dict[str, Body] = {
     "list-operators": list_operators,
     "run": _run,
     "report": _report,
+    "tune": _tune,
     "inspect": _inspect,
     "opt": _opt,
 }

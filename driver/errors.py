@@ -48,6 +48,12 @@ CATALOGUE: dict[str, Entry] = {
         "A rule of a precision policy matches ops that the compiler has simplified away, or that are never cast.",
         "drop it",
     ),
+    "EARG912": Entry(
+        "evaluator", "A function that judges a program cannot be called, or gives no number.", "correct the function"
+    ),
+    "EARG913": Entry(
+        "tolerance not met", "Nothing that was tried meets the tolerance.", "tolerate more, or look at --check"
+    ),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),
     # structure and shapes

@@ -547,4 +547,42 @@ OPT = Command(
         VERBOSE,
     ),
 )
-COMMANDS = {command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, REPORT, INSPECT, OPT)}
+TUNE = Command(
+    "tune",
+    "find the types in which a model is fastest at an error, or a loss, that is tolerated; write them as a policy",
+    "MODEL_FILE",
+    (
+        _plain("--inputs", ".npz of inputs, as for run; random ones without", metavar="FILE"),
+        _plain("--seed", "seed of the random inputs used without --inputs", Kind.INTEGER, "N", default=0),
+        _plain("--tolerance", "largest relative error of an output (2-norm)", metavar="ERROR", default="0.01"),
+        _plain(
+            "--evaluate",
+            "a function of the program, which takes and gives lists of arrays, to a number: judged in place of errors",
+            metavar="MODULE:FUNCTION",
+        ),
+        _plain(
+            "--tolerable-loss",
+            "share of that number in FP32 that may be lost",
+            metavar="SHARE",
+            default="0.01",
+        ),
+        _plain("--absolute-loss", "--tolerable-loss is a difference, not a share", Kind.FLAG, default=False),
+        _plain("--lower-is-better", "of the number of --evaluate", Kind.FLAG, default=False),
+        _plain(
+            "--types",
+            "types to choose from, FP32 besides",
+            Kind.NAMES,
+            values=("bf16", "fp16", "tf32", "fp8_e4m3"),
+            default=("bf16", "fp16", "tf32", "fp8_e4m3"),
+        ),
+        _plain("--max-trials", "evaluations and compilations to make at most", Kind.INTEGER, "N", default=1000),
+        _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
+        _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
+        _plain("--output", "policy to write", metavar="FILE", default="policy.json"),
+        _plain("--json", "print the result as JSON", Kind.FLAG, default=False),
+        *MACHINE,
+        OPTIONAL_LOGFILE,
+        VERBOSE,
+    ),
+)
+COMMANDS = {command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, REPORT, TUNE, INSPECT, OPT)}

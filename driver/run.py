@@ -18,6 +18,7 @@ from neuronx_cc.driver.profiles import write_trace
 from neuronx_cc.driver.summary import operator_table
 from neuronx_cc.driver.tensors import (
     Array,
+    parameters_of,
     random_inputs,
     read_device_inputs,
     read_inputs,
@@ -29,9 +30,7 @@ from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.targets import find_machine
-from neuronx_cc.ir.types import shape
 from neuronx_cc.runtime import RunResult, devices
-from neuronx_cc.runtime.arguments import Name
 from neuronx_cc.runtime.native import library
 from neuronx_cc.runtime.profiling.analysis import analyse
 
@@ -151,9 +150,7 @@ def _check_options(parsed: Parsed) -> None:
 
 def _inputs(parsed: Parsed, neff: Neff) -> list[list[Array]]:
     """For each device from ``--inputs``, else random; none for a run without values."""
-    parameters = [
-        (Name(variable.name, variable.argument), shape(variable.dtype, variable.dims)) for variable in neff.inputs
-    ]
+    parameters = parameters_of(neff)
     path, count = parsed.text_or_none("inputs"), parsed.integer("devices")
     if path is not None:
         return [read_inputs(path, parameters)] if count == 1 else read_device_inputs(path, parameters, count)

@@ -15,7 +15,8 @@ import numpy as np
 from neuronx_cc.driver import files
 from neuronx_cc.driver.parse import closest
 from neuronx_cc.ir.errors import RunError, UsageError
-from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED, Shape, bits
+from neuronx_cc.ir.neff import Neff
+from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, SIGNED, Shape, bits, shape
 from neuronx_cc.runtime.arguments import Name, all_names, find
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,6 +28,11 @@ _WIDEST_BYTES, _HEADER_BYTES, _SLACK_BYTES = 16, 256, 1 << 20
 """Of an element and of an array's header in an ``.npz`` file, and for arrays there that are no parameters."""
 RANDOM_INTEGERS = 8
 """Random integer inputs are 0 to 7: small enough to be indices into nearly everything."""
+
+
+def parameters_of(neff: Neff) -> list[Parameter]:
+    """The program's parameters in order."""
+    return [(Name(variable.name, variable.argument), shape(variable.dtype, variable.dims)) for variable in neff.inputs]
 
 
 def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
@@ -100,14 +106,14 @@ def fit(array: Array, shape: Shape, key: str) -> Array:
 def random_inputs(parameters: Sequence[Parameter], seed: int) -> list[Array]:
     """Standard normal floats, integers 0 to 7, fair booleans; each parameter has its own stream of ``seed``."""
     arrays = []
-    for index, (_, shape) in enumerate(parameters):
+    for index, (_, wanted) in enumerate(parameters):
         generator = np.random.default_rng((seed, index))
-        if shape.dtype == "pred":
-            array = generator.integers(0, 2, shape.dims).astype(np.bool_)
-        elif shape.dtype in FLOATS:
-            array = generator.standard_normal(shape.dims, np.float32).astype(shape.numpy_dtype)
+        if wanted.dtype == "pred":
+            array = generator.integers(0, 2, wanted.dims).astype(np.bool_)
+        elif wanted.dtype in FLOATS:
+            array = generator.standard_normal(wanted.dims, np.float32).astype(wanted.numpy_dtype)
         else:
-            array = generator.integers(0, RANDOM_INTEGERS, shape.dims).astype(shape.numpy_dtype)
+            array = generator.integers(0, RANDOM_INTEGERS, wanted.dims).astype(wanted.numpy_dtype)
         arrays.append(array)
     return arrays
 

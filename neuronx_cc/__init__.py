@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuronx_cc.driver.api import compare, compile, load
+    from neuronx_cc.driver.api import compare, compile, load, tune
     from neuronx_cc.driver.compare import Comparison
     from neuronx_cc.driver.jax_backend.report import Run, last_run, recording, write_xprof
+    from neuronx_cc.driver.tuning.tuner import Tuning
     from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
     from neuronx_cc.runtime.executable import Executable, RunResult
     from neuronx_cc.runtime.report import RunReport
@@ -26,6 +27,7 @@ __all__ = [
     "RunError",
     "RunReport",
     "RunResult",
+    "Tuning",
     "UsageError",
     "__version__",
     "compare",
@@ -33,12 +35,14 @@ __all__ = [
     "last_run",
     "load",
     "recording",
+    "tune",
     "write_xprof",
 ]
 
 _HOMES = {
-    "neuronx_cc.driver.api": ("compare", "compile", "load"),
+    "neuronx_cc.driver.api": ("compare", "compile", "load", "tune"),
     "neuronx_cc.driver.compare": ("Comparison",),
+    "neuronx_cc.driver.tuning.tuner": ("Tuning",),
     "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording", "write_xprof"),
     "neuronx_cc.ir.errors": ("CompileError", "NeuronError", "RunError", "UsageError"),
     "neuronx_cc.runtime.executable": ("Executable", "RunResult"),

@@ -1,0 +1,1 @@
+"""Finds the types in which a model is fastest at an error that is tolerated."""

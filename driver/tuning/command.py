@@ -1,0 +1,87 @@
+"""``tune``: finds a precision policy, prints what was chosen and the Pareto front, writes the policy."""
+
+import importlib
+import json
+import math
+import os
+import sys
+from typing import cast
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
+from neuronx_cc.driver.tuning.model import Evaluate, Metric, Model
+from neuronx_cc.driver.tuning.tuner import Goal
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.ir.errors import CompileError, UsageError
+from neuronx_cc.passes.precision.policy import NO_RULES, entries_of
+
+
+def tune_command(session: Session) -> int:
+    """Body of ``neuronx-cc tune``."""
+    parsed = session.parsed
+    assert parsed is not None
+    if parsed.text_or_none("logfile"):
+        session.log.open(parsed.text("logfile"), required=True)
+        session.log_command()
+    path = parsed.files[0]
+    files.check_writable(parsed.text("output"), "--output", [path])
+    goal = Goal(_share(parsed, "tolerance"), None, parsed.integer("max_trials"), float(parsed.integer("timeout")))
+    metric = _metric(parsed)
+    session.enter("reading the module")
+    data = files.read(path, "model file")
+    session.module = (path, data)
+    settings = {"machine": parsed.text_or_none("machine"), "set": parsed.names("set")}
+    model = Model(lambda: load_module(data, path), {key: value for key, value in settings.items() if value})
+    session.enter("compiling in FP32")
+    parameters = parameters_of(model.neff(NO_RULES))
+    session.enter("reading the inputs")
+    given = parsed.text_or_none("inputs")
+    inputs = read_inputs(given, parameters) if given is not None else random_inputs(parameters, parsed.integer("seed"))
+    if given is None and metric is None:
+        session.log.warning("tuned on random inputs: errors of real ones may differ; give some with --inputs")
+    session.enter("tuning")
+    found = model.tune(
+        inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), lambda what, done, of: None
+    )
+    policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
+    files.write_text(parsed.text("output"), policy, CompileError)
+    if parsed.flag("json"):
+        session.show(json.dumps(found.to_json(), indent=1))
+    else:
+        session.show(str(found).rstrip("\n"))
+        print(f"The policy is in {parsed.text('output')}: compile --auto-cast none --precision-policy it")
+    return 0
+
+
+def _share(parsed: Parsed, key: str) -> float:
+    try:
+        value = float(parsed.text(key))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        option = f"--{key.replace('_', '-')}"
+        raise UsageError("EARG902", f"{option} takes a number of 0 or more, found {parsed.text(key)[:40]!r}")
+    return value
+
+
+def _metric(parsed: Parsed) -> Metric | None:
+    """The function that ``--evaluate`` names, found from the working directory too."""
+    word = parsed.text_or_none("evaluate")
+    if word is None:
+        return None
+    module, _, name = word.partition(":")
+    if not module or not name:
+        raise UsageError("EARG902", f"--evaluate takes MODULE:FUNCTION, found {word!r}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise UsageError("EARG912", f"--evaluate {word}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    if not callable(function):
+        raise UsageError("EARG912", f"--evaluate {word} is no function")
+    loss = _share(parsed, "tolerable_loss")
+    return Metric(cast(Evaluate, function), loss, not parsed.flag("absolute_loss"), not parsed.flag("lower_is_better"))

@@ -1,0 +1,150 @@
+"""The tuner: a planted cancellation stays in FP32, histories go on, goals that nothing meets and bad evaluators."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import neuronx_cc
+from neuronx_cc.driver import cli
+from neuronx_cc.ir.errors import UsageError
+
+SIZE = 160
+
+
+def planted(x, w, v):
+    """Two products that nearly agree; what is left of their difference is scaled up."""
+    h = jnp.tanh(x @ w)
+    near = h @ v
+    same = h @ (v + 1e-3 * w)
+    return jnp.tanh((near - same) * 30), h @ v.T
+
+
+FIRST_LINE = planted.__code__.co_firstlineno
+FREE = {FIRST_LINE + 2, FIRST_LINE + 5}
+CANCELLING = {FIRST_LINE + 3, FIRST_LINE + 4}
+
+
+def arrays() -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.standard_normal((SIZE, SIZE)).astype(np.float32) for _ in range(3)]
+
+
+def types_by_line(tuning: neuronx_cc.Tuning) -> dict[int, str]:
+    rows = tuning.to_json()["groups"]
+    return {int(row["source"].rpartition(":")[2]): row["type"] for row in rows}
+
+
+def test_what_must_stay_in_fp32_does_and_nothing_else() -> None:
+    inputs = arrays()
+    found = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16", "fp16"))
+    types = types_by_line(found)
+    assert {line for line, dtype in types.items() if dtype == "fp32"} == CANCELLING
+    assert set(types) == FREE | CANCELLING
+    assert found.chosen.error <= 5e-3
+    assert found.chosen.microseconds < found.fp32_us
+    policy = found.to_json()["policy"]
+    executable = neuronx_cc.compile(jax.jit(planted), *inputs, precision_policy=policy)
+    assert executable.run(inputs).report.time_ns / 1e3 == pytest.approx(found.chosen.microseconds, rel=1e-6)
+
+
+def test_the_front_goes_from_accurate_to_fast() -> None:
+    found = neuronx_cc.tune(jax.jit(planted), arrays(), 1.0, types=("bf16", "tf32"))
+    errors = [point.error for point in found.points]
+    times = [point.microseconds for point in found.points]
+    assert errors == sorted(errors)
+    assert times == sorted(times, reverse=True)
+    assert len(found.points) >= 3
+    assert "Pareto front" in str(found)
+
+
+def test_a_tuning_that_was_stopped_goes_on_to_the_same_result(tmp_path) -> None:
+    inputs = arrays()
+    whole = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "a")
+    part = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b", max_trials=4)
+    assert not part.complete
+    history = tmp_path / "b" / "history.jsonl"
+    history.write_bytes(history.read_bytes()[:-9])  # killed in the middle of a line
+    rest = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b")
+    assert rest.resumed >= 3
+    assert rest.trials < whole.trials
+    assert (rest.chosen, rest.points, rest.policy) == (whole.chosen, whole.points, whole.policy)
+    again = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b")
+    assert again.trials == 0
+
+
+def test_histories_of_other_models_are_begun_anew(tmp_path) -> None:
+    inputs = arrays()
+    neuronx_cc.tune(jax.jit(lambda x, w: x @ w), inputs[:2], types=("bf16",), workspace=tmp_path)
+    other = neuronx_cc.tune(jax.jit(lambda x, w: w @ x), inputs[:2], types=("bf16",), workspace=tmp_path)
+    assert other.resumed == 0
+    (tmp_path / "history.jsonl").write_bytes(b"\xff\x00 [[[" * 1000)
+    assert neuronx_cc.tune(jax.jit(lambda x, w: w @ x), inputs[:2], types=("bf16",), workspace=tmp_path).resumed == 0
+
+
+def test_the_users_metric_decides() -> None:
+    """How many signs are as in FP32: products may be cast, the cancellation may not."""
+    inputs = arrays()
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        reference = [np.sign(array) for array in jax.jit(planted)(*inputs)]
+
+    def agreement(run) -> float:
+        return float(np.mean([(np.sign(a) == b).mean() for a, b in zip(run(inputs), reference, strict=True)]))
+
+    strict = neuronx_cc.tune(
+        jax.jit(planted), inputs, evaluate=agreement, tolerable_loss=0.01, types=("bf16", "fp8_e4m3")
+    )
+    loose = neuronx_cc.tune(
+        jax.jit(planted), inputs, evaluate=agreement, tolerable_loss=0.9, types=("bf16", "fp8_e4m3")
+    )
+    assert loose.chosen.microseconds <= strict.chosen.microseconds
+    assert loose.chosen.error > strict.chosen.error
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "said"), [(lambda run: 1 / 0, "ZeroDivisionError"), (lambda run: float("nan"), "gave nan")]
+)
+def test_evaluators_that_fail(evaluate, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        neuronx_cc.tune(jax.jit(lambda x, w: x @ w), arrays()[:2], evaluate=evaluate)
+    assert caught.value.code == "EARG912"
+
+
+def test_a_tolerance_that_nothing_meets(tmp_path) -> None:
+    with pytest.raises(UsageError) as caught:
+        neuronx_cc.tune(jax.jit(lambda x, w: jnp.exp(x @ w)), arrays()[:2], 0.0, types=("bf16",), workspace=tmp_path)
+    assert caught.value.code == "EARG913"
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) > 3
+
+
+def test_types_whose_results_are_not_finite_are_dropped() -> None:
+    """Sums of 1e4 times 1e3 are no fp16 operands of what follows."""
+    inputs = [array * 1e3 for array in arrays()]
+    found = neuronx_cc.tune(jax.jit(lambda x, w, v: (x @ w) @ v), inputs, 0.5, types=("fp16", "bf16"))
+    assert set(types_by_line(found).values()) <= {"bf16", "fp16"}
+    assert found.to_json()["groups"][-1]["type"] == "bf16"
+
+
+def test_modules_without_contractions() -> None:
+    found = neuronx_cc.tune(jax.jit(jnp.tanh), arrays()[:1])
+    assert found.groups == ()
+    assert found.policy.rules == ()
+
+
+def test_the_command_writes_a_policy_that_compiles(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    lowered = jax.jit(planted).lower(*arrays())
+    (tmp_path / "m.pb").write_bytes(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
+    np.savez(tmp_path / "in.npz", **{f"arg{number}": array for number, array in enumerate(arrays())})
+    words = ["tune", "m.pb", "--inputs", "in.npz", "--tolerance", "5e-3", "--types", "bf16", "--json"]
+    assert cli.main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["error"] <= 5e-3
+    assert document["policy"] == json.loads((tmp_path / "policy.json").read_text())
+    assert cli.main(["compile", "m.pb", "--auto-cast", "none", "--precision-policy", "policy.json"]) == 0
+    for bad in (["--tolerance", "x"], ["--tolerance", "-1"], ["--evaluate", "nothing"], ["--evaluate", "no.module:f"]):
+        assert cli.main(["tune", "m.pb", "--inputs", "in.npz", *bad]) == 2
+    assert cli.main(["tune", "m.pb", "--inputs", "missing.npz"]) != 0
+    assert "Traceback" not in capsys.readouterr().err
