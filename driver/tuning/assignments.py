@@ -7,7 +7,7 @@ choice a group. scipy's mixed-integer solver (HiGHS) finds the least time under 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 
 Assignment = tuple[str, ...]
 """A type for each group."""

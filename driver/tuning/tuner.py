@@ -299,7 +299,7 @@ def groups_of(module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
         for op in ops_of(computation.block):
             if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and any(map(_is_f32, op.operands)):
                 shapes = tuple(str(hlo.shape_of(value)) for value in (*op.operands, *op.results))
-                key = (op.opcode, shapes, re.sub(r"\d+", "#", op.loc.op_name), place_of(op))
+                key: tuple[Any, ...] = (op.opcode, shapes, re.sub(r"\d+", "#", op.loc.op_name), place_of(op))
                 if not op.loc.op_name and not op.loc.source_file:
                     key = (op.loc.name, *key)  # nothing says that they are alike
                 groups.setdefault(key, []).append(op)
