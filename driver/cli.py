@@ -107,6 +107,18 @@ def _tune(session: Session) -> int:
     return tune_command(session)
 
 
+def _sweep(session: Session) -> int:
+    from neuronx_cc.driver.many import sweep_command
+
+    return sweep_command(session)
+
+
+def _batch(session: Session) -> int:
+    from neuronx_cc.driver.many import batch_command
+
+    return batch_command(session)
+
+
 def _inspect(session: Session) -> int:
     from neuronx_cc.driver.inspect import inspect_command
 
@@ -125,6 +137,8 @@ _BODIES: dict[str, Body] = {
     "run": _run,
     "report": _report,
     "tune": _tune,
+    "sweep": _sweep,
+    "batch": _batch,
     "inspect": _inspect,
     "opt": _opt,
 }

@@ -585,4 +585,53 @@ TUNE = Command(
         VERBOSE,
     ),
 )
-COMMANDS = {command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, REPORT, TUNE, INSPECT, OPT)}
+SWEEP = Command(
+    "sweep",
+    "compile a module for many machines or with many options, and print a table of simulated times",
+    "MODEL_FILE",
+    (
+        Option(
+            ("--set",),
+            Kind.ASSIGNMENTS,
+            "values of the machine description to go through; of several keys every combination",
+            metavar="KEY=VALUE,VALUE...",
+            default=(),
+            recorded=False,
+        ),
+        Option(
+            ("--option",),
+            Kind.ASSIGNMENTS,
+            "the same of an option of compile, without dashes: auto-cast=none,matmult",
+            metavar="OPTION=VALUE,VALUE...",
+            default=(),
+            recorded=False,
+        ),
+        _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+        _plain("--json", "print the table as JSON", Kind.FLAG, default=False),
+        OPTIONAL_LOGFILE,
+        VERBOSE,
+    ),
+)
+BATCH = Command(
+    "batch",
+    "compile many modules, each to a NEFF beside it or in a folder; a list has one path a line",
+    "LIST",
+    (
+        _plain("--output", "folder of the NEFFs", metavar="DIR"),
+        Option(
+            ("--option",),
+            Kind.ASSIGNMENTS,
+            "an option of compile for all of them, without dashes: auto-cast=none",
+            metavar="OPTION=VALUE",
+            default=(),
+            recorded=False,
+        ),
+        _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+        _plain("--json", "print the table as JSON", Kind.FLAG, default=False),
+        OPTIONAL_LOGFILE,
+        VERBOSE,
+    ),
+)
+COMMANDS = {
+    command.name: command for command in (COMPILE, LIST_OPERATORS, RUN, REPORT, TUNE, SWEEP, BATCH, INSPECT, OPT)
+}

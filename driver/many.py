@@ -1,0 +1,141 @@
+"""``sweep`` and ``batch``: many compilations, on several processes, and a table of what came of them.
+
+Input: a module and values to go through, or a list of modules. Output: simulated times; of ``batch`` a NEFF for each.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from neuronx_cc.driver import files
+from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.jobs import Job, Outcome, outcomes
+from neuronx_cc.driver.options import COMPILE
+from neuronx_cc.driver.parse import Parsed, from_keywords
+from neuronx_cc.ir.errors import UsageError
+
+MOST_JOBS = 10_000
+
+
+def sweep_command(session: Session) -> int:
+    """Body of ``neuronx-cc sweep``. Exit status 1 when a compilation fails."""
+    parsed = _opened(session)
+    path = parsed.files[0]
+    files.read(path, "model file")
+    axes = [_axis(word, is_set) for key, is_set in (("set", True), ("option", False)) for word in parsed.names(key)]
+    if not axes:
+        raise UsageError("EARG905", "sweep has nothing to go through", "give --set KEY=VALUE,... or --option")
+    points = list(product(*axes))
+    _few_enough(len(points))
+    names = [_name(axis[0]) for axis in axes]
+    jobs = {_job(path, point): [value for _, value, _ in point] for point in points}
+    for job in jobs:
+        from_keywords(COMPILE, dict(job.options))  # bad values are said before anything is compiled
+    session.enter("compiling")
+    done = dict(outcomes(list(jobs), _workers(parsed)))
+    rows = [{**dict(zip(names, values, strict=True)), **_told(done[job])} for job, values in jobs.items()]
+    return _show(session, parsed, [*names, "microseconds", "error"], rows)
+
+
+def batch_command(session: Session) -> int:
+    """Body of ``neuronx-cc batch``. Exit status 1 when a compilation fails."""
+    parsed = _opened(session)
+    listed = parsed.files[0]
+    try:
+        lines = files.read(listed, "list of modules").decode().splitlines()
+    except UnicodeDecodeError:
+        raise UsageError("EFIL901", f"{listed} is not text", "give a file with one path a line") from None
+    paths = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    _few_enough(len(paths))
+    folder = parsed.text_or_none("output")
+    if folder is not None:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise UsageError("EFIL902", f"cannot make the directory {folder}: {error.strerror}") from None
+    options = tuple((name.replace("-", "_"), value) for name, _, value in _pairs(parsed, "option"))
+    from_keywords(COMPILE, dict(options))
+    jobs = [Job(path, options, _neff_beside(path, folder)) for path in dict.fromkeys(paths)]
+    written = [job.output for job in jobs]
+    if len(set(written)) < len(written):
+        twice = next(name for name in written if written.count(name) > 1)
+        raise UsageError("EARG905", f"two modules would be compiled to {twice}", "give them other names")
+    session.enter("compiling")
+    done = dict(outcomes(jobs, _workers(parsed)))
+    rows = [{"module": job.path, "neff": job.output, **_told(done[job])} for job in jobs]
+    return _show(session, parsed, ["module", "neff", "microseconds", "error"], rows)
+
+
+Choice = tuple[str, str, bool]
+"""A key, a value, and whether the key is one of the machine description."""
+
+
+def _opened(session: Session) -> Parsed:
+    parsed = session.parsed
+    assert parsed is not None
+    if parsed.text_or_none("logfile"):
+        session.log.open(parsed.text("logfile"), required=True)
+        session.log_command()
+    return parsed
+
+
+def _pairs(parsed: Parsed, key: str) -> list[tuple[str, str, str]]:
+    return [word.partition("=") for word in parsed.names(key)]
+
+
+def _axis(word: str, is_set: bool) -> list[Choice]:
+    key, _, values = word.partition("=")
+    chosen = list(dict.fromkeys(value for value in (part.strip() for part in values.split(",")) if value))
+    if not chosen:
+        raise UsageError("EARG902", f"{key} has no values to go through", "write KEY=VALUE,VALUE")
+    return [(key, value, is_set) for value in chosen]
+
+
+def _name(choice: Choice) -> str:
+    key, _, is_set = choice
+    return key if is_set else f"--{key}"
+
+
+def _job(path: str, point: Sequence[Choice]) -> Job:
+    settings = tuple(f"{key}={value}" for key, value, is_set in point if is_set)
+    options = tuple((key.lstrip("-").replace("-", "_"), value) for key, value, is_set in point if not is_set)
+    return Job(path, (*options, *((("set", settings),) if settings else ())))
+
+
+def _few_enough(count: int) -> None:
+    if count > MOST_JOBS:
+        raise UsageError("EARG902", f"{count} compilations; at most {MOST_JOBS} are made at once", "take fewer values")
+
+
+def _workers(parsed: Parsed) -> int:
+    return parsed.integer_or_none("workers") or len(os.sched_getaffinity(0))
+
+
+def _neff_beside(path: str, folder: str | None) -> str:
+    name = Path(path).name.split(".")[0] + ".neff"
+    return str((Path(path).parent if folder is None else Path(folder)) / name)
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    return {"microseconds": outcome.microseconds, "error": outcome.error, "status": outcome.status}
+
+
+def _show(session: Session, parsed: Parsed, columns: list[str], rows: list[dict[str, Any]]) -> int:
+    if parsed.flag("json"):
+        session.show(json.dumps(rows, indent=1))
+    else:
+        cells = [columns[:-1]]
+        for row in rows:
+            time = "failed" if row["microseconds"] is None else f"{row['microseconds']:.1f}"
+            cells.append([time if name == "microseconds" else str(row[name]) for name in columns[:-1]])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        session.show(
+            "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+        )
+        for row in rows:
+            if row["error"]:
+                session.log.error(str(row["error"]))
+    return max((int(row["status"]) for row in rows), default=0)
