@@ -61,7 +61,7 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, lanes: int) -> bool:
     """Whether sums of shifted copies of ``lanes`` features at a time take less time than products.
 
     TensorE multiplies as many features at a time as it has rows with matrices, whose diagonals are loaded element by
-    element; the input is copied between its padding, and sums leave PSUM.
+    element, one after the other; the input is copied between its padding, and sums leave PSUM.
     """
     if not lanes:
         return False
@@ -78,7 +78,8 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, lanes: int) -> bool:
     products = (product + matrix).times(window.size)
     products += timing.engine("tensor_copy", Stream.VECTOR, positions)
     products += timing.engine("activation", Stream.SCALAR, positions, (F32,), (F32_PSUM,), ("copy",))
-    return copies.bound < products.times(features / rows).bound
+    loads = timing.transfer_latency * window.size
+    return copies.bound < (products.bound + loads) * (features / rows)
 
 
 def _lanes(view: View) -> int:

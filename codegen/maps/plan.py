@@ -12,7 +12,6 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
 from neuronx_cc.codegen.formation import graph
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
-from neuronx_cc.codegen.movement.relayout_plan import is_long
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
@@ -131,7 +130,9 @@ def choose_lanes(
         axes = axes[:-1]  # neighbours in memory go to one partition
     lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
     run = prod(kernel.shape[lanes.axis + 1 :]) * 4
-    short = run < context.timing.long_run if stores and not kernel.reduced else not is_long(context.timing, run)
+    # what stays on chip is best left with whole rows on partitions, unless the DMA slows down to a third of its rate
+    worth = 1 if stores and not kernel.reduced else 3
+    short = worth * run < context.timing.long_run
     if run > 4 and short and kernel.scanned < 0:
         return _streaming_lanes(context.timing, kernel.shape, rows)
     return lanes

@@ -16,6 +16,8 @@ from neuronx_cc.codegen.emission.memory import Arena
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.runtime.executable import Executable
 
 Array = np.ndarray[Any, Any]
@@ -111,7 +113,9 @@ def test_what_lies_between_elements_finds_one_gap() -> None:
     """A tile with it is large beside the others, which must not come to lie in the middle of the only gap."""
     arena = Arena(Space.SBUF, 180_000, 64)
     assert arena.allocate(60_000) is not None
-    pool: Any = SimpleNamespace(builder=SimpleNamespace(sbuf=arena), buffers=1, gathers=True)
+    pool: Any = SimpleNamespace(
+        builder=SimpleNamespace(sbuf=arena, timing=Timing(find_machine("trn1"))), buffers=1, gathers=True
+    )
     dims = (Atom(32, 65536), Atom(1024, 64))
     block = Block(Alloc(Space.HBM, 0, 1 << 21), "f32", Affine(), dims)
     first = arena.allocate(50_000)

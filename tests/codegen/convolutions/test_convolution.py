@@ -376,11 +376,11 @@ def test_blocks_at_borders_and_between_them_are_loaded_beside_in_the_same_buffer
     text = """HloModule generated
 
 ENTRY main {
-  x = f32[8,1,16,10,12] parameter(0)
-  w = f32[4,8,3,3,3] parameter(1)
+  x = f32[128,1,16,10,12] parameter(0)
+  w = f32[4,128,3,3,3] parameter(1)
   ROOT y = f32[4,1,16,10,12] convolution(x, w), window={size=3x3x3 pad=1_1x1_1x1_1}, dim_labels=fb012_oi012->fb012
 }
 """
     random = np.random.default_rng(0)
-    check_text(text, *(random.standard_normal(dims, np.float32) for dims in ((8, 1, 16, 10, 12), (4, 8, 3, 3, 3))))
+    check_text(text, *(random.standard_normal(dims, np.float32) for dims in ((128, 1, 16, 10, 12), (4, 128, 3, 3, 3))))
     assert sum(name.startswith("raw input") for name in names) == 1
