@@ -17,6 +17,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.gradient_plan import (
+    ENOUGH,
     Loading,
     Pace,
     Piece,
@@ -145,7 +146,7 @@ class _Gradient(ConvStaging):
                 # fewer features at a time only for a clear gain
                 if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
                     best = cost, slabs, rows, loaded
-                if prod(spread.lanes) == self.tile_rows and again == 1:
+                if prod(spread.lanes) >= ENOUGH * self.tile_rows and again == 1:
                     break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")

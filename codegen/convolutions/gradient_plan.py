@@ -41,6 +41,10 @@ class Loading(IntEnum):
 TURNED = Loading.TURNED, Loading.TURNED
 
 
+ENOUGH = 0.75
+"""Share of the partitions from which a spread is not worth cutting the block for."""
+
+
 class Pace(NamedTuple):
     """Times of loads in columns of FP32 on TensorE, and how many rows that has."""
 
@@ -238,7 +242,7 @@ def rows_that_fit(
             if best is None or cost < best[0] * 0.9:
                 best = cost, cut
         shrinkable = [axis for axis, size in enumerate(rows) if size > 1]
-        if not shrinkable or (best is not None and prod(rows) <= partitions):
+        if not shrinkable or (best is not None and prod(rows) <= ENOUGH * partitions):
             return best[1] if best is not None else None
         rows = list(rows)
         rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
@@ -247,7 +251,7 @@ def rows_that_fit(
 def _trimmed(rows: list[int], lanes: tuple[int, ...], partitions: int) -> Iterator[list[int]]:
     """``rows``, and with one axis cut to a number with more divisors where few partitions are filled."""
     yield rows
-    if prod(lanes) >= min(partitions, prod(rows)):
+    if prod(lanes) >= min(ENOUGH * partitions, prod(rows)):
         return
     for axis, size in enumerate(rows):
         for multiple in (partitions, 16, 4):
