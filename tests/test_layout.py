@@ -1,6 +1,7 @@
 """The shape of the house: packaging, who may import whom, docstrings and file lengths."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import os
@@ -43,9 +44,14 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
     """Every module a file names in an import, wherever it stands, but not those for type checkers only."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     for_checkers = {
         id(node)
         for branch in ast.walk(tree)
@@ -93,7 +99,7 @@ def test_modules_say_what_they_are_for() -> None:
     def is_guard(tree: ast.Module) -> bool:
         return all(isinstance(statement, ast.If) for statement in tree.body)
 
-    trees = {relative(path): ast.parse(path.read_text()) for path in sources()}
+    trees = {relative(path): parsed(path) for path in sources()}
     silent = [name for name, tree in trees.items() if not ast.get_docstring(tree) and not is_guard(tree)]
     assert not silent, silent
 
@@ -107,7 +113,7 @@ def test_files_are_short() -> None:
 def imports_of(path: Path) -> set[str]:
     """Modules, and packages, of the house that a file names in an import anywhere, those for type checkers included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("neuronx_cc"):
             found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
         if isinstance(node, ast.Import):

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = Path(__file__).with_name("run.py")
 
 BAD_TARGET = """
@@ -42,6 +44,7 @@ def fuzz(*arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
 
 
+@pytest.mark.slow
 def test_seeds_and_corpus_are_survived() -> None:
     done = fuzz("all", "--seconds", "0")
     assert done.returncode == 0, done.stdout + done.stderr

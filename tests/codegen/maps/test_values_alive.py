@@ -107,7 +107,10 @@ def check(kind: str, count: int, rows: int, columns: int, machine: Machine) -> N
         assert_close(result, want, 1e-4)
 
 
-SIZES = [(300, 130, 1), (200, 5, 127), (120, 128, 513), (40, 3, 4096)]
+SIZES = [
+    (40, 3, 4096),
+    *(pytest.param(*size, marks=pytest.mark.slow) for size in [(300, 130, 1), (200, 5, 127), (120, 128, 513)]),
+]
 """How many values, rows and columns: they fill the SBUF of a quarter of the machine, or its tiles of 64 bytes."""
 
 
