@@ -5,6 +5,7 @@
 #   make test      the tests, without those marked slow (full-size models)
 #   make test-all  all tests
 #   make lint      ruff and mypy
+#   make viewers   XProf, and Chromium where Debian's packages and root are at hand: tests of profiles and reports use them
 #   make sanitize  the native parts with address, undefined-behaviour and thread sanitizers, and their tests
 #   make fuzz      every fuzz target for a minute (FUZZ_ARGUMENTS="neff --seconds 7200")
 #   make bench     the table of benchmarks/models.py
@@ -22,9 +23,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 INSTALLED := .venv/.installed
 TEST_TOOLS := .venv/.test
 SITE_TOOLS := .venv/.docs
+VIEWERS := .venv/.viewers
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs dist
+.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs dist viewers
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -67,6 +69,11 @@ fuzz: $(TEST_TOOLS)
 
 setup: $(TEST_TOOLS)
 
+viewers: $(VIEWERS)
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+		echo "no Chromium: the tests of how pages look will be skipped"
+
 $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -76,7 +83,7 @@ $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@touch $@
 
 # an extra alone: installing the project once more would build the native parts
-$(TEST_TOOLS) $(SITE_TOOLS): .venv/.%: $(INSTALLED)
+$(TEST_TOOLS) $(SITE_TOOLS) $(VIEWERS): .venv/.%: $(INSTALLED)
 	@$(BIN)/python -c "import tomllib; \
 		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$*'])" \
 		| xargs $(PIP)

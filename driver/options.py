@@ -105,6 +105,10 @@ def _plain(name: str, doc: str, kind: Kind = Kind.TEXT, metavar: str = "", **fie
     return Option((name,), kind, doc, metavar=metavar, recorded=False, **fields)  # type: ignore[arg-type]
 
 
+def _output(doc: str, metavar: str = "FILE", default: str | None = None) -> Option:
+    return Option(("--output", "-o"), Kind.TEXT, doc, metavar=metavar, default=default, recorded=False)
+
+
 def _undocumented(*flags: str, kind: Kind = Kind.TEXT, doc: str, values: tuple[str, ...] = ()) -> Option:
     return Option(flags, kind, doc, values=values, effect=Effect.UNDOCUMENTED, recorded=False)
 
@@ -124,7 +128,7 @@ VERBOSE = _plain(
 )
 LOGFILE = _plain("--logfile", "log file; receives every severity", metavar="FILE", default="log-neuron-cc.txt")
 OPTIONAL_LOGFILE = _plain("--logfile", "log file; receives every severity", metavar="FILE")
-OUTPUT = _plain("--output", "NEFF to write", metavar="FILE", default="file.neff")
+OUTPUT = _output("NEFF to write", default="file.neff")
 PIPELINE = _plain(
     "--pipeline",
     "stages, as scripts of the vendor's compiler name them: compile is all there is, SaveTemps keeps the module, the "
@@ -517,7 +521,7 @@ REPORT = Command(
     "explain where the time of a NEFF goes: one HTML page that needs no network, or JSON",
     "NEFF",
     (
-        Option(("--output", "-o"), Kind.TEXT, "page to write", metavar="FILE", default="report.html", recorded=False),
+        _output("page to write", default="report.html"),
         _plain("--json", "print everything the page says as JSON, and write no page", Kind.FLAG, default=False),
         _plain("--diff", "another NEFF, to which this one is compared", metavar="NEFF"),
         *TABLES,
@@ -538,7 +542,7 @@ OPT = Command(
             Kind.NAMES,
             "PASSES",
         ),
-        _plain("--output", "file to write instead of stdout", metavar="FILE"),
+        _output("file to write instead of stdout"),
         *MACHINE,
         *PRECISION,
         *PRINTING,
@@ -578,7 +582,7 @@ TUNE = Command(
         _plain("--max-trials", "evaluations and compilations to make at most", Kind.INTEGER, "N", default=1000),
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
         _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
-        _plain("--output", "policy to write", metavar="FILE", default="policy.json"),
+        _output("policy to write", default="policy.json"),
         _plain("--json", "print the result as JSON", Kind.FLAG, default=False),
         *MACHINE,
         OPTIONAL_LOGFILE,
@@ -617,7 +621,7 @@ BATCH = Command(
     "compile many modules, each to a NEFF beside it or in a folder; a list has one path a line",
     "LIST",
     (
-        _plain("--output", "folder of the NEFFs", metavar="DIR"),
+        _output("folder of the NEFFs", "DIR"),
         Option(
             ("--option",),
             Kind.ASSIGNMENTS,
