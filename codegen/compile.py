@@ -11,6 +11,7 @@ from neuronx_cc.codegen import donation, needs, wide_words
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
+from neuronx_cc.codegen.dots.choose import Planner
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS
@@ -27,7 +28,7 @@ def lower_module(
     fast_relayout: bool = True,
     transposes: Transposes = Transposes.VALUES,
     left: list[Left] | None = None,
-    level: int = 2,
+    planner: Planner | None = None,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of ``module``'s entry computation, planned for ``machine``, and the data of its constants.
 
@@ -38,12 +39,12 @@ def lower_module(
     ``transposes`` says more of those of contractions; with ``WATCHED`` a program that transposes values has one result
     more than its module.
 
-    ``level``: of optimisation; 1 takes the first good schedule of a contraction, more the best by estimate.
+    ``planner`` chooses the schedules of contractions; the default takes the best by estimate.
 
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
     with collector.paused():
-        context = Context(module, machine, fast_relayout, transposes, level)
+        context = Context(module, machine, fast_relayout, transposes, planner)
         context.left = left
         context.notes_needs = needs.wanted()
         return _lower(module, context)

@@ -73,14 +73,14 @@ class Context:
         machine: Machine,
         fast_relayout: bool = True,
         transposes: Transposes = Transposes.VALUES,
-        level: int = 2,
+        planner: Planner | None = None,
     ) -> None:
         self.module = module
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
         self.timing, self.sizes = self.builder.timing, self.builder.sizes
-        self.planner = Planner(self.timing, level)
+        self.planner = planner or Planner(self.timing)
         self.transposes = transposes
         self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
         """Of values that TensorE transposes."""

@@ -5,7 +5,6 @@ exactly (``int64="truncate"`` cuts them as the command does). Errors are the ``N
 line prints. Nothing is printed and no log file is written unless options ask for it.
 """
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,7 +102,7 @@ def compare(
     parsed = from_keywords(options.COMPILE, {"int64": "exact", **options_})
 
     def load() -> "HloModule":
-        return load_module(*given) if isinstance(given, tuple) else _copy(given)
+        return load_module(*given) if isinstance(given, tuple) else given.copy()
 
     result = executable.run(inputs)
     arrays = [np.asarray(array) for array in inputs]
@@ -145,7 +144,7 @@ def tune(
         raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", "bf16, fp16, tf32 or fp8_e4m3")
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
-    model = Model(lambda: load_module(*given) if isinstance(given, tuple) else _copy(given), options_)
+    model = Model(lambda: load_module(*given) if isinstance(given, tuple) else given.copy(), options_)
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout)
     place = None if workspace is None else os.fspath(workspace)
@@ -157,12 +156,7 @@ def _compile(module: Any, session: Session) -> "Neff":
     given = _given(module)
     if isinstance(given, tuple):
         return compile_data(*given, session.parsed, session)
-    return compile_loaded(_copy(given), session.parsed, session)
-
-
-def _copy(module: "HloModule") -> "HloModule":
-    """The passes work in place; the caller keeps the module as it is."""
-    return dataclasses.replace(module, op=module.op.clone())
+    return compile_loaded(given.copy(), session.parsed, session)
 
 
 def _given(module: Any) -> "tuple[bytes, str] | HloModule":

@@ -23,6 +23,7 @@ from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.driver.search import found_in
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.hlo import shape_of
@@ -75,7 +76,8 @@ def check_neff(
 
     def rerun() -> Rerun:
         left: list[Left] = []
-        executable = runtime.load(generate(module, parsed, machine, [], left=left))
+        planner = found_in(neff.options, machine)
+        executable = runtime.load(generate(module, parsed, machine, [], left=left, planner=planner))
         kernels = [list(group) for _, group in groupby(left, key=lambda each: each.record)]
 
         def run(see: Callable[[Sequence[Array]], None]) -> list[Array]:

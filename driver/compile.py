@@ -19,10 +19,12 @@ from neuronx_cc.driver.terminal import styled
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
     from neuronx_cc.codegen.context import Left, Transposes
+    from neuronx_cc.codegen.dots.choose import Planner
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.isa.program import Debug, Variable
@@ -107,8 +109,21 @@ def compile_loaded(
     """Compile an imported module, which the passes change in place; ``transposes`` as for ``lower_module``."""
     machine = planned_machine(parsed)
     context = run_pipeline(module, parsed, session, machine)
-    session.enter("generating code")
-    neff = generate(module, parsed, machine, [str(warning) for warning in context.warnings], transposes)
+    warnings = [str(warning) for warning in context.warnings]
+    if parsed.text("optlevel") == "3":
+        from neuronx_cc.driver.search import search, written
+
+        session.enter("trying schedules")
+
+        def make(planner: "Planner") -> "Neff":
+            return generate(module.copy(), parsed, machine, [], transposes, None, planner)
+
+        planner = search(make, module, parsed, machine)
+        neff = generate(module, parsed, machine, warnings, transposes, None, planner)
+        neff.options = {**neff.options, **written(planner)}
+    else:
+        session.enter("generating code")
+        neff = generate(module, parsed, machine, warnings, transposes)
     dump_program(neff.program, parsed, session)
     return neff
 
@@ -120,18 +135,20 @@ def generate(
     warnings: list[str],
     transposes: "Transposes | None" = None,
     left: "list[Left] | None" = None,
+    planner: "Planner | None" = None,
 ) -> "Neff":
     """Code generation alone, for a module after its passes; it is changed in place.
 
-    ``left`` is told what kernels leave in memory.
+    ``left`` is told what kernels leave in memory; ``planner`` knows what a search has found.
     """
     from neuronx_cc.codegen.compile import lower_module
     from neuronx_cc.codegen.context import Transposes
+    from neuronx_cc.codegen.dots.choose import Planner
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
     given = transposes or Transposes.VALUES
-    level = 1 if parsed.text("optlevel") == "1" else 2
-    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, level)
+    planner = planner or Planner(Timing(machine), 1 if parsed.text("optlevel") == "1" else 2)
+    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, planner)
     if parsed.values.get("print_schedules"):
         for kernel, line in program.schedules.items():
             print(f"{kernel}: {line}")

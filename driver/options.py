@@ -346,7 +346,8 @@ DOCUMENTED = (
     Option(
         ("--optlevel", "-O", "--O"),
         Kind.CHOICE,
-        "1 the first good schedule of each contraction, for least compile time; 2 the best by estimate; 3 the same",
+        "1 the first good schedule of each contraction, for least compile time; 2 the best by estimate; 3 the best by "
+        "timing the whole program with others in their place",
         values=("1", "2", "3"),
         default="2",
     ),
@@ -358,6 +359,20 @@ DOCUMENTED = (
 )
 
 OWN = (
+    Option(
+        ("--search-seconds",),
+        Kind.INTEGER,
+        "-O3 tries other schedules for so long; what it measured is kept beside the compile cache, where the next "
+        "search goes on",
+        metavar="N",
+        default=60,
+    ),
+    Option(
+        ("--search-candidates",),
+        Kind.INTEGER,
+        "-O3 tries at most so many schedules; where the time does not run out first, the outcome depends on no clock",
+        metavar="N",
+    ),
     _plain("--print-schedules", "print what was decided about each contraction, a line each", Kind.FLAG, default=False),
     _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
     _plain("--dump", "write the input, the IR after every stage and the options there", metavar="DIR"),

@@ -271,9 +271,8 @@ class _Convolution(ConvSums):
         if len(at) == len(counts):
             yield at, sizes
             return
-        for start, tiles, size in self.builder.tiles(counts[len(at)], shape[len(at)]):
-            for index in self.builder.each(tiles):
-                yield from self._tile_loops(counts, shape, [*at, index * size + start], [*sizes, size])
+        for start, size in self.builder.pieces(counts[len(at)], shape[len(at)]):
+            yield from self._tile_loops(counts, shape, [*at, start], [*sizes, size])
 
     # ---- positions on the partitions --------------------------------------------------------------------------
 
@@ -295,12 +294,10 @@ class _Convolution(ConvSums):
                 if any(tap.count == 0 for tap in taps):
                     self._fill_zeros(result)
                 else:
-                    for start, tiles, columns in self.builder.tiles(outs.size, self.tile_columns):
-                        for index in self.builder.each(tiles):
-                            first = index * columns + start
-                            bank = self._bank(prod(sizes), columns)
-                            self._sum(terms, bank, row_at, sizes, Features(first, columns))
-                            self._leave(result.index(1, first, columns), bank, [columns])
+                    for first, columns in self.builder.pieces(outs.size, self.tile_columns):
+                        bank = self._bank(prod(sizes), columns)
+                        self._sum(terms, bank, row_at, sizes, Features(first, columns))
+                        self._leave(result.index(1, first, columns), bank, [columns])
                 piece = goal
                 for axis, (row, size) in enumerate(zip(row_at, sizes, strict=True)):
                     piece = piece.index(axis, row, size)
@@ -348,20 +345,16 @@ class _Convolution(ConvSums):
             if any(tap.count == 0 for tap in taps):
                 self._fill_zeros(result)
             else:
-                for first, parts, several in self.builder.tiles(sizes[-1], self._columns_together(outs, taps)):
-                    for part in self.builder.each(parts):
-                        column = part * several + first
-                        for start, tiles, wide in self.builder.tiles(outs.size, self.tile_columns):
-                            for index in self.builder.each(tiles):
-                                place = index * wide + start
-                                whole = self._bank(lanes, several * wide)
-                                sums = replace(whole, dims=(whole.dims[0], *dense([several, wide], "f32")))
-                                for number in range(several):
-                                    spot = [*at[:-1], at[-1] + (column + number)]
-                                    bank = sums.index(1, Affine(number))
-                                    self._sum(terms, bank, spot, positions, Features(place, wide), span)
-                                goal_of = result.index(1, column, several).index(2, place, wide)
-                                self._leave(goal_of, whole, [several, wide])
+                for column, several in self.builder.pieces(sizes[-1], self._columns_together(outs, taps)):
+                    for place, wide in self.builder.pieces(outs.size, self.tile_columns):
+                        whole = self._bank(lanes, several * wide)
+                        sums = replace(whole, dims=(whole.dims[0], *dense([several, wide], "f32")))
+                        for number in range(several):
+                            spot = [*at[:-1], at[-1] + (column + number)]
+                            bank = sums.index(1, Affine(number))
+                            self._sum(terms, bank, spot, positions, Features(place, wide), span)
+                        goal_of = result.index(1, column, several).index(2, place, wide)
+                        self._leave(goal_of, whole, [several, wide])
             piece = goal
             for axis, (row, extent) in enumerate(zip(at, sizes, strict=True)):
                 piece = piece.index(axis, row, extent)

@@ -266,10 +266,8 @@ class ConvStaging(ConvPlan):
         sizes = [atom.size for atom in source.dims[1:]]
         if len(sizes) > 1 and prod(sizes) * itemsize(self.pe_dtype) > self.raw_bytes and sizes[0] > 1:
             most = max(1, self.raw_bytes // (prod(sizes[1:]) * itemsize(self.pe_dtype)))
-            for start, tiles, size in self.builder.tiles(sizes[0], most):
-                for index in self.builder.each(tiles):
-                    at = index * size + start
-                    self._load_beside(target.index(1, at, size), source.index(1, at, size), room)
+            for at, size in self.builder.pieces(sizes[0], most):
+                self._load_beside(target.index(1, at, size), source.index(1, at, size), room)
             return
         if len(sizes) > 1 and sizes[0] == 1:
             self._load_beside(target.index(1, Affine()), source.index(1, Affine()), room)
@@ -309,13 +307,10 @@ class ConvStaging(ConvPlan):
             if more * self.chunks * passes <= columns_saved(self.builder.timing, height * width, nbytes):
                 self._turn_rows_of(pack, source, target)
                 return
-        for start, tiles, wide in self.builder.tiles(width, columns):
-            for tile in self.builder.each(tiles):
-                part, goal = (b.index(3, tile * wide + start, wide) for b in (source, target))
-                for row_start, row_tiles, high in self.builder.tiles(height, rows):
-                    for row_tile in self.builder.each(row_tiles):
-                        row = row_tile * high + row_start
-                        self._turn_tile(pack, part.index(2, row, high), goal.index(2, row, high))
+        for column, wide in self.builder.pieces(width, columns):
+            part, goal = (b.index(3, column, wide) for b in (source, target))
+            for row, high in self.builder.pieces(height, rows):
+                self._turn_tile(pack, part.index(2, row, high), goal.index(2, row, high))
 
     def _turn_rows_of(self, pack: PackAt, source: Block, target: Block) -> None:
         """Load whole rows of positions, each onto one partition, and transpose them column by column."""
@@ -323,20 +318,16 @@ class ConvStaging(ConvPlan):
         features, feature = pack.groups * self.inputs, atom_of(self.x, 1)
         offset = source.offset + pack.group * (self.inputs * feature.stride)
         most = max(1, self.row_bytes // (features * itemsize(self.pe_dtype)))
-        for start, tiles, high in self.builder.tiles(height, -(-height // -(-height // self.tile_rows))):
-            for tile in self.builder.each(tiles):
-                row = tile * high + start
-                for first, groups, wide in self.builder.tiles(width, -(-width // -(-width // most))):
-                    for group in self.builder.each(groups):
-                        column = group * wide + first
-                        natural = self.tile("positions", self.pe_dtype, [wide, features], high, 2)
-                        pixels = (replace(source.dims[2], size=high), replace(source.dims[3], size=wide))
-                        dims = (*pixels, Atom(features, feature.stride))
-                        at = offset + row * source.dims[2].stride + column * source.dims[3].stride
-                        copy(self.builder, natural, Block(source.alloc, source.dtype, at, dims), self._stream)
-                        goal = target.index(2, row, high).index(3, column, wide)
-                        for plane, part, byte in self.carriers(natural):
-                            self._turn_columns(pack, plane, part_of(goal, part, byte))
+        for row, high in self.builder.pieces(height, -(-height // -(-height // self.tile_rows))):
+            for column, wide in self.builder.pieces(width, -(-width // -(-width // most))):
+                natural = self.tile("positions", self.pe_dtype, [wide, features], high, 2)
+                pixels = (replace(source.dims[2], size=high), replace(source.dims[3], size=wide))
+                dims = (*pixels, Atom(features, feature.stride))
+                at = offset + row * source.dims[2].stride + column * source.dims[3].stride
+                copy(self.builder, natural, Block(source.alloc, source.dtype, at, dims), self._stream)
+                goal = target.index(2, row, high).index(3, column, wide)
+                for plane, part, byte in self.carriers(natural):
+                    self._turn_columns(pack, plane, part_of(goal, part, byte))
 
     def _turn_columns(self, pack: PackAt, plane: Block, goal: Block) -> None:
         """[rows, columns, features] -> ``goal`` [lanes, chunks, rows, columns]."""

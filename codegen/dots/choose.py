@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from neuronx_cc.codegen.dots.candidates import candidates
 from neuronx_cc.codegen.dots.estimate import bound, estimate
@@ -21,13 +25,40 @@ class Planner:
     timing: Timing
     level: int = 2
     """1: the first good candidate; 2: the best by estimate."""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Name of a problem -> the number of its candidate that is taken whatever the estimate says."""
+    uses: Counter[Problem] = field(default_factory=Counter)
+    """How many contractions pose each problem."""
     _chosen: dict[Problem, Schedule | None] = field(default_factory=dict)
 
     def choose(self, problem: Problem) -> Schedule | None:
         """The schedule for ``problem``; None where nothing fits."""
+        self.uses[problem] += 1
         if problem not in self._chosen:
-            self._chosen[problem] = choose(problem, self.timing, self.level)
+            number = self.given.get(name_of(problem)) if self.given else None
+            wanted = None if number is None else next(islice(candidates(problem, self.timing), number, None), None)
+            self._chosen[problem] = wanted or choose(problem, self.timing, self.level)
         return self._chosen[problem]
+
+    def by_weight(self) -> list[Problem]:
+        """The problems, those first in which a program spends most of its time by estimate."""
+        weights = {
+            problem: uses * estimate(problem, chosen, self.timing)
+            for problem, uses in self.uses.items()
+            if (chosen := self._chosen[problem]) is not None
+        }
+        return sorted(weights, key=lambda problem: (-weights[problem], name_of(problem)))
+
+
+def name_of(problem: Problem) -> str:
+    """A short name that equal problems share, in every process."""
+    return hashlib.sha256(repr(problem).encode()).hexdigest()[:16]
+
+
+def shortlist(problem: Problem, timing: Timing, count: int) -> list[int]:
+    """Numbers of the ``count`` candidates that are best by estimate, the best one first."""
+    times = [estimate(problem, schedule, timing) for schedule in candidates(problem, timing)]
+    return sorted(range(len(times)), key=lambda number: (times[number], number))[:count]
 
 
 def choose(problem: Problem, timing: Timing, level: int = 2) -> Schedule | None:

@@ -98,20 +98,20 @@ class Loops:
     def _block(self, block: Part, pair: Pair, collected: Block | None) -> None:
         """All PSUM tiles of a block pair."""
         for row in self._tile_rows(block):
-            for start, groups, width in self.builder.tiles(block.columns, self.schedule.columns):
-                for group in self.builder.each(groups):
-                    self._tile_row(row.cut_columns(group * width + start, width), pair, collected)
+            for start, width in self.builder.pieces(block.columns, self.schedule.columns):
+                self._tile_row(row.cut_columns(start, width), pair, collected)
 
     def _tile_rows(self, block: Part) -> Iterator[Part]:
         """The rows of a block, as many at a time as PSUM has partitions for."""
         group, outside = self.schedule.group, self.problem.m_dim - 1
         height = block.rows // group if group > 1 else self.builder.sizes.columns
-        for start, tiles, rows in self.builder.tiles(block.rows, height):
-            for index in self.builder.each(tiles):
-                row = block.cut_rows(index * rows + start, rows)
-                if group > 1:
-                    row = replace(row, m_at={**row.m_at, outside: row.m_at[outside] + index})
-                yield row
+        if group == 1:
+            for start, rows in self.builder.pieces(block.rows, height):
+                yield block.cut_rows(start, rows)
+            return
+        for index in self.builder.each(group):
+            row = block.cut_rows(index * height, height)
+            yield replace(row, m_at={**row.m_at, outside: row.m_at[outside] + index})
 
     def _tile_row(self, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
@@ -121,18 +121,16 @@ class Loops:
         if tiled:
             dtype = self.problem.out.dtype
             result = self.tiles.tile(dtype, [part.columns], part.rows, "result", self.schedule.result_buffers)
-        for start, tiles, columns in self.builder.tiles(part.columns, self.builder.sizes.bank_columns):
-            for index in self.builder.each(tiles):
-                offset = index * columns + start
-                tile = part.cut_columns(offset, columns)
-                more = None if addend is None else addend.index(1, offset, columns)
-                made = result.index(1, offset, columns)
-                if part.rows > self.schedule.swapped:
-                    output.finish(made, self.products.tile(tile, pair), more)
-                    continue
-                self.products.transposed(made, tile, pair)
-                if more is not None:
-                    output.finish(made, made, more)
+        for offset, columns in self.builder.pieces(part.columns, self.builder.sizes.bank_columns):
+            tile = part.cut_columns(offset, columns)
+            more = None if addend is None else addend.index(1, offset, columns)
+            made = result.index(1, offset, columns)
+            if part.rows > self.schedule.swapped:
+                output.finish(made, self.products.tile(tile, pair), more)
+                continue
+            self.products.transposed(made, tile, pair)
+            if more is not None:
+                output.finish(made, made, more)
         if tiled:
             copy(self.builder, target, result, Stream.DMA_STORE)
 

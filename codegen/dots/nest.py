@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -107,9 +108,10 @@ class Nest:
         if first and pieces[0][1] > unroll:
             _, tiles, size = pieces[0]
             pieces[:1] = [(0, 1, size), (size, tiles - 1, size)]
-        for start, tiles, size in pieces:
-            for index in self._each(tiles, unroll):
-                yield {**at, tiled: index * size + start}, size
+        with self.builder.unrolled() if len(pieces) > 1 else nullcontext():
+            for start, tiles, size in pieces:
+                for index in self._each(tiles, unroll):
+                    yield {**at, tiled: index * size + start}, size
 
     def _each(self, count: int, unroll: int) -> Iterator[Affine]:
         """As the builder's; what is staged in one pass of a loop is multiplied in the same."""

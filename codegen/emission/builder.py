@@ -6,7 +6,7 @@ Kernels write straight-line code and counted loops; addresses are affine in the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -202,6 +202,14 @@ class Builder:
         full, rest = divmod(total, step)
         pieces = [(0, full, step)] if full else []
         return pieces + ([(full * step, 1, rest)] if rest else [])
+
+    def pieces(self, total: int, step: int) -> Iterator[tuple[Affine, int]]:
+        """Start and size of each tile of a dim: of the full ones, as by ``each``, then of the rest."""
+        cut = self.tiles(total, step)
+        with self.unrolled() if len(cut) > 1 else nullcontext():
+            for start, count, size in cut:
+                for index in self.each(count):
+                    yield index * size + start, size
 
     @property
     def registers_left(self) -> int:

@@ -16,14 +16,13 @@ import shutil
 import stat
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from neuronx_cc.driver.jax_backend import artifact
 from neuronx_cc.driver.jax_backend.program import Unit
 from neuronx_cc.driver.jax_backend.settings import LOGGER
+from neuronx_cc.driver.kept import compiler_files, place_of
 from neuronx_cc.driver.parse import Parsed
-from neuronx_cc.driver.version import COMPILER_VERSION
 
 WORTHWHILE_SECONDS = 1.0
 HEADER, MODULE, NEFF, DONE = "header.json", "model.mlirbc", "model.neff", "model.done"
@@ -35,7 +34,7 @@ class Cache:
     """One place; ``unit`` and ``keep`` never raise for what is wrong with files."""
 
     def __init__(self, place: Path, least_seconds: float) -> None:
-        self.folder = place / f"neuronxcc-{COMPILER_VERSION}"
+        self.folder = place
         self.least_seconds = least_seconds
 
     def entry(self, key: str) -> Path:
@@ -143,32 +142,5 @@ def _content(path: Path) -> bytes:
 
 def find_cache(parsed: Parsed) -> Cache | None:
     """The cache that options and environment ask for."""
-    if parsed.values.get("no_cache"):
-        return None
-    chosen = parsed.text_or_none("cache_dir") or os.environ.get("NEURON_COMPILE_CACHE_URL", "").strip()
-    if chosen:
-        path = chosen.removeprefix("file://")
-        if "://" in path:
-            _cannot_reach(path)
-            return None
-        return Cache(Path(path).expanduser(), 0.0)
-    base = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
-    return Cache(Path(base).expanduser() / "neuron-compile-cache", WORTHWHILE_SECONDS)
-
-
-@cache
-def _cannot_reach(place: str) -> None:
-    LOGGER.warning("the compile cache %s is not used: only folders are, no remote places", place)
-
-
-@cache
-def compiler_files() -> str:
-    """A digest of names, sizes and times of the compiler's files, machine descriptions among them."""
-    digest = hashlib.sha256()
-    root = Path(__file__).resolve().parents[2]
-    for folder in ("hlo_import", "ir", "passes", "codegen", "runtime", "driver"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".toml"):
-                facts = path.stat()
-                digest.update(f"{path.relative_to(root)} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    place = place_of(parsed)
+    return None if place is None else Cache(place.folder, 0.0 if place.chosen else WORTHWHILE_SECONDS)

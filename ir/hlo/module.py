@@ -1,7 +1,7 @@
 """An HLO module: its computations as IR, its constants, and the header facts that no op carries."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -38,6 +38,10 @@ class HloModule:
     @classmethod
     def empty(cls, name: str) -> "HloModule":
         return cls(name, ModuleOp([]))
+
+    def copy(self) -> "HloModule":
+        """The same module in ops of its own, for passes that work in place; constants are shared."""
+        return replace(self, op=self.op.clone())
 
     def computations(self) -> Iterator[ComputationOp]:
         op = self.op.body.block.first_op

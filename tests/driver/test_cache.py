@@ -118,7 +118,7 @@ DAMAGE = {
 def test_damage_is_a_miss_and_made_again(
     name: str, unit: Unit, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = Cache(tmp_path, 0.0)
+    place = Cache(tmp_path / "kept", 0.0)
     place.keep(unit)
     DAMAGE[name](place.entry(KEY))
     with caplog.at_level(logging.WARNING):
@@ -131,7 +131,7 @@ def test_damage_is_a_miss_and_made_again(
 
 
 def test_entries_follow_the_umask_and_drafts_are_swept(unit: Unit, tmp_path: Path) -> None:
-    place = Cache(tmp_path, 0.0)
+    place = Cache(tmp_path / "kept", 0.0)
     place.folder.mkdir(parents=True)
     old, new = place.folder / ".1-old", place.folder / ".2-new"
     for draft in (old, new):
@@ -177,7 +177,7 @@ def as_another_user(place: Cache, unit: Unit) -> tuple[bool, str]:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_reads_what_the_permissions_allow(unit: Unit, tmp_path: Path) -> None:
-    place = Cache(tmp_path, 0.0)
+    place = Cache(tmp_path / "kept", 0.0)
     place.keep(unit)
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o005 != 0o005:
@@ -200,7 +200,7 @@ def test_another_user_reads_what_the_permissions_allow(unit: Unit, tmp_path: Pat
 
 def test_writers_and_readers_at_the_same_time(unit: Unit, tmp_path: Path) -> None:
     """Processes keep, damage and read one entry: each reads the whole program or nothing."""
-    place = Cache(tmp_path, 0.0)
+    place = Cache(tmp_path / "kept", 0.0)
     children = []
     for number in range(6):
         child = os.fork()

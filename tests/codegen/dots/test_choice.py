@@ -5,8 +5,11 @@
 
 from statistics import median
 
+import numpy as np
 import pytest
-from contraction_times import accuracy, draw, regret
+from contraction_times import TIMING, Drawn, accuracy, draw, planned, regret
+
+from neuronx_cc.codegen.dots.estimate import bound
 
 SMALL = 3 * 10**8
 """Products that compile and simulate in a moment."""
@@ -40,3 +43,11 @@ def test_chosen_schedules_of_large_contractions_are_near_the_best() -> None:
     found = regrets(25, 4, 10**10)
     assert median(found) <= 1.05
     assert sum(each > 1.2 for each in found) <= 2
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1500, 3, 3000), (1000, 1, 2500), (2050, 64, 2600), (4096, 64, 3000)])
+def test_columns_that_tiles_do_not_divide_rotate_buffers_too(m: int, k: int, n: int) -> None:
+    """The rest of a row took the buffer that its full tiles were being stored from."""
+    found = planned(Drawn("km,kn", m, k, n, np.float32).text)
+    assert found is not None
+    assert found[2] <= 1.4 * bound(found[0], TIMING)
