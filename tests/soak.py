@@ -21,6 +21,8 @@ import traceback
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# else XLA leaves out roundings to narrow types that the program asks for
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
 ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "support")]
 
