@@ -28,7 +28,7 @@ MAY_IMPORT = {
 }
 """Folder -> folders it may import. ``runtime`` knows no compiler, so that a NEFF runs without one."""
 
-JAX_MODULES = ("hlo_import/stablehlo.py", "driver/jax_backend/")
+JAX_MODULES = ("hlo_import/stablehlo.py", "driver/jax_backend/", "driver/frontends/")
 """Where JAX may be imported: compiling HLO text and running a NEFF never do."""
 
 MAX_LINES = 500

@@ -1,0 +1,83 @@
+"""What every front end makes of a framework's model: an HLO module with the framework's names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from neuronx_cc.ir.errors import UsageError
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.hlo import HloModule
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What the user fixes of a model whose shapes are open."""
+
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Input -> its dimensions, or symbolic dimension -> its one size."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Input -> its value, a constant of the program; shapes may follow from it."""
+
+    @classmethod
+    def of_words(cls, shapes: Sequence[str], values: Sequence[str]) -> "Fixed":
+        """From ``NAME=1,128`` words of the command line. Raises UsageError EARG902."""
+        return cls(_parsed("--shape", shapes, int), _parsed("--value", values, _number))
+
+    def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """``of_words`` of these gives the same."""
+        return _written(self.shapes), _written(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A framework's model as a serialized HloModuleProto; ``neuronx_cc.compile`` takes it."""
+
+    framework: str
+    module: bytes
+    inputs: tuple[str, ...]
+    """The framework's names of the parameters, in order."""
+    outputs: tuple[str, ...]
+    source: str = ""
+    """File that the model came from."""
+
+    def load(self) -> "HloModule":
+        """The module, its parameters called as the framework calls its inputs."""
+        from neuronx_cc.hlo_import import load_module
+        from neuronx_cc.ir.errors import Loc
+
+        module = load_module(self.module, self.source, trusted=True)
+        for index, name in enumerate(self.inputs):
+            loc = module.entry.parameter_loc(index)
+            module.entry.set_parameter_loc(index, Loc(loc.name, name, loc.source_file, loc.source_line, loc.text_line))
+        return module
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _parsed(option: str, words: Sequence[str], convert: Any) -> dict[str, Any]:
+    found = {}
+    for word in words:
+        # names may have "=" in them, numbers have not
+        name, equals, text = word.rpartition("=")
+        try:
+            numbers = [convert(part) for part in text.split(",")] if text else []
+        except ValueError:
+            numbers = None
+        if not name or not equals or numbers is None:
+            raise UsageError("EARG902", f"{option} takes NAME=1,128, found {word!r}", f"{option} input=1,128")
+        found[name] = numbers
+    return found
+
+
+def _written(values: Mapping[str, Any]) -> tuple[str, ...]:
+    import numpy as np
+
+    return tuple(
+        f"{name}={','.join(map(str, np.asarray(value).reshape(-1).tolist()))}" for name, value in values.items()
+    )
