@@ -16,6 +16,8 @@ from neuronx_cc.driver import files, options
 from neuronx_cc.driver.check import Progress
 from neuronx_cc.driver.compile import compile_data, compile_loaded, write_neff
 from neuronx_cc.driver.failure import Session, as_neuron_error
+from neuronx_cc.driver.frontends import door, model
+from neuronx_cc.driver.frontends.door import fixed_by, load_module
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.ir import collector
@@ -37,9 +39,10 @@ def compile(module: Any, *arguments: Any, **options_: Any) -> "Executable":
 
     ``module`` is a jitted function, whose ``arguments`` follow (arrays, or anything with shape and dtype); what
     ``jax.jit(f).trace(...)``, ``jax.jit(f).lower(...)`` or ``jax.export.export(...)`` return; HLO or StableHLO text
-    (``str``), a serialized module (``bytes``), a path (``os.PathLike``, or ``str`` without a line break) or an
-    ``HloModule``. With ``output=path`` the NEFF is also written there. Raises ``UsageError`` for wrong options,
-    ``CompileError`` for modules that do not compile, and what JAX raises when it lowers a function.
+    (``str``), a serialized module (``bytes``), a path (``os.PathLike``, or ``str`` without a line break), what
+    ``load_model`` returns, or an ``HloModule``. With ``output=path`` the NEFF is also written there. Raises
+    ``UsageError`` for wrong options, ``CompileError`` for modules that do not compile, and what JAX raises when it
+    lowers a function.
     """
     from neuronx_cc import runtime
     from neuronx_cc.driver import jax_objects
@@ -94,7 +97,6 @@ def compare(
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.compare import compare_module
-    from neuronx_cc.hlo_import import load_module
 
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
@@ -102,7 +104,7 @@ def compare(
     parsed = from_keywords(options.COMPILE, {"int64": "exact", **options_})
 
     def load() -> "HloModule":
-        return load_module(*given) if isinstance(given, tuple) else given.copy()
+        return load_module(*given, fixed_by(parsed)) if isinstance(given, tuple) else given.copy()
 
     result = executable.run(inputs)
     arrays = [np.asarray(array) for array in inputs]
@@ -137,14 +139,14 @@ def tune(
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.tuning.model import Metric, Model
     from neuronx_cc.driver.tuning.tuner import Goal
-    from neuronx_cc.hlo_import import load_module
 
     unknown = sorted(set(types) - {"bf16", "fp16", "tf32", "fp8_e4m3"})
     if unknown:
         raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", "bf16, fp16, tf32 or fp8_e4m3")
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
-    model = Model(lambda: load_module(*given) if isinstance(given, tuple) else given.copy(), options_)
+    fixed = fixed_by(from_keywords(options.COMPILE, options_))
+    model = Model(lambda: load_module(*given, fixed) if isinstance(given, tuple) else given.copy(), options_)
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout)
     place = None if workspace is None else os.fspath(workspace)
@@ -167,7 +169,9 @@ def _given(module: Any) -> "tuple[bytes, str] | HloModule":
         return module.encode(), ""
     if isinstance(module, str | os.PathLike):
         path = os.fspath(Path(module))
-        return files.read(path, "model file"), path
+        return door.read(path), path
+    if isinstance(module, model.Model):
+        return module.load()
 
     from neuronx_cc.ir.hlo import HloModule
 

@@ -18,13 +18,13 @@ from neuronx_cc.driver.check import Array, Check, Rerun, check
 from neuronx_cc.driver.compare import Comparison, compare_module
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.frontends.door import fixed_by, load_module
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
 from neuronx_cc.driver.search import found_in
-from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.hlo import shape_of
 from neuronx_cc.ir.neff import Neff
@@ -61,7 +61,10 @@ def compiled_with(neff: Neff) -> Parsed:
 
 def compare_neff(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array]) -> Comparison:
     """How far ``outputs`` are from FP32 semantics, and by which ops."""
-    return compare_module(lambda: load_module(source[1], source[0]), compiled_with(neff), inputs, outputs, Progress())
+    parsed = compiled_with(neff)
+    return compare_module(
+        lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed, inputs, outputs, Progress()
+    )
 
 
 def check_neff(
@@ -69,7 +72,7 @@ def check_neff(
 ) -> Check:
     """Repeat import and passes with the recorded options, and judge ``outputs``."""
     parsed = compiled_with(neff)
-    module = load_module(source[1], source[0])
+    module = load_module(source[1], source[0], fixed_by(parsed))
     # what the passes warn of was said when the NEFF was compiled
     machine = planned_machine(parsed)
     run_pipeline(module, parsed, Session(session.program, session.argv, Log(level=100), parsed), machine)

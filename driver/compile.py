@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.pipeline import dump_program, keeps_temporaries, run_pipeline
 from neuronx_cc.driver.terminal import styled
@@ -47,7 +48,7 @@ def compile_command(session: Session) -> int:
     source = parsed.files[0]
     files.check_writable(parsed.text("output"), "--output", (source,))
     session.enter("reading the module")
-    data = files.read(source, "model file")
+    data = read(source)
     started = time.monotonic()
     neff = compile_data(data, source, parsed, session)
     write_neff(neff, parsed.text("output"), session)
@@ -90,13 +91,11 @@ def outcome(neff: "Neff", session: Session, seconds: float) -> dict[str, Any]:
 
 @collector.paused()
 def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -> "Neff":
-    """Compile the module ``data`` (HLO text, HloModuleProto or StableHLO); ``source`` names it in messages."""
+    """Compile the module ``data`` (of any format that ``frontends.door`` knows); ``source`` is its file."""
     session.importing = True
-    from neuronx_cc.hlo_import import load_module
-
     session.module = (source, data)
     session.enter("importing the module")
-    neff = compile_loaded(load_module(data, source), parsed, session)
+    neff = compile_loaded(load_module(data, source, fixed_by(parsed)), parsed, session)
     digest = hashlib.sha256(data).hexdigest()
     neff.options = {**neff.options, MODULE_NAME: os.path.basename(source), MODULE_DIGEST: digest}
     return neff

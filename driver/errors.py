@@ -54,8 +54,15 @@ CATALOGUE: dict[str, Entry] = {
     "EARG913": Entry(
         "tolerance not met", "Nothing that was tried meets the tolerance.", "tolerate more, or look at --check"
     ),
+    "EARG914": Entry("framework missing", "The model needs a package that is not installed.", "install it"),
+    "EARG915": Entry(
+        "bad shape", "--shape or --value does not fit the model's inputs.", "give each open input its dimensions"
+    ),
     "EFIL901": Entry("unreadable file", "A file cannot be opened or read.", "check path and permissions"),
     "EFIL902": Entry("unwritable file", "A file cannot be written; nothing partial is left.", "choose another place"),
+    "EFIL903": Entry(
+        "external data", "Data of a model that lies in other files is missing, or lies elsewhere.", "copy it beside it"
+    ),
     # structure and shapes
     "EMOD025": Entry(
         "dynamic shape",

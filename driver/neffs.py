@@ -31,9 +31,12 @@ def read_neff(path: str, session: Session) -> tuple[Neff, int]:
 
 def is_module(data: bytes) -> bool:
     """Whether ``compile`` would take these bytes for a module."""
+    from neuronx_cc.driver.frontends import formats
     from neuronx_cc.hlo_import import load_module
     from neuronx_cc.hlo_import.load import detect
 
+    if formats.detect(data) is not formats.Format.HLO:
+        return True
     with suppress(NeuronError):
         # a proto has no mark of its own: it is one if it can be read
         return detect(data) != "proto" or load_module(data) is not None

@@ -2,6 +2,7 @@
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.parse import closest
 from neuronx_cc.driver.pipeline import Stages, default_stages, run_pipeline
@@ -10,7 +11,6 @@ from neuronx_cc.ir.errors import CompileError, UsageError
 
 def opt_command(session: Session) -> int:
     """Body of ``neuronx-cc opt``."""
-    from neuronx_cc.hlo_import import load_module
     from neuronx_cc.hlo_import.printer import print_module
 
     parsed = session.parsed
@@ -24,10 +24,10 @@ def opt_command(session: Session) -> int:
     if output is not None:
         files.check_writable(output, "--output", (source,))
     session.enter("reading the module")
-    data = files.read(source, "model file")
+    data = read(source)
     session.module = (source, data)
     session.enter("importing the module")
-    module = load_module(data, source)
+    module = load_module(data, source, fixed_by(parsed))
     run_pipeline(module, parsed, session, planned_machine(parsed), stages)
     session.enter("printing the IR")
     text = print_module(module)

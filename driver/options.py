@@ -280,6 +280,24 @@ MACHINE = (
 )
 """Of ``compile``: the machine that the program is planned for. Of ``run``: the one that it runs on."""
 
+SHAPES = (
+    Option(
+        ("--shape",),
+        Kind.ASSIGNMENTS,
+        "dimensions of an input of the model, or the size of a dimension that it has a name for; may be repeated",
+        metavar="NAME=1,128",
+        default=(),
+    ),
+    Option(
+        ("--value",),
+        Kind.ASSIGNMENTS,
+        "numbers that make an input of the model a constant; shapes may follow from it; may be repeated",
+        metavar="NAME=1,2",
+        default=(),
+    ),
+)
+"""What fixes a framework's model whose shapes are open."""
+
 PRINTING = (
     _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
     _plain("--print-ir-after", "print the IR after these passes (comma list, or all)", Kind.NAMES, "PASSES"),
@@ -435,9 +453,9 @@ WRAPPER = (
 
 COMPILE = Command(
     "compile",
-    "compile one HLO module (text, HloModuleProto, StableHLO) to a NEFF",
+    "compile one model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, what jax.export or torch.export wrote",
     "MODEL_FILE",
-    (*DOCUMENTED, *MACHINE, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+    (*DOCUMENTED, *MACHINE, *SHAPES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
 )
 TERMS = (
     ("preamble, postamble", "what the runtime does ahead of a program's first instruction and after its last one"),
@@ -559,6 +577,7 @@ OPT = Command(
         ),
         _output("file to write instead of stdout"),
         *MACHINE,
+        *SHAPES,
         *PRECISION,
         *PRINTING,
         _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),

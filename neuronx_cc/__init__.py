@@ -1,6 +1,7 @@
 """The open Neuron compiler: XLA HLO to NeuronCore-v2 instruction streams, and a simulator for them.
 
-``compile(module, **options)`` and ``load(path)`` compile and load programs; options are the command line's names with
+``compile(module, **options)`` and ``load(path)`` compile and load programs, ``load_model(x)`` takes models of other
+frameworks; options are the command line's names with
 underscores (``auto_cast="matmult"``). ``last_run()`` and ``recording()`` tell the simulated time of what JAX has run
 with ``JAX_PLATFORMS=neuron``. Every error is a ``NeuronError`` with a code, a place and a remedy.
 """
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from neuronx_cc.driver.api import compare, compile, load, tune
     from neuronx_cc.driver.compare import Comparison
+    from neuronx_cc.driver.frontends.door import load_model
+    from neuronx_cc.driver.frontends.model import Model
     from neuronx_cc.driver.jax_backend.report import Run, last_run, recording, write_xprof
     from neuronx_cc.driver.tuning.tuner import Tuning
     from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
@@ -22,6 +25,7 @@ __all__ = [
     "Comparison",
     "CompileError",
     "Executable",
+    "Model",
     "NeuronError",
     "Run",
     "RunError",
@@ -34,6 +38,7 @@ __all__ = [
     "compile",
     "last_run",
     "load",
+    "load_model",
     "recording",
     "tune",
     "write_xprof",
@@ -42,6 +47,8 @@ __all__ = [
 _HOMES = {
     "neuronx_cc.driver.api": ("compare", "compile", "load", "tune"),
     "neuronx_cc.driver.compare": ("Comparison",),
+    "neuronx_cc.driver.frontends.door": ("load_model",),
+    "neuronx_cc.driver.frontends.model": ("Model",),
     "neuronx_cc.driver.tuning.tuner": ("Tuning",),
     "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording", "write_xprof"),
     "neuronx_cc.ir.errors": ("CompileError", "NeuronError", "RunError", "UsageError"),

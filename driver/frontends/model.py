@@ -31,12 +31,13 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A framework's model as a serialized HloModuleProto; ``neuronx_cc.compile`` takes it."""
+    """A framework's model as HLO; ``neuronx_cc.compile`` takes it."""
 
     framework: str
     module: bytes
+    """A serialized HloModuleProto, or what else ``hlo_import`` reads."""
     inputs: tuple[str, ...]
-    """The framework's names of the parameters, in order."""
+    """The framework's names of the parameters, in order; none where the module has them."""
     outputs: tuple[str, ...]
     source: str = ""
     """File that the model came from."""
@@ -46,7 +47,7 @@ class Model:
         from neuronx_cc.hlo_import import load_module
         from neuronx_cc.ir.errors import Loc
 
-        module = load_module(self.module, self.source, trusted=True)
+        module = load_module(self.module, self.source)
         for index, name in enumerate(self.inputs):
             loc = module.entry.parameter_loc(index)
             module.entry.set_parameter_loc(index, Loc(loc.name, name, loc.source_file, loc.source_line, loc.text_line))
@@ -66,7 +67,7 @@ def _parsed(option: str, words: Sequence[str], convert: Any) -> dict[str, Any]:
         # names may have "=" in them, numbers have not
         name, equals, text = word.rpartition("=")
         try:
-            numbers = [convert(part) for part in text.split(",")] if text else []
+            numbers = [convert(part) for part in text.strip("()[] ").split(",") if part.strip()]
         except ValueError:
             numbers = None
         if not name or not equals or numbers is None:

@@ -9,11 +9,12 @@ from typing import cast
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.frontends.door import load_module
+from neuronx_cc.driver.frontends.model import Fixed
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
 from neuronx_cc.driver.tuning.model import Evaluate, Metric, Model
 from neuronx_cc.driver.tuning.tuner import Goal
-from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir.errors import CompileError, UsageError
 from neuronx_cc.passes.precision.policy import NO_RULES, entries_of
 
@@ -33,7 +34,7 @@ def tune_command(session: Session) -> int:
     data = files.read(path, "model file")
     session.module = (path, data)
     settings = {"machine": parsed.text_or_none("machine"), "set": parsed.names("set")}
-    model = Model(lambda: load_module(data, path), {key: value for key, value in settings.items() if value})
+    model = Model(lambda: load_module(data, path, Fixed()), {key: value for key, value in settings.items() if value})
     session.enter("compiling in FP32")
     parameters = parameters_of(model.neff(NO_RULES))
     session.enter("reading the inputs")

@@ -1,0 +1,146 @@
+"""One door for all models: whatever a file or an object holds becomes an HLO module, or an error that says what lacks.
+
+Formats are told apart by content (``formats``); the framework that reads one is imported when the first such arrives.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neuronx_cc.driver import files, jax_objects
+from neuronx_cc.driver.frontends.formats import Format, detect
+from neuronx_cc.driver.frontends.model import Fixed, Model
+from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.ir.errors import CompileError, UsageError
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.hlo import HloModule
+
+SAVED_MODEL = "saved_model.pb"
+"""What makes a folder a SavedModel."""
+_INSTALL = {
+    "torch": "pip install torch",
+    "tensorflow": "pip install tensorflow-cpu",
+}
+
+
+def read(path: str) -> bytes:
+    """The bytes of a model file; of a SavedModel's folder those of its graph. Raises UsageError EFIL901."""
+    inner = Path(path) / SAVED_MODEL
+    try:
+        folder = inner.is_file()
+    except (OSError, ValueError):
+        folder = False
+    return files.read(str(inner) if folder else path, "model file")
+
+
+def fixed_by(parsed: Parsed) -> Fixed:
+    """What ``--shape`` and ``--value`` fix."""
+    return Fixed.of_words(parsed.names("shape"), parsed.names("value"))
+
+
+def load_module(data: bytes, source: str, fixed: Fixed) -> "HloModule":
+    """The module in ``data``, the content of the file ``source`` (empty when it comes from no file).
+
+    Raises UsageError EARG914 when the framework that reads it is not installed, EARG915 for shapes and values that it
+    has no use for, and what the readers raise.
+    """
+    return of_bytes(data, source, fixed).load()
+
+
+def of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
+    """The same as a ``Model``."""
+    kind = detect(data)
+    if kind is Format.ONNX:
+        importer = _import("neuronx_cc.driver.frontends.onnx.importer")
+        folder = str(Path(source).resolve().parent) if source else None
+        model: Model = importer.lower(data, source, folder, fixed)
+        return model
+    if fixed.shapes or fixed.values:
+        names = ", ".join(map(repr, [*fixed.shapes, *fixed.values]))
+        raise UsageError("EARG915", f"{source or 'the model'} is {kind.value} of fixed shapes; {names} cannot be set")
+    if kind is Format.PICKLE:
+        raise CompileError(
+            "EVRF064",
+            f"{source or 'the model'} is {kind.value}, which holds Python code that is never run here",
+            "export the module: torch.export.save(torch.export.export(module, inputs), 'model.pt2')",
+        )
+    if kind is Format.PT2:
+        archive = _import("neuronx_cc.driver.frontends.torch.archive", "torch", kind, source)
+        return _exported_program(archive.read_pt2(source), source)
+    if kind in (Format.SAVED_MODEL, Format.KERAS):
+        _import("tensorflow", "tensorflow", kind, source)
+        raise CompileError("EVRF064", f"{source} is {kind.value}", "pass its tf.function to neuronx_cc.load_model")
+    if kind is Format.JAX_EXPORT:
+        return Model("JAX", _exported(data, source), (), (), source)
+    return Model("HLO", data, (), (), source)
+
+
+def load_model(
+    given: Any,
+    *arguments: Any,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> Model:
+    """A model of any framework as HLO, which ``neuronx_cc.compile`` takes.
+
+    ``given`` is the path or the bytes of a file that ``neuronx-cc compile`` takes, an ``onnx.ModelProto``, an exported
+    program of PyTorch, or one of JAX's objects; ``arguments`` are those of a jitted function. ``shapes`` fixes inputs,
+    or dimensions by their names; ``values`` makes inputs constants. Raises what ``compile`` raises for files.
+    """
+    fixed = Fixed(shapes or {}, values or {})
+    if isinstance(given, str | os.PathLike):
+        path = os.fspath(given)
+        return of_bytes(read(path), path, fixed)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return of_bytes(bytes(given), "", fixed)
+    framework = type(given).__module__.partition(".")[0]
+    if framework == "onnx" and hasattr(given, "SerializeToString"):
+        return of_bytes(given.SerializeToString(), "", fixed)
+    if framework == "torch":
+        if not hasattr(given, "graph_signature"):
+            raise UsageError(
+                "EARG906", f"a {type(given).__name__} is no exported program", "torch.export.export(module, inputs)"
+            )
+        return _exported_program(given, "")
+    source = jax_objects.module_of(given, arguments)
+    if source is None:
+        raise UsageError(
+            "EARG906", f"cannot load a {type(given).__name__}", "pass a path, bytes or a framework's model"
+        )
+    return Model("JAX", source.data, (), ())
+
+
+def _exported_program(program: Any, source: str) -> Model:
+    made = _import("neuronx_cc.driver.frontends.torch.export", "torch").lower_exported(program)
+    module = made.lowered.module.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source)
+
+
+def _exported(data: bytes, source: str) -> bytes:
+    """The StableHLO of a ``jax.export`` artifact."""
+    export = import_module("jax.export")
+    try:
+        exported = export.deserialize(bytearray(data))
+    except Exception as error:
+        # flatbuffers raise errors of many kinds for damaged bytes
+        detail = " ".join(str(error).split())[:120]
+        raise CompileError(
+            "EVRF064", f"{source or 'the artifact'}: expected an artifact of jax.export: {detail}", "export it again"
+        ) from None
+    made = jax_objects.module_of(exported, ())
+    assert made is not None
+    return made.data
+
+
+def _import(module: str, package: str = "", kind: Format | None = None, source: str = "") -> Any:
+    """``module``; raises UsageError EARG914 when ``package`` is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        if not package:
+            raise
+        what = f"{source or 'the model'} is {kind.value}; reading it" if kind else "this model"
+        raise UsageError("EARG914", f"{what} needs {package} ({error})", _INSTALL[package]) from None
