@@ -8,6 +8,7 @@ expanded where it comes to stand, so that nested calls move each op once.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace as with_fields
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -85,6 +86,7 @@ class _Inliner:
         for parameter, argument in zip(callee.block.args, arguments, strict=True):
             parameter.replace_all_uses_with(argument)
         for inner in ops_of(callee.block):
+            _name_under(inner, op)
             callee.block.detach_op(inner)
             block.insert_op_before(inner, op)
         root = callee.root
@@ -102,9 +104,17 @@ class _Inliner:
         for inner in inner_ops:
             self.references.update(called_names(inner))
             copied = copy_op(inner, [values[operand] for operand in inner.operands])
+            _name_under(copied, op)
             block.insert_op_before(copied, op)
             values[inner.results[0]] = copied.results[0]
         return values[callee.root]
+
+
+def _name_under(inner: hlo.HloOp, call: hlo.HloOp) -> None:
+    """Give ``inner`` the whole name stack: of a function that several calls share, JAX writes what is inside alone."""
+    loc, above = inner.loc, call.loc.op_name
+    if above and loc.op_name and not loc.op_name.startswith(("jit(", above.partition("/")[0] + "/")):
+        inner.attributes["loc"] = hlo.LocAttr(with_fields(loc, op_name=f"{above}/{loc.op_name}"))
 
 
 Handler = Callable[[_Inliner, hlo.HloOp], None]

@@ -175,8 +175,14 @@ def _table(title: str, usages: Sequence[Usage], limit: int | None, columns: int 
     rows = []
     for usage in shown:
         times = [usage.start_ns, usage.end_ns, *(usage.busy_ns.get(name, 0.0) for name in engines)]
-        rows.append((usage.name, *(f"{time / 1e3:.1f}" for time in times), usage.source))
-    header = (title, "start us", "end us", *engines, "source" if any(usage.source for usage in shown) else "")
+        rows.append((usage.name, *(f"{time / 1e3:.1f}" for time in times), usage.source or usage.op_name))
+    header = (
+        title,
+        "start us",
+        "end us",
+        *engines,
+        "source" if any(usage.source or usage.op_name for usage in shown) else "",
+    )
     lines = ["", *table(header, rows, columns, (0, len(header) - 1))]
     return [*lines, f"... and {len(usages) - len(shown)} more"] if len(usages) > len(shown) else lines
 

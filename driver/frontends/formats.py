@@ -20,7 +20,8 @@ class Format(Enum):
 
 _VARINT, _BYTES = 0, 2
 _SIZES = {1: 8, 5: 4}
-_BYTECODE = b"ML\xefR"
+BYTECODE = b"ML\xefR"
+"""How StableHLO bytecode begins."""
 _MARKS = (b"HloModule", b"ML\xefR", b"\x1f\x8b", b"\x7fELF", b"\x89PNG", b"\x93NUMPY")
 
 
@@ -36,11 +37,11 @@ def detect(data: bytes) -> Format:
     first = data[:1] == b"\x08"
     if first and (not set(fields) - {1, 2} and fields.get(2) == _BYTES and data[1:2] == b"\x01"):
         return Format.SAVED_MODEL
-    if fields.get(1) == _VARINT and (first or fields.get(7) == _BYTES):
+    if fields.get(1) == _VARINT and ((first and len(fields) > 1) or fields.get(7) == _BYTES):
         return Format.ONNX
     if 1 not in fields and 3 not in fields and fields.get(7) == fields.get(8) == _BYTES:
         return Format.ONNX
-    if _BYTECODE in data and int.from_bytes(data[:4], "little") < min(len(data), 4096) and b"\0" in data[:64]:
+    if BYTECODE in data and int.from_bytes(data[:4], "little") < min(len(data), 4096) and b"\0" in data[:64]:
         return Format.JAX_EXPORT
     return Format.HLO
 

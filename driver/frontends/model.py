@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.ir.errors import Loc, UsageError
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
@@ -41,17 +41,29 @@ class Model:
     outputs: tuple[str, ...]
     source: str = ""
     """File that the model came from."""
+    importer: bool = False
+    """Source lines in the module are those of an importer, not the user's."""
 
     def load(self) -> "HloModule":
         """The module, its parameters called as the framework calls its inputs."""
         from neuronx_cc.hlo_import import load_module
-        from neuronx_cc.ir.errors import Loc
 
         module = load_module(self.module, self.source)
         for index, name in enumerate(self.inputs):
-            loc = module.entry.parameter_loc(index)
-            module.entry.set_parameter_loc(index, Loc(loc.name, name, loc.source_file, loc.source_line, loc.text_line))
+            module.entry.set_parameter_loc(index, Loc(module.entry.parameter_loc(index).name, name))
+        if self.importer:
+            _forget_lines(module)
         return module
+
+
+def _forget_lines(module: "HloModule") -> None:
+    """Source lines are those of the importer, which nobody wants to see: ops go by the names of the model's nodes."""
+    from neuronx_cc.ir.hlo import HloOp, LocAttr
+
+    for computation in module.computations():
+        for op in computation.block.ops:
+            if isinstance(op, HloOp) and op.loc.source_file:
+                op.attributes["loc"] = LocAttr(Loc(op.loc.name, op.loc.op_name))
 
 
 def _number(text: str) -> int | float:

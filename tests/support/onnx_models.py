@@ -54,7 +54,11 @@ def mlp() -> Made:
     hidden = b.node("Relu", b.node("Gemm", "features", b.weight(24, 48), b.weight(48), name="fc1"), name="act")
     logits = b.node("Gemm", hidden, b.weight(10, 48), b.weight(10), transB=1, name="fc2")
     out = b.node("Softmax", logits, axis=-1, name="probabilities")
-    return b.model({"features": ["n", 24]}, [out]), {"n": [5]}, {"features": b.draw.standard_normal((5, 24), np.float32)}
+    return (
+        b.model({"features": ["n", 24]}, [out]),
+        {"n": [5]},
+        {"features": b.draw.standard_normal((5, 24), np.float32)},
+    )
 
 
 def cnn() -> Made:
@@ -62,9 +66,13 @@ def cnn() -> Made:
     x = "input.1"
     for number, (inner, outer) in enumerate(((3, 8), (8, 16))):
         weight = b.weight(outer, inner, 3, 3)
-        x = b.node("Conv", x, weight, b.weight(outer), pads=[1, 1, 1, 1], strides=[1, 1], name=f"/block{number}/conv/Conv")
+        x = b.node(
+            "Conv", x, weight, b.weight(outer), pads=[1, 1, 1, 1], strides=[1, 1], name=f"/block{number}/conv/Conv"
+        )
         positive = b.constant(b.draw.uniform(0.5, 1.5, outer).astype(np.float32))
-        x = b.node("BatchNormalization", x, positive, b.weight(outer), b.weight(outer), positive, name=f"/block{number}/bn")
+        x = b.node(
+            "BatchNormalization", x, positive, b.weight(outer), b.weight(outer), positive, name=f"/block{number}/bn"
+        )
         x = b.node("MaxPool", b.node("Relu", x), kernel_shape=[2, 2], strides=[2, 2], name=f"/block{number}/pool")
     x = b.node("Flatten", b.node("GlobalAveragePool", x), axis=1)
     out = b.node("Gemm", x, b.weight(16, 10), b.weight(10), name="/head/Gemm")

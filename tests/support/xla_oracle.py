@@ -24,13 +24,17 @@ def _context() -> Any:
 
 
 def compile_text(text: str) -> Any:
-    """Loaded executable of HLO text. LLVM does little, which compiles three times as fast.
+    """Loaded executable of HLO text."""
+    return compile_proto(_hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+
+
+def compile_proto(module: bytes) -> Any:
+    """Loaded executable of a HloModuleProto. LLVM does little, which compiles three times as fast.
 
     XLA's emitters are its default ones: without those of fusions it compiles faster still, but the others reach beside
     arrays where indices are of 8 bits, and compute (-1) ** -1 of integers wrongly.
     """
-    module = _hlo.hlo_module_from_text(text)
-    computation = _hlo.XlaComputation(module.as_serialized_hlo_module_proto())
+    computation = _hlo.XlaComputation(module)
     stablehlo = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
     options = xla_client.CompileOptions()
     options.executable_build_options.debug_options.xla_backend_optimization_level = 0
@@ -41,7 +45,15 @@ def compile_text(text: str) -> Any:
 
 def run_text(text: str, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """Flat outputs of HLO text on the CPU."""
-    executable = compile_text(text)
+    return _run(compile_text(text), inputs)
+
+
+def run_proto(module: bytes, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Flat outputs of a HloModuleProto on the CPU."""
+    return _run(compile_proto(module), inputs)
+
+
+def _run(executable: Any, inputs: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     with jax.enable_x64(True):
         buffers = [jax.device_put(np.array(array, order="C"), jax.devices("cpu")[0]) for array in inputs]
     results = executable.execute_sharded(buffers)

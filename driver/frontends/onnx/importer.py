@@ -53,7 +53,7 @@ def lower(data: bytes, source: str, folder: str | None, fixed: Fixed) -> Model:
     with jax.enable_x64(True):
         lowered = jax.jit(main, keep_unused=True).trace(*arguments).lower(lowering_platforms=("cpu",))
         module = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    return Model("ONNX", bytes(module), tuple(value.name for value in free), tuple(names), source)
+    return Model("ONNX", bytes(module), tuple(value.name for value in free), tuple(names), source, importer=True)
 
 
 def parse(data: bytes, source: str = "") -> Any:
@@ -68,11 +68,26 @@ def parse(data: bytes, source: str = "") -> Any:
         raise refusal(
             f"{what}: expected an ONNX model, found damaged bytes ({detail})", "copy it again", "EVRF064"
         ) from None
+    if not _is_text(proto):
+        raise refusal(f"{what}: expected names in UTF-8, found other bytes", "copy it again: it is damaged", "EVRF064")
     if not proto.HasField("graph") or not proto.graph.output:
         raise refusal(
             f"{what}: expected an ONNX model, found one without a graph and outputs", "export it again", "EVRF064"
         )
     return proto
+
+
+def _is_text(proto: Any) -> bool:
+    """Whether all strings of a proto are text; those that are not arrive as bytes."""
+    waiting = [proto]
+    while waiting:
+        for descriptor, value in waiting.pop().ListFields():
+            if descriptor.type == descriptor.TYPE_STRING:
+                if any(isinstance(text, bytes) for text in ([value] if isinstance(value, str | bytes) else value)):
+                    return False
+            elif descriptor.type == descriptor.TYPE_MESSAGE:
+                waiting += [value] if hasattr(value, "ListFields") else value
+    return True
 
 
 def _frame(proto: Any, folder: str | None) -> Frame:
