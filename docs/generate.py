@@ -1,8 +1,9 @@
 """Writes pages of the documentation: the reference, from the compiler's own tables, and copies of the root's pages.
 
 ``conf.py`` calls ``write`` ahead of every build, so the pages are as new as the tables: options from
-``driver/options.py``, error codes from ``driver/errors.py``, operators from ``ir/operators_table.py``, instructions
-from ``ir/isa/table.py``, hardware numbers from ``runtime/machines/*.toml``, the Python API from ``neuronx_cc.__all__``.
+``driver/options.py``, error codes from ``driver/errors.py``, operators from ``ir/operators_table.py`` and
+``driver/frontends/onnx``, instructions from ``ir/isa/table.py``, hardware numbers from ``runtime/machines/*.toml``, the
+Python API from ``neuronx_cc.__all__``.
 """
 
 import importlib
@@ -14,6 +15,7 @@ from pathlib import Path
 import neuronx_cc
 from neuronx_cc.driver import neuron_cc
 from neuronx_cc.driver.errors import CATALOGUE
+from neuronx_cc.driver.frontends.onnx.table import FAMILIES, Row, rows
 from neuronx_cc.driver.options import COMMANDS, Command, Effect, Kind, Option
 from neuronx_cc.driver.parse import show
 from neuronx_cc.ir.isa.table import TABLE, Role
@@ -74,6 +76,7 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands_page(),
         "reference/errors.md": errors_page(),
         "reference/operators.md": operators_page(),
+        "reference/onnx.md": onnx_page(),
         "reference/instructions.md": instructions_page(),
         "reference/machine.md": machine_page(),
         "reference/python.rst": python_page(),
@@ -171,6 +174,27 @@ def errors_page() -> str:
 
 def operators_page() -> str:
     return docs_page()
+
+
+def onnx_page() -> str:
+    lines = [
+        "# ONNX operators",
+        "",
+        "Generated from the importer's table, `driver/frontends/onnx`. What is not listed is supported if ONNX defines",
+        "it as a function of other operators. *Known* are inputs that must be constants, for shapes follow from them;",
+        "*since* is the opset of the oldest definition, where older ones mean something else.",
+        "",
+    ]
+    for family, heading in FAMILIES.items():
+        listed = sorted((row for row in rows().values() if row.family == family), key=lambda row: row.name)
+        lines += [f"## {heading}", "", *table(("Operator", "Known", "Since", "Limits"), map(onnx_row, listed))]
+    return "\n".join(lines)
+
+
+def onnx_row(row: Row) -> tuple[str, ...]:
+    name = f"`{row.domain}.{row.name}`" if row.domain else f"`{row.name}`"
+    known = ", ".join(f"`{each}`" for each in row.static)
+    return name, known, str(row.since) if row.since > 1 else "", sentence(row.note) if row.note else ""
 
 
 def instructions_page() -> str:
