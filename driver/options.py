@@ -453,7 +453,7 @@ WRAPPER = (
 
 COMPILE = Command(
     "compile",
-    "compile one model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, what jax.export or torch.export wrote",
+    "compile one model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, .pt2, .keras, a SavedModel, jax.export",
     "MODEL_FILE",
     (*DOCUMENTED, *MACHINE, *SHAPES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
 )
@@ -618,6 +618,7 @@ TUNE = Command(
         _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
         _output("policy to write", default="policy.json"),
         _plain("--json", "print the result as JSON", Kind.FLAG, default=False),
+        *SHAPES,
         *MACHINE,
         OPTIONAL_LOGFILE,
         VERBOSE,

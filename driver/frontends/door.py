@@ -4,8 +4,10 @@ Formats are told apart by content (``formats``); the framework that reads one is
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 SAVED_MODEL = "saved_model.pb"
 """What makes a folder a SavedModel."""
+_HERE = "neuronx_cc.driver.frontends"
 _INSTALL = {
+    "keras": "pip install keras",
     "torch": "pip install torch",
     "tensorflow": "pip install tensorflow-cpu",
 }
@@ -54,10 +58,23 @@ def of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
     """The same as a ``Model``."""
     kind = detect(data)
     if kind is Format.ONNX:
-        importer = _import("neuronx_cc.driver.frontends.onnx.importer")
+        importer = _import(f"{_HERE}.onnx.importer")
         folder = str(Path(source).resolve().parent) if source else None
         model: Model = importer.lower(data, source, folder, fixed)
         return model
+    if kind is Format.SAVED_MODEL:
+        if Path(source).name != SAVED_MODEL and not Path(source).is_dir():
+            raise CompileError("EVRF064", f"{source or 'this'} is {kind.value} without its folder", "give the folder")
+        folder = source if Path(source).is_dir() else str(Path(source).parent)
+        _needs("tensorflow", kind, source)
+        saved: Model = _import(f"{_HERE}.tensorflow").of_saved_model(folder, fixed)
+        return saved
+    if kind is Format.KERAS:
+        if not source:
+            raise CompileError("EVRF064", f"{kind.value} came as bytes", "give the path of the file")
+        _needs("keras", kind, source)
+        layers: Model = _import(f"{_HERE}.keras").of_file(source, fixed)
+        return layers
     if fixed.shapes or fixed.values:
         names = ", ".join(map(repr, [*fixed.shapes, *fixed.values]))
         raise UsageError("EARG915", f"{source or 'the model'} is {kind.value} of fixed shapes; {names} cannot be set")
@@ -68,11 +85,8 @@ def of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
             "export the module: torch.export.save(torch.export.export(module, inputs), 'model.pt2')",
         )
     if kind is Format.PT2:
-        archive = _import("neuronx_cc.driver.frontends.torch.archive", "torch", kind, source)
+        archive = _import(f"{_HERE}.torch.archive", "torch", kind, source)
         return _exported_program(archive.read_pt2(source), source)
-    if kind in (Format.SAVED_MODEL, Format.KERAS):
-        _import("tensorflow", "tensorflow", kind, source)
-        raise CompileError("EVRF064", f"{source} is {kind.value}", "pass its tf.function to neuronx_cc.load_model")
     if kind is Format.JAX_EXPORT:
         return Model("JAX", _exported(data, source), (), (), source)
     return Model("HLO", data, (), (), source)
@@ -87,8 +101,9 @@ def load_model(
     """A model of any framework as HLO, which ``neuronx_cc.compile`` takes.
 
     ``given`` is the path or the bytes of a file that ``neuronx-cc compile`` takes, an ``onnx.ModelProto``, an exported
-    program of PyTorch, or one of JAX's objects; ``arguments`` are those of a jitted function. ``shapes`` fixes inputs,
-    or dimensions by their names; ``values`` makes inputs constants. Raises what ``compile`` raises for files.
+    program of PyTorch, a ``tf.function``, a Keras model, or one of JAX's objects; ``arguments`` are a function's.
+    ``shapes`` fixes inputs, or dimensions by their names; ``values`` makes inputs constants. Raises what ``compile``
+    raises for files.
     """
     fixed = Fixed(shapes or {}, values or {})
     if isinstance(given, str | os.PathLike):
@@ -99,6 +114,12 @@ def load_model(
     framework = type(given).__module__.partition(".")[0]
     if framework == "onnx" and hasattr(given, "SerializeToString"):
         return of_bytes(given.SerializeToString(), "", fixed)
+    if framework == "tensorflow" and hasattr(given, "get_concrete_function"):
+        made: Model = _import(f"{_HERE}.tensorflow").of_function(given, arguments, fixed)
+        return made
+    if hasattr(given, "stateless_call") and "keras" in sys.modules:
+        layers: Model = _import(f"{_HERE}.keras").of_model(given, fixed)
+        return layers
     if framework == "torch":
         if not hasattr(given, "graph_signature"):
             raise UsageError(
@@ -114,7 +135,7 @@ def load_model(
 
 
 def _exported_program(program: Any, source: str) -> Model:
-    made = _import("neuronx_cc.driver.frontends.torch.export", "torch").lower_exported(program)
+    made = _import(f"{_HERE}.torch.export", "torch").lower_exported(program)
     module = made.lowered.module.compiler_ir("hlo").as_serialized_hlo_module_proto()
     return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source)
 
@@ -131,6 +152,12 @@ def _exported(data: bytes, source: str) -> bytes:
             "write it again: it is cut off or damaged",
         )
     return data[start : start + size]
+
+
+def _needs(package: str, kind: Format, source: str) -> None:
+    """Raises UsageError EARG914 when ``package`` is not installed; it is not imported yet."""
+    if find_spec(package) is None:
+        raise UsageError("EARG914", f"{source} is {kind.value}; reading it needs {package}", _INSTALL[package])
 
 
 def _import(module: str, package: str = "", kind: Format | None = None, source: str = "") -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from neuronx_cc.ir.errors import Loc, UsageError
+from neuronx_cc.ir.errors import CompileError, Loc, UsageError
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
@@ -54,6 +54,29 @@ class Model:
         if self.importer:
             _forget_lines(module)
         return module
+
+
+def fixed_dims(name: str, declared: Sequence[int | None] | None, fixed: Fixed) -> tuple[int, ...]:
+    """The dimensions of an input, all of them known; None are open. Raises CompileError EMOD025, UsageError EARG915."""
+    given = fixed.shapes.get(name)
+    if given is None:
+        if declared is None or None in declared:
+            shown = (
+                "no declared shape" if declared is None else f"dimensions {', '.join(str(n or '?') for n in declared)}"
+            )
+            raise CompileError("EMOD025", f"input {name!r} has {shown}", open_remedy(name))
+        return tuple(n for n in declared if n is not None)
+    if declared is not None and len(given) != len(declared):
+        raise UsageError("EARG915", f"input {name!r} has {len(declared)} dimensions, --shape gives {len(given)}")
+    for size, known in zip(given, declared or (), strict=False):
+        if known is not None and known != size:
+            raise UsageError("EARG915", f"input {name!r} has a dimension of {known}, --shape gives {size}")
+    return tuple(given)
+
+
+def open_remedy(name: str) -> str:
+    """What to do about open dimensions."""
+    return f"give every dimension: --shape {name}=1,128 (load_model(..., shapes={{{name!r}: (1, 128)}}))"
 
 
 def _forget_lines(module: "HloModule") -> None:

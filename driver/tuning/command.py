@@ -9,8 +9,7 @@ from typing import cast
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.frontends.door import load_module
-from neuronx_cc.driver.frontends.model import Fixed
+from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
 from neuronx_cc.driver.tuning.model import Evaluate, Metric, Model
@@ -31,10 +30,11 @@ def tune_command(session: Session) -> int:
     goal = Goal(_share(parsed, "tolerance"), None, parsed.integer("max_trials"), float(parsed.integer("timeout")))
     metric = _metric(parsed)
     session.enter("reading the module")
-    data = files.read(path, "model file")
+    data = read(path)
     session.module = (path, data)
+    fixed = fixed_by(parsed)
     settings = {"machine": parsed.text_or_none("machine"), "set": parsed.names("set")}
-    model = Model(lambda: load_module(data, path, Fixed()), {key: value for key, value in settings.items() if value})
+    model = Model(lambda: load_module(data, path, fixed), {key: value for key, value in settings.items() if value})
     session.enter("compiling in FP32")
     parameters = parameters_of(model.neff(NO_RULES))
     session.enter("reading the inputs")

@@ -12,14 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from neuronx_cc.driver.frontends.model import Fixed, Model
+from neuronx_cc.driver.frontends.model import Fixed, Model, fixed_dims
 from neuronx_cc.driver.frontends.onnx import library
 from neuronx_cc.driver.frontends.onnx.evaluate import Frame, graph_values
 from neuronx_cc.driver.frontends.onnx.table import Value, refusal
 from neuronx_cc.driver.frontends.onnx.types import checked, dtype_of, folding
-from neuronx_cc.ir.errors import UsageError
-
-_DYNAMIC_REMEDY = "give every dimension: --shape {0}=1,128 (load_model(..., shapes={{{0!r}: (1, 128)}}))"
+from neuronx_cc.ir.errors import CompileError, UsageError
 
 
 def lower(data: bytes, source: str, folder: str | None, fixed: Fixed) -> Model:
@@ -133,27 +131,18 @@ def _argument(value: Any, shapes: Mapping[str, Any]) -> Any:
         )
     dtype = dtype_of(tensor.elem_type, what)
     declared = list(tensor.shape.dim) if tensor.HasField("shape") else None
-    given = shapes.get(value.name)
-    if given is not None:
-        if declared is not None and len(given) != len(declared):
-            raise UsageError("EARG915", f"{what} has {len(declared)} dimensions, --shape gives {len(given)}")
-        for size, dim in zip(given, declared or [], strict=False):
-            if dim.HasField("dim_value") and dim.dim_value != size:
-                raise UsageError("EARG915", f"{what} has a dimension of {dim.dim_value}, --shape gives {size}")
-        return _array(given, dtype)
-    if declared is None:
-        raise refusal(f"{what} has no declared shape", _DYNAMIC_REMEDY.format(value.name), "EMOD025")
-    sizes = []
-    for dim in declared:
-        if not dim.HasField("dim_value") and dim.dim_param not in shapes:
-            shown = [str(each.dim_value) if each.HasField("dim_value") else each.dim_param or "?" for each in declared]
-            raise refusal(
-                f"{what} has dimensions {', '.join(shown)}, and {dim.dim_param or '?'} is open",
-                _DYNAMIC_REMEDY.format(value.name),
-                "EMOD025",
-            )
-        sizes.append(dim.dim_value if dim.HasField("dim_value") else _single(dim.dim_param, shapes[dim.dim_param]))
-    return _array(sizes, dtype)
+    sizes: list[int | None] = []
+    for dim in declared or ():
+        if dim.HasField("dim_value"):
+            sizes.append(dim.dim_value)
+        else:
+            sizes.append(_single(dim.dim_param, shapes[dim.dim_param]) if dim.dim_param in shapes else None)
+    names = [dim.dim_param or "?" for dim in declared or () if not dim.HasField("dim_value")]
+    try:
+        return _array(fixed_dims(value.name, None if declared is None else sizes, Fixed(shapes)), dtype)
+    except CompileError as error:
+        named = f", {' and '.join(names)} open" if names else ""
+        raise type(error)(error.code, error.message + named, error.remedy) from None
 
 
 def _array(dims: Any, dtype: Any) -> Any:

@@ -97,14 +97,12 @@ def missing(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
         monkeypatch.setitem(sys.modules, package, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("ONNX", "onnx"), ("a SavedModel", "tensorflow"), (".keras", "tensorflow")]
-)
+@pytest.mark.parametrize(("name", "package"), [("ONNX", "onnx"), ("a SavedModel", "tensorflow"), (".keras", "keras")])
 def test_missing_frameworks_are_named(
     name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing(monkeypatch, package)
-    path = tmp_path / "model"
+    path = tmp_path / ("saved_model.pb" if name == "a SavedModel" else "model")
     path.write_bytes(CONTENTS[name][0])
     assert main(["compile", str(path), "--logfile", str(tmp_path / "log")]) == 2
     said = capsys.readouterr().err

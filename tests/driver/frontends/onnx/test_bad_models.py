@@ -51,7 +51,7 @@ REFUSED = {
     "run-time shape": (DYNAMIC, "EMOD025", "its input 'shape' is known only at run time"),
     "data-dependent shape": (NON_ZERO, "EMOD025", "NonZero: its input 'X' is known only at run time"),
     "strings": (STRINGS, "ESPP004", "elements of type string"),
-    "open dimension": (OPEN, "EMOD025", "dimensions batch, 3, and batch is open"),
+    "open dimension": (OPEN, "EMOD025", "has dimensions ?, 3, batch open"),
     "old opset": (OLD, "EVRF001", "definition of opset 11 is older"),
     "custom operator": (CUSTOM, "EVRF001", "no operator acme.Thing is defined"),
     "custom domain": (DOMAIN, "EVRF064", "imports no opset of its domain 'acme'"),

@@ -1,0 +1,88 @@
+"""TensorFlow: ``tf.function``s and SavedModels, lowered to HLO by TensorFlow's own bridge; variables become constants.
+
+A SavedModel is a program that TensorFlow runs when it loads it (initialisers, tables): load those that you trust.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from neuronx_cc.driver.frontends.model import Fixed, Model, fixed_dims
+from neuronx_cc.ir.errors import CompileError, UsageError
+
+SIGNATURE = "serving_default"
+
+
+def of_saved_model(folder: str, fixed: Fixed) -> Model:
+    """The serving signature of the SavedModel in ``folder``, or its only one.
+
+    Raises CompileError EVRF064 when it is damaged, EMOD025 for open dimensions, EVRF001 for what XLA does not compile.
+    """
+    tf = import_module("tensorflow")
+    try:
+        loaded = tf.saved_model.load(folder)
+    except Exception as error:
+        # TensorFlow, protobuf and Keras raise errors of their own
+        raise CompileError("EVRF064", f"{folder}: expected a SavedModel: {_said(error)}", "save it again") from None
+    signatures = dict(loaded.signatures)
+    if SIGNATURE not in signatures and len(signatures) != 1:
+        found = ", ".join(sorted(signatures)) or "none"
+        raise CompileError(
+            "EVRF064", f"{folder}: expected a signature {SIGNATURE!r}, found {found}", "save one as that"
+        )
+    function = signatures.get(SIGNATURE) or next(iter(signatures.values()))
+    return _lowered(function, function.structured_input_signature[1], fixed, folder)
+
+
+def of_function(function: Any, arguments: Sequence[Any], fixed: Fixed) -> Model:
+    """A ``tf.function`` for ``arguments``: tensors, arrays or ``tf.TensorSpec``s; without them for its signature."""
+    tf = import_module("tensorflow")
+    specs = [
+        each if isinstance(each, tf.TensorSpec) else tf.TensorSpec.from_tensor(tf.convert_to_tensor(each))
+        for each in arguments
+    ]
+    try:
+        concrete = function.get_concrete_function(*specs)
+    except (TypeError, ValueError) as error:
+        raise UsageError("EARG906", f"tf.function: {_said(error)}", "give load_model its arguments") from None
+    given, keywords = concrete.structured_input_signature
+    if not all(isinstance(each, tf.TensorSpec) for each in (*given, *keywords.values())):
+        raise UsageError("EARG906", "tf.function: expected tensors as arguments", "wrap it in one of tensors alone")
+    names = [spec.name or f"arg{index}" for index, spec in enumerate(given)]
+    called = {**dict(zip(names, given, strict=True)), **keywords}
+    return _lowered(lambda **values: function(*(values.pop(name) for name in names), **values), called, fixed, "")
+
+
+def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixed, source: str) -> Model:
+    """``function`` of keywords, its variables frozen."""
+    tf = import_module("tensorflow")
+    freeze = import_module("tensorflow.python.framework.convert_to_constants").convert_variables_to_constants_v2
+    for name in (*fixed.shapes, *fixed.values):
+        if name not in specs or name in fixed.values:
+            raise UsageError("EARG915", f"{name!r} cannot be set", f"--shape takes {', '.join(specs) or 'nothing'}")
+    closed = {
+        name: tf.TensorSpec(
+            fixed_dims(name, spec.shape.as_list() if spec.shape.rank is not None else None, fixed), spec.dtype, name
+        )
+        for name, spec in specs.items()
+    }
+    concrete = tf.function(lambda **values: function(**values)).get_concrete_function(**closed)
+    frozen = freeze(concrete)
+    names = [tensor.name.rpartition(":")[0] for tensor in frozen.inputs]
+    compiled = tf.function(lambda *values: frozen(*values), jit_compile=True)
+    try:
+        made = compiled.experimental_get_compiler_ir(*(closed[name] for name in names))(stage="hlo_serialized")
+    except (tf.errors.OpError, ValueError, TypeError) as error:
+        raise CompileError(
+            "EVRF001",
+            f"{source or 'tf.function'}: XLA does not compile it: {_said(error)}",
+            "compile the part that does",
+        ) from None
+    results = concrete.structured_outputs
+    keys = sorted(results) if isinstance(results, Mapping) else range(len(tf.nest.flatten(results)))
+    outputs = tuple(key if isinstance(key, str) else f"out{key}" for key in keys)
+    return Model("TensorFlow", bytes(made), tuple(names), outputs, source)
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,123 @@
+"""TensorFlow and Keras: functions, saved models and .keras files against the framework's own values."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import neuronx_cc
+
+needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow")
+needs_keras = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
+
+KERAS = """
+import json, os, sys
+os.environ["KERAS_BACKEND"] = "jax"
+import keras, numpy as np
+import neuronx_cc
+keras.utils.set_random_seed(0)
+image = keras.Input((8, 8, 3), name="image")
+x = keras.layers.Conv2D(4, 3, padding="same")(image)
+x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
+x = keras.layers.GlobalAveragePooling2D()(x)
+scale = keras.Input((4,), name="scale")
+out = keras.layers.Dense(5, activation="softmax", name="head")(keras.layers.Multiply()([x, scale]))
+model = keras.Model([image, scale], out)
+draw = np.random.default_rng(0)
+for weight in model.weights:
+    weight.assign(draw.uniform(0.1, 1, weight.shape))
+model.save(sys.argv[1])
+inputs = {"image": draw.standard_normal((2, 8, 8, 3), np.float32), "scale": draw.standard_normal((2, 4), np.float32)}
+want = np.asarray(model([inputs["image"], inputs["scale"]]))
+shapes = {"image": (2, 8, 8, 3), "scale": (2, 4)}
+for given in (sys.argv[1], model):
+    loaded = neuronx_cc.load_model(given, shapes=shapes)
+    assert loaded.inputs == ("image", "scale"), loaded.inputs
+    got = neuronx_cc.compile(loaded, auto_cast="none").run(inputs).outputs[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+try:
+    neuronx_cc.load_model(model)
+except neuronx_cc.CompileError as error:
+    assert error.code == "EMOD025", error
+    assert "--shape image=1,128" in error.remedy
+"""
+
+
+@needs_keras
+def test_keras_models_on_the_jax_backend(tmp_path: Path) -> None:
+    """In a process of its own, for Keras has one backend a process."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", KERAS, str(tmp_path / "model.keras")]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+@needs_keras
+def test_damaged_keras_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.keras"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("metadata.json", json.dumps({"keras_version": "3.0.0"}))
+        made.writestr("config.json", '{"module": "os", "class_name": "system", "config": {}}')
+    with pytest.raises(neuronx_cc.CompileError, match="EVRF064"):
+        neuronx_cc.load_model(path)
+
+
+def classifier(tf: Any) -> Any:
+    draw = np.random.default_rng(1)
+
+    class Classifier(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = tf.Variable(draw.standard_normal((6, 4)).astype(np.float32))
+            self.b = tf.Variable(draw.standard_normal(4).astype(np.float32))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 6], tf.float32, name="features")])
+        def __call__(self, features: Any) -> Any:
+            scores = tf.nn.softmax(features @ self.w + self.b)
+            return {"scores": scores, "best": tf.argmax(scores, -1, output_type=tf.int32)}
+
+    return Classifier()
+
+
+@needs_tensorflow
+def test_functions_and_saved_models(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = classifier(tf)
+    x = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
+    want = {name: value.numpy() for name, value in module(x).items()}
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=module.__call__)
+    for given in (tmp_path / "saved", module.__call__):
+        model = neuronx_cc.load_model(given, shapes={"features": (3, 6)})
+        assert model.inputs == ("features",)
+        assert model.outputs == ("best", "scores")
+        best, scores = neuronx_cc.compile(model, auto_cast="none").run({"features": x}).outputs
+        np.testing.assert_allclose(scores, want["scores"], rtol=1e-5)
+        np.testing.assert_array_equal(best, want["best"])
+        with pytest.raises(neuronx_cc.CompileError, match="EMOD025"):
+            neuronx_cc.load_model(given)
+        with pytest.raises(neuronx_cc.UsageError, match="EARG915"):
+            neuronx_cc.load_model(given, shapes={"other": (3,)})
+
+
+@needs_tensorflow
+def test_damaged_saved_models_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01\x12\x02\x0a\x00")
+    with pytest.raises(neuronx_cc.CompileError, match="EVRF064"):
+        neuronx_cc.load_model(tmp_path)
+
+
+@needs_tensorflow
+def test_what_xla_cannot_compile_is_refused() -> None:
+    import tensorflow as tf
+
+    function = tf.function(lambda x: tf.where(x > 0), input_signature=[tf.TensorSpec([4], tf.float32, name="x")])
+    with pytest.raises(neuronx_cc.NeuronError):
+        neuronx_cc.compile(neuronx_cc.load_model(function))
