@@ -11,7 +11,7 @@ from jax import lax
 
 from neuronx_cc.driver.frontends.onnx.shapes import ints, normal
 from neuronx_cc.driver.frontends.onnx.table import Value, op, refusal
-from neuronx_cc.driver.frontends.onnx.types import checked, is_float
+from neuronx_cc.driver.frontends.onnx.types import checked, is_float, tabled
 
 Array = Any
 """A NumPy array."""
@@ -114,6 +114,7 @@ def resize(
         cropped = coordinate_transformation_mode == "tf_crop_and_resize"
         if length == out and factor == 1 and not cropped:
             continue
+        tabled([out] if mode == "nearest" else [out, length])
         where = _coordinates(coordinate_transformation_mode, length, out, factor, crop)
         if cropped:
             beyond = (where < 0) | (where > length - 1)

@@ -56,9 +56,9 @@ def _with_places(x: Value, window: Window, least: Value, columns_first: int) -> 
     widths = [(low, high + more) for (low, high), more in zip(window.pads, window.extra, strict=True)]
     padded = jnp.pad(x, [(0, 0), (0, 0), *widths], constant_values=least)
     spatial = x.shape[2:]
-    inner = np.arange(prod(spatial)).reshape(spatial, order="F" if columns_first else "C")
-    planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(spatial)) * prod(spatial)
-    places = np.pad(planes + inner, [(0, 0), (0, 0), *widths])
+    inner = jnp.arange(prod(spatial)).reshape(spatial, order="F" if columns_first else "C")
+    planes = jnp.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * len(spatial)) * prod(spatial)
+    places = jnp.pad(planes + inner, [(0, 0), (0, 0), *widths])
     counts = [(n - s) // t + 1 for n, s, t in zip(padded.shape[2:], window.spans, window.strides, strict=True)]
     best: Value = None
     where: Value = None
@@ -69,7 +69,7 @@ def _with_places(x: Value, window: Window, least: Value, columns_first: int) -> 
         ))  # fmt: skip
         value, place = padded[index], places[index]
         if best is None:
-            best, where = value, jnp.asarray(place)
+            best, where = value, place
         else:
             better = value > best
             best, where = jnp.where(better, value, best), jnp.where(better, place, where)

@@ -7,7 +7,7 @@ import numpy as np
 
 from neuronx_cc.driver.frontends.onnx.shapes import normal
 from neuronx_cc.driver.frontends.onnx.table import Value, op, refusal
-from neuronx_cc.driver.frontends.onnx.types import checked, dtype_of
+from neuronx_cc.driver.frontends.onnx.types import checked, dtype_of, tabled
 
 
 def _complex(x: Value) -> Value:
@@ -58,7 +58,7 @@ def stft(
     length = window.shape[0] if frame_length is None else int(frame_length.reshape(()))
     samples = _complex(jnp.asarray(signal) if signal.ndim == 3 else jnp.asarray(signal)[..., None])
     count = 1 + (samples.shape[1] - length) // step
-    checked([count, length])
+    tabled([count, length])
     frames = samples[:, np.arange(count)[:, None] * step + np.arange(length)[None, :]]
     made = jnp.fft.fft(frames if window is None else frames * window, axis=-1)
     return _parts(made[..., : length // 2 + 1] if onesided else made, signal.dtype)
@@ -71,7 +71,7 @@ def mel_weight_matrix(
     """[frequencies, bands]: triangles whose corners are even on the mel scale."""
     bands, length, rate = (int(value.reshape(())) for value in (bins, dft_length, sample_rate))
     rows = length // 2 + 1
-    checked([rows, bands])
+    tabled([rows, bands])
     mels = [2595 * np.log10(1 + float(edge.reshape(())) / 700) for edge in (lowest, highest)]
     points = mels[0] + np.arange(bands + 2) * ((mels[1] - mels[0]) / (bands + 2))
     places = ((length + 1) * (700 * (10 ** (points / 2595) - 1)) // rate).astype(int)

@@ -1,5 +1,6 @@
 """ONNX element types and their NumPy types, and the limit on sizes."""
 
+import threading
 from math import prod
 from typing import Any
 
@@ -39,6 +40,8 @@ DTYPES: dict[int, np.dtype[Any]] = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MAX_ELEMENTS = 1 << 36
 """No array of more elements is imported: it would fit no device."""
+MAX_TABLE = 1 << 27
+"""Elements of an array that is made at compile time because an operator is written so."""
 FOLD_ELEMENTS = 1 << 22
 """Larger results are not computed at compile time here; the compiler's passes fold what is worth it."""
 
@@ -79,7 +82,17 @@ def checked(dims: Any) -> tuple[int, ...]:
     return sizes
 
 
-class Folding:
+def tabled(dims: Any) -> tuple[int, ...]:
+    """``dims`` of a table that is made at compile time. Raises CompileError EOOM001 for a large one."""
+    sizes = checked(dims)
+    if prod(sizes) > MAX_TABLE:
+        raise refusal(
+            f"it needs a table of dimensions {list(sizes)}, {MAX_TABLE} elements are the most", code="EOOM001"
+        )
+    return sizes
+
+
+class Folding(threading.local):
     """A context in which arrays are computed at compile time; ``checked`` leaves it when one would be large."""
 
     class TooLarge(Exception):
