@@ -83,8 +83,6 @@ DEFAULT_PIPELINE: Pipeline = (
         "precision",
         (
             "accumulate_f32",
-            
-            
             "split_long_rows",
             "auto_cast",
             "clean_casts",

@@ -1,9 +1,9 @@
 """Splits reductions of long rows in two: first over the last dims, then over the others.
 
-Input: canonical hlo, images features first. Output: a reduction over several trailing dims whose row is longer than
-``SHARE`` first folds as many of the last dims as a row may have. What is left of the row folds in a reduction of
-its own, of few elements. Shorter rows fit the tiles of the elementwise ops before them, which need not store them then,
-and lie side by side on the partitions. No value changes but for the order in which elements are added.
+Input: canonical hlo, images features first. Output: a reduction over several trailing dims of what elementwise ops
+make, whose row is longer than ``SHARE``, first folds as many of the last dims as a row may have. What is left of the
+row folds in a reduction of its own, of few elements. Shorter rows fit the tiles of the elementwise ops before them,
+which need not store them then. No value changes but for the order in which elements are added.
 """
 
 from math import prod
@@ -17,6 +17,7 @@ from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
 from neuronx_cc.passes.analysis.values import combiner_kind, identity_of
+from neuronx_cc.passes.fold_constants import ELEMENTWISE
 from neuronx_cc.passes.manager import PassContext
 
 SHARE = (3, 11)
@@ -35,6 +36,13 @@ def longest_row(sizes: Sizes) -> int:
     return sizes.sbuf_share(SHARE) // itemsize("f32")
 
 
+def is_made(operand: hlo.SSAValue) -> bool:
+    """Whether an op makes ``operand`` that may stand in one kernel with a reduction of its last dims."""
+    while isinstance(operand.owner, hlo.ReshapeOp | hlo.ConvertOp):
+        operand = operand.owner.operand
+    return isinstance(operand.owner, ELEMENTWISE)
+
+
 def _split(op: hlo.ReduceOp, module: HloModule, sizes: Sizes) -> None:
     longest = longest_row(sizes)
     operand, start = op.operands
@@ -43,7 +51,7 @@ def _split(op: hlo.ReduceOp, module: HloModule, sizes: Sizes) -> None:
     neutral = identity_of(kind, shape.dtype)
     if neutral is None or (shape.dtype in NARROW_FLOATS and kind in ("add", "multiply")):
         return  # unknown, or rounded twice
-    if folded != list(range(kept, shape.rank)) or prod(shape.dims[kept:]) <= longest:
+    if folded != list(range(kept, shape.rank)) or prod(shape.dims[kept:]) <= longest or not is_made(operand):
         return
     first = shape.rank
     while prod(shape.dims[first - 1 :]) <= longest:

@@ -172,7 +172,8 @@ def is_load_cast(op: hlo.Operation) -> bool:
         return False
     dtypes = {op.shape.dtype, hlo.shape_of(op.operand).dtype}
     return dtypes <= {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"} and all(
-        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) or _folds_leading(use.operation) for use in op.result.uses
+        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) or _folds_leading(use.operation)
+        for use in op.result.uses
     )
 
 

@@ -67,8 +67,10 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
     with TilePool(context.builder, "reduction") as pool:
         lanes = schedule.partitions
         ones = pool.apart([1], view.dtype if schedule.engine is Stream.TENSOR else "f32", lanes)
-        context.builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
-        _Reduce(context, op, view, target, problem, schedule, pool, ones).emit()
+        zero = pool.apart([1], "f32", 1)
+        for tile, value in ((ones, 1.0), (zero, 0.0)):
+            context.builder.emit("memset", Stream.VECTOR, [tile], [], imm=[value])
+        _Reduce(context, op, view, target, problem, schedule, pool, ones, zero).emit()
 
 
 def _problem(context: Context, op: hlo.ReduceOp, opcode: str, view: View, target: View) -> Problem | None:
@@ -110,6 +112,8 @@ class _Reduce:
     schedule: Schedule
     pool: TilePool
     ones: Block
+    """One a partition: what adds them up."""
+    zero: Block
     emitter: Emitter = field(init=False)
     rings: dict[str, Ring] = field(default_factory=dict)
 
@@ -190,9 +194,7 @@ class _Reduce:
         lanes = prod(part.lanes for part in tile)
         free = tuple(Atom(part.size, dim.stride) for part, dim in zip(tile, dims, strict=True))
         if self.problem.on_chip:
-            free = tuple(
-                Atom(1, 0) if dim.partition else atom for atom, dim in zip(free, dims, strict=True)
-            )
+            free = tuple(Atom(1, 0) if dim.partition else atom for atom, dim in zip(free, dims, strict=True))
             return Block(self.view.alloc, self.view.dtype, offset, (Atom(lanes, 1, True), *free))
         step = dims[schedule.last].stride * schedule.inner
         source = Block(self.view.alloc, self.view.dtype, offset, (Atom(lanes, step), *free))
@@ -229,7 +231,9 @@ class _Reduce:
             bank = self.rings.get("bank") or self.rings.setdefault("bank", self.pool.psum(BUFFERS, "sums"))
             sizes = self._columns(widest)
             sums = tile_in(builder, bank, sizes, "f32", 1)
-            builder.emit("memset", Stream.VECTOR, [sums.of((sums.dims[0], Atom(prod(sizes), 4)))], [], imm=[0.0])
+            # on Scalar, for Vector, which folds the sums before these, would let TensorE wait until it has
+            nothing = replace(self.zero, dims=(sums.dims[0], Atom(prod(sizes), 0)))
+            builder.emit("activation", Stream.SCALAR, [_flat(sums)], [nothing], ["copy"], [1.0])
             return sums
         sizes = [part.size for part, stays in zip(widest, kept, strict=True) if stays]
         sums = self._tile("sums", sizes, self.problem.acc, prod(part.lanes for part in widest))
@@ -292,7 +296,7 @@ class _Reduce:
                 width = min(most, columns - start)
                 slot = tile_in(builder, bank, [width], "f32", several=True)
                 builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
-                self.emitter.copy(total.index(1, Affine(start), width), slot)
+                self.emitter.leave(total.index(1, Affine(start), width), slot)
             return
         if self.problem.acc == "pred":
             name = bits.logical_alu(self.problem.opcode)
@@ -321,9 +325,7 @@ class _Reduce:
                     atoms = [Atom(size, 4 * prod(lanes[dim + 1 :])) for dim, size in enumerate(lanes)]
                     source = turned.of((turned.dims[0], *(atoms[dim] for dim in order)))
                     reduce_rows(self.emitter, self.problem.opcode, total, source)
-                    steps = [
-                        Atom(lanes[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay
-                    ]
+                    steps = [Atom(lanes[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay]
                     place = there.index(1, at, count)
                     self._store(total, place.of((place.dims[1], *steps)))
 

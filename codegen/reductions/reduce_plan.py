@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil, prod
 
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Stage, Tile, Timing, Work
+from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work
 from neuronx_cc.ir.types import FLOATS, itemsize
 
 BUFFERS = 2
 """Of sums and what becomes of them."""
 BUFFERED = 3
 """Tiles of the operand that are under way at a time."""
-COLUMNS = (64, 256, 1024, 2048, 4096, 8192, 16384)
-"""Elements a partition of a tile, at most."""
+HALVINGS = 9
+"""Sizes of tiles that are tried: the largest for which there is room, half of it, and so on."""
 PRODUCTS = ("f32", "bf16", "f16")
 """Types whose values TensorE adds up exactly as they are."""
 
@@ -113,21 +115,19 @@ def _placements(problem: Problem, timing: Timing) -> Iterator[tuple[int, int, tu
         if problem.on_chip:
             continue
         for inner in sorted({1, max(1, dim.size // most), ceil(dim.size / most), dim.size // _near(dim.size, most)}):
-            lanes = min(most, dim.size // inner)
-            yield last, last, (*ones[:last], lanes, *ones[last + 1 :]), inner
+            yield last, last, (*ones[:last], min(most, dim.size // inner), *ones[last + 1 :]), inner
         if itemsize(problem.acc) < 4:
             continue  # words only change places with their partitions
         for first in range(last):
             between = prod(each.size for each in dims[first + 1 : last])
-            joint = all(a.stride == b.stride * b.size for a, b in zip(dims[first:last], dims[first + 1 :], strict=False))
+            joint = all(a.stride == b.stride * b.size for a, b in pairwise(dims[first : last + 1]))
             if not joint or 2 * between > most:
                 continue
             here = max(each for each in _divisors(dim.size) if each * between <= most)
-            if here * between == 1 or dims[first].size * between * here < 2:
-                continue
             outer = _near(dims[first].size, most // (between * here))
-            lanes = [*ones[:first], outer, *(each.size for each in dims[first + 1 : last]), here, *ones[last + 1 :]]
-            yield first, last, tuple(lanes), dim.size // here
+            if outer * between > 1:
+                several = [outer, *(each.size for each in dims[first + 1 : last]), here]
+                yield first, last, (*ones[:first], *several, *ones[last + 1 :]), dim.size // here
 
 
 def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
@@ -138,7 +138,8 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
         engines = [Stream.VECTOR]
         if problem.adds and folded and problem.dtype in PRODUCTS:
             engines.append(Stream.TENSOR)
-        for columns in COLUMNS:
+        most = problem.room // (BUFFERED * itemsize(problem.dtype))
+        for columns in [max(1, most >> halving) for halving in range(HALVINGS)]:
             for engine in engines:
                 pieces = _pieces(problem, timing, (first, last, inner), columns, engine)
                 schedule = Schedule(first, last, lanes, inner, pieces, engine)
@@ -173,7 +174,6 @@ def _nbytes(problem: Problem, schedule: Schedule) -> int:
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds of ``schedule``."""
     dims, size = problem.dims, itemsize(problem.dtype)
-    kept, columns = schedule.kept(problem), schedule.columns
     boxes = [_boxes(problem, schedule, index) for index in range(len(dims))]
     tiles = prod(boxes)
     blocks = prod(count for count, dim in zip(boxes, dims, strict=True) if dim.kept)
@@ -187,7 +187,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
             break
     last = _combined(problem, schedule, timing).times(blocks / tiles)
     stages = [] if problem.on_chip else [timing.moved(ceil(elements / tiles) * size, run)]
-    stages.append(timing.done(_folded(problem, schedule, timing, kept, columns, tiles > blocks) + last, schedule.engine))
+    work = _folded(problem, schedule, timing, tiles > blocks) + last
+    stages.append(timing.done(work, schedule.engine))
     end = sum(timing.latency(stream) for stream in (Stream.TENSOR, Stream.VECTOR, Stream.VECTOR))
     return timing.pipeline(stages, tiles, BUFFERED) + end + timing.transfer_latency
 
@@ -214,8 +215,9 @@ def _minor(problem: Problem, schedule: Schedule) -> int:
     return found or itemsize(problem.dtype)
 
 
-def _folded(problem: Problem, schedule: Schedule, timing: Timing, kept: int, columns: int, adds: bool) -> Work:
-    """The work on one tile."""
+def _folded(problem: Problem, schedule: Schedule, timing: Timing, adds: bool) -> Work:
+    """The work on one tile; ``adds``: onto sums of others."""
+    kept, columns = schedule.kept(problem), schedule.columns
     if schedule.engine is Stream.TENSOR:
         bank = timing.sizes.bank_columns
         each = min(columns, bank // max(1, min(kept, bank)) * min(kept, bank))
@@ -248,12 +250,12 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     work, run = Work(), 4 * (kept if not stays > 1 else 1)
     if schedule.engine is Stream.TENSOR:
         work += timing.engine("tensor_reduce", Stream.VECTOR, timing.sizes.bank_columns, (F32,), (F32_PSUM,), ("add",))
-        work += timing.engine("memset", Stream.VECTOR, timing.sizes.bank_columns, (F32_PSUM,), ())
+        work += timing.engine("activation", Stream.SCALAR, timing.sizes.bank_columns, (F32_PSUM,), (F32,), ("copy",))
     elif prod(folded) > 1 and stays == 1 and problem.adds:
         work += timing.product(1, kept, "f32") + timing.engine("tensor_copy", Stream.VECTOR, kept, ins=(F32_PSUM,))
     elif prod(folded) > 1:
-        squares = ceil(schedule.partitions / 32) * ceil(kept / 32)
-        work += timing.engine("transpose", Stream.VECTOR, 32).times(squares)
+        squares = ceil(schedule.partitions / SQUARE) * ceil(kept / SQUARE)
+        work += timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
         fold = timing.engine("tensor_reduce", Stream.VECTOR, schedule.partitions, alu=("add",))
         work += fold.times(ceil(kept / timing.sizes.partitions))
         run = 4
