@@ -21,7 +21,16 @@ from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
-from neuronx_cc.codegen.reductions.reduce_plan import BUFFERED, BUFFERS, Dim, Problem, Schedule, choose, estimate
+from neuronx_cc.codegen.reductions.reduce_plan import (
+    BUFFERED,
+    BUFFERS,
+    Dim,
+    Problem,
+    Schedule,
+    choose,
+    estimate,
+    gathers,
+)
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
@@ -270,7 +279,9 @@ class _Reduce:
         if all(dims[dim].kept for dim in inside):
             step = dims[inside[-1]].out * self.schedule.step(inside[-1]) if inside else 0
             self._store(sums, self._result(widest, kept, sums.dims[0].size, step))
-        elif not any(dims[dim].kept for dim in inside) and (self.problem.adds or itemsize(self.problem.acc) < 4):
+        elif not any(dims[dim].kept for dim in inside) and (
+            self.problem.adds or gathers(self.problem, self.schedule, self.context.timing)
+        ):
             total = self._tile("total", [widest[dim].size for dim in kept], self.problem.acc, 1)
             self._across(_flat(total), _flat(sums))
             self._store(total, self._result(widest, kept, 1, 0))

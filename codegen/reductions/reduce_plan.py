@@ -253,15 +253,39 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         work += timing.engine("activation", Stream.SCALAR, timing.sizes.bank_columns, (F32_PSUM,), (F32,), ("copy",))
     elif prod(folded) > 1 and stays == 1 and problem.adds:
         work += timing.product(1, kept, "f32") + timing.engine("tensor_copy", Stream.VECTOR, kept, ins=(F32_PSUM,))
+    elif prod(folded) > 1 and stays == 1 and gathers(problem, schedule, timing):
+        work += _gathered(problem, schedule, timing)
     elif prod(folded) > 1:
-        squares = ceil(schedule.partitions / SQUARE) * ceil(kept / SQUARE)
-        work += timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
-        fold = timing.engine("tensor_reduce", Stream.VECTOR, schedule.partitions, alu=("add",))
-        work += fold.times(ceil(kept / timing.sizes.partitions))
+        work += _turned(problem, schedule, timing)
         run = 4
     else:
         run = 4 * kept
     return work + timing.transfer(4 * kept * stays, run, "write")
+
+
+def _turned(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Sums change places with their partitions, and are folded there."""
+    kept, lanes = schedule.kept(problem), schedule.partitions
+    squares = ceil(lanes / SQUARE) * ceil(kept / SQUARE)
+    work = timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
+    if problem.acc in FLOATS or problem.acc == "pred":
+        fold = timing.engine("tensor_reduce", Stream.VECTOR, lanes, alu=("add",))
+    else:
+        fold = timing.engine("tensor_copy", Stream.GPSIMD, lanes, (Tile("s32"),), (Tile("s32"),))
+        least = timing.engine("int_tensor_tensor", Stream.GPSIMD, 1, (Tile("s32"),), (Tile("s32"),) * 2, ("add",))
+        fold += least.times(lanes.bit_length())
+    return work + fold.times(ceil(kept / timing.sizes.partitions))
+
+
+def _gathered(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """GpSimd folds all partitions of every sum."""
+    return timing.engine("partition_reduce", Stream.GPSIMD, schedule.kept(problem))
+
+
+def gathers(problem: Problem, schedule: Schedule, timing: Timing) -> bool:
+    """Whether GpSimd folds what is reduced of all partitions, if that is no product; few, or no words."""
+    words = itemsize(problem.acc) == 4
+    return not words or _gathered(problem, schedule, timing).bound <= _turned(problem, schedule, timing).bound
 
 
 @lru_cache(maxsize=4096)
