@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -30,6 +31,10 @@ ROWS = (1, 16, 64, 128, 197, 512, 1000, 2048, 4096, 8192)
 COLUMNS = (64, 100, 512, 768, 1000, 2048, 4096, 5120, 8192, 16384)
 SQUARES = (128, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096)
 DIMS = (4, 14, 16, 32, 64, 100, 128)
+COUNTS = (3, 16, 64, 100, 197, 512, 1024)
+FEW = (2, 3, 8, 16, 32, 64)
+LAST = (1, 2, 3, 7, 16, 32, 64, 127, 128, 129, 512)
+EDGES = (3, 16, 64, 128, 197, 256, 512, 1021)
 LENGTHS = (64, 128, 197, 256, 512, 1024, 2048, 4096)
 TYPES = ("float32", "bfloat16")
 LARGEST = 1 << 29
@@ -115,8 +120,37 @@ def rows(problem: Problem) -> Program:
 
 
 def reduction(problem: Problem) -> Program:
-    axes = tuple(int(axis) for axis in problem.kind)
-    return Program(lambda x: x.mean(axes), (array(problem.sizes),))
+    """``kind``: the dims that are reduced, the type, and how."""
+    axes, dtype, how = problem.kind.split("/")
+    over = tuple(map(int, axes))
+    functions = {
+        "mean": lambda x: x.mean(over),
+        "max": lambda x: x.max(over),
+        "sum": lambda x: x.sum(over),
+        "behind": lambda x: jnp.tanh(x).mean(over),
+    }
+    return Program(functions[how], (array(problem.sizes, dtype),))
+
+
+def side_by_side(problem: Problem) -> Problem:
+    """The reduction of as many elements to as many results, over the last of two dims."""
+    axes, rest = problem.kind.split("/", 1)
+    count = math.prod(problem.sizes[int(axis)] for axis in axes)
+    return Problem("reduction2", (math.prod(problem.sizes) // count, count), f"1/{rest}")
+
+
+def permutation(problem: Problem) -> Program:
+    """``kind``: the order of the dims, the type, and what becomes of the array."""
+    order, dtype, after = problem.kind.split("/")
+    axes = tuple(map(int, order))
+    functions = {
+        "times": lambda x, _: x.transpose(axes) * 2,
+        "plus": lambda x, y: x.transpose(axes) + y,
+        "scaled": lambda x, y: x.transpose(axes) * y[..., :1, :],
+    }
+    turned = [problem.sizes[axis] for axis in axes]
+    given = (array(problem.sizes, dtype), array(turned if after == "plus" else [1, 1, turned[-1]], dtype))
+    return Program(functions[after], given)
 
 
 def attention(problem: Problem) -> Program:
@@ -146,6 +180,14 @@ def gather(problem: Problem) -> Program:
     return Program(lambda table, index: table[index], (array((height, width)), array((count,), "int32")))
 
 
+def over_all_dims(rank: int) -> list[str]:
+    """Kinds of reductions over every set of dims."""
+    dims = range(rank)
+    sets = ["".join(map(str, axes)) for count in dims for axes in combinations(dims, count + 1)]
+    kinds = [f"{dtype}/{how}" for dtype in TYPES for how in ("mean", "max", "behind")]
+    return [f"{axes}/{kind}" for axes in sets for kind in (*kinds, "int32/sum")]
+
+
 FAMILIES: dict[str, tuple[Callable[[Problem], Program], Sequence[Sequence[int]], Sequence[str]]] = {
     "product": (product, (SIZES, SIZES, SIZES), [f"{t}/{x}/{y}" for t in TYPES for x in "nt" for y in "nt"]),
     "transpose": (
@@ -154,8 +196,20 @@ FAMILIES: dict[str, tuple[Callable[[Problem], Program], Sequence[Sequence[int]],
         [f"{t}/{after}" for t in TYPES for after in ("alone", "times", "plus")],
     ),
     "rows": (rows, (ROWS, COLUMNS), ["sum", "max", "softmax", "norm", "silu", "gelu"]),
-    "reduction3": (reduction, (DIMS,) * 3, ["0", "1", "2", "01", "02", "12"]),
-    "reduction4": (reduction, (DIMS,) * 4, ["0", "1", "2", "3", "02", "13", "03", "12", "013", "023"]),
+    "permutation": (
+        permutation,
+        (EDGES,) * 3,
+        [
+            f"{o}/{t}/{a}"
+            for o in ("021", "120", "201", "102", "210")
+            for t in TYPES
+            for a in ("times", "plus", "scaled")
+        ],
+    ),
+    "reduction2": (reduction, (ROWS, COLUMNS), over_all_dims(2)),
+    "reduction3": (reduction, (COUNTS, COUNTS, LAST), over_all_dims(3)),
+    "reduction4": (reduction, (DIMS, DIMS, DIMS, LAST), over_all_dims(4)),
+    "reduction5": (reduction, (FEW, FEW, FEW, FEW, LAST), over_all_dims(5)),
     "attention": (attention, ((1, 12, 16), LENGTHS, (64, 80, 128)), TYPES),
     "convolution": (convolution, ((7, 14, 28, 56), (3, 64, 128, 256, 512), (64, 128, 256, 512), (1, 3)), TYPES),
     "gather": (gather, ((1000, 5000, 50257), (1, 16, 64, 256, 768, 1024), (16, 128, 1000, 4096)), ["rows"]),
@@ -163,7 +217,7 @@ FAMILIES: dict[str, tuple[Callable[[Problem], Program], Sequence[Sequence[int]],
 
 
 def sample(family: str, count: int, source: random.Random) -> Iterator[tuple[Problem, Problem]]:
-    """Pairs of neighbours: they differ in one size, by one step of the grid."""
+    """Pairs of neighbours: they differ in one size, by one step of the grid; reductions in what dims lie apart."""
     _, axes, kinds = FAMILIES[family]
     made = 0
     while made < count:
@@ -176,6 +230,8 @@ def sample(family: str, count: int, source: random.Random) -> Iterator[tuple[Pro
         one, other = Problem(family, tuple(sizes), kind), Problem(family, tuple(moved), kind)
         if family == "transpose" and kind.endswith("plus"):
             one, other = (Problem(family, (each.sizes[axis],) * 2, kind) for each in (one, other))
+        if family in ("reduction3", "reduction4", "reduction5"):
+            other = side_by_side(one)
         if all(_fits(FAMILIES[family][0](problem)) for problem in (one, other)):
             made += 1
             yield one, other

@@ -83,8 +83,6 @@ DEFAULT_PIPELINE: Pipeline = (
         "precision",
         (
             "accumulate_f32",
-            "short_reductions",
-            "separate_reductions",
             "split_long_rows",
             "auto_cast",
             "clean_casts",

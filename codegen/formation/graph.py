@@ -164,7 +164,7 @@ def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
 
 
 def is_load_cast(op: hlo.Operation) -> bool:
-    """A float cast of a parameter that only contractions read: the DMA that loads their tiles does it."""
+    """A float cast of a parameter that only contractions read, or reductions that no map takes: these do it."""
     if not isinstance(op, hlo.ConvertOp):
         return False
     source = base(op.operand)
@@ -172,8 +172,13 @@ def is_load_cast(op: hlo.Operation) -> bool:
         return False
     dtypes = {op.shape.dtype, hlo.shape_of(op.operand).dtype}
     return dtypes <= {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"} and all(
-        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) for use in op.result.uses
+        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) or _folds_leading(use.operation)
+        for use in op.result.uses
     )
+
+
+def _folds_leading(op: hlo.Operation) -> bool:
+    return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and not suffix_reduction(op)
 
 
 def base(value: hlo.SSAValue) -> hlo.SSAValue:

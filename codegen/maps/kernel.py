@@ -20,7 +20,7 @@ from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Spl
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.maps import elementwise, scan_rows
+from neuronx_cc.codegen.maps import elementwise, scan_rows, turned
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
@@ -81,6 +81,7 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
     results = [value for value in results if used_outside(value, kernel, member) or value in context.outputs]
     stores = all(value in context.outputs and context.last_use(value) <= step for value in results)
     plan.lanes = choose_lanes(context, plan, external, stores)
+    turned.turn(context, plan, external)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
@@ -124,6 +125,8 @@ def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: _Area) ->
     total, step = area.shape[lanes.axis], lanes.size * lanes.inner
     whole, rest = total // step * step, total % step
     rest_lanes = Lanes(lanes.axis, lane_divisor(rest), rest // lane_divisor(rest))
+    if plan.turned:
+        rest_lanes = turned.rest_lanes(context.timing, plan, area.shape, rest)
     for start, size, box_lanes in ((0, whole, lanes), (whole, rest, rest_lanes)):
         if size:
             _emit_boxes(context, replace(plan, lanes=box_lanes), member, area.cut(lanes.axis, start, size))
@@ -153,6 +156,14 @@ class _Box:
         tiles = tile_space(context, plan, area.shape, arrays, self._counted_axes(), area.part)
         self.sizes, self.reduced, self.walk, self.lanes = tiles.sizes, tiles.reduced, tiles.walk, tiles.lanes
         self.blocks = tiles.blocks
+        self.runs = {
+            dim
+            for dim in range(len(self.sizes))
+            for value in plan.turned
+            if self.blocks[value].dims[dim + 1].stride == itemsize(self.blocks[value].dtype)
+        }
+        """Free dims of which a tile holds all, for runs of what is turned."""
+        self.turner: turned.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
         self._signed = frozenset(operand for op in self.kernel.ops if _tells_zeros(op) for operand in op.operands)
@@ -173,6 +184,7 @@ class _Box:
 
     def emit(self) -> None:
         self.dying = last_uses(self.kernel, self.member, self.fusion.users)
+        self.turner = turned.Turner.of(self.context, self.pool, self.plan)
         loaded = [
             value
             for value in self.inputs
@@ -181,7 +193,8 @@ class _Box:
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
         own = tiles_of.element_bytes
-        alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in loaded)
+        dense = [value for value in loaded if value not in self.plan.turned]
+        alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in dense)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = [value for value in self.inputs if value not in resident and value not in loaded]
         least = self._bytes_of(tiles_of, repeated, self._loops(LEAST_TILE))
@@ -212,7 +225,7 @@ class _Box:
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * wanted)))
         tiles = UNROLL if self.interleaved else 1
         if loops or alive * tile > room:
-            streamed = [value for value in self.inputs if value not in resident and value not in rows]
+            streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.turned}]
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
@@ -264,6 +277,10 @@ class _Box:
             # rows that lie apart are loaded in runs that a DMA moves well
             rows = prod(self.sizes[dim - 1] for dim in self.walk)
             return max(1, min(most, 2 * rows * self.builder.timing.long_run // 4))
+        if self.plan.turned:
+            # columns of what is turned are stored in such runs
+            least = turned.least_elements(self.builder.timing, self.plan)
+            return max(1, min(most, max(self._streamed_elements(), least)))
         if streamed and whole > 2 * (size := self._streamed_elements()):
             return max(1, min(room // (8 * min(live, 10)), size, most))
         fits = max(1, min(room // (4 * min(live, 12)), most))
@@ -288,7 +305,7 @@ class _Box:
         for dim in range(len(sizes)):
             if prod(sizes) <= elements:
                 break
-            if self.reduced[dim] or dim + 1 in self.walk or sizes[dim] == 1:
+            if self.reduced[dim] or dim + 1 in self.walk or dim in self.runs or sizes[dim] == 1:
                 continue
             rest = prod(sizes) // sizes[dim]
             step = max(1, elements // rest)
@@ -348,8 +365,10 @@ class _Box:
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
-        inputs = {value: blocks[value] for value in self.inputs}
+        inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.turned}
         here = map_inputs.load_all(self.context, self.pool, inputs, self.lanes, self._shows_zero_sign)
+        if self.turner is not None:
+            here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.turned}
         for value, axis in self.plan.iotas.items():
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
             self.counting.emit(here[value], axis, starts)

@@ -48,6 +48,8 @@ class MapPlan:
     iotas: dict[hlo.SSAValue, int] = field(default_factory=dict)
     """Counting operands -> axis of the kernel's shape."""
     lanes: Lanes | None = None
+    turned: dict[hlo.SSAValue, View] = field(default_factory=dict)
+    """Inputs whose neighbours in memory go to different partitions, turned as they are loaded (``maps.turned``)."""
 
 
 def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
@@ -195,6 +197,8 @@ def lane_divisor(size: int) -> int:
 
 def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
+    if value in plan.turned:
+        return plan.turned[value]
     for view in context.in_place(value):
         full = full_view(view, plan.kernel)
         if (

@@ -23,6 +23,7 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         return
     contracted = (op.dims.data.lhs_contracting, op.dims.data.rhs_contracting) if isinstance(op, hlo.DotOp) else ()
     for index, operand in enumerate(op.operands):
+        operand = context.load_casts.get(operand, operand) if isinstance(op, hlo.ReduceOp) else operand
         deep = index < len(contracted) and _is_deep(operand, contracted[index])
         steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
         if not deep and not steps:

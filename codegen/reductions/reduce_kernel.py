@@ -1,18 +1,18 @@
-"""Reductions that no map kernel takes: over leading dims, over everything, over rows longer than a tile.
+"""Reductions that no map kernel takes, over any set of dims: ``reduce_plan`` says how, nothing is decided here.
 
-Reduced elements lie on the partitions (and in the free dim where they are contiguous); blocks are
-accumulated element by element, then folded along the free dim and last across the partitions.
+A block is what belongs to some of the kept elements: its tiles are folded one after the other into sums that lie apart
+on the partitions, in SBUF or PSUM; then these are folded across the partitions and stored.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import ceil, prod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, emit_over, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat
-from neuronx_cc.codegen.emission.pace import tile_columns
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.maps import bits, elementwise
@@ -20,19 +20,25 @@ from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
+from neuronx_cc.codegen.reductions.reduce_plan import (
+    BUFFERED,
+    BUFFERS,
+    Dim,
+    Problem,
+    Schedule,
+    choose,
+    estimate,
+    gathers,
+)
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, Stage
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
-BUFFERS = 2
-"""Of sums and what becomes of them: the next block of kept columns need not wait for this one."""
-BUFFERED = 3
-"""Tiles of the operand that are under way at a time."""
-ROOM = 16
-"""Tiles of sums, inputs and results that SBUF has room for."""
+SHARE = (4, 5)
+"""Of the largest gap in SBUF: what tiles may take."""
 
 
 def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
@@ -49,198 +55,339 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
     operand, init = op.operands
-    shape = hlo.shape_of(operand)
-    if shape.size == 0:
+    if hlo.shape_of(operand).size == 0:
         fill(context, target, init)
         return
-    _Reduce(context, op, opcode, target).emit()
+    source = context.load_casts.get(operand, operand)
+    found = []
+    for view in context.views(source):
+        problem = _problem(context, op, opcode, view, target) if view.in_sbuf else None
+        schedule = choose(problem, context.timing) if problem is not None else None
+        if problem is not None and schedule is not None:
+            found.append((estimate(problem, schedule, context.timing), view, problem, schedule))
+    if not found:
+        view = context.hbm(source)
+        problem = _problem(context, op, opcode, view, target)
+        assert problem is not None, "HBM views align"
+        schedule = choose(problem, context.timing)
+        assert schedule is not None, "single elements fit"
+        found.append((0.0, view, problem, schedule))
+    _, view, problem, schedule = min(found, key=lambda each: each[0])
+    with TilePool(context.builder, "reduction") as pool:
+        lanes = schedule.partitions
+        ones = pool.apart([1], view.dtype if schedule.engine is Stream.TENSOR else "f32", lanes)
+        zero = pool.apart([1], "f32", 1)
+        for tile, value in ((ones, 1.0), (zero, 0.0)):
+            context.builder.emit("memset", Stream.VECTOR, [tile], [], imm=[value])
+        _Reduce(context, op, view, target, problem, schedule, pool, ones, zero).emit()
 
 
+def _problem(context: Context, op: hlo.ReduceOp, opcode: str, view: View, target: View) -> Problem | None:
+    """The reduction of ``view`` into ``target``; None where their dims do not nest."""
+    folded = list(op.dimensions.data)
+    kept = [axis for axis in range(len(view.dims)) if axis not in folded]
+    kept_view, folded_view = (squeezed(view.transpose(axes)) for axes in (kept, folded))
+    result = squeezed(target)
+    kept_space, folded_space = align([kept_view, result], result.shape), align([folded_view], folded_view.shape)
+    if kept_space is None or folded_space is None:
+        return None
+    dims = [Dim(b.size, b.stride, True, a.stride, b.partition) for b, a in zip(*kept_space.atoms, strict=True)]
+    dims += [Dim(atom.size, atom.stride, False, 0, atom.partition) for atom in folded_space.atoms[0]]
+    if sum(dim.partition for dim in dims) > 1 or (view.in_sbuf and not any(dim.partition for dim in dims)):
+        return None
+    dims = sorted(dims, key=lambda dim: (not dim.partition, -abs(dim.stride))) or [Dim(1, 0, True)]
+    dtype = op.shape.dtype
+    acc = "f32" if dtype in FLOATS else dtype
+    room = context.builder.sbuf.largest_gap() * SHARE[0] // SHARE[1]
+    return Problem(tuple(dims), view.dtype, acc, opcode, room)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Some of a dim: ``lanes`` indices on the partitions, ``size`` elements in the free dims of a tile."""
+
+    at: Affine
+    lanes: int
+    size: int
+
+
+@dataclass(slots=True)
 class _Reduce:
-    def __init__(self, context: Context, op: hlo.ReduceOp, opcode: str, target: View) -> None:
-        self.context = context
-        self.builder = context.builder
-        self.op = op
-        self.opcode = opcode
-        self.dtype = op.shape.dtype
-        self.acc_dtype = "f32" if self.dtype in FLOATS else self.dtype
-        operand = op.operands[0]
-        rank = hlo.shape_of(operand).rank
-        folded = list(op.dimensions.data)
-        kept = [axis for axis in range(rank) if axis not in folded]
-        view = context.hbm(operand).transpose([*kept, *folded])
-        self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD
-        kept_view = squeezed(replace(view, dims=view.dims[: len(kept)]))
-        folded_view = squeezed(replace(view, dims=view.dims[len(kept) :]))
-        kept_space = align([kept_view, squeezed(target)], kept_view.shape)
-        folded_space = align([folded_view], folded_view.shape)
-        assert kept_space is not None, "HBM views align"
-        assert folded_space is not None, "HBM views align"
-        self.view = view
-        self.target = target
-        self.kept = kept_space.atoms[0]
-        self.kept_out = kept_space.atoms[1]
-        self.folded = sorted(folded_space.atoms[0], key=lambda atom: -abs(atom.stride))
-        self.pool = TilePool(self.builder, "reduction")
-        self.emitter = Emitter(self.builder, self._scratch)
+    context: Context
+    op: hlo.ReduceOp
+    view: View
+    target: View
+    problem: Problem
+    schedule: Schedule
+    pool: TilePool
+    ones: Block
+    """One a partition: what adds them up."""
+    zero: Block
+    emitter: Emitter = field(init=False)
+    rings: dict[str, Ring] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.emitter = Emitter(self.context.builder, self._scratch)
 
     def emit(self) -> None:
-        """Loop over kept elements; for each block accumulate, fold, store."""
-        size = itemsize(self.view.dtype)
-        offset, out = Affine(self.view.offset), Affine(self.target.offset)
-        column = next((dim for dim, atom in enumerate(self.kept) if atom.stride == size), None)
-        if column is None and self.kept and not any(abs(atom.stride) == size for atom in self.folded):
-            column = len(self.kept) - 1
-        others = [dim for dim in range(len(self.kept)) if dim != column]
-        self._kept_loops(others, column, offset, out)
-        self.pool.free()
+        """Loop over the blocks of kept elements: fold the tiles of each, then its partitions, and store."""
+        dims = self.problem.dims
+        kept, folded = ([dim for dim, each in enumerate(dims) if each.kept is which] for which in (True, False))
+        nothing = _Part(Affine(), 1, 1)
+        for block in self._over(kept, [nothing for _ in dims]):
+            widest = [
+                part if dims[dim].kept else _Part(Affine(), self.schedule.lanes[dim], self.schedule.pieces[dim])
+                for dim, part in enumerate(block)
+            ]
+            sums = self._sums(widest)
+            for tile in self._over(folded, block):
+                self._fold(tile, widest, sums)
+            self._finish(widest, sums)
 
-    def _kept_loops(self, others: list[int], column: int | None, offset: Affine, out: Affine) -> None:
-        if others:
-            dim = others[0]
-            with self.builder.loop(self.kept[dim].size) as index:
-                self._kept_loops(
-                    others[1:], column, offset + index * self.kept[dim].stride, out + index * self.kept_out[dim].stride
-                )
+    # ---- loops ------------------------------------------------------------------------------------------------
+
+    def _over(self, dims: Sequence[int], parts: list[_Part]) -> Iterator[list[_Part]]:
+        """All tiles along ``dims``, as the parts of every dim, each inside its loops."""
+        if not dims:
+            yield parts
             return
-        if column is None:
-            self._block(offset, out, Atom(1, 0), Atom(1, 0))
+        for part in self._parts(dims[0]):
+            yield from self._over(dims[1:], [*parts[: dims[0]], part, *parts[dims[0] + 1 :]])
+
+    def _parts(self, index: int) -> Iterator[_Part]:
+        """The parts of a dim: first those that fill their lanes, then what is left."""
+        size, piece, lanes = self.problem.dims[index].size, self.schedule.pieces[index], self.schedule.lanes[index]
+        if index != self.schedule.last:
+            for at, count in self._steps(size, piece * lanes):
+                yield _Part(at, count // piece if lanes > 1 else 1, piece if lanes > 1 else count)
             return
-        atom, out_atom = self.kept[column], self.kept_out[column]
-        folded = prod(each.size for each in self.folded)
-        for start, tiles, size in self.builder.tiles(atom.size, self._columns(atom.size, folded)):
-            with self.builder.loop(tiles) as index:
-                at = index * size + start
-                self._block(
-                    offset + at * atom.stride,
-                    out + at * out_atom.stride,
-                    replace(atom, size=size),
-                    replace(out_atom, size=size),
-                )
+        inner = self.schedule.inner
+        for at, count in self._steps(size, lanes * inner):
+            whole, rest = divmod(count, inner)
+            for first, several, each in ((0, whole, inner), (whole * inner, 1, rest)):
+                if several and each:
+                    for start, free in self._steps(each, piece):
+                        yield _Part(at + first + start, several, free)
 
-    def _columns(self, size: int, folded: int) -> int:
-        """Elements a partition of a tile, of which ``size`` are kept or lie side by side, ``folded`` times."""
-        timing, width = self.builder.timing, itemsize(self.view.dtype)
-        partitions = min(timing.sizes.partitions, folded)
+    def _steps(self, size: int, step: int) -> Iterator[tuple[Affine, int]]:
+        builder = self.context.builder
+        for start, tiles, count in builder.tiles(size, step):
+            with builder.loop(tiles) as index:
+                yield index * count + start, count
 
-        def stages(count: int) -> list[Stage]:
-            added = timing.engine("tensor_tensor", Stream.VECTOR, count, ins=(F32, F32))
-            return [timing.moved(partitions * count * width, count * width), timing.done(added, Stream.VECTOR)]
+    # ---- a tile -----------------------------------------------------------------------------------------------
 
-        most = min(size, self.builder.sbuf.largest_gap() // (ROOM * 4))
-        return tile_columns(timing, max(1, size) * ceil(folded / partitions), max(1, most), BUFFERED, stages)
-
-    def _block(self, offset: Affine, out: Affine, columns: Atom, out_columns: Atom) -> None:
-        """Reduce everything for one block of kept columns."""
-        size = itemsize(self.view.dtype)
-        folded = list(self.folded)
-        parts: list[tuple[list[Atom], int, Atom]] = [(folded, 0, Atom(1, 0))]
-        if folded and abs(folded[-1].stride) == size and columns.size == 1:
-            *outer, last = folded
-            partitions = self.builder.sizes.partitions
-            inner = _run_length(last.size, partitions, self._columns(last.size // partitions, partitions))
-            runs, rest = divmod(last.size, inner)
-            blocks = [Atom(runs, last.stride * inner)] if runs > 1 else []
-            parts = [([*outer, *blocks], 0, Atom(inner, last.stride))]
-            if rest:
-                parts.append((outer, runs * inner * last.stride, Atom(rest, last.stride)))
-        lanes = max((min(self.builder.sizes.partitions, atom.size) for dims, _, _ in parts for atom in dims), default=1)
-        run = parts[0][2].size
-        acc = self._tile([columns.size, run], self.acc_dtype, lanes, "sums", BUFFERS)
-        neutral = identity_of(self.opcode, self.acc_dtype)
-        assert neutral is not None, "simple combiners have an identity"
-        engine = Stream.VECTOR if self.acc_dtype in FLOATS else Stream.GPSIMD
-        self.builder.emit("memset", engine, [acc], [], imm=[neutral + 0])  # sums start from +0, not from -0
-        for dims, shift, piece in parts:
-            dims = list(dims)
-            lane = dims.pop(max(range(len(dims)), key=lambda dim: dims[dim].size)) if dims else Atom(1, 0)
-            self._folded_loops(dims, offset + shift, lane, columns, piece, acc.index(2, Affine(0), piece.size))
-        row = acc.index(2, Affine(0))
-        if run > 1:
-            row = self._tile([columns.size], self.acc_dtype, lanes, "row", BUFFERS)
-            reduce_rows(self.emitter, self.opcode, row, acc)
-        total = self._across(row, lanes, columns.size)
-        self._store(total, out, out_columns)
-
-    @staticmethod
-    def _head(block: Block, parts: int) -> Block:
-        return replace(block, dims=(Atom(parts, 1, True), *block.dims[1:]))
-
-    def _folded_loops(
-        self, folded: list[Atom], offset: Affine, lanes: Atom, columns: Atom, run: Atom, acc: Block
-    ) -> None:
+    def _fold(self, tile: list[_Part], widest: list[_Part], sums: Block) -> None:
+        source = self._load(tile)
+        lanes, dims = source.dims[0].size, self.problem.dims
+        if self.schedule.engine is Stream.TENSOR:
+            self._multiply(source, sums)
+            return
+        kept = [dim + 1 for dim in range(len(dims)) if dims[dim].kept]
+        folded = [dim + 1 for dim in range(len(dims)) if not dims[dim].kept and tile[dim].size > 1]
+        acc = replace(sums, dims=(replace(sums.dims[0], size=lanes), *sums.dims[1:]))
+        part = source.select([0, *kept])
         if folded:
-            with self.builder.loop(folded[0].size) as index:
-                self._folded_loops(folded[1:], offset + index * folded[0].stride, lanes, columns, run, acc)
-            return
-        for start, tiles, size in self.builder.tiles(lanes.size, self.builder.sizes.partitions):
-            with self.builder.loop(tiles) as index:
-                at = offset + (index * size + start) * lanes.stride
-                tile = self._tile([columns.size, run.size], self.view.dtype, size, "input", BUFFERED)
-                source = Block(self.view.alloc, self.view.dtype, at, (replace(lanes, size=size), columns, run))
-                copy(self.builder, tile, source, self.stream)
-                part = self._head(acc, size)
-                elementwise.emit_binary(self.emitter, self.opcode, self.acc_dtype, part, part, tile)
+            moving = [dim for dim in kept if tile[dim - 1].size > 1]
+            part = self._tile("part", [tile[dim - 1].size for dim in moving], self.problem.acc, lanes)
+            reduce_rows(self.emitter, self.problem.opcode, part, source.select([0, *moving, *folded]))
+            acc = acc.of((acc.dims[0], *(atom for atom in acc.dims[1:] if atom.size > 1)))
+        elementwise.emit_binary(self.emitter, self.problem.opcode, self.problem.acc, acc, acc, part)
 
-    def _across(self, row: Block, parts: int, columns: int) -> Block:
-        """Fold the partitions: a product with ones for float sums, GpSimd for the rest."""
-        if parts == 1:
-            return row
-        total = self._tile([columns], self.acc_dtype, 1, "total", BUFFERS)
-        if self.opcode == "add" and self.acc_dtype == "f32":
-            ones = self._tile([1], "f32", parts, "ones", 1)
-            self.builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
-            self.builder.emit("load_stationary", Stream.TENSOR, [], [ones])
-            bank = self.pool.psum(2, "column sums")
-            most = self.builder.sizes.bank_columns
+    def _load(self, tile: list[_Part]) -> Block:
+        """[lanes, a part of every dim] of the operand."""
+        dims, schedule, offset = self.problem.dims, self.schedule, self.view.start
+        for part, dim in zip(tile, dims, strict=True):
+            if not dim.partition:
+                offset = offset + part.at * dim.stride
+        lanes = prod(part.lanes for part in tile)
+        free = tuple(Atom(part.size, dim.stride) for part, dim in zip(tile, dims, strict=True))
+        if self.problem.on_chip:
+            free = tuple(Atom(1, 0) if dim.partition else atom for atom, dim in zip(free, dims, strict=True))
+            return Block(self.view.alloc, self.view.dtype, offset, (Atom(lanes, 1, True), *free))
+        step = dims[schedule.last].stride * schedule.inner
+        source = Block(self.view.alloc, self.view.dtype, offset, (Atom(lanes, step), *free))
+        loaded = self._tile("operand", [part.size for part in tile], self.view.dtype, lanes)
+        copy(self.context.builder, loaded, source, self._queue())
+        return loaded
+
+    def _queue(self) -> Stream:
+        return Stream.DMA_WEIGHT if is_given(self.op.operands[0]) else Stream.DMA_LOAD
+
+    def _multiply(self, source: Block, sums: Block) -> None:
+        """Add up all partitions of a tile in PSUM: parts of it lie beside each other there, as many as fit."""
+        self.context.builder.emit("load_stationary", Stream.TENSOR, [], [self._ones(source)])
+        self._products(source, sums, 1)
+
+    def _ones(self, like: Block) -> Block:
+        return self.ones.of((like.dims[0], self.ones.dims[1]))
+
+    def _products(self, source: Block, sums: Block, dim: int) -> None:
+        if dim == len(source.dims):
+            emit_over(self.context.builder, "multiply_moving", Stream.TENSOR, [sums], [source], flags=["accumulate"])
+            return
+        for at, count in self._steps(source.dims[dim].size, sums.dims[dim].size):
+            self._products(source.index(dim, at, count), sums.index(dim, Affine(), count), dim + 1)
+
+    # ---- a block ----------------------------------------------------------------------------------------------
+
+    def _sums(self, widest: list[_Part]) -> Block:
+        """Where the tiles of a block are folded into, filled with the neutral element."""
+        neutral = identity_of(self.problem.opcode, self.problem.acc)
+        assert neutral is not None, "simple combiners have an identity"
+        builder, kept = self.context.builder, [dim.kept for dim in self.problem.dims]
+        if self.schedule.engine is Stream.TENSOR:
+            bank = self.rings.get("bank") or self.rings.setdefault("bank", self.pool.psum(BUFFERS, "sums"))
+            sizes = self._columns(widest)
+            sums = tile_in(builder, bank, sizes, "f32", 1)
+            # on Scalar, for Vector, which folds the sums before these, would let TensorE wait until it has
+            nothing = replace(self.zero, dims=(sums.dims[0], Atom(prod(sizes), 0)))
+            builder.emit("activation", Stream.SCALAR, [_flat(sums)], [nothing], ["copy"], [1.0])
+            return sums
+        sizes = [part.size for part, stays in zip(widest, kept, strict=True) if stays]
+        sums = self._tile("sums", sizes, self.problem.acc, prod(part.lanes for part in widest))
+        engine = Stream.VECTOR if self.problem.acc in FLOATS else Stream.GPSIMD
+        builder.emit("memset", engine, [_flat(sums)], [], imm=[neutral + 0])  # sums start from +0, not from -0
+        return sums
+
+    def _columns(self, widest: list[_Part]) -> list[int]:
+        """Elements of every dim that lie beside each other in a bank: what is kept, and the more of the others."""
+        kept = [dim.kept for dim in self.problem.dims]
+        left = self.context.sizes.bank_columns // prod(p.size for p, stays in zip(widest, kept, strict=True) if stays)
+        sizes = []
+        for part, stays in reversed(list(zip(widest, kept, strict=True))):
+            sizes.append(part.size if stays else min(part.size, left))
+            left //= 1 if stays else sizes[-1]
+        return sizes[::-1]
+
+    def _finish(self, widest: list[_Part], sums: Block) -> None:
+        """Fold what is left of a block, and store it."""
+        dims = self.problem.dims
+        kept = [dim for dim in range(len(dims)) if dims[dim].kept]
+        if self.schedule.engine is Stream.TENSOR:
+            folded = [dim for dim in range(len(dims)) if not dims[dim].kept and sums.dims[dim + 1].size > 1]
+            moving = [dim for dim in kept if widest[dim].size > 1]
+            total = self._tile("total", [widest[dim].size for dim in moving], "f32", 1)
+            reduce_or_copy = sums.select([0, *(dim + 1 for dim in (*moving, *folded))])
+            if folded:
+                reduce_rows(self.emitter, "add", total, reduce_or_copy)
+            else:
+                self.emitter.leave(total, reduce_or_copy)
+            self._store(total, self._result(widest, moving, 1, 0))
+            return
+        inside = [dim for dim in range(self.schedule.first, self.schedule.last + 1) if widest[dim].lanes > 1]
+        if all(dims[dim].kept for dim in inside):
+            step = dims[inside[-1]].out * self.schedule.step(inside[-1]) if inside else 0
+            self._store(sums, self._result(widest, kept, sums.dims[0].size, step))
+        elif not any(dims[dim].kept for dim in inside) and (
+            self.problem.adds or gathers(self.problem, self.schedule, self.context.timing)
+        ):
+            total = self._tile("total", [widest[dim].size for dim in kept], self.problem.acc, 1)
+            self._across(_flat(total), _flat(sums))
+            self._store(total, self._result(widest, kept, 1, 0))
+        else:
+            self._turned(widest, sums, kept, inside)
+
+    def _result(self, widest: list[_Part], free: Sequence[int], lanes: int, step: int) -> Block:
+        """[lanes, the dims ``free``] of the result."""
+        dims, out = self.problem.dims, self.target.start
+        for part, dim in zip(widest, dims, strict=True):
+            out = out + part.at * (dim.out if dim.kept else 0)
+        atoms = tuple(Atom(widest[dim].size, dims[dim].out) for dim in free)
+        return Block(self.target.alloc, self.target.dtype, out, (Atom(lanes, step), *atoms))
+
+    def _across(self, total: Block, row: Block) -> None:
+        """Fold all partitions: a product with ones for float sums, GpSimd for what is no word."""
+        builder, columns = self.context.builder, row.dims[1].size
+        if self.problem.adds:
+            builder.emit("load_stationary", Stream.TENSOR, [], [self._ones(row)])
+            bank = self.rings.get("bank") or self.rings.setdefault("bank", self.pool.psum(BUFFERS, "column sums"))
+            most = builder.sizes.bank_columns
             for start in range(0, columns, most):
                 width = min(most, columns - start)
-                slot = tile_in(self.builder, bank, [width], "f32")
-                self.builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
-                self.emitter.copy(total.index(1, Affine(start), width), slot)
-            return total
-        if self.acc_dtype == "pred":
-            name = bits.logical_alu(self.opcode)
+                slot = tile_in(builder, bank, [width], "f32", several=True)
+                builder.emit("multiply_moving", Stream.TENSOR, [slot], [row.index(1, Affine(start), width)])
+                self.emitter.leave(total.index(1, Affine(start), width), slot)
+            return
+        if self.problem.acc == "pred":
+            name = bits.logical_alu(self.problem.opcode)
         else:
-            name = {**elementwise.ARITHMETIC, **bits.BITWISE}[self.opcode]
-        self.builder.emit("partition_reduce", Stream.GPSIMD, [total], [row], [name])
-        return total
+            name = {**elementwise.ARITHMETIC, **bits.BITWISE}[self.problem.opcode]
+        builder.emit("partition_reduce", Stream.GPSIMD, [total], [row], [name])
 
-    def _store(self, total: Block, out: Affine, out_columns: Atom) -> None:
-        init = self.op.operands[1]
-        constant = self.context.splat(init)
-        columns = total.dims[1].size
-        if constant is not None:
-            if constant != identity_of(self.opcode, self.acc_dtype):
-                elementwise.emit_binary(
-                    self.emitter, self.opcode, self.acc_dtype, total, total, Splat(constant, self.acc_dtype)
-                )
-        else:
-            start = self._tile([1], hlo.shape_of(init).dtype, 1, "init", 1)
+    def _turned(self, widest: list[_Part], sums: Block, kept: Sequence[int], inside: Sequence[int]) -> None:
+        """Sums change places with their partitions, whose reduced dims are folded then."""
+        dims, acc = self.problem.dims, self.problem.acc
+        out = self._result(widest, kept, 1, 0)
+        sums, out = merge_free([sums, out])
+        if len(sums.dims) == 1:
+            sums, out = (block.of((block.dims[0], Atom(1, 4))) for block in (sums, out))
+        lanes = tile_lanes(widest, inside)
+        order = [at for at, dim in enumerate(inside) if dims[dim].kept]
+        order += [at for at, dim in enumerate(inside) if not dims[dim].kept]
+        stay = [at for at in order if dims[inside[at]].kept]
+        for row, there in self._rows(sums, out):
+            for start, tiles, count in self.context.builder.tiles(row.dims[1].size, self.context.sizes.partitions):
+                with self.context.builder.loop(tiles) as index:
+                    at = index * count + start
+                    turned = self._tile("turned", [prod(lanes)], acc, count)
+                    turn_squares(self.context.builder, turned, row.index(1, at, count))
+                    total = self._tile("total", [lanes[dim] for dim in stay], acc, count)
+                    atoms = [Atom(size, 4 * prod(lanes[dim + 1 :])) for dim, size in enumerate(lanes)]
+                    source = turned.of((turned.dims[0], *(atoms[dim] for dim in order)))
+                    reduce_rows(self.emitter, self.problem.opcode, total, source)
+                    steps = [Atom(lanes[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay]
+                    place = there.index(1, at, count)
+                    self._store(total, place.of((place.dims[1], *steps)))
+
+    def _rows(self, sums: Block, out: Block) -> Iterator[tuple[Block, Block]]:
+        """Both blocks with one free dim: loops over the others."""
+        if len(sums.dims) == 2:
+            yield sums, out
+            return
+        with self.context.builder.loop(sums.dims[1].size) as index:
+            yield from self._rows(sums.index(1, index), out.index(1, index))
+
+    def _store(self, total: Block, target: Block) -> None:
+        """Combine with the initial value, cast, and store [lanes, ...]."""
+        init, problem, builder = self.op.operands[1], self.problem, self.context.builder
+        constant, lanes = self.context.splat(init), total.dims[0].size
+        if constant is None:
+            start = self._tile("init", [1], hlo.shape_of(init).dtype, lanes)
             home = self.context.hbm(init)
-            source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(1, 0), Atom(1, 0)))
-            self.builder.emit("dma_copy", Stream.DMA_LOAD, [start], [source])
-            spread = replace(start, dims=(start.dims[0], Atom(columns, 0)))
-            elementwise.emit_binary(self.emitter, self.opcode, self.acc_dtype, total, total, spread)
-        if self.dtype != self.acc_dtype:
-            cast = self._tile([columns], self.dtype, 1, "cast", BUFFERS)
+            source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(lanes, 0), Atom(1, 0)))
+            builder.emit("dma_copy", Stream.DMA_LOAD, [start], [source])
+            spread = start.of((start.dims[0], *(Atom(atom.size, 0) for atom in total.dims[1:])))
+            elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, spread)
+        elif constant != identity_of(problem.opcode, problem.acc):
+            initial = Splat(constant, problem.acc)
+            elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, initial)
+        if self.op.shape.dtype != problem.acc:
+            cast = self._tile("cast", [atom.size for atom in total.dims[1:]], self.op.shape.dtype, lanes)
             self.emitter.copy(cast, total)
             total = cast
-        target = Block(self.target.alloc, self.target.dtype, out, (Atom(1, 0), out_columns))
-        copy(self.builder, target, total, Stream.DMA_STORE)
+        copy(builder, target, total, Stream.DMA_STORE)
 
-    def _tile(self, sizes: list[int], dtype: str, lanes: int, name: str, count: int) -> Block:
-        ring = self.pool.ring(prod(sizes) * itemsize(dtype), count, name)
-        return tile_in(self.builder, ring, sizes, dtype, lanes)
+    # ---- tiles ------------------------------------------------------------------------------------------------
+
+    def _tile(self, name: str, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
+        """The next buffer of the ring ``name``, which is made at its first use, the largest."""
+        if name not in self.rings:
+            counts = {"operand": BUFFERED, "init": 1}
+            nbytes = prod(sizes) * itemsize(dtype)
+            self.rings[name] = self.pool.ring(nbytes, counts.get(name, BUFFERS), name)
+        return tile_in(self.context.builder, self.rings[name], sizes, dtype, lanes)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
-        return self._tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size, "scratch", 1)
+        sizes = [atom.size for atom in like.dims[1:]]
+        return self._tile(f"scratch of {prod(sizes) * itemsize(dtype)}", sizes, dtype, like.dims[0].size)
 
 
-def _run_length(size: int, partitions: int, most: int) -> int:
-    """Free elements of a contiguous run of ``size``, at most ``most``, so that the rest of it fills the partitions."""
-    most = min(most, size // partitions)
-    for inner in range(max(1, most), 0, -1):
-        if size % inner == 0 and inner >= most // 2:
-            return inner
-    return max(1, most)
+def tile_lanes(widest: Sequence[_Part], inside: Sequence[int]) -> list[int]:
+    """Lanes of the dims that lie on the partitions."""
+    return [widest[dim].lanes for dim in inside]
+
+
+def _flat(block: Block) -> Block:
+    """A dense tile with one free dim."""
+    return block.of((block.dims[0], Atom(prod(atom.size for atom in block.dims[1:]), itemsize(block.dtype))))

@@ -11,6 +11,7 @@ import pytest
 from generated import assert_close, check_function, check_text, compile_text, text_of
 from jax import lax
 
+import neuronx_cc
 from neuronx_cc.ir.errors import CompileError
 
 Array = np.ndarray[Any, Any]
@@ -125,6 +126,53 @@ def test_fused_rows(dims: tuple[int, ...], random: np.random.Generator) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_over_leading_dims(axis: int, random: np.random.Generator) -> None:
     check_function(lambda x: jax.nn.softmax(jnp.tanh(x), axis) + x, normal(random, 37, 129, 5))
+
+
+APART = [
+    ((64, 40, 24, 3), (0, 2)),
+    ((64, 40, 24, 3), (1, 3)),
+    ((3, 7, 300, 16), (1,)),
+    ((24, 16, 16, 20), (0, 2)),
+    ((8, 12, 6, 5, 32), (0, 2, 4)),
+    ((8, 12, 6, 5, 33), (1, 3)),
+    ((5, 257, 129), (0, 2)),
+    ((600, 2, 96), (1,)),
+    ((1021, 7), (0,)),
+]
+
+
+@pytest.mark.parametrize(("dims", "folded"), APART, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_over_dims_that_lie_apart(
+    dims: tuple[int, ...], folded: tuple[int, ...], dtype: str, random: np.random.Generator
+) -> None:
+    """Given, made by an op, and turned: from HBM, and from a home on chip."""
+    x = (normal(random, *dims) * 40).astype(dtype)
+
+    def function(x: Any) -> Any:
+        made = x * 2
+        turned = jnp.transpose(x, range(len(dims))[::-1])
+        wide = jnp.int32 if dtype == "int32" else jnp.float32
+        found = [value.sum(folded, dtype=wide) for value in (x, made, turned)]
+        return *found, x.max(folded), made.min(folded), (made + 1).max(folded)
+
+    check_function(function, x)
+
+
+@pytest.mark.parametrize("last", [1, 2, 7, 16, 64, 129])
+@pytest.mark.parametrize(("middle", "folded"), [((32, 16), (0, 2)), ((32, 16), (1, 3)), ((16,), (0, 2)), ((16,), (1,))])
+def test_dims_that_lie_apart_take_as_long_as_neighbours(
+    middle: tuple[int, ...], folded: tuple[int, ...], last: int
+) -> None:
+    dims = ((1 << 19) // last // np.prod(middle), *middle, last)
+    count = int(np.prod([dims[dim] for dim in folded]))
+
+    def time(dims: tuple[int, ...], folded: tuple[int, ...]) -> float:
+        lowered = jax.jit(lambda x: x.mean(folded)).lower(jax.ShapeDtypeStruct(dims, np.float32))
+        return neuronx_cc.compile(lowered).run([], timing_only=True, check_races=False).report.kernel_ns
+
+    kept = int(np.prod(dims)) // count
+    assert time(dims, folded) < 1.5 * max(time((kept, count), (1,)), time((count, kept), (0,)))
 
 
 @pytest.mark.parametrize("dims", [(2, 1_500_000), (1_500_000, 2), (1_000_003,), (3, 300_000, 3)], ids=str)

@@ -1,0 +1,294 @@
+"""How a reduction over any set of dims goes through the chip: the problem, the schedules that fit, the time of each.
+
+A tile is a stretch of memory a partition, read in long runs whatever is reduced. Vector folds what is reduced of its
+free dims, through a view whose last dims these are; sums whose partitions are all reduced are products with ones,
+which TensorE adds up in PSUM tile after tile. What is reduced across partitions comes last, of few elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil, prod
+
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work
+from neuronx_cc.ir.types import FLOATS, itemsize
+
+BUFFERS = 2
+"""Of sums and what becomes of them."""
+BUFFERED = 3
+"""Tiles of the operand that are under way at a time."""
+HALVINGS = 9
+"""Sizes of tiles that are tried: the largest for which there is room, half of it, and so on."""
+PRODUCTS = ("f32", "bf16", "f16")
+"""Types whose values TensorE adds up exactly as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """``stride`` in the operand and ``out`` in the result are bytes; ``out`` is of kept dims only."""
+
+    size: int
+    stride: int
+    kept: bool
+    out: int = 0
+    partition: bool = False
+    """Of an operand on chip: the dim that lies on the partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A reduction of ``dims``, outermost in memory first."""
+
+    dims: tuple[Dim, ...]
+    dtype: str
+    """As the operand lies."""
+    acc: str
+    """In which it is computed."""
+    opcode: str
+    room: int
+    """Bytes a partition for tiles."""
+
+    @property
+    def on_chip(self) -> bool:
+        return any(dim.partition for dim in self.dims)
+
+    @property
+    def adds(self) -> bool:
+        return self.opcode == "add" and self.acc == "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Dims ``first`` to ``last`` lie on the partitions: ``lanes`` indices of each, ``inner`` neighbours of ``last``."""
+
+    first: int
+    last: int
+    lanes: tuple[int, ...]
+    """Of every dim; 1 where it is not on the partitions."""
+    inner: int
+    pieces: tuple[int, ...]
+    """Elements of every dim in the free dims of a tile."""
+    engine: Stream
+
+    def step(self, dim: int) -> int:
+        """Elements from a lane to the next along ``dim``."""
+        return self.inner if dim == self.last else 1
+
+    @property
+    def partitions(self) -> int:
+        return prod(self.lanes)
+
+    @property
+    def columns(self) -> int:
+        return prod(self.pieces)
+
+    def kept(self, problem: Problem) -> int:
+        """Kept elements a partition of a tile."""
+        return prod(piece for piece, dim in zip(self.pieces, problem.dims, strict=True) if dim.kept)
+
+
+@lru_cache(maxsize=4096)
+def _divisors(size: int) -> tuple[int, ...]:
+    small = [each for each in range(1, int(size**0.5) + 1) if size % each == 0]
+    return tuple(sorted({*small, *(size // each for each in small)}))
+
+
+def _near(size: int, most: int) -> int:
+    """A piece of at most ``most`` elements of ``size``: a divisor where one is near."""
+    most = max(1, min(size, most))
+    best = max(each for each in _divisors(size) if each <= most)
+    return best if 2 * best > most else most
+
+
+def _placements(problem: Problem, timing: Timing) -> Iterator[tuple[int, int, tuple[int, ...], int]]:
+    """(first, last, lanes, inner) of schedules."""
+    dims, most = problem.dims, timing.sizes.partitions
+    ones = [1] * len(dims)
+    for last, dim in enumerate(dims):
+        if dim.partition:
+            yield last, last, (*ones[:last], dim.size, *ones[last + 1 :]), 1
+        if problem.on_chip:
+            continue
+        for inner in sorted({1, max(1, dim.size // most), ceil(dim.size / most), dim.size // _near(dim.size, most)}):
+            yield last, last, (*ones[:last], min(most, dim.size // inner), *ones[last + 1 :]), inner
+        if itemsize(problem.acc) < 4:
+            continue  # words only change places with their partitions
+        for first in range(last):
+            between = prod(each.size for each in dims[first + 1 : last])
+            joint = all(a.stride == b.stride * b.size for a, b in pairwise(dims[first : last + 1]))
+            if not joint or 2 * between > most:
+                continue
+            here = max(each for each in _divisors(dim.size) if each * between <= most)
+            outer = _near(dims[first].size, most // (between * here))
+            if outer * between > 1:
+                several = [outer, *(each.size for each in dims[first + 1 : last]), here]
+                yield first, last, (*ones[:first], *several, *ones[last + 1 :]), dim.size // here
+
+
+def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+    """Schedules that fit the machine."""
+    seen = set()
+    for first, last, lanes, inner in _placements(problem, timing):
+        folded = not any(problem.dims[dim].kept for dim in range(first, last + 1))
+        engines = [Stream.VECTOR]
+        if problem.adds and folded and problem.dtype in PRODUCTS:
+            engines.append(Stream.TENSOR)
+        most = problem.room // (BUFFERED * itemsize(problem.dtype))
+        for columns in [max(1, most >> halving) for halving in range(HALVINGS)]:
+            for engine in engines:
+                pieces = _pieces(problem, timing, (first, last, inner), columns, engine)
+                schedule = Schedule(first, last, lanes, inner, pieces, engine)
+                if schedule not in seen and _nbytes(problem, schedule) <= problem.room:
+                    seen.add(schedule)
+                    yield schedule
+
+
+def _pieces(
+    problem: Problem, timing: Timing, place: tuple[int, int, int], columns: int, engine: Stream
+) -> tuple[int, ...]:
+    """As many neighbours in memory as ``columns`` holds."""
+    first, last, inner = place
+    kept_left = timing.sizes.bank_columns if engine is Stream.TENSOR else columns
+    pieces = []
+    for index, dim in reversed(list(enumerate(problem.dims))):
+        size = inner if index == last else 1 if first <= index < last else dim.size
+        piece = _near(size, min(columns, kept_left) if dim.kept else columns)
+        pieces.append(piece)
+        columns //= piece
+        kept_left //= piece if dim.kept else 1
+    return tuple(reversed(pieces))
+
+
+def _nbytes(problem: Problem, schedule: Schedule) -> int:
+    kept = schedule.kept(problem)
+    tiles = 0 if problem.on_chip else BUFFERED * schedule.columns * itemsize(problem.dtype)
+    whole = schedule.columns * 4 if problem.acc not in FLOATS else 0  # scratch of exact integers
+    return tiles + whole + (3 * BUFFERS + 2) * (kept + 128) * 4
+
+
+def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Nanoseconds of ``schedule``."""
+    dims, size = problem.dims, itemsize(problem.dtype)
+    boxes = [_boxes(problem, schedule, index) for index in range(len(dims))]
+    tiles = prod(boxes)
+    blocks = prod(count for count, dim in zip(boxes, dims, strict=True) if dim.kept)
+    elements = prod(dim.size for dim in dims)
+    run = size
+    for dim, piece in reversed(list(zip(dims, schedule.pieces, strict=True))):
+        if dim.stride != run:
+            break
+        run *= piece
+        if piece < dim.size:
+            break
+    last = _combined(problem, schedule, timing).times(blocks / tiles)
+    stages = [] if problem.on_chip else [timing.moved(ceil(elements / tiles) * size, run)]
+    work = _folded(problem, schedule, timing, tiles > blocks) + last
+    stages.append(timing.done(work, schedule.engine))
+    end = sum(timing.latency(stream) for stream in (Stream.TENSOR, Stream.VECTOR, Stream.VECTOR))
+    return timing.pipeline(stages, tiles, BUFFERED) + end + timing.transfer_latency
+
+
+def _boxes(problem: Problem, schedule: Schedule, index: int) -> int:
+    """Tiles along a dim."""
+    size, lanes, piece = problem.dims[index].size, schedule.lanes[index], schedule.pieces[index]
+    if index != schedule.last:
+        return ceil(size / (lanes * piece))
+    step = lanes * schedule.inner
+    full, rest = divmod(size, step)
+    several = ceil(schedule.inner / piece)
+    return (full + (rest >= schedule.inner)) * several + ceil(rest % schedule.inner / piece)
+
+
+def _minor(problem: Problem, schedule: Schedule) -> int:
+    """Bytes between neighbours as Vector reads a tile: along the last dim that is reduced."""
+    stride, found = itemsize(problem.dtype), 0
+    for dim, piece in reversed(list(zip(problem.dims, schedule.pieces, strict=True))):
+        step = dim.stride if problem.on_chip else stride
+        if piece > 1 and not found and not dim.kept:
+            found = step
+        stride *= piece
+    return found or itemsize(problem.dtype)
+
+
+def _folded(problem: Problem, schedule: Schedule, timing: Timing, adds: bool) -> Work:
+    """The work on one tile; ``adds``: onto sums of others."""
+    kept, columns = schedule.kept(problem), schedule.columns
+    if schedule.engine is Stream.TENSOR:
+        bank = timing.sizes.bank_columns
+        each = min(columns, bank // max(1, min(kept, bank)) * min(kept, bank))
+        return timing.product(1, each, problem.dtype, loaded=False).times(ceil(columns / each))
+    work = Work()
+    if problem.acc not in FLOATS and problem.acc != "pred":
+        if columns > kept:
+            work += timing.engine("tensor_copy", Stream.GPSIMD, columns, (Tile("s32"),), (Tile("s32"),))
+        left = columns // kept
+        while left > 1:
+            half = left // 2
+            tile = Tile("s32")
+            work += timing.engine("int_tensor_tensor", Stream.GPSIMD, half * kept, (tile,), (tile, tile), ("add",))
+            left -= half
+        return work
+    if columns > kept:
+        source = Tile(problem.dtype, stride=_minor(problem, schedule))
+        work += timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (source,), ("add",))
+    if adds or columns == kept:
+        work += timing.engine("tensor_tensor", Stream.VECTOR, kept, ins=(F32, F32), alu=("add",))
+    return work
+
+
+def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """The work on the sums of a block: across partitions, and out."""
+    dims, kept = problem.dims, schedule.kept(problem)
+    inside = range(schedule.first, schedule.last + 1)
+    folded = [schedule.lanes[dim] for dim in inside if not dims[dim].kept]
+    stays = prod(schedule.lanes[dim] for dim in inside if dims[dim].kept)
+    work, run = Work(), 4 * (kept if not stays > 1 else 1)
+    if schedule.engine is Stream.TENSOR:
+        work += timing.engine("tensor_reduce", Stream.VECTOR, timing.sizes.bank_columns, (F32,), (F32_PSUM,), ("add",))
+        work += timing.engine("activation", Stream.SCALAR, timing.sizes.bank_columns, (F32_PSUM,), (F32,), ("copy",))
+    elif prod(folded) > 1 and stays == 1 and problem.adds:
+        work += timing.product(1, kept, "f32") + timing.engine("tensor_copy", Stream.VECTOR, kept, ins=(F32_PSUM,))
+    elif prod(folded) > 1 and stays == 1 and gathers(problem, schedule, timing):
+        work += _gathered(problem, schedule, timing)
+    elif prod(folded) > 1:
+        work += _turned(problem, schedule, timing)
+        run = 4
+    else:
+        run = 4 * kept
+    return work + timing.transfer(4 * kept * stays, run, "write")
+
+
+def _turned(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Sums change places with their partitions, and are folded there."""
+    kept, lanes = schedule.kept(problem), schedule.partitions
+    squares = ceil(lanes / SQUARE) * ceil(kept / SQUARE)
+    work = timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
+    if problem.acc in FLOATS or problem.acc == "pred":
+        fold = timing.engine("tensor_reduce", Stream.VECTOR, lanes, alu=("add",))
+    else:
+        fold = timing.engine("tensor_copy", Stream.GPSIMD, lanes, (Tile("s32"),), (Tile("s32"),))
+        least = timing.engine("int_tensor_tensor", Stream.GPSIMD, 1, (Tile("s32"),), (Tile("s32"),) * 2, ("add",))
+        fold += least.times(lanes.bit_length())
+    return work + fold.times(ceil(kept / timing.sizes.partitions))
+
+
+def _gathered(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """GpSimd folds all partitions of every sum."""
+    return timing.engine("partition_reduce", Stream.GPSIMD, schedule.kept(problem))
+
+
+def gathers(problem: Problem, schedule: Schedule, timing: Timing) -> bool:
+    """Whether GpSimd folds what is reduced of all partitions, if that is no product; few, or no words."""
+    words = itemsize(problem.acc) == 4
+    return not words or _gathered(problem, schedule, timing).bound <= _turned(problem, schedule, timing).bound
+
+
+@lru_cache(maxsize=4096)
+def choose(problem: Problem, timing: Timing) -> Schedule | None:
+    """The schedule that takes least by estimate; None where nothing fits."""
+    return min(candidates(problem, timing), key=lambda each: estimate(problem, each, timing), default=None)
