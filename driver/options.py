@@ -276,6 +276,15 @@ MACHINE = (
 )
 """Of ``compile``: the machine that the program is planned for. Of ``run``: the one that it runs on."""
 
+DEVICES = (
+    _plain(
+        "--num-replicas",
+        "replicas that the module is for, where it does not say so itself; default: as many as its groups name",
+        Kind.INTEGER,
+        "N",
+    ),
+    _plain("--num-partitions", "the same of partitions", Kind.INTEGER, "N"),
+)
 PRINTING = (
     _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
     _plain("--print-ir-after", "print the IR after these passes (comma list, or all)", Kind.NAMES, "PASSES"),
@@ -418,7 +427,7 @@ COMPILE = Command(
     "compile",
     "compile one HLO module (text, HloModuleProto, StableHLO) to a NEFF",
     "MODEL_FILE",
-    (*DOCUMENTED, *MACHINE, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+    (*DOCUMENTED, *MACHINE, *DEVICES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
 )
 TERMS = (
     ("preamble, postamble", "what the runtime does ahead of a program's first instruction and after its last one"),
@@ -540,6 +549,7 @@ OPT = Command(
         ),
         _plain("--output", "file to write instead of stdout", metavar="FILE"),
         *MACHINE,
+        *DEVICES,
         *PRECISION,
         *PRINTING,
         _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
