@@ -298,6 +298,15 @@ SHAPES = (
 )
 """What fixes a framework's model whose shapes are open."""
 
+DEVICES = (
+    _plain(
+        "--num-replicas",
+        "replicas that the module is for, where it does not say so itself; default: as many as its groups name",
+        Kind.INTEGER,
+        "N",
+    ),
+    _plain("--num-partitions", "the same of partitions", Kind.INTEGER, "N"),
+)
 PRINTING = (
     _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
     _plain("--print-ir-after", "print the IR after these passes (comma list, or all)", Kind.NAMES, "PASSES"),
@@ -455,7 +464,7 @@ COMPILE = Command(
     "compile",
     "compile one model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, .pt2, .keras, a SavedModel, jax.export",
     "MODEL_FILE",
-    (*DOCUMENTED, *MACHINE, *SHAPES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+    (*DOCUMENTED, *MACHINE, *DEVICES, *SHAPES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
 )
 TERMS = (
     ("preamble, postamble", "what the runtime does ahead of a program's first instruction and after its last one"),
@@ -578,6 +587,7 @@ OPT = Command(
         _output("file to write instead of stdout"),
         *MACHINE,
         *SHAPES,
+        *DEVICES,
         *PRECISION,
         *PRINTING,
         _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),

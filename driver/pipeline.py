@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from neuronx_cc.passes.manager import PassContext, PassOptions
 
 Stages = Sequence[tuple[str, Sequence[str]]]
+MAX_COUNT = 4096
+"""Most replicas, or partitions, of a command line."""
 WARNINGS_PER_CODE = 8
 
 
@@ -69,6 +71,7 @@ def run_pipeline(
     precision_file = parsed.text_or_none("dump_precision")
     if precision_file is not None:
         files.check_writable(precision_file, "--dump-precision", parsed.files)
+    _state_devices(module, parsed)
     context = PassContext(pass_options(parsed), machine, timed=parsed.flag("time_passes"))
     if _rules_are_for_this(parsed, session):
         context.options.policy.check(module)
@@ -100,6 +103,17 @@ def run_pipeline(
         # the other stream carries the module, or JSON
         print(timing_table(context), end="", file=sys.stderr if parsed.command.name == "opt" or session.json else None)
     return context
+
+
+def _state_devices(module: "HloModule", parsed: Parsed) -> None:
+    """What ``--num-replicas`` and ``--num-partitions`` say, into the module."""
+    from neuronx_cc.passes.analysis.devices import state_counts
+
+    counts = [parsed.integer_or_none("num_replicas"), parsed.integer_or_none("num_partitions")]
+    for option, count in zip(("--num-replicas", "--num-partitions"), counts, strict=True):
+        if count is not None and not 1 <= count <= MAX_COUNT:
+            raise UsageError("EARG902", f"{option} takes 1 to {MAX_COUNT}, found {count}", "see --help")
+    state_counts(module, *counts)
 
 
 def _rules_are_for_this(parsed: Parsed, session: Session) -> bool:

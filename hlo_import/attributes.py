@@ -114,9 +114,9 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def boolean(text: str) -> bool:
-    if text not in ("true", "false", "1", "0"):
+    if text not in ("true", "false"):
         raise ValueError(f"expected true or false, found {text[:60]!r}")
-    return text in ("true", "1")
+    return text == "true"
 
 
 def slice_dims(text: str) -> tuple[SliceDim, ...]:
@@ -209,10 +209,36 @@ INTS = _wrap(IntsAttr, integers)
 BOOL = _wrap(BoolAttr, boolean)
 STR = _wrap(StrAttr, unquote)
 CALLED = _wrap(StrsAttr, names)
-PRECISION = _wrap(StrsAttr, names)
 GROUPS = _wrap(GroupsAttr, replica_groups)
 FLOAT = _wrap(FloatAttr, single_precision)
-UPPER = _wrap(StrAttr, str.upper)
+
+
+def _choice(*words: str) -> Reader:
+    """One of ``words``, not quoted; XLA reads those in lower case in either."""
+
+    def read(text: str) -> hlo.Attribute:
+        text = text.lower() if words[0].islower() else text
+        if text not in words:
+            raise ValueError(f"expected {', '.join(words)}, found {text[:60]!r}")
+        return StrAttr(text)
+
+    return read
+
+
+PRECISIONS = ("default", "high", "highest", "packed_nibble", "original")
+_BF16, _TF32, _F8 = "dot_bf16_bf16_f32", "dot_tf32_tf32_f32", "dot_any_f8_any_f8"
+_ALGORITHM = _choice(
+    "dot_f16_f16_f16", "dot_f16_f16_f32", "dot_bf16_bf16_bf16", _BF16, f"{_BF16}_x3", f"{_BF16}_x6", f"{_BF16}_x9",
+    _TF32, f"{_TF32}_x3", "dot_f32_f32_f32", "dot_f64_f64_f64", f"{_F8}_f32", f"{_F8}_f32_fast_accum", f"{_F8}_any",
+    f"{_F8}_any_fast_accum",
+)  # fmt: skip
+
+
+def _precision(text: str) -> hlo.Attribute:
+    words = names(text)
+    if any(word.lower() not in PRECISIONS for word in words):
+        raise ValueError(f"expected a list of {', '.join(PRECISIONS)}, found {text[:60]!r}")
+    return StrsAttr(words)
 
 
 def _single(text: str) -> hlo.Attribute:
@@ -241,7 +267,7 @@ _CALLS = Field("calls", "calls", CALLED)
 _DIMENSIONS = Field("dimensions", "dimensions", INTS)
 _GROUPS = Field("replica_groups", "replica_groups", GROUPS, None)
 _PAIRS = Field("source_target_pairs", "source_target_pairs", GROUPS)
-_PRECISION = Field("operand_precision", "operand_precision", PRECISION, None)
+_PRECISION = Field("operand_precision", "operand_precision", _precision, None)
 _WINDOW = Field("window", "window", _wrap(WindowAttr, window), WindowAttr(()))
 _SORTED = Field("indices_are_sorted", "indices_are_sorted", BOOL, NO)
 _NORM = (Field("epsilon", "epsilon", FLOAT), Field("feature_index", "feature_index", INT))
@@ -269,8 +295,8 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "collective-permute-start": (_PAIRS,),
     "collective-reduce": (_TO_APPLY, _GROUPS),
     "compare": (
-        Field("direction", "direction", STR),
-        Field("type", "comparison_type", STR, None),
+        Field("direction", "direction", _choice("EQ", "NE", "GE", "GT", "LE", "LT")),
+        Field("type", "comparison_type", _choice("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"), None),
     ),
     "concatenate": (_gathered("dimension"),),
     "convolution": (
@@ -286,10 +312,13 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("called_computations", "called", CALLED, None),
         Field("to_apply", "called", CALLED, None),
     ),
-    "dot": (_PRECISION, Field("algorithm", "algorithm", STR, None)),
+    "dot": (_PRECISION, Field("algorithm", "algorithm", _ALGORITHM, None)),
     "dynamic-slice": (Field("dynamic_slice_sizes", "dynamic_slice_sizes", INTS),),
-    "fft": (Field("fft_type", "fft_type", UPPER), Field("fft_length", "fft_length", INTS)),
-    "fusion": (Field("kind", "kind", STR), _CALLS),
+    "fft": (
+        Field("fft_type", "fft_type", _choice("FFT", "IFFT", "RFFT", "IRFFT")),
+        Field("fft_length", "fft_length", INTS),
+    ),
+    "fusion": (Field("kind", "kind", _choice("kLoop", "kInput", "kOutput", "kCustom")), _CALLS),
     "gather": (Field("slice_sizes", "slice_sizes", INTS), _SORTED),
     "get-dimension-size": (_gathered("dimension"),),
     "get-tuple-element": (Field("index", "index", INT),),
@@ -310,8 +339,8 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "reduce-scatter": (_gathered("scatter_dimension"), _TO_APPLY, _GROUPS),
     "reduce-window": (_WINDOW, _TO_APPLY),
     "reverse": (_DIMENSIONS,),
-    "rng": (Field("distribution", "distribution", STR),),
-    "rng-bit-generator": (Field("algorithm", "algorithm", STR),),
+    "rng": (Field("distribution", "distribution", _choice("rng_uniform", "rng_normal")),),
+    "rng-bit-generator": (Field("algorithm", "algorithm", _choice("rng_default", "rng_philox", "rng_three_fry")),),
     "rng-get-and-update-state": (Field("delta", "delta", INT),),
     "scan": (
         _gathered("dimension"),
@@ -330,7 +359,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("left_side", "left_side", BOOL, NO),
         Field("lower", "lower", BOOL, NO),
         Field("unit_diagonal", "unit_diagonal", BOOL, NO),
-        Field("transpose_a", "transpose_a", STR, StrAttr("NO_TRANSPOSE")),
+        Field("transpose_a", "transpose_a", _choice("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"), StrAttr("NO_TRANSPOSE")),
     ),
     "while": (Field("condition", "condition", CALLED), Field("body", "body", CALLED)),
 }

@@ -1,16 +1,18 @@
-"""Records of either front end -> ``HloModule``: resolves names, orders callees before callers, builds the ops.
+"""Records of either front end -> ``HloModule``: resolves names, infers types left out, builds the ops.
 
-Computations the entry does not reach are left out; combiners (of reduce, scatter, sort ...) with equal bodies become
-one. Every op is verified; an error is placed at the instruction it came from.
+Operands stand above their uses and computations above their callers, as XLA has it. Computations the entry does not
+reach are left out; combiners (of reduce, scatter, sort ...) with equal bodies become one. Every op is verified; an
+error is placed at the instruction it came from.
 """
 
 from collections.abc import Iterator
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
-from neuronx_cc.hlo_import.raw import RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.verify import CALL_FIELDS, op_problem, verify_structure
+from neuronx_cc.ir.verify.infer import CannotInfer, infer_type
 
 COMBINER_USERS = frozenset(
     [
@@ -91,29 +93,28 @@ class _Builder:
         ]
 
     def _callees_first(self, entry: RawComputation) -> Iterator[RawComputation]:
+        """The computations that the entry reaches, in one order however the file has them."""
+        places = {computation.name: place for place, computation in enumerate(self.raw.computations)}
         done: set[str] = set()
-        active = {entry.name}
         stack = [(entry, iter(self._called(entry)))]
         while stack:
             computation, calls = stack[-1]
             for instruction, name in calls:
-                if name in done:
-                    continue
-                if name in active:
-                    raise self.raw.error(
-                        instruction.position, f"expected calls without recursion, found {name} calling itself"
-                    )
-                callee = self.by_name.get(name)
-                if callee is None:
+                if name not in places:
                     raise self.raw.error(instruction.position, f"expected a computation of this module, found {name!r}")
-                active.add(name)
-                stack.append((callee, iter(self._called(callee))))
-                break
+                if places[name] >= places[computation.name]:
+                    raise self.raw.error(
+                        instruction.position, f"expected a computation that stands above its caller, found {name!r}"
+                    )
+                if name not in done:
+                    callee = self.by_name[name]
+                    stack.append((callee, iter(self._called(callee))))
+                    break
             else:
                 stack.pop()
-                active.discard(computation.name)
-                done.add(computation.name)
-                yield computation
+                if computation.name not in done:
+                    done.add(computation.name)
+                    yield computation
 
     def _combiner_names(self, ordered: list[RawComputation]) -> set[str]:
         combiners: set[str] = set()
@@ -138,12 +139,16 @@ class _Builder:
                 op.attributes[f"param_metadata.{index}"] = hlo.StrAttr(parameter.metadata)
             values[parameter.key] = op.block.args[index]
             layouts[parameter.key] = parameter.layout
-        for instruction in self._defined_first(raw):
+        self._check_order(raw)
+        for instruction in raw.instructions:
             if instruction.opcode == "parameter":
                 continue
             values[instruction.key] = self._instruction(op.block, instruction, values, layouts)
             layouts[instruction.key] = instruction.layout
         root = raw.instructions[-1].key if raw.root is None else raw.root
+        if raw.result is not None and raw.result != values[root].type:
+            found, is_ = type_text(raw.result), type_text(values[root].type)
+            raise self.raw.error(raw.position, f"expected a result of type {is_} of {raw.name}, found {found}")
         op.block.add_op(hlo.ReturnOp.create(operands=[values[root]]))
         return op
 
@@ -164,51 +169,20 @@ class _Builder:
                 )
         return [by_number[number] for number in range(len(by_number))]
 
-    def _defined_first(self, raw: RawComputation) -> list[RawInstruction]:
-        """The instructions, in file order if that defines every value before its uses."""
-        defined: dict[Key, RawInstruction] = {}
-        in_order = True
+    def _check_order(self, raw: RawComputation) -> None:
+        """Names are distinct, and operands stand above their uses."""
+        defined: set[Key] = set()
         for instruction in raw.instructions:
             if instruction.key in defined:
                 raise self.raw.error(
                     instruction.position, f"expected one instruction {instruction.key}, found a second"
                 )
-            in_order = in_order and all(operand in defined for operand in instruction.operands)
-            defined[instruction.key] = instruction
-        if in_order:
-            return raw.instructions
-        for instruction in raw.instructions:
             for operand in instruction.operands:
                 if operand not in defined:
                     raise self.raw.error(
-                        instruction.position, f"expected operands defined in {raw.name}, found {operand!r}"
+                        instruction.position, f"expected operands defined above in {raw.name}, found {operand!r}"
                     )
-        return self._sorted(raw, defined)
-
-    def _sorted(self, raw: RawComputation, defined: dict[Key, RawInstruction]) -> list[RawInstruction]:
-        ordered: list[RawInstruction] = []
-        state: dict[Key, int] = {}
-        for first in raw.instructions:
-            if first.key in state:
-                continue
-            state[first.key] = 1
-            stack = [(first, iter(first.operands))]
-            while stack:
-                instruction, operands = stack[-1]
-                for operand in operands:
-                    if state.get(operand) == 1:
-                        raise self.raw.error(
-                            instruction.position, f"expected a value that does not depend on itself, found {operand!r}"
-                        )
-                    if operand not in state:
-                        state[operand] = 1
-                        stack.append((defined[operand], iter(defined[operand].operands)))
-                        break
-                else:
-                    stack.pop()
-                    state[instruction.key] = 2
-                    ordered.append(instruction)
-        return ordered
+            defined.add(instruction.key)
 
     def _instruction(
         self,
@@ -221,6 +195,8 @@ class _Builder:
         properties = raw.properties
         if raw.operand_types:
             self._check_operand_types(raw, operands)
+        if raw.opcode in ("copy", "bitcast") and len(operands) == 1 and isinstance(raw.type, hlo.TupleType):
+            return self._same_tuple(raw, operands[0])
         if raw.opcode == "bitcast" and len(operands) == 1:
             operand_layout = layouts[raw.operands[0]]
             if operand_layout is not None or raw.layout is not None:
@@ -229,6 +205,8 @@ class _Builder:
             properties = {**properties, "comparison_type": _comparison_type(operands)}
         if self.renamed and any(field in properties for field in CALL_FIELDS):
             properties = {name: self._rename(name, attr) for name, attr in properties.items()}
+        if raw.type is INFERRED:
+            raw.type = self._inferred(raw, operands, properties)
         op = hlo.OPCODES[raw.opcode].make(operands, raw.type, raw.loc, properties)
         if raw.metadata:
             # beside the location, not among the properties: ops that compute the same should look the same
@@ -237,6 +215,19 @@ class _Builder:
         if problem := op_problem(op, self.built):
             raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc)
         return op.results[0]
+
+    def _inferred(self, raw: RawInstruction, operands: list[hlo.SSAValue], properties: Properties) -> hlo.Attribute:
+        try:
+            return infer_type(raw.opcode, properties, [operand.type for operand in operands], self.built)
+        except CannotInfer as problem:
+            raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc) from None
+
+    def _same_tuple(self, raw: RawInstruction, operand: hlo.SSAValue) -> hlo.SSAValue:
+        """A copy of a tuple is the tuple: values have no place yet."""
+        if operand.type != raw.type:
+            found, is_ = type_text(raw.type), type_text(operand.type)
+            raise self.raw.error(raw.position, f"{raw.opcode}: expected a result of {is_}, found {found}", raw.loc)
+        return operand
 
     def _check_operand_types(self, raw: RawInstruction, operands: list[hlo.SSAValue]) -> None:
         assert raw.operand_types is not None

@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from neuronx_cc.hlo_import.attributes import Attributes, integers
+from neuronx_cc.hlo_import.attributes import Attributes, boolean, integer, integers
+from neuronx_cc.hlo_import.known_attributes import COUNTS, FLAGS, HEADER
 from neuronx_cc.hlo_import.lexer import SourceText
 from neuronx_cc.ir import hlo
 
@@ -25,11 +26,23 @@ def read_header(source: SourceText, header: Attributes) -> HeaderFacts:
     """Splits the header attributes of the module at the top of ``source``."""
     rest = dict(header)
     try:
+        _check(rest)
         aliases = read_aliases(rest.pop("input_output_alias", "{}"))
         donors = read_donors(rest.pop("buffer_donor", "{}"))
     except ValueError as problem:
         raise source.error(0, str(problem)) from None
     return HeaderFacts(aliases, donors, tuple(rest.items()))
+
+
+def _check(header: Attributes) -> None:
+    """Raises ValueError on what XLA refuses in a header, and on counts of devices below one."""
+    for name, text in header.items():
+        if name not in HEADER:
+            raise ValueError(f"expected an attribute of a module ({', '.join(sorted(HEADER))}), found {name[:60]}")
+        if name in FLAGS:
+            boolean(text)
+        if name in COUNTS and not 1 <= integer(text) < 2**31:
+            raise ValueError(f"expected {name} of 1 or more, found {text}")
 
 
 def read_aliases(text: str) -> tuple[hlo.Alias, ...]:

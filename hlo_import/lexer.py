@@ -12,10 +12,11 @@ MAX_NESTING = 200
 """Deepest nesting of brackets accepted; real modules stay below 10."""
 
 SPACE = re.compile(r"(?:\s+|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 IDENTIFIER = re.compile(r"%?([A-Za-z0-9_][\w.\-]*)")
 QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_STRUCTURE = re.compile(r'[][(){}"]|/\*')
-_ATOM = re.compile(r'[^\s,(){}"\[\]]*')
+_STRUCTURE = re.compile(r'[][(){}"]|/[*/]')
+_ATOM = re.compile(r'(?:[^\s,(){}"\[\]/]|/(?![*/]))*')
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 _EXCERPT = 160
 
@@ -99,6 +100,8 @@ class SourceText:
                 scan = self.quoted_end(scan - 1)
             elif token == "/*":
                 scan = self.comment_end(scan - 2)
+            elif token == "//":
+                scan = self.text.find("\n", scan) + 1 or len(self.text)
             elif token in _CLOSER:
                 stack.append(_CLOSER[token])
                 if len(stack) > MAX_NESTING:

@@ -1,5 +1,7 @@
 """Tells the accepted module formats apart by content and hands the bytes to the reader of that format."""
 
+import re
+
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
 
@@ -21,6 +23,8 @@ def detect(data: bytes) -> str:
         return "text"
     if _is_text(head) and stripped.startswith((b"module", b"#", b"func.func", b'"builtin.module"', b"vhlo", b"!")):
         return "stablehlo"
+    if _is_text(head) and _COMPUTATION.match(stripped):
+        return "text"
     for magic, what in _KNOWN:
         if magic in head[: 2048 if magic == b"ustar" else len(magic)]:
             raise _unknown(what)
@@ -32,6 +36,8 @@ def detect(data: bytes) -> str:
     return "proto"
 
 
+_COMPUTATION = re.compile(rb"(?:ENTRY\s+)?%?[A-Za-z_][\w.\-]*\s*(?:\([^()]*:|\(\)|\{)")
+"""What HLO text begins with when it has no header."""
 _KNOWN = (
     (b"\x1f\x8b", "a gzip file"),
     (b"PK\x03\x04", "a zip archive"),

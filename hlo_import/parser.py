@@ -7,33 +7,36 @@ One fast path of regular expressions covers the usual instruction; everything el
 
 import re
 
-from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, read_attributes, unquote
+from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, names, read_attributes, unquote
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.header import read_header
-from neuronx_cc.hlo_import.lexer import IDENTIFIER, SourceText
+from neuronx_cc.hlo_import.known_attributes import attribute_problem
+from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, SourceText
 from neuronx_cc.hlo_import.literals import LiteralError, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
-from neuronx_cc.hlo_import.raw import RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.raw import INFERRED, RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.replica_groups import MESH_VALUE
-from neuronx_cc.hlo_import.shapes import TypeReader, type_text
+from neuronx_cc.hlo_import.shapes import TypedText, TypeReader, type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
 from neuronx_cc.ir.errors import CompileError, Loc
 
 _NAME = r"%?([A-Za-z0-9_][\w.\-]*)"
 _HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]*)\}})?\s+([a-z][\w\-]*)\(")
-_SLOW_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*")
-_OPCODE = re.compile(r"([A-Za-z][\w\-]*)\(")
+_ROOT = re.compile(r"ROOT(?![\w.\-])")
+_OPCODE = re.compile(r"[A-Za-z][\w\-]*(?![\w.\-\[])")
 _OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
-_ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"]+|\{[^{}"/]*\})(?=[\s,}]|$)')
+_ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"/]+|\{[^{}"/]*\})(?=[\s,}]|$)')
 _ATTRIBUTE_NAME = re.compile(r"([A-Za-z_][\w\-]*)\s*=\s*")
 _TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]*)\}})?\s+)?{_NAME}\s*(?=[,)/])")
-_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([A-Za-z0-9_][\w.\-]*)")
-COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_ENTRY = re.compile(r"ENTRY(?![\w.\-])")
+_NUMBER = re.compile(r"\d{1,9}(?!\d)")
 _PARENTHESIS = re.compile(r"[()]")
 _INLINE_CALLS = frozenset(
     ["to_apply", "body", "condition", "calls", "true_computation", "false_computation", "select", "scatter"]
 )
+_TYPED = frozenset(["parameter", "constant"])
+"""Opcodes whose type the parser needs itself."""
 _NO_OPERANDS: list[str] = []
 MAX_INLINE_DEPTH = 50
 ASYNC_ATTRIBUTES = frozenset(
@@ -64,10 +67,13 @@ class TextParser:
         """The whole text as records."""
         source = self.source
         position = source.skip(0)
-        if not self.text.startswith("HloModule", position):
-            raise source.error(position, f"expected 'HloModule', found {source.found(position)}")
-        name, position = source.identifier(position + len("HloModule"), "the name of the module")
-        header, position = self._attributes(position)
+        name, header = "", Attributes()
+        if self.text.startswith("HloModule", position):
+            name, position = source.identifier(position + len("HloModule"), "the name of the module")
+            if name in ("ENTRY", "ROOT"):
+                raise source.error(position, f"expected the name of the module, found {name!r}")
+            position += source.at(position) == ":"
+            header, position = self._attributes(position)
         length = len(self.text)
         while (position := source.skip(position)) < length:
             word = IDENTIFIER.match(self.text, position)
@@ -80,6 +86,7 @@ class TextParser:
         if not any(computation.is_entry for computation in self.computations):
             self.computations[-1].is_entry = True
         facts = read_header(source, header)
+        name = name or next(computation.name for computation in self.computations if computation.is_entry)
         return RawModule(
             name, self.computations, self._error, self.constants, facts.aliases, facts.donors, facts.rest, source.source
         )
@@ -89,25 +96,38 @@ class TextParser:
 
     def _computation(self, position: int) -> int:
         source = self.source
-        match = _COMPUTATION.match(self.text, position)
-        if match is None:
-            raise source.error(position, f"expected a computation, found {source.found(position)}")
-        scan = source.skip(match.end())
+        entry = _ENTRY.match(self.text, position)
+        name, scan = source.identifier(entry.end() if entry else position, "a computation")
+        scan, result = source.skip(scan), None
         if source.at(scan) == "(":
-            # the signature repeats what the parameters and the root say
-            scan = source.skip(source.closing(scan))
-            scan = source.expect(scan, "->", "after the parameters of a computation")
-            _, scan = self.types.read(scan)
-        scan = source.expect(scan, "{", f"to begin computation {match.group(2)}")
-        computation = RawComputation(match.group(2), [], None, position, bool(match.group(1)))
+            result, scan = self._signature(scan)
+        scan = source.expect(scan, "{", f"to begin computation {name}")
+        computation = RawComputation(name, [], None, position, entry is not None, result=result)
         scan = self._instructions(scan, computation, 0)
         attributes, scan = self._attributes(scan)
+        if attributes.keys() - {"execution_thread"}:
+            raise source.error(scan, f"expected execution_thread of a computation, found {min(attributes)}")
         computation.execution_thread = unquote(attributes.get("execution_thread", ""))
         self.computations.append(computation)
         return scan
 
+    def _signature(self, position: int) -> tuple[hlo.Attribute, int]:
+        """The result type of ``(x: f32[2], ...) -> f32[2]``; what stands there of parameters, they say themselves."""
+        source = self.source
+        scan = source.skip(position + 1)
+        while source.at(scan) != ")":
+            _, scan = source.identifier(scan, "the name of a parameter")
+            _, scan = self.types.read(source.expect(scan, ":", "behind the name of a parameter"))
+            scan = source.skip(scan)
+            if source.at(scan) != ")":
+                scan = source.skip(source.expect(scan, ",", "between parameters"))
+        scan = source.expect(scan + 1, "->", "after the parameters of a computation")
+        result, scan = self.types.read(scan)
+        return result.type, scan
+
     def _instructions(self, position: int, computation: RawComputation, depth: int) -> int:
         source = self.source
+        defined: set[str | int] = set()
         while True:
             position = source.skip(position)
             character = source.at(position)
@@ -117,33 +137,35 @@ class TextParser:
                 raise source.error(
                     computation.position, "expected '}' to end this computation, found the end of the text"
                 )
-            position = self._instruction(position, computation, depth)
+            position = self._instruction(position, computation, depth, defined)
+            defined.add(computation.instructions[-1].key)
         if not computation.instructions:
             raise source.error(position, f"expected at least one instruction in computation {computation.name}")
         return position + 1
 
-    def _instruction(self, position: int, computation: RawComputation, depth: int) -> int:
+    def _instruction(self, position: int, computation: RawComputation, depth: int, defined: "set[str | int]") -> int:
         source, text = self.source, self.text
         head = _HEAD.match(text, position)
         if head is not None:
             root, name, dtype, dims, layout, opcode = head.groups()
             type_start, scan = head.start(3), head.end()
             typed = self.types.array(dtype, dims, layout, type_start)
+            opcode_position = scan - 1 - len(opcode)
         else:
-            start = _SLOW_HEAD.match(text, position)
-            if start is None:
-                raise source.error(
-                    position, f"expected an instruction such as 'a = f32[2] add(b, c)', found {source.found(position)}"
-                )
-            root, name = start.groups()
-            type_start = start.end()
-            typed, scan = self.types.read(type_start)
+            root, name, scan = self._head(position)
+            type_start = source.skip(scan)
+            if _OPCODE.match(text, type_start):
+                typed, scan = TypedText(INFERRED), type_start
+            else:
+                typed, scan = self.types.read(type_start)
             scan = source.skip(scan)
             match = _OPCODE.match(text, scan)
             if match is None:
                 raise source.error(scan, f"expected an opcode and '(', found {source.found(scan)}")
-            opcode, scan = match.group(1), match.end()
-        opcode_position = scan - 1 - len(opcode)
+            opcode, opcode_position = match.group(), scan
+            scan = source.expect(match.end(), "(", f"behind the opcode {opcode}")
+            if typed.type is INFERRED and opcode in _TYPED:
+                raise source.error(type_start, f"expected a type such as f32[2,3], found {opcode!r}")
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
         if opcode == "constant":
             scan = self._constant(scan, instruction)
@@ -152,6 +174,9 @@ class TextParser:
         else:
             instruction.operands, instruction.operand_types, scan = self._operands(scan)
         attributes, scan = self._attributes(scan, computation, depth)
+        for before in names(attributes.get("control-predecessors", "{}")):
+            if before and before not in defined:
+                raise source.error(position, f"expected control-predecessors defined above, found {before!r}")
         metadata = self._read_metadata(attributes.pop("metadata", ""))
         instruction.metadata = metadata.rest
         instruction.loc = Loc(
@@ -161,6 +186,7 @@ class TextParser:
             spelled = COMMENT.sub("", text[type_start:opcode_position]).strip()
             attributes[RESULT_LAYOUT] = re.sub(r"\s+", " ", spelled)
         if opcode == "parameter":
+            self._check_attributes(instruction, opcode, attributes)
             instruction.properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
         else:
             self._finish(instruction, opcode, attributes, opcode_position)
@@ -170,6 +196,19 @@ class TextParser:
                 raise source.error(position, f"expected one ROOT in computation {computation.name}, found a second")
             computation.root = name
         return scan
+
+    def _head(self, position: int) -> tuple[bool, str, int]:
+        """Whether ``ROOT`` stands at ``position``, the name behind it, and the position behind the equals sign."""
+        source = self.source
+        root = _ROOT.match(self.text, position)
+        scan = source.skip(root.end()) if root else position
+        name = IDENTIFIER.match(self.text, scan)
+        equals = source.skip(name.end()) if name else scan
+        if name is None or source.at(equals) != "=":
+            raise source.error(
+                position, f"expected an instruction such as 'a = f32[2] add(b, c)', found {source.found(position)}"
+            )
+        return root is not None, name.group(1), equals + 1
 
     def _finish(self, instruction: RawInstruction, opcode: str, attributes: Attributes, position: int) -> None:
         """Sets opcode and properties; unwraps the short spelling of asynchronous ops, such as ``call-start``."""
@@ -187,6 +226,7 @@ class TextParser:
         key = (opcode, tuple(attributes.items()))
         properties = self._properties.get(key)
         if properties is None:
+            self._check_attributes(instruction, opcode, attributes)
             if opcode == "constant":
                 properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
             else:
@@ -198,11 +238,19 @@ class TextParser:
         try:
             return read_attributes(opcode, attributes)
         except MalformedAttribute as problem:
-            position = instruction.position
-            if problem.name:
-                found = re.compile(rf"\b{re.escape(problem.name)}\s*=").search(self.text, position)
-                position = found.end() if found else position
-            raise self.source.error(position, problem.message) from None
+            raise self._at_attribute(instruction, problem.name, problem.message) from None
+
+    def _check_attributes(self, instruction: RawInstruction, opcode: str, attributes: Attributes) -> None:
+        name, problem = attribute_problem(opcode, attributes)
+        if problem:
+            raise self._at_attribute(instruction, name, problem)
+
+    def _at_attribute(self, instruction: RawInstruction, name: str, message: str) -> CompileError:
+        position = instruction.position
+        if name:
+            found = re.compile(rf"\b{re.escape(name)}\s*=").search(self.text, position)
+            position = found.end() if found else position
+        return self.source.error(position, message)
 
     def _wrap(self, instruction: RawInstruction, base: str, attributes: Attributes, position: int) -> str:
         """Adds the computation that the long spelling of an asynchronous op calls; returns its name."""
@@ -233,12 +281,12 @@ class TextParser:
         return known
 
     def _parameter(self, position: int, instruction: RawInstruction) -> int:
-        end = self.text.find(")", position)
-        number = self.text[position : max(end, position)].strip()
-        if not number.isdecimal() or len(number) > 9:
-            raise self.source.error(position, f"expected the number of a parameter, found {number[:60]!r}")
-        instruction.parameter = int(number)
-        return end + 1
+        source = self.source
+        number = _NUMBER.match(self.text, source.skip(position))
+        if number is None:
+            raise source.error(position, f"expected the number of a parameter, found {source.found(position)}")
+        instruction.parameter = int(number.group())
+        return source.expect(number.end(), ")", "behind the number of a parameter")
 
     def _constant(self, position: int, instruction: RawInstruction) -> int:
         """Reads a literal into the constant pool; ``position`` is behind the opening parenthesis."""
@@ -328,6 +376,8 @@ class TextParser:
                     mesh = MESH_VALUE.match(text, start) if name == "replica_groups" else None
                     end = mesh.end() if mesh else source.value_end(start)
                     value = text[start:end]
+                    if "/" in value and '"' not in value:
+                        value = COMMENT.sub("", value)
             if match is not None and computation is not None and name in _INLINE_CALLS and value[0] == "{":
                 inline, start = True, match.start(2)
             if inline:

@@ -10,6 +10,9 @@ from neuronx_cc.ir.errors import CompileError, Loc
 
 Properties = dict[str, hlo.Attribute]
 
+INFERRED: hlo.Attribute = hlo.StrAttr("the type that follows")
+"""Stands for the type of an instruction whose text leaves it out: the builder infers it."""
+
 RESULT_LAYOUT = "result_layout"
 """Name under which ``extra`` keeps the result type of a custom call whose layouts are constrained, layouts included."""
 
@@ -45,6 +48,8 @@ class RawComputation:
     position: int
     is_entry: bool = False
     execution_thread: str = ""
+    result: hlo.Attribute | None = None
+    """Type of the result, where the signature states it."""
 
 
 class ErrorMaker(Protocol):

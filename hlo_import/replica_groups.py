@@ -27,7 +27,7 @@ def replica_groups(text: str) -> Groups:
     text = text.strip()
     if text.startswith("mesh["):
         return _mesh(text)
-    compact = text.replace(" ", "")
+    compact = "".join(text.split())
     if match := _IOTA.fullmatch(compact):
         groups, size = int(match[1]), int(match[2])
         devices = _iota(match[3], match[4])

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.hlo_import.lexer import SourceText
+from neuronx_cc.hlo_import.lexer import COMMENT, SourceText
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
@@ -21,8 +21,9 @@ UNSUPPORTED_DTYPES = frozenset(["s1", "u1", "f4e2m1fn", "f8e8m0fnu", "opaque", "
 """Element types XLA knows and this compiler has no storage for."""
 
 Layout = tuple[int, ...]
-_ARRAY = re.compile(r"([A-Za-z]\w*)\[([^][\n]*)\]")
-_LAYOUT = re.compile(r"\{([\d,\s]*)(?::[^{}]*)?\}")
+_ARRAY = re.compile(r"([A-Za-z]\w*)\[([^][]*)\]")
+_LAYOUT = re.compile(r"\{([\d,\s]*)(?::((?:(?:SC|[DELMST#*])(?:\([^(){}]*\))+|P\([^{}]*\))*))?\}")
+_BEGINS_LAYOUT = re.compile(r"\{\s*[\d:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,14 @@ class TypeReader:
             raise source.error(position, f"expected a type such as f32[2,3], found {source.found(position)}")
         end = match.end()
         layout = None
-        if source.at(end) == "{":
+        if _BEGINS_LAYOUT.match(source.text, behind := source.skip(end)):
+            end = behind
             match_layout = _LAYOUT.match(source.text, end)
             if match_layout is None:
                 raise source.error(end, "expected a layout such as {1,0}")
             layout, end = match_layout.group(1), match_layout.end()
-        return self.array(match.group(1), match.group(2), layout, position), end
+        dims = match.group(2)
+        return self.array(match.group(1), COMMENT.sub("", dims) if "/" in dims else dims, layout, position), end
 
     def _tuple(self, position: int, depth: int) -> tuple[TypedText, int]:
         source = self.source

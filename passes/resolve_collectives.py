@@ -14,7 +14,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
-from neuronx_cc.passes.analysis.devices import device_counts
+from neuronx_cc.passes.analysis.devices import device_counts, state_counts
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build
@@ -25,11 +25,13 @@ Groups = tuple[tuple[int, ...], ...]
 
 EXCHANGES = (hlo.AllToAllOp, hlo.CollectiveBroadcastOp, hlo.CollectivePermuteOp, hlo.RaggedAllToAllOp)
 """With a channel these connect partitions; the others connect replicas and partitions."""
+MAX_DEVICES = 1 << 16
+"""That a module without counts may name."""
 COLLECTIVES = (hlo.AllReduceOp, hlo.AllGatherOp, hlo.ReduceScatterOp, *EXCHANGES)
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    replicas, partitions = device_counts(module)
+    replicas, partitions = _settle_counts(module)
     for computation in module.computations():
         for op in ops_of(computation.block):
             if (isinstance(op, hlo.ReplicaIdOp) and replicas == 1) or (
@@ -38,6 +40,54 @@ def run(module: HloModule, context: PassContext) -> None:
                 replace(op, Build.before(module, op).number(0, "u32"))
             elif isinstance(op, COLLECTIVES):
                 _resolve(module, op, replicas, partitions)
+
+
+def _settle_counts(module: HloModule) -> tuple[int, int]:
+    """Replicas and partitions: what the header leaves open is what the groups name, and stands there from now on.
+
+    PyTorch/XLA states neither. Groups of all devices (``use_global_device_ids``) are of partitions, as SPMD programs'
+    are, unless partitions or replicas are known otherwise.
+    """
+    header = dict(module.header)
+    given = (header.get("replica_count"), header.get("num_partitions"))
+    if None not in given:
+        return device_counts(module)
+    named = {"replicas": 1, "partitions": 1, "devices": 1}
+    for computation in module.computations():
+        for op in ops_of(computation.block):
+            if isinstance(op, COLLECTIVES):
+                highest = max((number for group in _given_groups(op) for number in group), default=0)
+                named[_numbering(op)] = max(named[_numbering(op)], highest + 1)
+                if highest >= MAX_DEVICES:
+                    raise CompileError(
+                        "EVRF001", f"{op.opcode} names device {highest}", f"use fewer than {MAX_DEVICES}", op.loc
+                    )
+    replicas = int(given[0] or named["replicas"])
+    partitions = int(given[1] or max(named["partitions"], -(-named["devices"] // replicas)))
+    if given[0] is None:
+        replicas = max(replicas, -(-named["devices"] // partitions))
+    if replicas * partitions > 1:
+        state_counts(module, replicas, partitions)
+    return replicas, partitions
+
+
+def _given_groups(op: hlo.HloOp) -> Groups:
+    name = "source_target_pairs" if isinstance(op, hlo.CollectivePermuteOp) else "replica_groups"
+    attr = op.properties.get(name)
+    return attr.data if isinstance(attr, hlo.GroupsAttr) else ()
+
+
+def _numbering(op: hlo.HloOp) -> str:
+    """What the numbers in the groups of ``op`` count."""
+    extra = dict(op.extra.data) if op.extra is not None else {}
+    if extra.get("use_global_device_ids", "false") == "true":
+        return "devices"
+    return "partitions" if _has_channel(op) and isinstance(op, EXCHANGES) else "replicas"
+
+
+def _has_channel(op: hlo.HloOp) -> bool:
+    extra = dict(op.extra.data) if op.extra is not None else {}
+    return int(extra.get("channel_id", 0)) > 0
 
 
 def _resolve(module: HloModule, op: hlo.HloOp, replicas: int, partitions: int) -> None:
@@ -58,16 +108,8 @@ def _resolve(module: HloModule, op: hlo.HloOp, replicas: int, partitions: int) -
 
 def device_groups(op: hlo.HloOp, replicas: int, partitions: int) -> Groups:
     """The groups, or pairs, of devices that ``op`` connects. Raises CompileError EVRF001 for numbers out of range."""
-    extra = dict(op.extra.data) if op.extra is not None else {}
-    channel = int(extra.get("channel_id", 0)) > 0
-    everywhere = extra.get("use_global_device_ids", "false") == "true"
-    if isinstance(op, hlo.CollectivePermuteOp):
-        given = op.source_target_pairs.data
-    else:
-        attr = op.properties.get("replica_groups")
-        given = attr.data if isinstance(attr, hlo.GroupsAttr) else ()
-    over_partitions = channel and isinstance(op, EXCHANGES)
-    limit = replicas * partitions if everywhere else partitions if over_partitions else replicas
+    given, numbering = _given_groups(op), _numbering(op)
+    limit = {"devices": replicas * partitions, "partitions": partitions, "replicas": replicas}[numbering]
     if not given and not isinstance(op, hlo.CollectivePermuteOp):
         given = (tuple(range(limit)),)
     if any(not 0 <= number < limit for group in given for number in group):
@@ -75,14 +117,14 @@ def device_groups(op: hlo.HloOp, replicas: int, partitions: int) -> Groups:
             "EVRF001",
             f"{op.opcode} names device {max(max(group) for group in given)}, but the module is for {replicas} replicas "
             f"and {partitions} partitions",
-            "state replica_count and num_partitions in the module's header",
+            "state replica_count and num_partitions in the module's header, or --num-replicas and --num-partitions",
             op.loc,
         )
-    if everywhere:
+    if numbering == "devices":
         return given
-    if over_partitions:
+    if numbering == "partitions":
         return tuple(tuple(r * partitions + p for p in group) for r in range(replicas) for group in given)
-    if channel:
+    if _has_channel(op):
         return tuple(tuple(r * partitions + p for r in group for p in range(partitions)) for group in given)
     return tuple(tuple(r * partitions + p for r in group) for p in range(partitions) for group in given)
 
@@ -95,6 +137,8 @@ def _one(build: Build, op: hlo.HloOp, operand: hlo.SSAValue, type_: hlo.Attribut
             return operand
         return build.typed(type(op), (operand,), type_, source_target_pairs=attr)
     size = _group_size(op, groups)
+    if isinstance(op, hlo.AllGatherOp | hlo.ReduceScatterOp) and not hlo.shape_of(operand).rank:
+        return operand
     _check_parts(op, hlo.shape_of(operand).dims, type_, size)
     if size == 1:
         return operand

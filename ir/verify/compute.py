@@ -40,9 +40,7 @@ def _dot(op: Any, shapes: list[Shape], result: Shape) -> str:
     if problem := _mixes_complex([*shapes, result]):
         return problem
     lhs, rhs = shapes
-    return _dot_dims(op.dims.data, lhs, rhs) or expect_dims(
-        "a result", _dot_result(op.dims.data, lhs, rhs), result.dims
-    )
+    return _dot_dims(op.dims.data, lhs, rhs) or expect_dims("a result", dot_result(op.dims.data, lhs, rhs), result.dims)
 
 
 def _dot_dims(dims: DotDims, lhs: Shape, rhs: Shape, groups: tuple[int, ...] = ()) -> str:
@@ -65,7 +63,7 @@ def _dot_dims(dims: DotDims, lhs: Shape, rhs: Shape, groups: tuple[int, ...] = (
     return ""
 
 
-def _dot_result(dims: DotDims, lhs: Shape, rhs: Shape, groups: tuple[int, ...] = ()) -> tuple[int, ...]:
+def dot_result(dims: DotDims, lhs: Shape, rhs: Shape, groups: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Batch dims, free dims of lhs, free dims of rhs."""
     left, right = (*dims.lhs_batch, *dims.lhs_contracting), (*groups, *dims.rhs_batch, *dims.rhs_contracting)
     return (
@@ -93,7 +91,7 @@ def _ragged_dot(op: Any, shapes: list[Shape], result: Shape) -> str:
     if free and rhs.dims[groups[0]] != count:
         return f"expected {count} elements along the rhs group dim, one for each group size, found {rhs}"
     leading = (count,) if ragged[0] in dims.lhs_contracting else ()
-    return expect_dims("a result", (*leading, *_dot_result(dims, lhs, rhs, groups)), result.dims)
+    return expect_dims("a result", (*leading, *dot_result(dims, lhs, rhs, groups)), result.dims)
 
 
 @array_rule("scaled-dot", operands=4)

@@ -158,7 +158,7 @@ def _all_reduce(op: Any, operands: list[Any], result: Any, computations: Computa
     shapes = _arrays(operands)
     if not shapes:
         return "expected arrays as operands"
-    expected = operands[0] if len(operands) == 1 else tuple_type(tuple(operands))
+    expected = tuple_type(tuple(operands)) if isinstance(result, TupleType) or len(operands) > 1 else operands[0]
     name, dtype = op.to_apply.data[0], shapes[0].dtype
     return expect_type("a result", expected, result) or _scalars(name, computations[name], [dtype] * 2, [dtype])
 
@@ -168,9 +168,10 @@ def _reduce_scatter(op: Any, operands: list[Any], result: Any, computations: Com
     shapes, results = _arrays(operands), _results(result)
     if not shapes or results is None or len(shapes) != len(results):
         return "expected arrays and as many results"
-    dim = op.scatter_dimension.data
+    if len(shapes) == 1 and not shapes[0].rank:
+        return "expected an array of rank 1 or more as only operand, found a scalar"
     for shape, part in zip(shapes, results, strict=True):
-        if problem := dims_in_range("dimensions", (dim,), shape.rank) or _split("a result", part, shape, dim):
+        if problem := _split("a result", part, shape, op.scatter_dimension.data, shape):
             return problem
     name, dtype = op.to_apply.data[0], shapes[0].dtype
     return _scalars(name, computations[name], [dtype] * 2, [dtype])
@@ -181,15 +182,20 @@ def _all_gather(op: Any, operands: list[Any], result: Any) -> str:
     shapes, results = _arrays(operands), _results(result)
     if shapes is None or results is None or len(shapes) != len(results):
         return "expected arrays and as many results"
-    dim = op.all_gather_dimension.data
+    if len(shapes) == 1 and not shapes[0].rank:
+        return "expected an array of rank 1 or more as only operand, found a scalar"
     for shape, whole in zip(shapes, results, strict=True):
-        if problem := dims_in_range("dimensions", (dim,), shape.rank) or _split("an operand", shape, whole, dim):
+        if problem := _split("an operand", shape, whole, op.all_gather_dimension.data, shape):
             return problem
     return ""
 
 
-def _split(what: str, part: Shape, whole: Shape, dim: int) -> str:
-    """Whether ``whole`` is some number of ``part`` along ``dim``."""
+def _split(what: str, part: Shape, whole: Shape, dim: int, operand: Shape) -> str:
+    """Whether ``whole`` is some number of ``part`` along ``dim``; a scalar among arrays, PyTorch/XLA's token, stays."""
+    if not operand.rank:
+        return "" if part == whole else f"expected a scalar operand as its own result, found {part} and {whole}"
+    if problem := dims_in_range("dimensions", (dim,), operand.rank):
+        return problem
     agree = part.rank == whole.rank and all(
         a == b or n == dim for n, (a, b) in enumerate(zip(part.dims, whole.dims, strict=True))
     )

@@ -32,6 +32,19 @@ def device_counts(module: HloModule) -> tuple[int, int]:
     return int(header.get("replica_count", 1)), int(header.get("num_partitions", 1))
 
 
+def state_counts(module: HloModule, replicas: int | None, partitions: int | None) -> None:
+    """Writes the counts that are given into the header. Raises CompileError EVRF001 where it states others."""
+    header = dict(module.header)
+    for name, count in (("replica_count", replicas), ("num_partitions", partitions)):
+        if count is None:
+            continue
+        if header.setdefault(name, str(count)) != str(count):
+            raise CompileError(
+                "EVRF001", f"the module states {name}={header[name]}, not {count}", "drop the option, or the statement"
+            )
+    module.header = tuple(header.items())
+
+
 def numbers_of(value: hlo.SSAValue, module: HloModule) -> list[int] | None:
     """The integer that ``value``, an array of one element, is on each device; None where that does not show.
 

@@ -110,13 +110,13 @@ def test_long_form() -> None:
     assert "sharding={{replicated}, {maximal device=0}}" in print_module(module)
 
 
-def test_entry_may_come_first() -> None:
+def test_an_entry_stands_below_what_it_calls_and_above_others() -> None:
     start = LONG.index("%add (")
     entry = LONG.index("ENTRY")
-    swapped = LONG[:start] + LONG[entry:] + LONG[start:entry]
-    module = parse_text(swapped)
-    assert [computation.computation_name for computation in module.computations()] == ["add", "main"]
-    assert print_module(module) == print_module(parse_text(LONG))
+    with pytest.raises(CompileError, match="stands above its caller, found 'add'"):
+        parse_text(LONG[:start] + LONG[entry:] + LONG[start:entry])
+    above = parse_text(LONG + LONG[start:entry].replace("%add (", "%unused ("))
+    assert print_module(above) == print_module(parse_text(LONG))
 
 
 def test_computations_in_place() -> None:

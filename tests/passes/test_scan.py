@@ -15,6 +15,7 @@ from neuronx_cc.passes.manager import PassContext, run_passes
 Array = np.ndarray[Any, Any]
 
 SUMS = """HloModule sums
+double { a = f32[3] parameter(0) ROOT b = f32[3] add(a, a) }
 step {
   x = f32[3] parameter(0)
   c = f32[3] parameter(1)
@@ -22,7 +23,6 @@ step {
   d = f32[3] call(s), to_apply=double
   ROOT t = (f32[3], f32[3]) tuple(d, s)
 }
-double { a = f32[3] parameter(0) ROOT b = f32[3] add(a, a) }
 ENTRY main {
   a = f32[3,7] parameter(0)
   z = f32[3] parameter(1)

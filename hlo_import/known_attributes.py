@@ -1,0 +1,117 @@
+"""Which attributes XLA's text has on which opcode and in a header; all others are refused, as XLA does."""
+
+import re
+
+from neuronx_cc.hlo_import.attributes import DOT_DIMS, FIELDS, GATHER_DIMS, SCATTER_DIMS
+from neuronx_cc.hlo_import.lexer import COMMENT
+
+EVERYWHERE = frozenset(
+    [
+        "backend_config",
+        "control-predecessors",
+        "frontend_attributes",
+        "metadata",
+        "origin",
+        "parameter_replication",
+        "sharding",
+        "statistics",
+    ]
+)
+HEADER = frozenset(
+    [
+        "alias_passthrough_params",
+        "allow_spmd_sharding_propagation_to_output",
+        "allow_spmd_sharding_propagation_to_parameters",
+        "buffer_donor",
+        "entry_computation_layout",
+        "frontend_attributes",
+        "input_output_alias",
+        "is_scheduled",
+        "num_partitions",
+        "origin_recovery_table",
+        "replica_count",
+    ]
+)
+COUNTS = ("replica_count", "num_partitions")
+FLAGS = ("is_scheduled", "alias_passthrough_params")
+_OPS_FLAGS = frozenset(
+    [
+        "use_global_device_ids",
+        "constrain_layout",
+        "is_host_transfer",
+        "custom_call_has_side_effect",
+        "is_composite",
+        "is_associative",
+    ]
+)
+_ROUNDED = (
+    "acos acosh asin asinh atan atanh cbrt cosh cosine erf exponential exponential-minus-one log log-plus-one logistic "
+    "rsqrt sine sinh sqrt tan tanh"
+)
+_REDUCING = "channel_id constrain_layout mode use_global_device_ids"
+_TRANSFER = "channel_id is_host_transfer"
+_ASYNC = "async_execution_thread calls"
+_UNREAD: dict[str, str] = {
+    **dict.fromkeys(_ROUNDED.split(), "result_accuracy"),
+    "all-gather": _REDUCING,
+    "all-gather-start": _REDUCING,
+    "all-reduce": _REDUCING,
+    "all-reduce-start": _REDUCING,
+    "all-to-all": "channel_id constrain_layout",
+    "async-done": _ASYNC,
+    "async-start": f"{_ASYNC} output_to_operand_aliasing",
+    "async-update": _ASYNC,
+    "call": "is_composite",
+    "collective-broadcast": "channel_id",
+    "collective-permute": "channel_id slice_sizes",
+    "collective-permute-start": "channel_id slice_sizes",
+    "collective-reduce": "channel_id",
+    "conditional": "branch_computations false_computation true_computation",
+    "convolution": "convolution_kind sparsity_config",
+    "copy-start": "cross_program_prefetch_index",
+    "custom-call": "api_version batch_group_count custom_call_has_side_effect dim_labels feature_group_count literal "
+    "operand_layout_constraints operand_precision output_to_operand_aliasing padding_type result_layout "
+    "schedule window",
+    "domain": "domain",
+    "dot": " ".join(DOT_DIMS),
+    "fusion": "output_to_operand_aliasing",
+    "gather": " ".join(GATHER_DIMS),
+    "infeed": "infeed_config",
+    "map": "dimensions",
+    "outfeed": "outfeed_config outfeed_shape",
+    "ragged-all-to-all": "channel_id dimensions",
+    "ragged-dot": " ".join(DOT_DIMS),
+    "recv": _TRANSFER,
+    "recv-done": _TRANSFER,
+    "reduce-scatter": _REDUCING,
+    "reshape": "inferred_dimension",
+    "scaled-dot": f"algorithm operand_precision {' '.join(DOT_DIMS)}",
+    "scan": "is_associative",
+    "scatter": " ".join(SCATTER_DIMS),
+    "select-and-scatter": "scatter select",
+    "send": _TRANSFER,
+    "send-done": _TRANSFER,
+}
+"""Attributes beside those of ``FIELDS``: several make one property, others are kept as text."""
+KNOWN = {
+    opcode: EVERYWHERE | {field.name for field in FIELDS.get(opcode, ())} | set(_UNREAD.get(opcode, "").split())
+    for opcode in FIELDS.keys() | _UNREAD.keys()
+}
+
+_SHARDING = re.compile(
+    r"\{\s*(?:[{}]|(?:replicated|manual|maximal|unknown|unreduced|shard_as|shard_like|metadata)\b|devices=|mesh\[)"
+)
+
+
+def attribute_problem(opcode: str, attributes: dict[str, str]) -> tuple[str, str]:
+    """The name of an attribute that XLA would refuse on ``opcode``, and what is wrong with it; two "" for none."""
+    known = KNOWN.get(opcode, EVERYWHERE)
+    for name, text in attributes.items():
+        if name not in known:
+            own = ", ".join(sorted(known - EVERYWHERE)) or "none of its own"
+            return name, f"expected an attribute of {opcode} ({own}), found {name}"
+        if name in _OPS_FLAGS and text not in ("true", "false"):
+            return name, f"expected true or false, found {text[:60]!r} in {name}"
+        if name == "sharding" and not _SHARDING.match(COMMENT.sub("", text)):
+            return name, f"expected a sharding such as {{replicated}} or {{devices=[2,1]<=[2]}}, found {text[:60]!r}"
+    return "", ""
