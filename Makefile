@@ -4,6 +4,8 @@
 #   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
 #   make test      the tests, without those marked slow (full-size models)
 #   make test-all  all tests
+#   make test-torch  those of the PyTorch front end, with the extra's pinned packages (gigabytes, unless pip's index
+#                  has torch's wheels for CPUs alone)
 #   make lint      ruff and mypy
 #   make sanitize  the native parts with address, undefined-behaviour and thread sanitizers, and their tests
 #   make fuzz      every fuzz target for a minute (FUZZ_ARGUMENTS="neff --seconds 7200")
@@ -21,10 +23,11 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 INSTALLED := .venv/.installed
 TEST_TOOLS := .venv/.test
+TORCH_TOOLS := .venv/.test-torch
 SITE_TOOLS := .venv/.docs
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs dist
+.PHONY: demo test test-all test-torch lint style types format bench clean setup sanitize fuzz docs dist
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -34,7 +37,10 @@ test: $(TEST_TOOLS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_ARGUMENTS)
 
 test-all: $(TEST_TOOLS)
-	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "slow or not slow" $(PYTEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not torch" $(PYTEST_ARGUMENTS)
+
+test-torch: $(TEST_TOOLS) $(TORCH_TOOLS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m torch tests/driver/frontends/torch $(PYTEST_ARGUMENTS)
 
 lint: style types
 
@@ -76,7 +82,7 @@ $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@touch $@
 
 # an extra alone: installing the project once more would build the native parts
-$(TEST_TOOLS) $(SITE_TOOLS): .venv/.%: $(INSTALLED)
+$(TEST_TOOLS) $(SITE_TOOLS) $(TORCH_TOOLS): .venv/.%: $(INSTALLED)
 	@$(BIN)/python -c "import tomllib; \
 		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$*'])" \
 		| xargs $(PIP)

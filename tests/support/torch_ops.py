@@ -74,7 +74,8 @@ def _elements(sample: Any) -> int:
 def _sample(name: str, info: Any, sample: Any, backward: bool) -> Outcome:
     def function(*values: Any) -> Any:
         given, arguments, keywords = pytree.tree_unflatten(values, spec)
-        return info.op(given, *arguments, **keywords)
+        # eigenvectors and the like count up to what they are free in
+        return sample.output_process_fn_grad(info.op(given, *arguments, **keywords))
 
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     try:

@@ -41,6 +41,7 @@ CHECKS = frozenset(
         "aten.sym_constrain_range.default",
         "aten.sym_constrain_range_for_size.default",
         "aten._functional_assert_async.msg",
+        "aten._linalg_check_errors.default",
     ]
 )
 """What has no value; torch has checked what does not depend on run-time values."""
@@ -62,7 +63,8 @@ class Interpreter:
         given = iter(values)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
-                environment[node] = next(given)
+                value = next(given)
+                environment[node] = jnp.asarray(value) if is_array(value) else value
             elif node.op == "get_attr":
                 environment[node] = self._attribute(str(node.target))
             elif node.op == "output":
@@ -78,7 +80,7 @@ class Interpreter:
         value: Any = self.module
         for part in name.split("."):
             value = getattr(value, part)
-        return to_numpy(value) if isinstance(value, torch.Tensor) else value
+        return jnp.asarray(to_numpy(value)) if isinstance(value, torch.Tensor) else value
 
     def _call(self, node: torch.fx.Node, place: Place, arguments: Any, keywords: Any, key: Any) -> Any:
         target: Any = node.target
@@ -193,6 +195,7 @@ HIGHER: dict[str, Callable[..., Any]] = {
     "while_loop": _while,
     "scan": _scan,
     "wrap_with_set_grad_enabled": lambda above, key, on, module, *values: Interpreter(module).run(values, key),
+    "with_effects": lambda above, key, token, *_, **more: [token, None],
     "wrap_with_autocast": lambda above, key, *rest: Interpreter(rest[4]).run(rest[5:], key),
 }
 """Operators that take graphs."""
@@ -223,7 +226,7 @@ def refuse_unknown(module: torch.fx.GraphModule) -> None:
     first: torch.fx.Node | None = None
     for each in modules_of(module):
         for node in each.graph.nodes:
-            if node.op == "call_function" and not _is_known(node.target):
+            if node.op == "call_function" and not _is_known(node.target, node.args):
                 first = first or node
                 place = str(place_of(node))
                 lines[f"{node.target}" + (f", {place}" if place else "")] = None
@@ -236,9 +239,10 @@ def refuse_unknown(module: torch.fx.GraphModule) -> None:
     raise CompileError("EVRF001", f"{len(lines)} operators of PyTorch are not supported:\n{listed}", REMEDY)
 
 
-def _is_known(target: Any) -> bool:
+def _is_known(target: Any, arguments: Sequence[Any]) -> bool:
     if isinstance(target, HigherOrderOperator):
-        return target.name() in HIGHER
+        # of what has effects, checks alone can be left out
+        return target.name() in HIGHER and (target.name() != "with_effects" or str(arguments[1]) in CHECKS)
     if isinstance(target, OpOverload):
         return str(target) in SIZES or str(target) in CHECKS or find(str(target)) is not None
     return getattr(target, "__module__", None) in PYTHON

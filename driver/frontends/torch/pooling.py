@@ -171,3 +171,18 @@ row("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")(adapt
 def _adaptive_backward(given: Any, x: Any) -> Any:
     rank = 2 if given.ndim < 5 else 3
     return jax.vjp(lambda x: adaptive(x, given.shape[-rank:]), x)[1](given)[0]
+
+
+def _resample(method: str) -> Any:
+    def resample(x: Any, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
+        wanted = [size / have for size, have in zip(sizes, x.shape[2:], strict=True)]
+        given = [scale for scale in scales if scale is not None]
+        if align_corners or (given and not np.allclose(given, wanted)):
+            raise NotImplementedError("resampling with aligned corners, or by other scales than those of the sizes")
+        return jax.image.resize(x, (*x.shape[:2], *sizes), method, antialias=True)
+
+    return resample
+
+
+row("_upsample_bilinear2d_aa")(_resample("linear"))
+row("_upsample_bicubic2d_aa")(_resample("cubic"))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -129,7 +130,7 @@ def _cat(parts: Sequence[Any], dim: int = 0) -> Any:
 row("stack")(lambda parts, dim=0: jnp.stack(parts, dim))
 row("flip")(lambda x, dims: jnp.flip(x, axes_of(dims, x.ndim)) if len(dims) else x)
 row("roll")(lambda x, shifts, dims=(): jnp.roll(x, tuple(shifts), tuple(dims)) if dims else _rolled(x, shifts))
-row("rot90")(lambda x, k=1, dims=(0, 1): jnp.rot90(x, k, dims))
+row("rot90")(lambda x, k=1, dims=(0, 1): jnp.rot90(x, k, tuple(dims)))
 
 
 def _rolled(x: Any, shifts: int | Sizes) -> Any:
@@ -164,31 +165,46 @@ def _constant_pad(x: Any, pad: Sizes, value: Any = 0) -> Any:
     return lax.pad(x, jnp.asarray(value).astype(x.dtype), ahead + given)
 
 
-def _padded(mode: str) -> Any:
+def _padded(mode: Any) -> Any:
     def pad(x: Any, padding: Sizes) -> Any:
         given = list(zip(padding[::2], padding[1::2], strict=True))[::-1]
         axes = range(x.ndim - len(given), x.ndim)
-        for axis, (low, high) in zip(axes, given, strict=True):
-            x = lax.slice_in_dim(x, max(-low, 0), x.shape[axis] - max(-high, 0), 1, axis)
-        ahead = [(0, 0)] * (x.ndim - len(given))
-        return jnp.pad(x, ahead + [(max(low, 0), max(high, 0)) for low, high in given], mode=mode)
+        if min(padding) < 0:
+            for axis, (low, high) in zip(axes, given, strict=True):
+                whole = np.pad(np.arange(x.shape[axis]), (max(low, 0), max(high, 0)), mode=mode)
+                x = jnp.take(x, whole[max(-low, 0) : len(whole) - max(-high, 0)], axis)
+            return x
+        return jnp.pad(x, [(0, 0)] * (x.ndim - len(given)) + given, mode=mode)
 
     return pad
 
 
 row("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")(_padded("reflect"))
 row("replication_pad1d", "replication_pad2d", "replication_pad3d")(_padded("edge"))
+row("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")(
+    lambda given, x, padding: jax.vjp(lambda x: _padded("edge")(x, padding), x)[1](given)[0]
+)
 
 
 @row("as_strided", "as_strided_copy")
 def _as_strided(x: Any, size: Sizes, stride: Sizes, offset: int | None = None) -> Any:
-    """Of a contiguous array: the elements at sums of multiples of ``stride``."""
+    return jnp.take(x.reshape(-1), _strided_places(size, stride, offset), axis=0)
+
+
+@row("as_strided_scatter", "prims.as_strided_scatter")
+def _as_strided_scatter(x: Any, source: Any, size: Sizes, stride: Sizes, offset: int | None = None) -> Any:
+    places = _strided_places(size, stride, offset)
+    return x.reshape(-1).at[places].set(source.astype(x.dtype)).reshape(x.shape)
+
+
+def _strided_places(size: Sizes, stride: Sizes, offset: int | None) -> np.ndarray[Any, Any]:
+    """Of a contiguous array: the numbers of the elements at sums of multiples of ``stride``."""
     places = np.full(tuple(size), offset or 0, np.int64)
     for axis, (length, step) in enumerate(zip(size, stride, strict=True)):
         shape = [1] * len(size)
         shape[axis] = length
         places = places + (np.arange(length) * step).reshape(shape)
-    return jnp.take(x.reshape(-1), places, axis=0)
+    return places
 
 
 @row("unfold", "unfold_copy")
