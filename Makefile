@@ -4,6 +4,9 @@
 #   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
 #   make test      the tests, without those marked slow (full-size models)
 #   make test-all  all tests
+#   make test-frameworks  the quick tests of the front ends with PyTorch and ONNX (gigabytes, unless pip's index has
+#                  torch's wheels for CPUs alone)
+#   make test-torch  all of the PyTorch front end's, with models by name
 #   make lint      ruff and mypy
 #   make viewers   XProf, and Chromium where Debian's packages and root are at hand: tests of profiles and reports use them
 #   make sanitize  the native parts with address, undefined-behaviour and thread sanitizers, and their tests
@@ -22,11 +25,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 INSTALLED := .venv/.installed
 TEST_TOOLS := .venv/.test
+TORCH_TOOLS := .venv/.test-torch
+FRAMEWORKS := .venv/.test-frameworks
 SITE_TOOLS := .venv/.docs
 VIEWERS := .venv/.viewers
 NATIVE := $(wildcard runtime/*/*.cpp runtime/*/*.h)
 
-.PHONY: demo test test-all lint style types format bench clean setup sanitize fuzz docs dist viewers
+.PHONY: demo test test-all test-torch test-frameworks lint style types format bench clean setup sanitize fuzz docs dist viewers
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -36,7 +41,13 @@ test: $(TEST_TOOLS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_ARGUMENTS)
 
 test-all: $(TEST_TOOLS)
-	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "slow or not slow" $(PYTEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not torch" $(PYTEST_ARGUMENTS)
+
+test-frameworks: $(TEST_TOOLS) $(FRAMEWORKS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not slow" tests/driver/frontends $(PYTEST_ARGUMENTS)
+
+test-torch: $(TEST_TOOLS) $(TORCH_TOOLS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m torch tests/driver/frontends/torch $(PYTEST_ARGUMENTS)
 
 lint: style types
 
@@ -83,7 +94,7 @@ $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	@touch $@
 
 # an extra alone: installing the project once more would build the native parts
-$(TEST_TOOLS) $(SITE_TOOLS) $(VIEWERS): .venv/.%: $(INSTALLED)
+$(TEST_TOOLS) $(SITE_TOOLS) $(VIEWERS) $(TORCH_TOOLS) $(FRAMEWORKS): .venv/.%: $(INSTALLED)
 	@$(BIN)/python -c "import tomllib; \
 		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$*'])" \
 		| xargs $(PIP)

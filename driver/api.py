@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.neff import Neff
     from neuronx_cc.runtime import Executable
+    from neuronx_cc.runtime.arguments import Structure
 
 ERROR_LEVEL = options.LEVELS["error"]
 
@@ -45,6 +46,15 @@ def compile(module: Any, *arguments: Any, **options_: Any) -> "Executable":
     lowers a function.
     """
     from neuronx_cc import runtime
+
+    neff, structure = compile_neff(module, *arguments, **options_)
+    executable = runtime.load(neff)
+    executable.structure = structure
+    return executable
+
+
+def compile_neff(module: Any, *arguments: Any, **options_: Any) -> "tuple[Neff, Structure | None]":
+    """The same as a NEFF in memory, with how the function's arguments and results are nested, where that is known."""
     from neuronx_cc.driver import jax_objects
 
     parsed = from_keywords(options.COMPILE, options_)
@@ -67,9 +77,7 @@ def compile(module: Any, *arguments: Any, **options_: Any) -> "Executable":
                 neff = _compile(module if source is None else source.data, session)
                 if "output" in parsed.given:
                     write_neff(neff, parsed.text("output"), session)
-                executable = runtime.load(neff)
-                executable.structure = source.structure if source is not None else None
-                return executable
+                return neff, source.structure if source is not None else None
         except Exception as error:
             failure = as_neuron_error(error, session)
             if failure is error:

@@ -31,6 +31,9 @@ MAY_IMPORT = {
 JAX_MODULES = ("hlo_import/stablehlo.py", "driver/jax_backend/", "driver/frontends/")
 """Where JAX may be imported: compiling HLO text and running a NEFF never do."""
 
+FRAMEWORKS = {"torch": "driver/frontends/torch/"}
+"""Package of an extra -> where alone it is imported."""
+
 MAX_LINES = 500
 TABLES = ("ir/hlo/", "ir/isa/", "ir/operators", "ir/reference/", "driver/options.py", "driver/errors.py")
 """Tables of rows, one per op, instruction, option or code, may be longer."""
@@ -89,6 +92,8 @@ def test_jax_and_xdsl_stay_where_they_belong() -> None:
         for name, line in imported_modules(path):
             package = name.split(".")[0]
             if package in ("jax", "jaxlib") and not relative(path).startswith(JAX_MODULES):
+                wrong.append(f"{relative(path)}:{line} imports {name}")
+            if package in FRAMEWORKS and not relative(path).startswith(FRAMEWORKS[package]):
                 wrong.append(f"{relative(path)}:{line} imports {name}")
             if package == "xdsl" and not relative(path).startswith("ir/"):
                 wrong.append(f"{relative(path)}:{line} imports {name}")
@@ -249,10 +254,11 @@ def test_the_package_is_there_in_a_bare_checkout() -> None:
 
 def test_every_module_imports() -> None:
     """Also shows that the layout is complete: each file is reachable under the package's name."""
+    missing = tuple(place for package, place in FRAMEWORKS.items() if not importlib.util.find_spec(package))
     expected = {
         ".".join(("neuronx_cc", *path.relative_to(ROOT).with_suffix("").parts))
         for path in sources()
-        if path.name != "__init__.py"
+        if path.name != "__init__.py" and not relative(path).startswith(missing)
     }
     found = set()
     for folder in FOLDERS:
@@ -274,6 +280,6 @@ def test_package_needs_no_jax_to_import_and_run() -> None:
 
 
 def test_plain_import_is_light() -> None:
-    program = "import sys, neuronx_cc; print(sorted(m for m in ('numpy', 'xdsl', 'jax') if m in sys.modules))"
+    program = "import sys, neuronx_cc; print(sorted(m for m in ('numpy', 'xdsl', 'jax', 'torch') if m in sys.modules))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr

@@ -1,0 +1,163 @@
+"""Rows of matrix products, convolutions and attention, and of their gradients.
+
+None of them asks for a precision: that would overrule ``--auto-cast``.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from neuronx_cc.driver.frontends.torch.registry import kind, row
+
+
+def product(x: Any, y: Any) -> Any:
+    """Matrix product over the last two dims, in the wider of the operands' types."""
+    return jnp.matmul(x, y)
+
+
+row("mm", "bmm", "matmul")(product)
+row("mv")(product)
+row("dot", "vdot")(product)
+row("outer")(lambda x, y: x[:, None] * y[None, :])
+
+
+def _added(bias: Any, value: Any, beta: Any, alpha: Any) -> Any:
+    scaled = value if alpha == 1 else value * alpha
+    return scaled if beta == 0 else (bias if beta == 1 else bias * beta) + scaled
+
+
+row("addmm", "baddbmm", "addmv")(lambda b, x, y, beta=1, alpha=1: _added(b, product(x, y), beta, alpha))
+row("addbmm")(lambda b, x, y, beta=1, alpha=1: _added(b, jnp.sum(product(x, y), 0), beta, alpha))
+row("addr")(lambda b, x, y, beta=1, alpha=1: _added(b, x[:, None] * y[None, :], beta, alpha))
+
+
+@row("linear")
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    result = product(x, weight.T)
+    return result if bias is None else result + bias
+
+
+def _spread(values: Sequence[int], rank: int) -> list[int]:
+    return list(values) * rank if len(values) == 1 else list(values)
+
+
+def convolve(
+    x: Any,
+    weight: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """Of ``x`` (batch, features, ...) with ``weight``, as ATen's convolution without a bias."""
+    rank = weight.ndim - 2
+    stride, padding, dilation = _spread(stride, rank), _spread(padding, rank), _spread(dilation, rank)
+    letters = "DHW"[3 - rank :]
+    forms = (f"NC{letters}", f"OI{letters}", f"NC{letters}")
+    if not transposed:
+        return lax.conv_general_dilated(
+            x,
+            weight,
+            stride,
+            [(pad, pad) for pad in padding],
+            rhs_dilation=dilation,
+            dimension_numbers=forms,
+            feature_group_count=groups,
+        )
+    more = _spread(output_padding, rank)
+    reach = [gap * (size - 1) for gap, size in zip(dilation, weight.shape[2:], strict=True)]
+    inner, outer = weight.shape[0] // groups, weight.shape[1]
+    turned = weight.reshape(groups, inner, outer, *weight.shape[2:]).swapaxes(1, 2)
+    turned = jnp.flip(turned.reshape(groups * outer, inner, *weight.shape[2:]), range(2, rank + 2))
+    return lax.conv_general_dilated(
+        x,
+        turned,
+        [1] * rank,
+        [(far - pad, far - pad + extra) for far, pad, extra in zip(reach, padding, more, strict=True)],
+        lhs_dilation=stride,
+        rhs_dilation=dilation,
+        dimension_numbers=forms,
+        feature_group_count=groups,
+    )
+
+
+@row("convolution", "_convolution")
+def _convolution(x: Any, weight: Any, bias: Any, *how: Any) -> Any:
+    batched = x.ndim == weight.ndim
+    result = convolve(x if batched else x[None], weight, *how[:6])
+    if bias is not None:
+        result = result + bias.reshape(-1, *[1] * (weight.ndim - 2))
+    return result if batched else result[0]
+
+
+@row("convolution_backward")
+def _convolution_backward(given: Any, x: Any, weight: Any, bias_sizes: Any, *how: Any) -> Any:
+    *form, wanted = how
+    _, back = jax.vjp(lambda x, weight: convolve(x, weight, *form), x, weight)
+    for_x, for_weight = back(given.astype(x.dtype)) if wanted[0] or wanted[1] else (None, None)
+    for_bias = jnp.sum(given, (0, *range(2, given.ndim))) if wanted[2] else None
+    return for_x if wanted[0] else None, for_weight if wanted[1] else None, for_bias
+
+
+def attention(
+    query: Any, key: Any, value: Any, mask: Any = None, causal: bool = False, scale: float | None = None
+) -> tuple[Any, Any]:
+    """Attention of (batch, heads, rows, features), and the logarithm of each row's sum of exponentials."""
+    if key.shape[1] != query.shape[1]:
+        key, value = (jnp.repeat(each, query.shape[1] // each.shape[1], 1) for each in (key, value))
+    wide = jnp.float32 if query.dtype.itemsize < 4 else query.dtype
+    scores = jnp.einsum("...qd,...kd->...qk", query, key, preferred_element_type=wide) * (
+        1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    )
+    if causal:
+        scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if kind(mask.dtype) == 0 else scores + mask.astype(wide)
+    top = lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
+    powers = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0))
+    total = jnp.sum(powers, -1, keepdims=True)
+    shares = (powers / jnp.where(total == 0, 1, total)).astype(query.dtype)
+    result = jnp.einsum("...qk,...kd->...qd", shares, value)
+    return result, (jnp.log(total) + top)[..., 0]
+
+
+@row("_scaled_dot_product_flash_attention_for_cpu")
+def _flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, **more: Any) -> Any:
+    _without_dropout(dropout)
+    return attention(query, key, value, more.get("attn_mask"), causal, more.get("scale"))
+
+
+@row("_scaled_dot_product_flash_attention_for_cpu_backward")
+def _flash_backward(
+    given: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, dropout: float, causal: bool, **more: Any
+) -> Any:
+    _without_dropout(dropout)
+    mask, scale = more.get("attn_mask"), more.get("scale")
+    _, back = jax.vjp(lambda q, k, v: attention(q, k, v, mask, causal, scale)[0], query, key, value)
+    return back(given.astype(query.dtype))
+
+
+def _without_dropout(dropout: float) -> None:
+    if dropout:
+        raise NotImplementedError("attention with dropout inside")
+
+
+row("_cdist_forward")(lambda x, y, p, mode=None: distances(x, y, p))
+
+
+def distances(x: Any, y: Any, p: float) -> Any:
+    """The p-norms of the differences of all rows of ``x`` and ``y``."""
+    apart = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+    if p == 0:
+        return jnp.sum((apart != 0).astype(x.dtype), -1)
+    if math.isinf(p):
+        return jnp.max(apart, -1)
+    if p == 1:
+        return jnp.sum(apart, -1)
+    return jnp.sqrt(jnp.sum(apart * apart, -1)) if p == 2 else jnp.power(jnp.sum(jnp.power(apart, p), -1), 1 / p)

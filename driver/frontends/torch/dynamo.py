@@ -1,0 +1,118 @@
+"""The ``torch.compile`` backend ``neuron``: forward and backward graphs of AOT autograd, each a program.
+
+A graph with fixed sizes is compiled at once, so that what does not compile is said there; one with symbolic sizes is
+compiled for each set of sizes that it meets. Equal graphs are compiled once for the process.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+from neuronx_cc import runtime
+from neuronx_cc.driver.frontends.torch.arrays import shape_of
+from neuronx_cc.driver.frontends.torch.lowering import KEY, CompilerArgs, Lowered, compile_lowered, lower_graph
+from neuronx_cc.driver.frontends.torch.programs import execute, with_fixed
+from neuronx_cc.driver.frontends.torch.table import decompositions
+from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.runtime import Executable
+
+KEPT = 128
+"""Programs kept for graphs that are traced anew."""
+_known: OrderedDict[str, Executable] = OrderedDict()
+_lock = Lock()
+
+
+def neuron(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **keywords: Any) -> Callable[..., Any]:
+    """The backend: ``torch.compile(model, backend="neuron", options={"auto_cast": "matmult"})``.
+
+    Options are those of ``neuronx_cc.compile``, and auto-cast is ``none`` unless asked for. Raises UsageError and
+    CompileError, which dynamo passes on inside its own ``BackendCompilerFailed``.
+    """
+    unknown = sorted(set(keywords) - {"options", "mode"})
+    if unknown:
+        raise UsageError("EARG901", f"the backend takes no {', '.join(unknown)}", 'give options={"auto_cast": ...}')
+    options = keywords.get("options")
+
+    def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        boxed: Callable[..., Any] = make_boxed_func(Graph(graph, inputs, options))
+        return boxed
+
+    backend: Any = aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph, decompositions=decompositions())
+    compiled: Callable[..., Any] = backend(module, example_inputs)
+    return compiled
+
+
+class Graph:
+    """One graph of AOT autograd, and the programs of the sizes that it was called with."""
+
+    def __init__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], options: CompilerArgs) -> None:
+        self.module, self.options = module, options
+        self._programs: dict[tuple[Any, ...], Callable[[Sequence[Any]], list[Any]]] = {}
+        self._placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        if _is_fixed(inputs):
+            self._programs[_sizes(inputs)] = self._compiled(inputs)
+
+    def __call__(self, *values: Any) -> list[Any]:
+        sizes = _sizes(values)
+        if sizes not in self._programs:
+            self._programs[sizes] = self._compiled(values)
+        return self._programs[sizes](values)
+
+    def _compiled(self, values: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+        if not any(node.op == "call_function" for node in self.module.graph.nodes):
+            return self._constant
+        names = {
+            place: node.name
+            for place, (node, value) in enumerate(zip(self._placeholders, values, strict=True))
+            if isinstance(value, torch.Tensor)
+        }
+        given = [shape_of(value) if isinstance(value, torch.Tensor) else value for value in values]
+        lowered = lower_graph(self.module, given, names)
+        program = _program(lowered, self.options)
+
+        def call(values: Sequence[Any]) -> list[Any]:
+            inputs = [values[place] for place in names]
+            if lowered.draws:
+                inputs.append(torch.randint(0, 2**31, (2,), dtype=torch.int64).numpy().astype(np.uint32))
+            return with_fixed(execute(program, inputs), lowered.fixed)
+
+        return call
+
+    def _constant(self, values: Sequence[Any]) -> list[Any]:
+        """The results of a graph that computes nothing."""
+        known = dict(zip(self._placeholders, values, strict=True))
+        result: list[Any] = list(torch.fx.Interpreter(self.module).run(*known.values()))
+        return result
+
+
+def _is_fixed(values: Sequence[Any]) -> bool:
+    """Whether all sizes are numbers."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    fixed = all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
+    return fixed and not any(isinstance(value, torch.SymInt | torch.SymFloat) for value in values)
+
+
+def _sizes(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in values)
+
+
+def _program(lowered: Lowered, options: CompilerArgs) -> Executable:
+    text = lowered.module.as_text() + repr(options) + KEY
+    key = hashlib.sha256(text.encode()).hexdigest()
+    with _lock:
+        if key in _known:
+            _known.move_to_end(key)
+            return _known[key]
+    program = runtime.load(compile_lowered(lowered, options, auto_cast="none"))
+    with _lock:
+        _known[key] = program
+        while len(_known) > KEPT:
+            _known.popitem(last=False)
+    return program

@@ -1,0 +1,103 @@
+"""Exported programs of PyTorch: which of a graph's placeholders are inputs, weights and constants.
+
+``lower_exported`` takes what ``torch.export.export`` gives, or ``archive.read_pt2``.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from neuronx_cc.driver.frontends.torch.arrays import shape_of, to_numpy
+from neuronx_cc.driver.frontends.torch.interpreter import draws
+from neuronx_cc.driver.frontends.torch.lowering import Lowered, lower_graph
+from neuronx_cc.driver.frontends.torch.table import decomposed
+from neuronx_cc.ir.errors import CompileError
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredProgram:
+    """An exported program lowered: parameters are its inputs, then its weights unless they are constants."""
+
+    lowered: Lowered
+    input_names: list[str]
+    output_names: list[str]
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Those that are parameters, in order, by their names in the module."""
+    used: list[bool] = field(default_factory=list)
+    """For each input of the program whether it is a tensor."""
+
+
+def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool = True) -> LoweredProgram:
+    """``program`` with its weights as constants, or as parameters behind the inputs.
+
+    Raises CompileError EMOD025 for dynamic dims and EVRF001 for what is not supported: operators, buffers that the
+    program changes.
+    """
+    _refuse_dynamic(program)
+    program = decomposed(program)
+    signature = program.graph_signature
+    if draws(program.graph_module):
+        raise CompileError(
+            "EVRF001",
+            "the program draws random numbers, and a compiled file has no generator",
+            "call eval() on the module before it is exported, or pass the numbers as an input",
+        )
+    changed = [spec.target for spec in signature.output_specs if spec.kind is not OutputKind.USER_OUTPUT]
+    if changed:
+        raise CompileError(
+            "EVRF001",
+            f"the program changes its state: {', '.join(map(str, changed[:4]))}",
+            "call eval() on the module before it is exported, or return the state as a result",
+        )
+    held = {**program.constants, **program.state_dict}
+    values: list[Any] = []
+    inputs: dict[int, str] = {}
+    parameters: dict[int, str] = {}
+    weights: dict[str, torch.Tensor] = {}
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    for place, (node, spec) in enumerate(zip(placeholders, signature.input_specs, strict=True)):
+        value = node.meta.get("val")
+        if spec.kind is InputKind.USER_INPUT and isinstance(value, torch.Tensor):
+            inputs[place] = node.name
+            values.append(shape_of(value))
+        elif spec.kind is InputKind.USER_INPUT:
+            values.append(getattr(spec.arg, "value", None))
+        elif inline_weights or spec.kind is InputKind.CONSTANT_TENSOR:
+            values.append(_tensor(held, spec.target))
+        else:
+            parameters[place] = node.name
+            weights[str(spec.target)] = held[str(spec.target)]
+            values.append(shape_of(value))
+    outputs = [spec.arg for spec in signature.output_specs]
+    return LoweredProgram(
+        lower_graph(program.graph_module, values, inputs | parameters),
+        list(inputs.values()),
+        [each.name for each in outputs if not isinstance(each, ConstantArgument)],
+        weights,
+        [place in inputs for place, spec in enumerate(signature.input_specs) if spec.kind is InputKind.USER_INPUT],
+    )
+
+
+def _tensor(held: dict[str, Any], name: str | None) -> np.ndarray[Any, Any]:
+    value = held[str(name)]
+    if not isinstance(value, torch.Tensor):
+        raise CompileError("EVRF001", f"{name} is a {type(value).__name__}, not a tensor", "register it as a buffer")
+    return to_numpy(value)
+
+
+def _refuse_dynamic(program: torch.export.ExportedProgram) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if node.op != "placeholder" or not isinstance(value, torch.Tensor):
+            continue
+        for axis, size in enumerate(value.shape):
+            if not isinstance(size, int):
+                raise CompileError(
+                    "EMOD025",
+                    f"input {node.name} has a dynamic dim: dim {axis} is {size}",
+                    "export it without dynamic_shapes, or compile a few sizes: "
+                    "neuronx_cc.torch.bucketed(model, [inputs of one size, inputs of another, ...])",
+                )

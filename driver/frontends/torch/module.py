@@ -1,0 +1,198 @@
+"""``trace``: a module of PyTorch compiled for the shapes of example inputs, as a module that runs the program.
+
+It is saved by ``torch.jit.save`` and ``torch.save``; a process that loads it imports ``neuronx_cc.torch`` first, and
+needs no compiler. ``torch.load`` takes it with ``weights_only=True``: what is stored are bytes, weights and a line of
+JSON.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import torch
+from torch.utils import _pytree as pytree
+
+from neuronx_cc import runtime
+from neuronx_cc.driver.frontends.torch.arrays import torch_dtype
+from neuronx_cc.driver.frontends.torch.export import LoweredProgram, lower_exported
+from neuronx_cc.driver.frontends.torch.lowering import CompilerArgs, compile_lowered
+from neuronx_cc.driver.frontends.torch.programs import bytes_of, keep, loaded, run, with_fixed
+from neuronx_cc.ir.errors import RunError, UsageError
+from neuronx_cc.runtime import Executable
+
+
+def trace(
+    model: torch.nn.Module | torch.export.ExportedProgram | Callable[..., Any],
+    example_inputs: Any,
+    compiler_args: CompilerArgs = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    inline_weights_to_neff: bool = True,
+) -> "NeuronModule":
+    """Compile ``model`` for the shapes of ``example_inputs``: a tensor, or a tuple of its arguments.
+
+    ``compiler_args`` are options of ``neuronx-cc compile``: a command line, its words, or keywords. With
+    ``inline_weights_to_neff=False`` weights are parameters of the program, which may be replaced. Raises what
+    ``torch.export.export`` raises for models that it cannot export, UsageError for wrong options, CompileError for what
+    does not compile.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        program = model
+    else:
+        given = tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+        program = torch.export.export(_as_module(model), given, dict(kwargs or {}))
+    lowered = lower_exported(program, inline_weights_to_neff)
+    neff = compile_lowered(lowered.lowered, compiler_args)
+    data = bytes_of(neff)
+    keep(data, runtime.load(neff))
+    return NeuronModule(data, list(lowered.weights.values()), _form(program, lowered))
+
+
+class _Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.function(*arguments, **keywords)
+
+
+def _as_module(model: Any) -> torch.nn.Module:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "EARG906", "a scripted module has no Python code to export", "pass the module that it was made from"
+        )
+    if isinstance(model, torch.nn.Module):
+        return model
+    if callable(model):
+        return _Function(model)
+    raise UsageError("EARG906", f"cannot trace a {type(model).__name__}", "pass a module or a function")
+
+
+def _form(program: torch.export.ExportedProgram, lowered: LoweredProgram) -> dict[str, Any]:
+    """How arguments and results are nested, as JSON; results that cannot be told so are a flat tuple."""
+    inputs, outputs = program.call_spec.in_spec, program.call_spec.out_spec
+    return {
+        "inputs": pytree.treespec_dumps(inputs),
+        "outputs": _dumped(outputs),
+        "names": lowered.input_names,
+        "used": lowered.used,
+        "fixed": {str(place): value for place, value in lowered.lowered.fixed.items()},
+        "weights": list(lowered.weights),
+    }
+
+
+def _dumped(spec: Any) -> str | None:
+    try:
+        return str(pytree.treespec_dumps(spec))
+    except (NotImplementedError, ValueError):
+        return None
+
+
+class NeuronModule(torch.nn.Module):
+    """A compiled program with its weights, called like the module that it came from. It has no gradients."""
+
+    def __init__(self, neff: torch.Tensor, weights: Sequence[torch.Tensor], form: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.form = dict(form)
+        self.register_buffer("neff", neff)
+        self.weight_names = list(form["weights"])
+        for number, weight in enumerate(weights):
+            self.register_buffer(f"weight_{number}", weight.detach())
+        self._inputs = pytree.treespec_loads(form["inputs"])
+        self._outputs = pytree.treespec_loads(form["outputs"]) if form["outputs"] else None
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        """The weights that are parameters of the program, in order."""
+        return [self.get_buffer(f"weight_{number}") for number in range(len(self.weight_names))]
+
+    def replace_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take other values, by their names in the module's ``state_dict``; raises UsageError EARG906 for others."""
+        for name, value in weights.items():
+            if name not in self.weight_names:
+                known = ", ".join(self.weight_names[:4]) or "none: trace with inline_weights_to_neff=False"
+                raise UsageError("EARG906", f"the program has no weight {name!r} as a parameter", f"it has {known}")
+            place = self.get_buffer(f"weight_{self.weight_names.index(name)}")
+            place.copy_(value.detach())
+
+    @property
+    def executable(self) -> Executable:
+        """The loaded program: reports, times, traces."""
+        return loaded(self.get_buffer("neff"))
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        tensors = self._arranged(arguments, keywords)
+        fixed = {int(place): value for place, value in self.form["fixed"].items()}
+        results = with_fixed(run(self.get_buffer("neff"), [*tensors, *self.weights]), fixed)
+        return tuple(results) if self._outputs is None else pytree.tree_unflatten(results, self._outputs)
+
+    def _arranged(self, arguments: Any, keywords: Any) -> list[torch.Tensor]:
+        leaves, spec = pytree.tree_flatten((arguments, keywords))
+        if spec != self._inputs:
+            names = ", ".join(self.form["names"])
+            raise RunError("ERUN001", "the arguments are nested otherwise than those traced", f"it takes {names}")
+        return [leaf for leaf, used in zip(leaves, self.form["used"], strict=True) if used]
+
+    def scripted(self) -> torch.jit.ScriptModule:
+        """The same as TorchScript: results are tensors in tuples, lists and dictionaries, or a flat tuple."""
+        examples = [torch.zeros(shape, dtype=dtype) for shape, dtype in self._signature()]
+        leaves = iter(examples)
+        flat = [next(leaves) if used else None for used in self.form["used"]]
+        arguments, keywords = pytree.tree_unflatten(flat, self._inputs)
+        with torch.no_grad():
+            if keywords:
+                return torch.jit.trace(
+                    self, example_kwarg_inputs=_named(self.form, arguments, keywords), check_trace=False, strict=False
+                )
+            return torch.jit.trace(self, arguments, check_trace=False, strict=False)
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        """Of the inputs that are tensors."""
+        return [shape for shape, _ in self._signature()]
+
+    def _signature(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        found = sorted((v for v in self.executable.program.variables if v.kind == "input"), key=lambda v: v.index)
+        return [(tuple(v.dims), torch_dtype(v.dtype)) for v in found[: sum(self.form["used"])]]
+
+    def save(self, path: str | os.PathLike[str], _extra_files: Any = None) -> None:
+        """What ``torch.jit.save`` calls."""
+        self.scripted().save(os.fspath(path), _extra_files=_extra_files or {})
+
+    def save_to_buffer(self, _extra_files: Any = None) -> bytes:
+        """The same, for files that are open."""
+        data: bytes = self.scripted().save_to_buffer(_extra_files=_extra_files or {})
+        return data
+
+    def write_neff(self, file: str | os.PathLike[str] | BinaryIO) -> None:
+        """Write the program alone, for ``neuronx-cc run`` and ``report``. Raises OSError."""
+        data = self.get_buffer("neff").numpy().tobytes()
+        if hasattr(file, "write"):
+            file.write(data)
+        else:
+            with open(file, "wb") as opened:
+                opened.write(data)
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.get_buffer("neff"), self.weights, json.dumps(self.form))
+
+
+def _named(form: Mapping[str, Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    if arguments:
+        raise UsageError(
+            "EARG906",
+            "TorchScript takes either positional or named arguments, and the module was traced with both",
+            "save it with torch.save, or trace it with one kind of arguments",
+        )
+    return dict(keywords)
+
+
+def _restored(neff: torch.Tensor, weights: list[torch.Tensor], form: str) -> NeuronModule:
+    return NeuronModule(neff, weights, json.loads(form))
+
+
+torch.serialization.add_safe_globals([_restored])

@@ -1,0 +1,167 @@
+"""Rows of normalisation by batch, layer and group, and of softmax, with their gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronx_cc.driver.frontends.torch.registry import axis_of, row
+
+
+def _wide(x: Any) -> Any:
+    """Moments of narrow floats are computed in FP32."""
+    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+
+
+@row("_softmax")
+def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
+    return jax.nn.softmax(_wide(x), axis_of(dim, x.ndim)) if x.ndim else jnp.ones_like(x)
+
+
+@row("_log_softmax")
+def _log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
+    return jax.nn.log_softmax(_wide(x), axis_of(dim, x.ndim)) if x.ndim else jnp.zeros_like(x)
+
+
+def _normalised(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
+    """``x`` with mean 0 and variance 1 over ``axes``, the mean, and one over the standard deviation."""
+    given = _wide(x)
+    mean = jnp.mean(given, tuple(axes), keepdims=True)
+    variance = jnp.mean(jnp.square(given - mean), tuple(axes), keepdims=True)
+    inverse = lax.rsqrt(variance + epsilon)
+    return (given - mean) * inverse, mean, inverse
+
+
+def _scaled(x: Any, weight: Any, bias: Any, shape: Sequence[int]) -> Any:
+    x = x if weight is None else x * _wide(weight).reshape(shape)
+    return x if bias is None else x + _wide(bias).reshape(shape)
+
+
+@row("native_layer_norm")
+def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, epsilon: float) -> Any:
+    axes = range(x.ndim - len(shape), x.ndim)
+    result, mean, inverse = _normalised(x, axes, epsilon)
+    return _scaled(result, weight, bias, shape), mean, inverse
+
+
+@row("native_group_norm")
+def _group_norm(
+    x: Any, weight: Any, bias: Any, batch: int, features: int, area: int, groups: int, epsilon: float
+) -> Any:
+    parts = x.reshape(batch, groups, -1)
+    result, mean, inverse = _normalised(parts, [2], epsilon)
+    shape = (1, features, *[1] * (x.ndim - 2))
+    return _scaled(result.reshape(x.shape), weight, bias, shape), mean[..., 0], inverse[..., 0]
+
+
+def _feature_axes(x: Any) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _feature_shape(x: Any) -> tuple[int, ...]:
+    return (1, -1, *[1] * (x.ndim - 2))
+
+
+def _apply(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> Any:
+    shape = _feature_shape(x)
+    inverse = lax.rsqrt(_wide(variance).reshape(shape) + epsilon)
+    return _scaled((_wide(x) - _wide(mean).reshape(shape)) * inverse, weight, bias, shape)
+
+
+@row("_native_batch_norm_legit_no_training")
+def _batch_norm_inference(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
+) -> Any:
+    nothing = jnp.zeros(0, x.dtype)
+    return _apply(x, weight, bias, mean, variance, epsilon), nothing, nothing
+
+
+@row("_native_batch_norm_legit_functional")
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, epsilon: float
+) -> Any:
+    """The result, what its gradient wants, and the running mean and variance."""
+    if not training:
+        nothing = jnp.zeros(0, x.dtype)
+        return _apply(x, weight, bias, mean, variance, epsilon), nothing, nothing, mean, variance
+    result, own_mean, inverse, own_variance, count = _batch_moments(x, weight, bias, epsilon)
+    if mean is None:
+        return result, own_mean, inverse, mean, variance
+    unbiased = own_variance * (count / max(count - 1, 1))
+    return (
+        result,
+        own_mean,
+        inverse,
+        own_mean.astype(mean.dtype) * momentum + mean * (1 - momentum),
+        unbiased.astype(variance.dtype) * momentum + variance * (1 - momentum),
+    )
+
+
+def _batch_moments(x: Any, weight: Any, bias: Any, epsilon: float) -> tuple[Any, Any, Any, Any, int]:
+    axes = _feature_axes(x)
+    result, mean, inverse = _normalised(x, axes, epsilon)
+    variance = jnp.mean(jnp.square(_wide(x) - mean), axes)
+    count = int(np.prod([x.shape[axis] for axis in axes]))
+    return (
+        _scaled(result, weight, bias, _feature_shape(x)),
+        jnp.squeeze(mean, axes),
+        jnp.squeeze(inverse, axes),
+        variance,
+        count,
+    )
+
+
+@row("_native_batch_norm_legit.no_stats")
+def _batch_norm_without_running(x: Any, weight: Any, bias: Any, training: bool, momentum: float, epsilon: float) -> Any:
+    return _batch_moments(x, weight, bias, epsilon)[:3]
+
+
+@row("native_batch_norm_backward")
+def _batch_norm_backward(
+    given: Any,
+    x: Any,
+    weight: Any,
+    running_mean: Any,
+    running_variance: Any,
+    mean: Any,
+    inverse: Any,
+    training: bool,
+    epsilon: float,
+    wanted: Sequence[bool],
+) -> Any:
+    shape, axes = _feature_shape(x), _feature_axes(x)
+    given, wide = _wide(given), _wide(x)
+    if not training:
+        mean, inverse = running_mean, lax.rsqrt(_wide(running_variance) + epsilon)
+    apart = (wide - _wide(mean).reshape(shape)) * _wide(inverse).reshape(shape)
+    for_bias, for_weight = jnp.sum(given, axes), jnp.sum(given * apart, axes)
+    scale = _wide(inverse) if weight is None else _wide(inverse) * _wide(weight)
+    inner = given
+    if training:
+        count = wide.size // wide.shape[1]
+        inner = given - (for_bias / count).reshape(shape) - apart * (for_weight / count).reshape(shape)
+    return inner * scale.reshape(shape), for_weight if wanted[1] else None, for_bias if wanted[2] else None
+
+
+@row("native_layer_norm_backward")
+def _layer_norm_backward(
+    given: Any,
+    x: Any,
+    shape: Sequence[int],
+    mean: Any,
+    inverse: Any,
+    weight: Any,
+    bias: Any,
+    wanted: Sequence[bool],
+) -> Any:
+    split = x.ndim - len(shape)
+    outer, axes = tuple(range(split)), tuple(range(split, x.ndim))
+    given, apart = _wide(given), (_wide(x) - mean) * inverse
+    inner = given if weight is None else given * _wide(weight)
+    along = jnp.mean(inner * apart, axes, keepdims=True)
+    for_x = (inner - jnp.mean(inner, axes, keepdims=True) - apart * along) * inverse
+    for_weight = jnp.sum(given * apart, outer) if wanted[1] else None
+    return for_x, for_weight, jnp.sum(given, outer) if wanted[2] else None

@@ -1,0 +1,188 @@
+"""Rows of pooling and resampling over trailing dims, and of their gradients."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from neuronx_cc.driver.frontends.torch.registry import limits, row
+
+
+def _spread(values: int | Sequence[int] | None, rank: int, default: Sequence[int] = ()) -> list[int]:
+    if values is None or (not isinstance(values, int) and not len(values)):
+        return list(default)
+    return [values] * rank if isinstance(values, int) else list(values) * (rank if len(values) == 1 else 1)
+
+
+def _count(size: int, window: int, stride: int, pad: int, gap: int, ceil: bool) -> int:
+    """How many windows torch puts along a dim."""
+    reach = gap * (window - 1) + 1
+    places = (size + 2 * pad - reach) / stride
+    count = (math.ceil(places) if ceil else math.floor(places)) + 1
+    return count - 1 if ceil and (count - 1) * stride >= size + pad else count
+
+
+class Windows:
+    """Windows over the last dims of an array: sizes, strides, and what is added at either end."""
+
+    def __init__(self, x: Any, rank: int, size: Any, stride: Any, pad: Any, gap: Any, ceil: bool) -> None:
+        self.lead = x.ndim - rank
+        self.size = _spread(size, rank)
+        self.stride = _spread(stride, rank, self.size)
+        self.gap = _spread(gap, rank)
+        low = _spread(pad, rank)
+        self.dims = x.shape[self.lead :]
+        form = zip(self.dims, self.size, self.stride, low, self.gap, strict=True)
+        self.counts = [_count(*each, ceil) for each in form]
+        self.pads = [
+            (p, max((count - 1) * step + g * (w - 1) + 1 - n - p, 0))
+            for n, w, step, p, g, count in zip(
+                self.dims, self.size, self.stride, low, self.gap, self.counts, strict=True
+            )
+        ]
+
+    def fold(self, x: Any, initial: Any, function: Any) -> Any:
+        """Fold each window."""
+        ones = (1,) * self.lead
+        kept = tuple(slice(None) for _ in range(self.lead)) + tuple(slice(0, count) for count in self.counts)
+        return lax.reduce_window(
+            x,
+            np.array(initial, x.dtype),
+            function,
+            ones + tuple(self.size),
+            ones + tuple(self.stride),
+            ((0, 0),) * self.lead + tuple(self.pads),
+            None,
+            ones + tuple(self.gap),
+        )[kept]
+
+    def taps(self, x: Any, fill: Any) -> list[Any]:
+        """For each place within a window, the elements there of all windows."""
+        padded = lax.pad(
+            x, np.array(fill, x.dtype), [(0, 0, 0)] * self.lead + [(low, high, 0) for low, high in self.pads]
+        )
+        found = []
+        for place in itertools.product(*map(range, self.size)):
+            starts = [at * gap for at, gap in zip(place, self.gap, strict=True)]
+            cut = tuple(
+                slice(start, start + (count - 1) * step + 1, step)
+                for start, count, step in zip(starts, self.counts, self.stride, strict=True)
+            )
+            found.append(padded[(slice(None),) * self.lead + cut])
+        return found
+
+
+def _max_pool(rank: int) -> Any:
+    def pool(x: Any, size: Any, stride: Any = (), pad: Any = 0, gap: Any = 1, ceil: bool = False) -> Any:
+        windows = Windows(x, rank, size, stride, pad, gap, ceil)
+        values = windows.fold(x, limits(x.dtype)[0], lax.max)
+        numbers = np.arange(math.prod(windows.dims)).reshape(windows.dims)
+        places = windows.taps(jnp.broadcast_to(numbers, x.shape), -1)
+        found = jnp.full(values.shape, -1, np.int64)
+        for tap, place in zip(reversed(windows.taps(x, limits(x.dtype)[0])), reversed(places), strict=True):
+            found = jnp.where((tap == values) & (place >= 0), place, found)
+        return values, found
+
+    return pool
+
+
+def _max_pool_backward(rank: int) -> Any:
+    def back(given: Any, x: Any, size: Any, stride: Any, pad: Any, gap: Any, ceil: bool, places: Any) -> Any:
+        windows = Windows(x, rank, size, stride, pad, gap, ceil)
+        if all(each == 1 for each in windows.gap):
+            _, pull = jax.vjp(lambda x: windows.fold(x, limits(x.dtype)[0], lax.max), x)
+            return pull(given)[0]
+        lead = math.prod(x.shape[: windows.lead])
+        flat = jnp.zeros((lead, math.prod(windows.dims)), given.dtype)
+        rows = np.arange(lead)[:, None]
+        return flat.at[rows, places.reshape(lead, -1)].add(given.reshape(lead, -1)).reshape(x.shape)
+
+    return back
+
+
+row("max_pool2d_with_indices")(_max_pool(2))
+row("max_pool3d_with_indices")(_max_pool(3))
+row("max_pool2d_with_indices_backward")(_max_pool_backward(2))
+row("max_pool3d_with_indices_backward")(_max_pool_backward(3))
+
+
+def average(
+    x: Any,
+    rank: int,
+    size: Any,
+    stride: Any = (),
+    pad: Any = 0,
+    ceil: bool = False,
+    with_pad: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    """Means of windows; the divisor counts what is added at the ends, or not."""
+    windows = Windows(x, rank, size, stride, pad, 1, ceil)
+    total = windows.fold(x, 0, lax.add)
+    if divisor is not None:
+        return total / divisor
+    for axis in range(rank):
+        n, w, step, (low, _) = windows.dims[axis], windows.size[axis], windows.stride[axis], windows.pads[axis]
+        starts = np.arange(windows.counts[axis]) * step - low
+        ends = np.minimum(starts + w, n + low)
+        counted = ends - starts if with_pad else np.minimum(ends, n) - np.maximum(starts, 0)
+        total = total * jnp.asarray(1 / counted, x.dtype).reshape(-1, *[1] * (rank - 1 - axis))
+    return total
+
+
+def _average_backward(rank: int) -> Any:
+    def back(given: Any, x: Any, *how: Any) -> Any:
+        return jax.vjp(lambda x: average(x, rank, *how), x)[1](given)[0]
+
+    return back
+
+
+for _rank in (1, 2, 3):
+    row(f"avg_pool{_rank}d")(lambda x, *how, _rank=_rank: average(x, _rank, *how))
+    row(f"avg_pool{_rank}d_backward")(_average_backward(_rank))
+
+
+def adaptive(x: Any, sizes: Sequence[int]) -> Any:
+    """Means of windows that cover each of the last dims in ``sizes`` parts."""
+    for axis, parts in zip(range(x.ndim - len(sizes), x.ndim), sizes, strict=True):
+        n = x.shape[axis]
+        if parts and n % parts == 0:
+            split = x.reshape(*x.shape[:axis], parts, n // parts, *x.shape[axis + 1 :])
+            x = jnp.mean(split, axis + 1)
+        else:
+            shares = np.zeros((parts, n), np.float64)
+            for i in range(parts):
+                start, end = i * n // parts, -(-(i + 1) * n // parts)
+                shares[i, start:end] = 1 / (end - start)
+            moved = jnp.matmul(jnp.moveaxis(x, axis, -1), shares.T.astype(x.dtype))
+            x = jnp.moveaxis(moved, -1, axis)
+    return x
+
+
+row("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")(adaptive)
+
+
+@row("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_backward(given: Any, x: Any) -> Any:
+    rank = 2 if given.ndim < 5 else 3
+    return jax.vjp(lambda x: adaptive(x, given.shape[-rank:]), x)[1](given)[0]
+
+
+def _resample(method: str) -> Any:
+    def resample(x: Any, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
+        wanted = [size / have for size, have in zip(sizes, x.shape[2:], strict=True)]
+        given = [scale for scale in scales if scale is not None]
+        if align_corners or (given and not np.allclose(given, wanted)):
+            raise NotImplementedError("resampling with aligned corners, or by other scales than those of the sizes")
+        return jax.image.resize(x, (*x.shape[:2], *sizes), method, antialias=True)
+
+    return resample
+
+
+row("_upsample_bilinear2d_aa")(_resample("linear"))
+row("_upsample_bicubic2d_aa")(_resample("cubic"))

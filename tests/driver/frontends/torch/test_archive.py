@@ -1,0 +1,203 @@
+"""``.pt2`` files: what is written is read; damage, pickles, custom operators and dynamic sizes are refused by name."""
+
+import io
+import json
+import pickle
+import re
+import zipfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import neuronx_cc.torch as neuron  # noqa: E402
+from neuronx_cc.ir.errors import CompileError, NeuronError, UsageError  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(4, 3)
+        self.register_buffer("scale", torch.arange(3.0))
+
+    def forward(self, x, *, shift):
+        return {"y": [self.dense(x) * self.scale + torch.tensor([1.0, 2, 3]), shift.long().sum()]}
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return Model().eval()
+
+
+@pytest.fixture(scope="module")
+def members(model, tmp_path_factory):
+    """Content by member, as torch writes it."""
+    path = tmp_path_factory.mktemp("pt2") / "model.pt2"
+    torch.export.save(torch.export.export(model, (torch.ones(2, 4),), {"shift": torch.ones(2)}), path)
+    with zipfile.ZipFile(path) as archive:
+        return {name.split("/", 1)[1]: archive.read(name) for name in archive.namelist()}
+
+
+def written(members, path, **how):
+    with zipfile.ZipFile(path, "w", **how) as archive:
+        for name, data in members.items():
+            archive.writestr(f"model/{name}", data)
+    return path
+
+
+class Trap:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def test_a_file_is_read(model, members, tmp_path):
+    # what torch would unpickle beside the tensors is not looked at
+    path = written({**members, "data/sample_inputs/model.pt": pickle.dumps(Trap())}, tmp_path / "model.pt2")
+    program = neuron.read_pt2(path)
+    x, shift = torch.randn(2, 4), torch.randn(2)
+    for inline in (True, False):
+        traced = neuron.trace(program, None, "--auto-cast none", inline_weights_to_neff=inline)
+        torch.testing.assert_close(traced(x, shift=shift), model(x, shift=shift))
+    lines = {entry.source_file for entry in traced.executable.program.debug}
+    assert __file__ in lines
+
+
+GRAPH, WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
+CODE = "__import__('pytest').fail('text was evaluated')"
+
+
+def edited(members, member, change):
+    document = json.loads(members[member])
+    change(document)
+    return {**members, member: json.dumps(document).encode()}
+
+
+def nodes(document):
+    return document["graph_module"]["graph"]["nodes"]
+
+
+def first_weight(document):
+    return document["config"]["dense.weight"]
+
+
+def pickled(document):
+    first_weight(document)["use_pickle"] = True
+
+
+def renamed(old, new):
+    return lambda members: {
+        **members,
+        GRAPH: members[GRAPH].replace(json.dumps(old).encode(), json.dumps(new).encode()),
+    }
+
+
+def on_graph(change):
+    return lambda members: edited(members, GRAPH, change)
+
+
+def on_weights(change):
+    return lambda members: edited(members, WEIGHTS, change)
+
+
+def large(document):
+    first_weight(document)["tensor_meta"]["sizes"][0]["as_int"] = 10**6
+
+
+def negative(document):
+    first_weight(document)["tensor_meta"]["storage_offset"]["as_int"] = -4
+
+
+def elsewhere(document):
+    first_weight(document)["path_name"] = "../../../etc/passwd"
+
+
+def evaluated(document):
+    tensor = document["graph_module"]["graph"]["tensor_values"]["x"]
+    tensor["sizes"][0] = {"as_expr": {"expr_str": CODE, "hint": None}}
+
+
+def deep(members):
+    return {**members, GRAPH: b'{"a":' * 5000 + b"1" + b"}" * 5000}
+
+
+def another_node(target):
+    def change(document):
+        nodes(document)[0]["target"] = target
+
+    return on_graph(change)
+
+
+def a_type(document):
+    spec = document["graph_module"]["module_call_graph"][0]["signature"]["out_spec"]
+    document["graph_module"]["module_call_graph"][0]["signature"]["out_spec"] = spec.replace(
+        "builtins.dict", "collections.defaultdict"
+    )
+
+
+DAMAGE = {
+    "pickled weight": (on_weights(pickled), "EVRF064", "never loaded"),
+    "too large": (on_weights(large), "EVRF064", "larger than"),
+    "negative": (on_weights(negative), "EVRF064", "malformed"),
+    "another path": (on_weights(elsewhere), "EVRF064", "never loaded"),
+    "no weights": (lambda members: {k: v for k, v in members.items() if k != WEIGHTS}, "EVRF064", "no member"),
+    "no JSON": (lambda members: {**members, GRAPH: b"{"}, "EVRF064", "no JSON"),
+    "a list": (lambda members: {**members, GRAPH: b"[]"}, "EVRF064", "no JSON object"),
+    "empty": (lambda members: {**members, GRAPH: b"{}"}, "EVRF064", "cannot be read"),
+    "deep": (deep, "EVRF064", "no JSON|too deep"),
+    "evaluated size": (on_graph(evaluated), "EMOD025", "dynamic"),
+    "custom operator": (another_node("torch.ops.mine.op.default"), "EVRF001", r"mine\.op"),
+    "any attribute": (another_node("torch.load"), "EVRF001", r"torch\.load"),
+    "any function": (another_node("_operator.methodcaller"), "EVRF001", "methodcaller"),
+    "code as a name": (renamed("dense.weight", f'dense"), {CODE}, ("'), "EVRF064", "a name in its graph"),
+    "code as an input": (renamed("x", f"x={CODE}"), "EVRF064", "a name in its graph"),
+    "two models": (lambda members: {**members, "models/b.json": b"{}"}, "EVRF064", "2 models"),
+    "containers": (on_graph(a_type), "EVRF064", "defaultdict"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_refused(members, tmp_path, kind):
+    change, code, words = DAMAGE[kind]
+    path = written(change(members), tmp_path / "model.pt2")
+    with pytest.raises(CompileError) as caught:
+        neuron.read_pt2(path)
+    assert caught.value.code == code
+    assert str(path) in caught.value.message
+    assert re.search(words, caught.value.message), caught.value.message
+
+
+def test_other_files_are_refused(model, members, tmp_path):
+    plain = tmp_path / "plain.pt"
+    torch.save(model.state_dict(), plain)
+    with pytest.raises(CompileError, match="pickle"):
+        neuron.read_pt2(plain)
+    with pytest.raises(CompileError, match="compressed"):
+        neuron.read_pt2(written(members, tmp_path / "packed.pt2", compression=zipfile.ZIP_DEFLATED))
+    (tmp_path / "text.pt2").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(CompileError, match="no zip archive"):
+        neuron.read_pt2(tmp_path / "text.pt2")
+    with pytest.raises(UsageError, match="cannot read"):
+        neuron.read_pt2(tmp_path / "none.pt2")
+
+
+def test_no_damaged_byte_gives_a_traceback(members, tmp_path):
+    """Every 97th byte of the file, and every 53rd of the graph, is another one."""
+    whole = written(members, tmp_path / "model.pt2").read_bytes()
+    graph = members[GRAPH]
+    cases = [whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 40)]
+    for at in range(0, len(graph), len(graph) // 40):
+        changed = graph[:at] + bytes([graph[at] ^ 0x01]) + graph[at + 1 :]
+        buffer = io.BytesIO()
+        written({**members, GRAPH: changed}, buffer)
+        cases.append(buffer.getvalue())
+    refused = 0
+    for data in cases:
+        (tmp_path / "damaged.pt2").write_bytes(data)
+        try:
+            neuron.read_pt2(tmp_path / "damaged.pt2")
+        except NeuronError:
+            refused += 1
+    assert refused > len(cases) // 3

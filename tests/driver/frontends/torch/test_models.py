@@ -1,0 +1,24 @@
+"""Models of torchvision, timm and transformers by name: forward, and ten steps of training, against torch."""
+
+from importlib.util import find_spec
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not all(map(find_spec, ("torchvision", "timm", "transformers"))):
+    pytest.skip("needs torchvision, timm and transformers", allow_module_level=True)
+
+import torch_models  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.mark.parametrize("name", torch_models.MODELS)
+def test_forward(name):
+    error, _ = torch_models.forward_error(name)
+    assert error < 1e-5
+
+
+@pytest.mark.parametrize("name", torch_models.TRAINED)
+def test_training(name):
+    assert torch_models.training_error(name) < 1e-3

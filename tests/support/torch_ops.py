@@ -1,0 +1,150 @@
+"""Torch's own samples of its operators (``op_db``) through ``torch.compile``, compared with eager torch on the CPU.
+
+``python tests/support/torch_ops.py [--samples 2] [--ops REGEX] [--backward] [--share 0/2]`` prints one line for each
+operator that does not pass and a table of outcomes at the end.
+"""
+
+import argparse
+import logging
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+import neuronx_cc.torch  # noqa: F401
+from neuronx_cc.ir.errors import NeuronError
+
+RANDOM = re.compile(r"rand|normal|bernoulli|multinomial|dropout|exponential|cauchy|geometric|uniform|empty|rrelu")
+"""Operators whose results are drawn, or are not defined."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``kind``: pass, wrong, refused, torch (which cannot do it itself), skipped, broken."""
+
+    operator: str
+    kind: str
+    detail: str = ""
+
+
+def outcomes(pattern: str, samples: int, backward: bool, share: tuple[int, int] = (0, 1)) -> Iterator[Outcome]:
+    chosen = [info for info in op_db if re.search(pattern, info.name)]
+    for info in chosen[share[0] :: share[1]]:
+        name = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
+        if torch.float32 not in info.dtypes:
+            yield Outcome(name, "skipped", "no FP32")
+        elif RANDOM.search(info.name):
+            yield Outcome(name, "skipped", "draws random numbers, or gives undefined ones")
+        else:
+            yield _operator(name, info, samples, backward)
+
+
+def _operator(name: str, info: Any, samples: int, backward: bool) -> Outcome:
+    """The first outcome of the operator's samples that is no pass."""
+    torch.manual_seed(0)
+    wants = backward and info.supports_autograd
+    try:
+        given = list(info.sample_inputs("cpu", torch.float32, requires_grad=wants))
+    except Exception as error:
+        return Outcome(name, "torch", _first(error))
+    given = [sample for sample in given if _elements(sample) < 20_000] or given[:1]
+    step = max(1, len(given) // samples)
+    passed = 0
+    for sample in given[::step][:samples]:
+        result = _sample(name, info, sample, wants)
+        if result.kind != "pass":
+            return result
+        passed += 1
+    return Outcome(name, "pass" if passed else "skipped", "" if passed else "no samples")
+
+
+def _elements(sample: Any) -> int:
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _sample(name: str, info: Any, sample: Any, backward: bool) -> Outcome:
+    def function(*values: Any) -> Any:
+        given, arguments, keywords = pytree.tree_unflatten(values, spec)
+        # eigenvectors and the like count up to what they are free in
+        return sample.output_process_fn_grad(info.op(given, *arguments, **keywords))
+
+    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    try:
+        expected = _evaluated(function, leaves, backward)
+    except Exception as error:
+        return Outcome(name, "torch", f"eager: {_first(error)}")
+    torch._dynamo.reset()
+    try:
+        compiled = torch.compile(function, backend="neuron", fullgraph=True, dynamic=False)
+        found = _evaluated(compiled, leaves, backward)
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, NeuronError):
+            cause = cause.__cause__ or cause.__context__ or getattr(cause, "inner_exception", None)
+        if isinstance(cause, NeuronError):
+            kind = "broken" if cause.code == "INTERNAL" or "cannot be lowered" in cause.message else "refused"
+            return Outcome(name, kind, f"{cause.code} {_first(cause)}")
+        return Outcome(name, "torch", f"compile: {type(error).__name__}: {_first(error)}")
+    try:
+        torch.testing.assert_close(
+            found, expected, rtol=2e-3, atol=2e-4, equal_nan=True, check_stride=False, check_layout=False
+        )
+    except (AssertionError, TypeError) as error:
+        return Outcome(name, "wrong", _first(error) + f" {leaves!r}"[:120].replace("\n", " "))
+    return Outcome(name, "pass")
+
+
+def _evaluated(function: Any, leaves: list[Any], backward: bool) -> list[Any]:
+    """Results, and gradients of the sum of their squares."""
+    fresh = [
+        leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf in leaves
+    ]
+    results = pytree.tree_leaves(function(*fresh))
+    kept = [each.detach().clone() if isinstance(each, torch.Tensor) else each for each in results]
+    if backward:
+        floats = [each for each in results if isinstance(each, torch.Tensor) and each.requires_grad]
+        if floats:
+            sum(each.abs().square().sum() for each in floats).backward()
+        kept += [leaf.grad for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.grad is not None]
+    return kept
+
+
+def _first(error: BaseException) -> str:
+    text = str(error).strip()
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return (" | ".join(lines[:3]))[:240]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--ops", default="")
+    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--share", default="0/1")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    number, of = map(int, arguments.share.split("/"))
+    counts: Counter[str] = Counter()
+    started = time.monotonic()
+    for outcome in outcomes(arguments.ops, arguments.samples, arguments.backward, (number, of)):
+        counts[outcome.kind] += 1
+        if outcome.kind != "pass":
+            print(f"{outcome.kind:8} {outcome.operator}: {outcome.detail}", flush=True)
+    tried = sum(counts.values()) - counts["skipped"]
+    print(f"{counts['pass']} of {tried} operators pass ({time.monotonic() - started:.0f} s): {dict(counts)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
