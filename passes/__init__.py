@@ -31,6 +31,7 @@ PASSES = {
         "delay_sums",
         "demote_f64",
         "depthwise_gradients",
+        "dequantize",
         "dedupe_computations",
         "dissolve_tuples",
         "drop_tokens",

@@ -31,6 +31,10 @@ RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
 COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
+STREAMED = 4
+"""Chunks of k from which on a block of them is worth its transfer."""
+MOST_STREAMED = 4
+"""Blocks of k that are no loop: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
 MOST_BUFFERS = 8
@@ -49,13 +53,15 @@ UNROLLED_TRANSPOSES = 8
 def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     """Schedules that fit; none where not even the smallest tiles do.
 
-    First k whole, as many rows of each operand as fit; then, unless blocks of all of k are large, k in blocks.
+    First k whole, as many rows of each operand as fit; then rhs in blocks of k past one tile of rows; then, unless
+    blocks of all of k are large, k of both in blocks.
     """
     sizes = timing.sizes
     frame = _frame(problem, timing)
     whole = [each for each in _whole(problem, frame, sizes) if _fits(problem, each, sizes)]
     yield from dict.fromkeys(_finished(problem, each, sizes) for each in whole)
     most = max(map(prod, problem.all_chunks))
+    yield from dict.fromkeys(_streamed(problem, frame, most, sizes))
     if not whole:
         yield from dict.fromkeys(_cut(problem, frame, most, sizes))
     elif most > 1 and all(_is_small(problem, each, sizes) for each in whole):
@@ -310,6 +316,30 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
                 yield _with_more_buffers(problem, cut, sizes)
 
 
+def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
+    """One tile of rows stays with all of k, while rhs streams past in blocks of long runs, soon there and soon
+    multiplied: products of few rows are bound by how rhs arrives.
+
+    ``most``: chunks of a block.
+    """
+    rows = prod(problem.m)
+    if rows != problem.m_tiled or rows > sizes.columns or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
+        return
+    if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
+        return
+    for banks in (sizes.banks // 2, sizes.banks // 4):
+        columns = banks * sizes.bank_columns
+        n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
+        if n > columns:
+            continue
+        whole = replace(_with(frame, "lhs", rows, n, (1, 2)), sums=Sums.BANKS, columns=n)
+        halves = [count for count in _halves(most) if count < most]
+        boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
+        fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
+        few = [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
+        yield from few or fitting[:1]
+
+
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
     """With blocks of k that fit, the largest first."""
     for count in _halves(most):
@@ -346,6 +376,14 @@ def _box(sizes: Sequence[int], count: int) -> tuple[int, ...]:
         box[dim] = min(sizes[dim], max(1, count))
         count //= box[dim]
     return tuple(box)
+
+
+def boxes(problem: Problem, schedule: Schedule) -> int:
+    """Blocks of k."""
+    return sum(
+        prod(-(-size // part) for size, part in zip(chunks, box, strict=True))
+        for chunks, box in zip(problem.all_chunks, schedule.boxes, strict=True)
+    )
 
 
 def block(size: int, room: int, tile: int) -> int:

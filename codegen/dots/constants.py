@@ -47,7 +47,7 @@ class ConstantLayout:
         if (start, size) not in self._laid_out:
             self._laid_out[start, size] = self._lay_out(tiled, start, size)
         view = self._laid_out[start, size]
-        width = itemsize(operand.dtype)
+        width = itemsize(operand.loaded)
         counts = [*(count for dim, count in enumerate(self.k) if dim != self.k_dim), segment.steps]
         row_bytes = segment.partitions * prod(counts) * width
         outer = [(atom.size, index) for atom, index in zip(operand.batch, span.batch, strict=True)]
@@ -64,7 +64,7 @@ class ConstantLayout:
             stride *= count
         offset, chunks = span.within(offset, chunks[::-1])
         dims = (Atom(segment.partitions, stride), *chunks, Atom(size, width))
-        return Block(view.alloc, operand.dtype, offset, dims)
+        return Block(view.alloc, operand.loaded, offset, dims)
 
     def _lay_out(self, tiled: int, start: int, size: int) -> View:
         """Register the rows from ``start`` on, in blocks of ``size``, as a constant of the program."""
@@ -75,7 +75,7 @@ class ConstantLayout:
         if tiled >= 0:
             stop = start + (operand.free[tiled].size - start) // size * size
             array = array[(slice(None),) * (batch + tiled) + (slice(start, stop),)]
-        array = array.astype(NUMPY_DTYPE[operand.dtype])
+        array = array.astype(NUMPY_DTYPE[operand.loaded])
         partition_axis = batch + free + self.k_dim
         shape = list(array.shape)
         if self.k_dim >= 0:
@@ -95,4 +95,4 @@ class ConstantLayout:
         rest = [axis for axis in range(len(shape)) if axis not in (*others, *placed)]
         order = [*others, row_axis, partition_axis + 1, *rest, partition_axis, row_axis + 1]
         laid_out = np.ascontiguousarray(array.transpose(order))
-        return self.context.constant(laid_out, operand.dtype, f"{hlo.loc_of(self.bound.value).name}.{start}")
+        return self.context.constant(laid_out, operand.loaded, f"{hlo.loc_of(self.bound.value).name}.{start}")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from math import prod
 
-from neuronx_cc.codegen.dots.candidates import blocks_of
+from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
 from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Tile, Timing, Work, total
+from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize
 
 UNHIDDEN = 0.15
@@ -23,8 +24,8 @@ UNHIDDEN = 0.15
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
-    cut = schedule.sums is Sums.SBUF
-    return (_of_k_blocks if cut else _of_whole_k)(problem, schedule, timing)
+    ways = {Sums.PSUM: _of_whole_k, Sums.SBUF: _of_k_blocks, Sums.BANKS: _of_open_banks}
+    return ways[schedule.sums](problem, schedule, timing)
 
 
 def bound(problem: Problem, timing: Timing) -> float:
@@ -86,6 +87,25 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     return _overlapped(problem, schedule, total([*work, *moved]).times(batches), wait, pairs, timing)
 
 
+def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """lhs comes once, then rhs in blocks of columns and of k."""
+    batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
+    lhs = load(problem, schedule, problem.lhs, timing)
+    turned = [transposes(problem, each, timing) for each in (problem.lhs, problem.rhs)]
+    pairs = n_blocks * boxes(problem, schedule)
+    arrives = Stage(_transfers(problem, schedule, problem.rhs, timing).times(1 / pairs), timing.transfer_latency)
+    stages = [arrives]
+    converted = conversion.of_all(problem, problem.rhs, timing)
+    if converted.bound:
+        stages.append(timing.done(converted.times(1 / pairs), Stream.VECTOR))
+    turnaround = _turnaround(problem, timing) * problem.rhs.transposed
+    multiplied = (products(problem, timing) + turned[1]).times(1 / pairs)
+    stages.append(Stage(multiplied, turnaround + timing.latency(Stream.TENSOR)))
+    first = timing.transfer_latency + lhs.bound + turned[0].bound
+    streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
+    return batches * first + streamed + _ends(problem, schedule, timing)
+
+
 def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, pairs: int, timing: Timing) -> float:
     """Time of all ``work``: that of the engines after they ``wait`` for loads, or that of the DMA, after which one of
     ``pairs`` of blocks is left to multiply.
@@ -111,20 +131,17 @@ def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     return timing.transfer_latency * bool(outside) + steps * through + stored + _tile(problem, timing).bound
 
 
-def boxes(problem: Problem, schedule: Schedule) -> int:
-    """Blocks of k."""
-    return sum(
-        prod(-(-size // part) for size, part in zip(chunks, box, strict=True))
-        for chunks, box in zip(problem.all_chunks, schedule.boxes, strict=True)
-    )
-
-
 def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
-    """Of all of one operand of one batch index, once."""
+    """Of all of one operand of one batch index, once: transfers, and conversions on chip."""
     if operand.on_chip:
         return NOTHING
+    moved = _transfers(problem, schedule, operand, timing)
+    return moved + conversion.of_all(problem, operand, timing)
+
+
+def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
     width = itemsize(operand.stored)
-    nbytes = problem.elements(operand) * max(width, itemsize(operand.dtype))
+    nbytes = problem.elements(operand) * max(width, itemsize(operand.loaded))
     if operand.home is Home.CONSTANT:
         return timing.transfer(nbytes, timing.long_run)
     if operand.transposed:
@@ -147,8 +164,8 @@ def transposes(problem: Problem, operand: Operand, timing: Timing) -> Work:
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     height = min(rows, sizes.rows)
     per_bank = max(1, sizes.bank_columns // height)
-    parts, carrier, extract = 1, operand.dtype, NOTHING
-    if not problem.fast(operand.dtype):
+    parts, carrier, extract = 1, problem.turned(operand), NOTHING
+    if not problem.fast(carrier):
         part, carrier = HALVES[itemsize(operand.dtype)]
         parts = itemsize(operand.dtype) // itemsize(part)
         tiles = (Tile(carrier),), (Tile(part, stride=itemsize(operand.dtype)),)

@@ -14,7 +14,7 @@ from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
 from neuronx_cc.codegen.dots.placement import Bound, Contraction, Placed, bind, place
-from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, pe_dtype
+from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
 from neuronx_cc.codegen.dots.schedule import (
@@ -48,7 +48,8 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
         return
     contraction = Contraction(op, result, step, bias, addend)
     bound = bind(context, contraction)
-    dtypes = {pe_dtype(op), *(each.view.dtype for each in bound if each.view.dtype in PE_DTYPES)}
+    stored = [each.view.dtype for each in bound]
+    dtypes = {*(pe_dtype(op, index, dtype) for index, dtype in enumerate(stored)), *map(turnable, stored)} & PE_DTYPES
     for dtype in sorted(dtypes):
         # made here because staging asks for them inside loops
         context.identity(carrier_of(dtype, context.moves_values(dtype)))

@@ -54,6 +54,8 @@ class Loops:
                 for m_at, rows in self.nest.rows():
                     for n_at, columns in self.nest.columns():
                         self._in_k_blocks(Part(batch, m_at, n_at, rows, columns))
+            elif self.schedule.sums is Sums.BANKS:
+                self._in_open_banks(batch)
             elif self.schedule.leaves is Leaves.ROWS:
                 self._collecting_rows(batch)
             else:
@@ -132,6 +134,51 @@ class Loops:
             if more is not None:
                 output.finish(made, made, more)
         if tiled:
+            copy(self.builder, target, result, Stream.DMA_STORE)
+
+    # ---- k in blocks, sums in open banks ----------------------------------------------------------------------
+
+    def _in_open_banks(self, batch: Sequence[Affine]) -> None:
+        """One tile of rows, all of its terms on chip; blocks of columns and terms of rhs stream past."""
+        segments, (((m_at, rows),)) = self.problem.segments, tuple(self.nest.rows())
+        lhs = self._stage_lhs(batch, m_at, rows)
+        for n_at, columns in self.nest.columns():
+            block = Part(batch, m_at, n_at, rows, columns)
+            banks = []
+            for start in range(0, columns, self.builder.sizes.bank_columns):
+                part = block.cut_columns(Affine(start), min(columns - start, self.builder.sizes.bank_columns))
+                banks.append((part, self.products.bank(rows, part.columns, several=True)))
+            first = True
+            with self.builder.unrolled():
+                for segment, terms, last in self.nest.terms():
+                    (right,) = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
+                    ((begin, count),) = terms
+                    left = lhs[segments.index(segment)].index(1, begin, count)
+                    pair, leaves = Pair([left], [right]), block if last else None
+                    work = partial(self._add_to_banks, banks, pair, first, leaves)
+                    self.nest.waiting.follow(Pair(lhs, [right]), work)
+                    first = False
+
+    def _add_to_banks(self, banks: Sequence[tuple[Part, Block]], pair: Pair, first: bool, leaves: Part | None) -> None:
+        """``leaves``: the block whose last products these are."""
+        for part, bank in banks:
+            self.products.accumulate(bank, part, pair, first)
+        if leaves is not None:
+            self._leave_banks(leaves, banks)
+
+    def _leave_banks(self, block: Part, banks: Sequence[tuple[Part, Block]]) -> None:
+        """Sums go where the result wants them, with what the kernel adds."""
+        output, dtype, chip = self.output, self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
+        target, addend = output.target(block), output.addend(block)
+        result = target
+        if not chip:
+            result = self.tiles.tile(dtype, [block.columns], block.rows, "result", self.schedule.result_buffers)
+        for part, bank in banks:
+            if self.products.bias is not None:
+                self.products.bias.add(bank, part)
+            more = None if addend is None else addend.index(1, part.n_offset, part.columns)
+            output.finish(result.index(1, part.n_offset, part.columns), bank, more)
+        if not chip:
             copy(self.builder, target, result, Stream.DMA_STORE)
 
     # ---- k in blocks ------------------------------------------------------------------------------------------

@@ -368,7 +368,15 @@ def _state(
         return None
     b, m, n, k = refined.b, refined.m, refined.n, refined.k
     lhs, rhs = (
-        Operand(name, each.home, each.view.dtype, dtype, b.atoms[index], free.atoms[0], k.atoms[index])
+        Operand(
+            name,
+            each.home,
+            each.view.dtype,
+            pe_dtype(contraction.op, index, each.view.dtype),
+            b.atoms[index],
+            free.atoms[0],
+            k.atoms[index],
+        )
         for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (m, n), strict=True))
     )
     out, add = (

@@ -17,8 +17,11 @@ from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis.conversions import is_lossless
 
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
+SMALL_INTEGERS = frozenset(["s8", "u8"])
+"""BF16 holds them all, and FP32 their products."""
 CHUNK_EXCESS = 1.25
 """How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 
@@ -79,6 +82,16 @@ class Operand:
         return self.home in (Home.CHIP, Home.STAGED)
 
     @property
+    def converted(self) -> bool:
+        """Whether engines convert what is loaded: the DMA would move it in the wider type, several times the bytes."""
+        return not self.on_chip and itemsize(self.stored) == 1 < itemsize(self.dtype)
+
+    @property
+    def loaded(self) -> str:
+        """The element type that the DMA leaves on chip."""
+        return self.stored if self.converted else self.dtype
+
+    @property
     def transposed(self) -> bool:
         """Whether TensorE transposes it: its rows lie on the partitions, or would come so from HBM in longer runs."""
         if self.home is Home.CHIP:
@@ -115,7 +128,7 @@ class Problem:
     """The dim of k on the partitions."""
     segments: tuple[Segment, ...]
     dtype: str
-    """On TensorE."""
+    """Of the products on TensorE: FP32, or a type of their time."""
     tf32: bool
     moves_values: bool
     """Whether TensorE may transpose 16- and 8-bit values as such."""
@@ -177,6 +190,12 @@ class Problem:
         """Whether TensorE transposes elements of ``dtype`` as values, not as the parts of their bit patterns."""
         return self.moves_values and itemsize(dtype) < 4
 
+    def turned(self, operand: Operand) -> str:
+        """The element type in which rows of an operand are transposed: what is converted, in few bits."""
+        if not operand.converted or not self.moves_values:
+            return operand.dtype
+        return turnable(operand.stored)
+
     def elements(self, operand: Operand) -> int:
         """Of one batch index."""
         return prod(self.m if operand.name == "lhs" else self.n) * prod(self.k)
@@ -191,16 +210,27 @@ class Problem:
 
     def bit_bytes(self, operand: Operand) -> int:
         """Bytes of an element of the parts of its bit patterns, the most that TensorE transposes; 0 where none."""
-        if not operand.transposed or (self.fast(operand.dtype) and self.fast(operand.stored)):
+        turned = self.turned(operand)
+        if not operand.transposed or (self.fast(turned) and self.fast(operand.stored)):
             return 0
-        moved = [dtype for dtype in (operand.dtype, operand.stored) if dtype in PE_DTYPES]
+        moved = [dtype for dtype in (turned, operand.stored) if dtype in PE_DTYPES]
         return max(itemsize(HALVES[itemsize(dtype)][1]) for dtype in moved)
 
 
-def pe_dtype(op: hlo.DotOp) -> str:
-    """Operand type on TensorE: 16- and 8-bit floats as they are (if both are), everything else FP32."""
-    lhs, rhs = hlo.shape_of(op.lhs).dtype, hlo.shape_of(op.rhs).dtype
-    return lhs if lhs == rhs and lhs in PE_DTYPES else "f32"
+def turnable(stored: str) -> str:
+    """The element type in which TensorE takes values that are ``stored`` so, if it takes them in few bits."""
+    return "bf16" if stored in SMALL_INTEGERS else stored
+
+
+def pe_dtype(op: hlo.DotOp, index: int = 0, stored: str = "") -> str:
+    """Type of operand ``index`` on TensorE: 16- and 8-bit floats as they are (if both are), 8-bit integers in BF16,
+    everything else FP32. Floats that are ``stored`` in fewer bits, and cast without loss, come as they are stored.
+    """
+    kinds = [turnable(hlo.shape_of(operand).dtype) for operand in op.operands]
+    if any(kind not in PE_DTYPES or kind == "f32" for kind in kinds):
+        return "f32"
+    narrow = stored in PE_DTYPES and itemsize(stored) < itemsize(kinds[index]) and is_lossless(stored, kinds[index])
+    return stored if narrow else kinds[index]
 
 
 def order_of(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]]:

@@ -39,14 +39,14 @@ class Products:
     tf32: bool
     bias: Bias | None
 
-    def bank(self, rows: int, columns: int) -> Block:
-        """FP32 room for the sums of a tile [rows, columns]."""
-        return tile_in(self.builder, self.ring, [columns], "f32", rows)
+    def bank(self, rows: int, columns: int, several: bool = False) -> Block:
+        """FP32 room for the sums of a tile [rows, columns]; ``several``: of tiles that are summed side by side."""
+        return tile_in(self.builder, self.ring, [columns], "f32", rows, several)
 
     def tile(self, part: Part, pair: Pair, biased: bool = True) -> Block:
         """The sums of one tile over all chunks of the pair. ``biased``: with the bias, if there is one."""
         bank = self.bank(part.rows, part.columns)
-        self._accumulate(bank, part, pair)
+        self.accumulate(bank, part, pair)
         if biased and self.bias is not None:
             self.bias.add(bank, part)
         return bank
@@ -58,11 +58,13 @@ class Products:
                 at = start + tile * columns
                 swapped = part.cut_columns(Affine(at), columns).swapped
                 bank = self.bank(columns, part.rows)
-                self._accumulate(bank, swapped, pair.swapped)
+                self.accumulate(bank, swapped, pair.swapped)
                 turn_squares(self.builder, result.index(1, Affine(at), columns), bank)
 
-    def _accumulate(self, bank: Block, part: Part, pair: Pair) -> None:
-        first = True
+    def accumulate(self, bank: Block, part: Part, pair: Pair, first: bool = True) -> None:
+        """Add the products of a tile over all chunks of the pair to what is in the bank, unless they are the
+        ``first``.
+        """
         for left, right in zip(*pair, strict=True):
             chunks = left.dims[1].size
             left = left.index(2, part.m_offset, part.rows)

@@ -25,6 +25,7 @@ from neuronx_cc.codegen.dots.problem import (
     order_of,
     pe_dtype,
     segments_of,
+    turnable,
 )
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS
 from neuronx_cc.codegen.dots.span import Span
@@ -72,7 +73,7 @@ class Candidate:
 
     def nbytes(self, sizes: Sizes) -> int:
         """Bytes a partition of the staged operand."""
-        dtype = pe_dtype(self.op)
+        dtype = pe_dtype(self.op, self.index)
         _, _, contracted = order_of(self.op, self.index)
         dims = hlo.shape_of(self.value).dims
         terms = prod(dims[axis] for axis in contracted)
@@ -106,7 +107,7 @@ def kept(
     staged = []
     for candidate in found:
         order = order_of(candidate.op, candidate.index)
-        key = (candidate.value, str(order), pe_dtype(candidate.op))
+        key = (candidate.value, str(order), pe_dtype(candidate.op, candidate.index))
         if key not in shared and candidate.saved:
             alloc = context.new_staged(candidate.nbytes(context.sizes), hlo.loc_of(candidate.value).name, most)
             if alloc is not None:
@@ -211,7 +212,8 @@ def _takes(op: hlo.DotOp, index: int) -> bool:
 def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
     """Bring one operand of a contraction to SBUF, whole: fill ``alloc`` and describe it."""
     batch, free, contracted = order_of(candidate.op, candidate.index)
-    value, dtype = source_of(context, candidate.value), pe_dtype(candidate.op)
+    value = source_of(context, candidate.value)
+    dtype = pe_dtype(candidate.op, candidate.index, hlo.shape_of(value).dtype)
     dims = hlo.shape_of(value).dims
     folded = next(axis for axis in contracted if dims[axis] > 1)
     rows = [dims[axis] for axis in free]
@@ -237,7 +239,7 @@ def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
     if problem.lhs.transposed:
         banks = tiles.banks(context.sizes.banks // 2, "transposes")
         transposer = transposer_of(context, emitter, tiles, banks, UNROLLED_TRANSPOSES)
-        for each in sorted({dtype, source.dtype} & PE_DTYPES):
+        for each in sorted({dtype, turnable(source.dtype)} & PE_DTYPES):
             context.identity(carrier_of(each, problem.fast(each)))
     filler = Filler(
         problem,

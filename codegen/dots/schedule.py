@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.problem import Operand, Problem, Segment
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
@@ -15,6 +16,11 @@ RESULT_BUFFERS = (4, 3)
 SUM_BUFFERS = 2
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
+
+UNCONVERTED = 4
+"""What is loaded at a time to be converted is as large as so many banks of PSUM: long runs, soon there."""
+UNCONVERTED_SHARE = 11
+"""It takes at most one part in so many of SBUF."""
 
 
 class Way(Enum):
@@ -35,6 +41,8 @@ class Sums(Enum):
     """Over all of k."""
     SBUF = "SBUF"
     """Over blocks of k, each of which is summed up in PSUM."""
+    BANKS = "banks of PSUM"
+    """Over blocks of k, each of which is added to as many banks as a block of columns fills, with lhs whole."""
 
 
 class Leaves(Enum):
@@ -99,6 +107,11 @@ class Schedule:
         """How ``operand`` comes."""
         return self.lhs if operand.name == "lhs" else self.rhs
 
+    def boxes_of(self, problem: Problem, operand: Operand) -> tuple[tuple[int, ...], ...]:
+        """Chunks of each segment of k that a block of ``operand`` holds."""
+        whole = self.sums is Sums.BANKS and operand.name == "lhs"
+        return problem.all_chunks if whole else self.boxes
+
     @property
     def together(self) -> int:
         """Rows of m that are staged together."""
@@ -135,6 +148,11 @@ def together(problem: Problem, chunks: tuple[int, ...], row_bytes: int) -> list[
     return counts
 
 
+def unconverted_bytes(sizes: Sizes) -> int:
+    """Bytes a partition of what is loaded at a time to be converted."""
+    return min(UNCONVERTED * sizes.bank_bytes, sizes.sbuf_bytes // UNCONVERTED_SHARE)
+
+
 def block_name(operand: Operand, segment: Segment) -> str:
     """Of the tiles that hold its blocks."""
     return f"{operand.name} block {segment.start}"
@@ -143,21 +161,23 @@ def block_name(operand: Operand, segment: Segment) -> str:
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
     tiles: dict[tuple[str, int], int] = {}
-    width = itemsize(problem.dtype)
-    taken = max(prod(together(problem, box, schedule.row_bytes)) for box in schedule.boxes) * problem.partitions
     for operand, rows in ((problem.lhs, schedule.together), (problem.rhs, schedule.rhs.rows)):
-        coming = schedule.coming(operand)
-        for segment, box, way in zip(problem.segments, schedule.boxes, coming.ways, strict=True):
+        coming, boxes = schedule.coming(operand), schedule.boxes_of(problem, operand)
+        taken = max(prod(together(problem, box, schedule.row_bytes)) for box in boxes) * problem.partitions
+        for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
             if way not in (Way.IN_PLACE, Way.STAGED):
-                tiles[block_name(operand, segment), coming.buffers] = prod(box) * rows * width
+                nbytes = prod(box) * rows * itemsize(operand.dtype)
+                tiles[block_name(operand, segment), coming.buffers] = nbytes
         if operand.transposed and not operand.on_chip:
-            tiles[f"{operand.name} rows", schedule.row_buffers] = taken * width
+            tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(problem.turned(operand))
         elif operand.transposed and operand.stored != operand.dtype:
-            tiles[f"{operand.name} cast", 1] = taken * width
+            tiles[f"{operand.name} cast", 1] = taken * itemsize(operand.dtype)
+        if operand.converted:
+            tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(sizes)
         if problem.bit_bytes(operand):
             tiles["bits", ROW_BUFFERS] = max(taken * problem.bit_bytes(operand), tiles.get(("bits", ROW_BUFFERS), 0))
     summed = schedule.sums is Sums.SBUF
-    columns = min(schedule.rhs.rows if summed else problem.n_tiled, schedule.columns)
+    columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
     if schedule.leaves is Leaves.ROWS:
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:

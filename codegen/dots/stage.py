@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.placement import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment, Staged
-from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, Coming, Way, block_name, together
+from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, Coming, Way, block_name, together, unconverted_bytes
 from neuronx_cc.codegen.dots.span import Span, rows_at
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
@@ -72,8 +73,31 @@ class Filler:
         target = _spread_chunks(tile, [atom.size for atom in source.dims[1:-1]])
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
+        elif source.dtype != target.dtype and self.operand.converted:
+            self._convert(source, target, True)
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
+
+    def _convert(self, source: Block, target: Block, several: bool) -> None:
+        """Load what is stored in fewer bits, as much at a time as is kept unconverted, and convert it.
+
+        ``several``: others follow in straight-line code.
+        """
+        sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
+        most = unconverted_bytes(builder.sizes)
+        if prod(sizes) > most:
+            dim = next(dim for dim, size in enumerate(sizes) if size > 1)
+            pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
+            for start, tiles, count in builder.tiles(sizes[dim], -(-sizes[dim] // pieces)):
+                for index in builder.each(tiles, UNROLLED_PIECES):
+                    at = index * count + start
+                    more = tiles <= UNROLLED_PIECES
+                    self._convert(source.index(1 + dim, at, count), target.index(1 + dim, at, count), more)
+            return
+        name = f"{self.operand.name} unconverted"
+        raw = self.tiles.tile(source.dtype, sizes, target.dims[0].size, name, conversion.BUFFERS, several)
+        copy(builder, raw, source, self.bound.stream)
+        conversion.convert(self.emitter, self.operand, target, raw)
 
     def transpose(self, source: Block, out: Block) -> None:
         """Load as many rows as there are partitions (unless they lie there) and transpose them chunk by chunk."""
@@ -124,8 +148,13 @@ class Filler:
             return
         order = self._order_of_rows(part)
         sizes = [part.dims[dim].size for dim in order]
-        rows = self.tiles.tile(operand.dtype, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
-        copy(self.emitter.builder, rows, part.select([0, *order]), self.bound.stream)
+        turned = self.problem.turned(operand)
+        rows = self.tiles.tile(turned, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
+        part_in_order = part.select([0, *order])
+        if operand.converted and turned != operand.stored:
+            self._convert(part_in_order, rows, several)
+        else:
+            copy(self.emitter.builder, rows, part_in_order, self.bound.stream)
         self.transposer.transpose(rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))]), out)
 
     def _order_of_rows(self, source: Block) -> list[int]:

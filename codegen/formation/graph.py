@@ -164,16 +164,22 @@ def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
 
 
 def is_load_cast(op: hlo.Operation) -> bool:
-    """A float cast of a parameter that only contractions read, or reductions that no map takes: these do it."""
+    """A cast to a float of a parameter that only contractions read, or reductions that no map takes: these load what is
+    stored, and cast it.
+
+    8-bit integers are for products: what loads windows of convolutions, or adds up, knows floats only.
+    """
     if not isinstance(op, hlo.ConvertOp):
         return False
     source = base(op.operand)
     if not is_given(source) and not isinstance(source.owner, hlo.ConstantOp):
         return False
-    dtypes = {op.shape.dtype, hlo.shape_of(op.operand).dtype}
-    return dtypes <= {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"} and all(
-        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) or _folds_leading(use.operation)
-        for use in op.result.uses
+    stored, users = hlo.shape_of(op.operand).dtype, [use.operation for use in op.result.uses]
+    if stored in ("s8", "u8"):
+        return op.shape.dtype in ("f32", "bf16", "f16") and all(isinstance(user, hlo.DotOp) for user in users)
+    floats = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"}
+    return {op.shape.dtype, stored} <= floats and all(
+        isinstance(user, hlo.DotOp | hlo.ConvolutionOp) or _folds_leading(user) for user in users
     )
 
 

@@ -1,0 +1,155 @@
+"""Multiplies by the scales of quantised weights behind the contraction, and leaves 8-bit weights to it as they are.
+
+Input: canonical hlo, ahead of ``auto_cast``. Weights arrive as ``(convert(q) - zero point) * scale``, in any order of
+casts, or divided by the scale; q holds 8-bit integers or floats. What does not vary along the dims that a contraction
+sums over commutes with the sum. So
+
+* scales by output channel, or one for all, multiply the result: ``dot(x, q s)`` -> ``dot(x, q) s``;
+* zero points become one product more: ``dot(x, q - z)`` -> ``dot(x, q) - sum(x) z``, in FP32.
+
+Output: contractions of the codes q in the type of the activations, if that holds them, else in FP32; the casts cost
+nothing (``codegen.dots.conversion``). Scales that vary along the sum stay where they are. Values change as those of
+sums in another order do, and weights are no longer rounded on the way.
+"""
+
+from dataclasses import dataclass
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
+from neuronx_cc.passes.analysis.conversions import is_lossless
+from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.manager import PassContext
+
+STORED = frozenset(["s8", "u8", "f8e4m3", "f8e5m2"])
+FLOATS = frozenset(["f32", "bf16", "f16"])
+MOST = 8
+"""Ops between a contraction and its weights that are looked through."""
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    del context
+    for computation in module.computations():
+        for op in list(ops_of(computation.block)):
+            if isinstance(op, hlo.DotOp) and op.shape.dtype in FLOATS:
+                for index in (1, 0):
+                    weight = _weight(op, index)
+                    if weight is not None:
+                        replace(op, _rewritten(module, op, index, weight))
+                        break
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An operand that is ``(q - zero) * factor``."""
+
+    codes: Value
+    """q, of the operand's dims."""
+    factors: tuple[tuple[Value, bool], ...]
+    """Arrays of the operand's dims, and whether they divide."""
+    zero: Value | None
+
+
+def _weight(dot: hlo.DotOp, index: int) -> Weight | None:
+    """What a factor or zero point can be taken from; None where there is none, or it varies along the sum."""
+    numbers = dot.dims.data
+    contracted = numbers.rhs_contracting if index else numbers.lhs_contracting
+    value, zero = dot.operands[index], None
+    factors: list[tuple[Value, bool]] = []
+    for _ in range(MOST):
+        op = defining_op(value)
+        if isinstance(op, hlo.ConvertOp):
+            source = hlo.shape_of(op.operand).dtype
+            if source in STORED:
+                return Weight(op.operand, tuple(factors), zero) if factors or zero is not None else None
+            if source not in FLOATS | {"s32", "s16"}:
+                return None
+            value = op.operand
+        elif isinstance(op, hlo.MultiplyOp | hlo.DivideOp) and zero is None:
+            lhs, rhs = op.operands
+            if _is_constant_along(rhs, contracted):
+                factors.append((rhs, isinstance(op, hlo.DivideOp)))
+                value = lhs
+            elif isinstance(op, hlo.MultiplyOp) and _is_constant_along(lhs, contracted):
+                factors.append((lhs, False))
+                value = rhs
+            else:
+                return None
+        elif isinstance(op, hlo.SubtractOp) and zero is None and _is_constant_along(op.rhs, contracted):
+            value, zero = op.lhs, op.rhs
+        else:
+            return None
+    return None
+
+
+def _is_constant_along(value: Value, contracted: tuple[int, ...]) -> bool:
+    """Whether ``value`` repeats what does not vary along these dims, and is no sum itself."""
+    op = defining_op(value)
+    while isinstance(op, hlo.ConvertOp):
+        op = defining_op(op.operand)
+    return isinstance(op, hlo.BroadcastOp) and not set(op.dimensions.data) & set(contracted)
+
+
+def _rewritten(module: HloModule, dot: hlo.DotOp, index: int, weight: Weight) -> Value:
+    b, other = Build.before(module, dot), dot.operands[1 - index]
+    sides = _sides(dot)
+    dtype = hlo.shape_of(other).dtype
+    carried = dtype if is_lossless(hlo.shape_of(weight.codes).dtype, dtype) else "f32"
+    operands = [b.convert(other, carried)] * 2
+    operands[index] = b.convert(weight.codes, carried)
+    result = b.typed(hlo.DotOp, operands, hlo.array_type("f32", dot.shape.dims), **dot.properties)
+
+    def spread(value: Value, side: int) -> Value:
+        """An array of the batch and free dims of one side, in FP32 and like the result."""
+        batch, first = len(sides[side].batch), len(sides[0].free) if side else 0
+        places = [*range(batch), *range(batch + first, batch + first + len(sides[side].free))]
+        return b.broadcast(b.convert(value, "f32"), dot.shape.dims, places)
+
+    def channels(value: Value) -> Value:
+        """What does not vary along the sum, without the dims of that."""
+        side = sides[index]
+        for axis in side.contracted:
+            value = b.slice(value, axis, 0, min(1, hlo.shape_of(value).dims[axis]))
+        value = b.transpose(value, [*side.batch, *side.free, *side.contracted])
+        return b.reshape(value, hlo.shape_of(value).dims[: len(side.batch) + len(side.free)])
+
+    if weight.zero is not None:
+        total = _total(b, dot, sides[1 - index], operands[1 - index])
+        result = b.sub(result, b.mul(spread(total, 1 - index), spread(channels(weight.zero), index)))
+    for factor, divides in weight.factors:
+        scale = spread(channels(factor), index)
+        result = b.div(result, scale) if divides else b.mul(result, scale)
+    return b.convert(result, dot.shape.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The dims of one operand."""
+
+    batch: tuple[int, ...]
+    free: tuple[int, ...]
+    contracted: tuple[int, ...]
+
+
+def _sides(dot: hlo.DotOp) -> tuple[Side, Side]:
+    numbers = dot.dims.data
+    found = []
+    for operand, batch, contracted in (
+        (dot.lhs, numbers.lhs_batch, numbers.lhs_contracting),
+        (dot.rhs, numbers.rhs_batch, numbers.rhs_contracting),
+    ):
+        axes = range(hlo.shape_of(operand).rank)
+        found.append(Side(batch, tuple(axis for axis in axes if axis not in (*batch, *contracted)), contracted))
+    return found[0], found[1]
+
+
+def _total(b: Build, dot: hlo.DotOp, side: Side, operand: Value) -> Value:
+    """The sum of ``operand`` over what is contracted, as a product with ones: rounded as the contraction rounds it."""
+    shape = hlo.shape_of(operand)
+    axes = (*side.batch, *side.contracted)
+    ones = b.number(1, shape.dtype, [shape.dims[axis] for axis in axes])
+    batch, end = len(side.batch), len(axes)
+    numbers = hlo.DotDims(side.contracted, tuple(range(batch, end)), side.batch, tuple(range(batch)))
+    dims = tuple(shape.dims[axis] for axis in (*side.batch, *side.free))
+    properties = {**dot.properties, "dims": hlo.DotDimsAttr(numbers)}
+    return b.typed(hlo.DotOp, (operand, ones), hlo.array_type("f32", dims), **properties)

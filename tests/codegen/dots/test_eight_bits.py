@@ -1,0 +1,122 @@
+"""8-bit operands of contractions: exact against NumPy in every place and size, and as quick as the DMA brings them."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import TRN1, compile_text
+
+import neuronx_cc
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.types import NUMPY_DTYPE
+
+Array = np.ndarray[Any, Any]
+SIZES = ((1, 1, 1), (1, 131, 257), (3, 130, 1), (7, 641, 1031), (128, 257, 96), (130, 1024, 520), (2, 5000, 300))
+
+
+def contraction(m: int, k: int, n: int, weights: str, other: str, form: str) -> str:
+    """HLO text of ``x w`` with w cast to the type of x; ``form``: ``wx`` has the weights on the left, ``t`` turned."""
+    w, at = f"{n},{k}" if "t" in form else f"{k},{n}", int("t" in form)
+    dot = f"f32[{m},{n}] dot(x, wide), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{at}}}"
+    if "w" in form:
+        dot = f"f32[{n},{m}] dot(wide, x), lhs_contracting_dims={{{at}}}, rhs_contracting_dims={{1}}"
+    return f"""HloModule eight
+ENTRY main {{
+  x = {other}[{m},{k}] parameter(0)
+  w = {weights}[{w}] parameter(1)
+  wide = {other}[{w}] convert(w)
+  ROOT dot = {dot}
+}}"""
+
+
+def whole_numbers(random: np.random.Generator, dtype: str, *dims: int) -> Array:
+    """Numbers that ``dtype`` holds and whose products FP32 adds without rounding."""
+    if dtype in ("s8", "u8"):
+        limits = np.iinfo(NUMPY_DTYPE[dtype])
+        return random.integers(limits.min, limits.max + 1, dims).astype(NUMPY_DTYPE[dtype])
+    return (random.integers(-14, 15, dims) / 4).astype(np.float32).astype(NUMPY_DTYPE[dtype])
+
+
+def check(m: int, k: int, n: int, weights: str, other: str, form: str) -> None:
+    random = np.random.default_rng(m + 7 * k + 11 * n)
+    x, w = whole_numbers(random, other, m, k), whole_numbers(random, weights, k, n)
+    want = x.astype(np.float64) @ w.astype(np.float64)
+    given = [x, np.ascontiguousarray(w.T) if "t" in form else w]
+    (result,) = compile_text(contraction(m, k, n, weights, other, form)).run(given)
+    np.testing.assert_array_equal(result, want.T if "w" in form else want)
+
+
+@pytest.mark.parametrize("form", ["", "t", "w", "wt"])
+@pytest.mark.parametrize("other", ["bf16", "f32", "f16"])
+@pytest.mark.parametrize("weights", ["s8", "u8", "f8e4m3", "f8e5m2"])
+def test_values(weights: str, other: str, form: str) -> None:
+    for m, k, n in SIZES:
+        check(m, k, n, weights, other, form)
+
+
+@pytest.mark.parametrize("columns", [9000, 12_288, 16_385])
+@pytest.mark.parametrize("weights", ["s8", "f8e5m2", "bf16"])
+def test_many_columns(weights: str, columns: int) -> None:
+    """Blocks of columns in a loop, each with several banks of sums."""
+    check(2, 1024, columns, weights, "bf16", "")
+
+
+@pytest.mark.parametrize("dtype", ["s8", "bf16"])
+def test_batches(dtype: str) -> None:
+    """The next batch index's rows are staged where those of the one before wait to be multiplied."""
+    random = np.random.default_rng(0)
+    x, w = whole_numbers(random, "bf16", 3, 2, 1100), whole_numbers(random, dtype, 3, 1100, 40)
+    text = f"""HloModule batches
+ENTRY main {{
+  x = bf16[3,2,1100] parameter(0)
+  w = {dtype}[3,1100,40] parameter(1)
+  wide = bf16[3,1100,40] convert(w)
+  ROOT dot = f32[3,2,40] dot(x, wide), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, lhs_contracting_dims={{2}}, rhs_contracting_dims={{1}}
+}}"""  # noqa: E501
+    (result,) = compile_text(text).run([x, w])
+    np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64))
+
+
+def test_many_terms() -> None:
+    """Blocks of k in a loop."""
+    check(2, 30_000, 96, "s8", "bf16", "")
+    check(130, 30_000, 600, "f8e4m3", "bf16", "t")
+
+
+@pytest.mark.parametrize("weights", ["s8", "f8e4m3"])
+def test_without_transposes_of_values(weights: str) -> None:
+    """TensorE turns the parts of bit patterns then."""
+    random = np.random.default_rng(0)
+    x, w = whole_numbers(random, "bf16", 5, 200), whole_numbers(random, weights, 140, 200)
+    text = contraction(5, 200, 140, weights, "bf16", "t")
+    (result,) = compile_text(text, fast_relayout=False).run([x, w])
+    np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64).T)
+
+
+def test_not_finite() -> None:
+    """Infinities and NaN of weights that TensorE takes as they are."""
+    x = np.ones((2, 130), ml_dtypes.bfloat16)
+    w = np.ones((130, 3), ml_dtypes.float8_e4m3)
+    w[129, 1], w[5, 2] = np.inf, np.nan
+    (result,) = compile_text(contraction(2, 130, 3, "f8e4m3", "bf16", "")).run([x, w])
+    np.testing.assert_array_equal(result, x.astype(np.float32) @ w.astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["s8", "f8e4m3", "f8e5m2"])
+def test_decoding_is_bound_by_the_dma(weights: str) -> None:
+    """One vector times a large matrix: at most 1.3 times the transfer of its 8 bits, start and end included."""
+    size = 4096
+    random = np.random.default_rng(0)
+    x, w = whole_numbers(random, "bf16", 1, size), whole_numbers(random, weights, size, size)
+    text = contraction(1, size, size, weights, "bf16", "").replace("ROOT dot", "dot").removesuffix("}")
+    text += f"""  s = f32[{size}] parameter(2)
+  row = f32[1,{size}] reshape(s)
+  ROOT scaled = f32[1,{size}] multiply(dot, row)
+}}"""
+    scales = (2.0 ** random.integers(-3, 4, size)).astype(np.float32)
+    result = neuronx_cc.compile(text, auto_cast="none").run([x, w, scales])
+    np.testing.assert_array_equal(result.outputs[0], x.astype(np.float64) @ w.astype(np.float64) * scales)
+    ends = result.report.time_ns - result.report.kernel_ns
+    assert result.report.time_ns <= 1.3 * (ends + size * size / Timing(TRN1).dma_rate)
