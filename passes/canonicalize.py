@@ -1,9 +1,8 @@
 """Rewrites ops into their simplest equal form. Input and output: any inlined hlo module.
 
-One forward sweep over each computation, dispatched on the op class to the rules of ``canonical.arithmetic``,
-``canonical.movement`` and ``canonical.contraction``. Operands are canonical when a rule sees an op; ops that a rule
-builds are offered to the rules again. Every rule is exact for IEEE floats (NaN payloads aside), except where its
-docstring names the error.
+One forward sweep over each computation, dispatched on the op class to the rules of the files of ``canonical``. Operands
+are canonical when a rule sees an op; ops that a rule builds are offered to the rules again. Every rule is exact for
+IEEE floats (NaN payloads aside), except where its docstring, or that of its file, names the error.
 """
 
 from functools import cache
@@ -15,8 +14,11 @@ from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
 from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
 from neuronx_cc.passes.canonical.contraction import TRANSPOSE_RULES
 from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
+from neuronx_cc.passes.canonical.functions import RULES as FUNCTIONS
+from neuronx_cc.passes.canonical.joins import RULES as JOINS
 from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
 from neuronx_cc.passes.canonical.movement import sink_broadcast, sink_reshape
+from neuronx_cc.passes.canonical.products import RULES as PRODUCTS
 from neuronx_cc.passes.canonical.rule import Rule, Scope
 from neuronx_cc.passes.manager import PassContext
 
@@ -28,6 +30,9 @@ LIMIT = 64
 def _all_rules() -> dict[type, tuple[Rule, ...]]:
     rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION, **CONVOLUTION}
     rules[hlo.TransposeOp] += TRANSPOSE_RULES
+    for more in (FUNCTIONS, PRODUCTS, JOINS):
+        for kind, added in more.items():
+            rules[kind] = (*rules.get(kind, ()), *added)
     for kind in hlo.OPCODES.values():
         if issubclass(kind, hlo.ElementwiseUnaryOp | hlo.ElementwiseBinaryOp | hlo.SelectOp):
             rules[kind] = (*rules.get(kind, ()), sink_reshape, sink_broadcast)

@@ -1,6 +1,5 @@
 """Recognises functions that arrive expanded and puts the one op back that engines have. Input: an inlined module.
 
-* ``1 / (1 + exp(-x))`` -> ``logistic(x)``.
 * The guard of softplus, ``select(x != x, x, max(x, 0) + ...)``, whose sum is NaN for such an ``x`` anyway.
 * The complementary error function, which JAX lowers to 65 ops (two polynomials, an exponential and selects), inside
   exact GELU and its gradient: every use multiplies it, one of them by ``x`` when it is erfc of a negative multiple of
@@ -115,9 +114,8 @@ def _erfc(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
     if not _only_scales(op.results[0]) or not _in_gelu(op.results[0], *_multiple_of(argument, module), module):
         return None
     one = _splat(op, module, 1.0)
-    positive = _negated_scale(op, argument, module)
-    if positive is not None:
-        return _make(op, hlo.AddOp, _make(op, hlo.ErfOp, positive), one)
+    if _multiple_of(argument, module)[1]:
+        return _make(op, hlo.AddOp, _make(op, hlo.ErfOp, _make(op, hlo.NegateOp, argument)), one)
     return _make(op, hlo.SubtractOp, one, _make(op, hlo.ErfOp, argument))
 
 
@@ -207,33 +205,6 @@ def _has_factor(value: hlo.SSAValue, base: hlo.SSAValue, module: HloModule, left
     return any(_has_factor(operand, base, module, left - 1) for operand in op.operands)
 
 
-def _negated_scale(op: hlo.HloOp, argument: hlo.SSAValue, module: HloModule) -> hlo.SSAValue | None:
-    """``x * c`` when ``argument`` is ``-x * c`` or ``x * -c`` with a positive constant ``c``."""
-    product = result_op(argument)
-    if not isinstance(product, hlo.MultiplyOp):
-        return None
-    scale = splat_number(product.rhs, module)
-    if scale is None or product.shape.dtype != "f32":
-        return None
-    negated = result_op(product.lhs)
-    if isinstance(negated, hlo.NegateOp):
-        return _make(op, hlo.MultiplyOp, negated.operand, product.rhs)
-    return _make(op, hlo.MultiplyOp, product.lhs, _splat(op, module, -scale)) if scale < 0 else None
-
-
-def _logistic(op: hlo.HloOp, module: HloModule) -> hlo.SSAValue | None:
-    assert isinstance(op, hlo.DivideOp)
-    below = result_op(op.rhs)
-    if not is_float(op.shape.dtype) or splat_number(op.lhs, module) != 1 or not isinstance(below, hlo.AddOp):
-        return None
-    for term, other in ((below.lhs, below.rhs), (below.rhs, below.lhs)):
-        power = result_op(term)
-        if splat_number(other, module) == 1 and isinstance(power, hlo.ExponentialOp):
-            negated = result_op(power.operand)
-            return _make(op, hlo.LogisticOp, negated.operand) if isinstance(negated, hlo.NegateOp) else None
-    return None
-
-
 def _make(op: hlo.HloOp, kind: type[hlo.HloOp], *operands: hlo.SSAValue) -> hlo.SSAValue:
     return insert_before(op, kind, operands, op.results[0].type, op.loc)
 
@@ -245,7 +216,6 @@ def _splat(op: hlo.HloOp, module: HloModule, number: float) -> hlo.SSAValue:
 
 PATTERNS: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
     hlo.SelectOp: _select,
-    hlo.DivideOp: _logistic,
 }
 
 

@@ -19,6 +19,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
+from neuronx_cc.passes.analysis.values import is_normal, tells_last_bit
 
 ARITHMETIC = {"add": "add", "subtract": "subtract", "multiply": "multiply", "maximum": "max", "minimum": "min"}
 """HLO opcode -> ALU operator."""
@@ -199,11 +200,18 @@ def _power_of_two(value: float) -> bool:
     return isfinite(value) and value != 0 and abs(frexp(value)[0]) == 0.5 and 2.0**-126 <= abs(1 / value) < 2.0**127
 
 
+def _is_invertible(value: float) -> bool:
+    return value != 0 and is_normal(value, "f32") and is_normal(1 / value, "f32")
+
+
 def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) -> None:
-    """Float division; by one value a row as a multiplication with its reciprocal, unless a rounding op looks."""
-    if isinstance(rhs, Splat) and _power_of_two(rhs.value):
+    """Float division; by one value a row as a multiplication with its reciprocal, unless a rounding op looks.
+
+    By a constant, too, where that is exact, or where FP32, in which engines compute, has more bits than the result.
+    """
+    if isinstance(rhs, Splat) and (_power_of_two(rhs.value) or (itemsize(out.dtype) < 4 and _is_invertible(rhs.value))):
         arithmetic(e, "multiply", out, lhs, Splat(1 / rhs.value, rhs.dtype))
-    elif isinstance(rhs, Block) and _repeats(rhs) and isinstance(lhs, Block) and not _is_rounded(op):
+    elif isinstance(rhs, Block) and _repeats(rhs) and isinstance(lhs, Block) and not tells_last_bit(op.result):
         kept = [dim for dim, atom in enumerate(rhs.dims) if dim == 0 or atom.stride]
         divisors = rhs.select(kept)
         inverse = e.scratch(divisors, "f32")
@@ -218,18 +226,6 @@ def divide(e: Emitter, op: hlo.HloOp, out: Block, lhs: Operand, rhs: Operand) ->
 def _repeats(block: Block) -> bool:
     """Whether each value serves several elements, so that inverting it once is cheaper."""
     return prod(atom.size for atom in block.dims[1:] if not atom.stride) >= 4
-
-
-def _is_rounded(op: hlo.HloOp) -> bool:
-    """Whether a user may tell a last-bit error from an exact quotient."""
-    sharp = ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "compare", "remainder", "sign")
-    for use in op.result.uses:
-        user = use.operation
-        if isinstance(user, hlo.HloOp) and (
-            user.opcode in sharp or (user.opcode == "convert" and user.shape.dtype not in FLOATS)
-        ):
-            return True
-    return False
 
 
 def select(e: Emitter, out: Block, predicate: Operand, on_true: Operand, on_false: Operand) -> None:

@@ -49,6 +49,12 @@ def load_all(
     for value, block in blocks.items():
         if value in found:
             continue
+        same = _mirrored(block, [(each, found[value]) for value, each in blocks.items() if value in found])
+        if same is not None:
+            pool.share(same)
+            waiting.remove(value)
+            found[value] = same
+            continue
         other, distance = waiting.between(block)
         extent = gathered(context.timing, block) if other is not None and pool.gathers else None
         waiting.remove(value)
@@ -62,6 +68,25 @@ def load_all(
         pool.share(tile)
         found[value], found[other] = tile.moved(max(0, -distance)), tile.moved(max(0, distance))
     return found
+
+
+def _mirrored(block: Block, loaded: Sequence[tuple[Block, Block]]) -> Block | None:
+    """``block`` in the tile of one of ``loaded`` (block, tile) of the same elements in the same or in reverse order."""
+    if block.alloc.space is not Space.HBM:
+        return None
+    free = range(1, len(block.dims))
+    for other, tile in loaded:
+        alike = other.alloc is block.alloc and other.dtype == block.dtype == tile.dtype
+        if not alike or other.dims[0] != block.dims[0] or tile.alloc.space is not Space.SBUF:
+            continue
+        steps = [[(atom.size, abs(atom.stride)) for atom in each.dims] for each in (block, other)]
+        if steps[0] != steps[1] or start_of(block, free) != start_of(other, free):
+            continue
+        turned = [dim for dim in free if block.dims[dim].stride != other.dims[dim].stride]
+        back = sum((tile.dims[dim].size - 1) * tile.dims[dim].stride for dim in turned)
+        dims = [replace(a, stride=-a.stride) if dim in turned else a for dim, a in enumerate(tile.dims)]
+        return tile.moved(back).of(tuple(dims))
+    return None
 
 
 class _Waiting:

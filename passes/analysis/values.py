@@ -7,7 +7,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op
-from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED
+from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE, SIGNED
 
 Array = np.ndarray[Any, Any]
 
@@ -99,6 +99,41 @@ def is_non_negative(value: hlo.SSAValue, module: HloModule, depth: int = 6) -> b
             return kind in ("add", "multiply", "maximum", "minimum") and all(
                 is_non_negative(operand, module, depth - 1) for operand in op.operands
             )
+    return False
+
+
+def is_normal(number: float, dtype: str) -> bool:
+    """Whether ``number`` is a normal number of the float type ``dtype``."""
+    import ml_dtypes
+
+    info = ml_dtypes.finfo(NUMPY_DTYPE[dtype])  # type: ignore[no-untyped-call]
+    return bool(float(info.smallest_normal) <= abs(number) <= float(info.max))
+
+
+ROUNDING = frozenset(
+    ["ceil", "compare", "floor", "remainder", "round-nearest-afz", "round-nearest-even", "sign", "stochastic-convert"]
+)
+"""Opcodes whose results jump: an operand's error in the last place may make them another number."""
+_PASSING = frozenset(
+    [
+        *("abs", "add", "broadcast", "concatenate", "maximum", "minimum", "negate", "reshape", "select", "slice"),
+        *("subtract", "transpose"),
+    ]
+)
+
+
+def tells_last_bit(value: hlo.SSAValue, depth: int = 4) -> bool:
+    """Whether a user of the float ``value``, ``depth`` ops away at most, may tell an error in its last bit."""
+    for use in value.uses:
+        user = use.operation
+        if not isinstance(user, hlo.HloOp):
+            continue
+        integral = user.opcode == "convert" and not is_float(user.shape.dtype)
+        if integral or user.opcode in ROUNDING:
+            return True
+        passes = user.opcode in _PASSING or user.opcode == "convert"
+        if passes and depth and tells_last_bit(user.results[0], depth - 1):
+            return True
     return False
 
 

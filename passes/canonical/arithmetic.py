@@ -18,6 +18,7 @@ from neuronx_cc.passes.analysis.values import (
     is_float,
     is_negative_zero,
     is_non_negative,
+    is_normal,
     is_positive_zero,
     lowest,
     same_number,
@@ -131,17 +132,9 @@ def _divide(op: hlo.DivideOp, scope: Scope) -> Value | None:
         return build(op, hlo.NegateOp, op.lhs)
     if not np.isfinite(number) or abs(frexp(number)[0]) != 0.5:
         return None
-    limits = _tiny_and_max(dtype)
-    if not all(limits[0] <= abs(n) <= limits[1] for n in (number, 1 / number)):
+    if not is_normal(number, dtype) or not is_normal(1 / number, dtype):
         return None
     return build(op, hlo.MultiplyOp, op.lhs, splat(op, scope, 1 / number))
-
-
-def _tiny_and_max(dtype: str) -> tuple[float, float]:
-    import ml_dtypes
-
-    info = ml_dtypes.finfo(NUMPY_DTYPE[dtype])  # type: ignore[no-untyped-call]
-    return float(info.smallest_normal), float(info.max)
 
 
 def _negate(op: hlo.NegateOp, scope: Scope) -> Value | None:

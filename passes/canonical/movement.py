@@ -184,10 +184,10 @@ def _slice(op: hlo.SliceOp, scope: Scope) -> Value | None:
     match result_op(op.operand):
         case hlo.SliceOp() as inner:
             pairs = zip(inner.slice.data, op.slice.data, strict=True)
-            return _sliced(op, inner.operand, tuple(_slice_in_slice(first, second) for first, second in pairs))
+            return sliced(op, inner.operand, tuple(_slice_in_slice(first, second) for first, second in pairs))
         case hlo.BroadcastOp() as inner:
             real = tuple(op.slice.data[i] for i in inner.dimensions.data)
-            small = _sliced(op, inner.operand, real)
+            small = sliced(op, inner.operand, real)
             return broadcasted(op, small, op.shape.dims, inner.dimensions.data)
         case hlo.PadOp() as inner:
             return _slice_of_pad(op, inner)
@@ -211,7 +211,7 @@ def _extent(dim: SliceDim) -> int:
     return max(0, -(-(dim.limit - dim.start) // dim.stride))
 
 
-def _sliced(op: hlo.HloOp, value: Value, slices: tuple[SliceDim, ...]) -> Value:
+def sliced(op: hlo.HloOp, value: Value, slices: tuple[SliceDim, ...]) -> Value:
     dims = hlo.shape_of(value).dims
     if all(dim == SliceDim(0, size) for dim, size in zip(slices, dims, strict=True)):
         return value
@@ -226,7 +226,7 @@ def _slice_of_pad(op: hlo.SliceOp, pad: hlo.PadOp) -> Value | None:
         if padding.interior or dim.start < padding.low or dim.limit > padding.low + size:
             return None
         shifted.append(SliceDim(dim.start - padding.low, dim.limit - padding.low, dim.stride))
-    return _sliced(op, pad.lhs, tuple(shifted))
+    return sliced(op, pad.lhs, tuple(shifted))
 
 
 def _slice_of_concatenate(op: hlo.SliceOp, joined: hlo.ConcatenateOp) -> Value | None:
@@ -238,7 +238,7 @@ def _slice_of_concatenate(op: hlo.SliceOp, joined: hlo.ConcatenateOp) -> Value |
         size = hlo.shape_of(piece).dims[axis]
         if offset <= wanted.start and wanted.limit <= offset + size:
             moved = SliceDim(wanted.start - offset, wanted.limit - offset, wanted.stride)
-            return _sliced(op, piece, (*op.slice.data[:axis], moved, *op.slice.data[axis + 1 :]))
+            return sliced(op, piece, (*op.slice.data[:axis], moved, *op.slice.data[axis + 1 :]))
         offset += size
     return None
 
@@ -252,7 +252,7 @@ def _pad(op: hlo.PadOp, scope: Scope) -> Value | None:
     if all(dim.low <= 0 and dim.high <= 0 and dim.interior == 0 for dim in padding):
         slices = tuple(SliceDim(-dim.low, size + dim.high) for dim, size in zip(padding, dims, strict=True))
         if all(dim.start <= dim.limit for dim in slices):
-            return _sliced(op, op.lhs, slices)
+            return sliced(op, op.lhs, slices)
     if 0 in dims:
         return broadcasted(op, op.rhs, op.shape.dims, ())
     own, fill = splat_of(op.lhs, scope.module), splat_of(op.rhs, scope.module)
@@ -301,7 +301,7 @@ def _rejoin(op: hlo.HloOp, axis: int, left: Value, right: Value) -> Value | None
         return None
     if any(x != y for i, (x, y) in enumerate(zip(a, b, strict=True)) if i != axis):
         return None
-    return _sliced(op, first.operand, (*a[:axis], SliceDim(a[axis].start, b[axis].limit), *a[axis + 1 :]))
+    return sliced(op, first.operand, (*a[:axis], SliceDim(a[axis].start, b[axis].limit), *a[axis + 1 :]))
 
 
 # reshapes and broadcasts among elementwise ops
@@ -319,7 +319,7 @@ def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
             return None
         if isinstance(inner, hlo.ReshapeOp):
             inner_dims = hlo.shape_of(inner.operand).dims
-            if source not in (None, inner_dims) or not _same_but_for_ones(inner_dims, dims):
+            if source not in (None, inner_dims) or not same_but_for_ones(inner_dims, dims):
                 return None
             source = inner_dims
         elif not _is_splat_broadcast(inner):
@@ -365,7 +365,7 @@ def _is_splat_broadcast(op: hlo.HloOp | None) -> bool:
     return isinstance(op, hlo.BroadcastOp) and not op.dimensions.data
 
 
-def _same_but_for_ones(left: Dims, right: Dims) -> bool:
+def same_but_for_ones(left: Dims, right: Dims) -> bool:
     return [size for size in left if size != 1] == [size for size in right if size != 1]
 
 
