@@ -22,9 +22,7 @@ def tune_command(session: Session) -> int:
     """Body of ``neuronx-cc tune``."""
     parsed = session.parsed
     assert parsed is not None
-    if parsed.text_or_none("logfile"):
-        session.log.open(parsed.text("logfile"), required=True)
-        session.log_command()
+    session.open_logfile()
     path = parsed.files[0]
     files.check_writable(parsed.text("output"), "--output", [path])
     goal = Goal(_share(parsed, "tolerance"), None, parsed.integer("max_trials"), float(parsed.integer("timeout")))
@@ -42,9 +40,11 @@ def tune_command(session: Session) -> int:
     if given is None and metric is None:
         session.log.warning("tuned on random inputs: errors of real ones may differ; give some with --inputs")
     session.enter("tuning")
-    found = model.tune(
-        inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), lambda what, done, of: None
-    )
+
+    def progress(what: str, done: int, of: int) -> None:
+        session.progress.enter(f"tuning, {what} {done} of {of}")
+
+    found = model.tune(inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), progress)
     policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
     files.write_text(parsed.text("output"), policy, CompileError)
     if parsed.flag("json"):
