@@ -601,6 +601,7 @@ TUNE = Command(
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
         _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
         _output("policy to write", default="policy.json"),
+        _plain("--chart", "SVG image of the Pareto front to write", metavar="FILE"),
         _plain("--json", "print the result as JSON", Kind.FLAG, default=False),
         *MACHINE,
         OPTIONAL_LOGFILE,

@@ -11,6 +11,7 @@ from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
+from neuronx_cc.driver.tuning.chart import chart
 from neuronx_cc.driver.tuning.model import Evaluate, Metric, Model
 from neuronx_cc.driver.tuning.tuner import Goal
 from neuronx_cc.hlo_import import load_module
@@ -25,6 +26,9 @@ def tune_command(session: Session) -> int:
     session.open_logfile()
     path = parsed.files[0]
     files.check_writable(parsed.text("output"), "--output", [path])
+    image = parsed.text_or_none("chart")
+    if image is not None:
+        files.check_writable(image, "--chart", [path])
     goal = Goal(_share(parsed, "tolerance"), None, parsed.integer("max_trials"), float(parsed.integer("timeout")))
     metric = _metric(parsed)
     session.enter("reading the module")
@@ -47,6 +51,8 @@ def tune_command(session: Session) -> int:
     found = model.tune(inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), progress)
     policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
     files.write_text(parsed.text("output"), policy, CompileError)
+    if image is not None:
+        files.write_text(image, chart(found), CompileError)
     if parsed.flag("json"):
         session.show(json.dumps(found.to_json(), indent=1))
     else:
