@@ -12,7 +12,6 @@ An op that inherits many times the relative error of its operands cancels: it is
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from neuronx_cc.driver.check import Progress, difference
+from neuronx_cc.driver.check import Progress, difference, largest_difference, outputs_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.isa.blas import one_thread
-from neuronx_cc.passes.precision.policy import place_of
 from neuronx_cc.passes.precision.rounding import Cast, RoundingEvaluator
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -107,7 +105,7 @@ class Uncast:
         self._module = module
         self.ops = [op for op in module.entry.block.ops if isinstance(op, hlo.HloOp)]
         self._inside = set(self.ops)
-        self.plain = RoundingEvaluator(module, {}, ())
+        self.plain = RoundingEvaluator(module, {})
         self.values: Values = dict(zip(module.entry.block.args, inputs, strict=True))
         for number, op in enumerate(self.ops, 1):
             self.values[op.results[0]] = self.plain.apply(op, [self.values[operand] for operand in op.operands])
@@ -115,14 +113,16 @@ class Uncast:
 
     def outputs(self, values: Values) -> list[Array]:
         """The arrays that the entry computation results in."""
-        root = self._module.entry.root
-        owner = root.owner
-        parts = list(owner.operands) if isinstance(owner, hlo.TupleOp) else [root]
-        return [values[part] for part in parts]
+        return [values[part] for part in outputs_of(self._module)]
+
+    @property
+    def expected(self) -> list[Array]:
+        """Outputs without casts."""
+        return self.outputs(self.values)
 
     def with_casts(self, casts: Mapping[hlo.HloOp, Cast]) -> list[Array]:
         """Outputs with ``casts`` alone; only ops that they reach are evaluated."""
-        chosen = RoundingEvaluator(self._module, casts, casts)
+        chosen = RoundingEvaluator(self._module, casts)
         values: Values = {}
         called = any(op not in self._inside for op in casts)
         for op in self.ops:
@@ -133,7 +133,7 @@ class Uncast:
 
     def error(self, casts: Mapping[hlo.HloOp, Cast]) -> float:
         """Largest relative 2-norm of the difference that ``casts`` make to an output."""
-        return worst(self.with_casts(casts), self.outputs(self.values))
+        return largest_difference(self.with_casts(casts), self.expected)
 
 
 class _Walk:
@@ -161,10 +161,10 @@ class _Walk:
             progress("op with casts", number, len(self._ops))
 
     def expected(self) -> list[Array]:
-        return self._uncast.outputs(self.exact)
+        return self._uncast.expected
 
     def total(self) -> float:
-        return worst(self._uncast.outputs(self.cast), self.expected())
+        return largest_difference(self._uncast.outputs(self.cast), self.expected())
 
     def row(self, ops: tuple[hlo.HloOp, ...]) -> OpError:
         """Evaluates with the casts of ``ops`` alone."""
@@ -194,9 +194,9 @@ class _Watching(RoundingEvaluator):
     """With all casts; measures what each op adds, inside loops and branches too."""
 
     def __init__(self, module: HloModule, casts: Mapping[hlo.HloOp, Cast]) -> None:
-        super().__init__(module, casts, casts)
+        super().__init__(module, casts)
         self.added: dict[hlo.HloOp, float] = {}
-        self._uncast = RoundingEvaluator(module, casts, ())
+        self._uncast = RoundingEvaluator(module, {})
 
     def apply(self, op: hlo.HloOp, operands: Sequence[Any]) -> Any:
         value = super().apply(op, operands)
@@ -225,11 +225,6 @@ def _distance(found: Any, expected: Any) -> float:
     return difference(found, expected) if np.asarray(expected).dtype.kind in "fc" else 0.0
 
 
-def worst(found: Iterable[Array], expected: Iterable[Array]) -> float:
-    """Largest relative 2-norm of the difference of an output."""
-    return max((difference(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
-
-
 def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp, ...]]:
     """At most ``most`` groups of like ops where any of the ways to group gives so few; single ops if they are."""
     groups: list[tuple[hlo.HloOp, ...]] = []
@@ -243,14 +238,10 @@ def _groups(casts: Mapping[hlo.HloOp, Cast], most: int) -> list[tuple[hlo.HloOp,
     return groups
 
 
-def _numberless(op: hlo.HloOp) -> str:
-    return re.sub(r"\d+", "#", op.loc.op_name)
-
-
 _KEYS: tuple[Callable[[hlo.HloOp], Any], ...] = (
     id,
-    lambda op: (_numberless(op), op.opcode, place_of(op), str(op.results[0].type)),
-    lambda op: (op.opcode, place_of(op) or _numberless(op)),
+    lambda op: (op.loc.numberless, op.opcode, op.loc.place, str(op.results[0].type)),
+    lambda op: (op.opcode, op.loc.place or op.loc.numberless),
     lambda op: op.opcode,
 )
 """What ops have in common that are tried together: nothing, all but the layer's number, the source line, the opcode."""

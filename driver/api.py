@@ -128,7 +128,7 @@ def tune(
     tolerable_loss: float = 0.01,
     relative: bool = True,
     higher_is_better: bool = True,
-    types: Sequence[str] = ("bf16", "fp16", "tf32", "fp8_e4m3"),
+    types: Sequence[str] = options.CAST_TYPES,
     max_trials: int = 1000,
     timeout: float = 0.0,
     workspace: str | os.PathLike[str] | None = None,
@@ -148,9 +148,10 @@ def tune(
     from neuronx_cc.driver.tuning.model import Metric, Model
     from neuronx_cc.driver.tuning.tuner import Goal
 
-    unknown = sorted(set(types) - {"bf16", "fp16", "tf32", "fp8_e4m3"})
+    unknown = sorted(set(types) - set(options.CAST_TYPES))
     if unknown:
-        raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", "bf16, fp16, tf32 or fp8_e4m3")
+        remedy = f"one of {', '.join(options.CAST_TYPES)}"
+        raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", remedy)
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
     fixed = fixed_by(from_keywords(options.COMPILE, options_))

@@ -12,7 +12,7 @@ differs is excused if the reference itself takes such values when its intermedia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -101,14 +101,14 @@ def check(
         progress("reference of op", next(seen), steps)
 
     expected = reference.evaluate(module, list(inputs), watch)
-    error = max((difference(a, b) for a, b in zip(outputs, expected, strict=True)), default=0.0)
+    error = largest_difference(outputs, expected)
     allowed = max(OP_TOLERANCE, 4 * _coarsest_step(module))
     if error <= allowed and all(_same_kind(a, b) for a, b in zip(outputs, expected, strict=True)):
         return Check(True, error, None, f"outputs agree with the reference semantics, relative difference {error:.1e}")
     again = rerun()
     judge = _Judge(again, inputs, progress)
     repeated = again.run(judge.kernel)
-    drift = max((difference(a, b) for a, b in zip(outputs, repeated, strict=True)), default=0.0)
+    drift = largest_difference(outputs, repeated)
     divergence = judge.results(repeated)
     if divergence is not None:
         return Check(False, error, divergence, f"outputs differ by {error:.1e}; the first op to differ is {divergence}")
@@ -161,7 +161,7 @@ class _Judge:
     def results(self, outputs: Sequence[Array]) -> Divergence | None:
         """What is behind the kernels: views, and copies to where results belong."""
         if self.divergence is None:
-            self._compare(_outputs(self._again.module), outputs)
+            self._compare(outputs_of(self._again.module), outputs)
         return self.divergence
 
     def _compare(self, values: Sequence[hlo.SSAValue], found: Sequence[Array]) -> None:
@@ -251,6 +251,11 @@ def _last_needs(entry: hlo.ComputationOp, kernels: Sequence[Sequence[hlo.SSAValu
     return needed
 
 
+def largest_difference(found: Iterable[Array], expected: Iterable[Array]) -> float:
+    """That of the output that differs most."""
+    return max((difference(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
+
+
 def difference(found: Array, expected: Array) -> float:
     """Relative 2-norm of the difference; infinite where only one is finite; for integers the share that differs."""
     if expected.size == 0:
@@ -310,7 +315,7 @@ def _magnitude(evaluator: reference.Evaluator, op: hlo.HloOp, operands: Sequence
     return np.asarray(wide + (finite.mean() if finite.size else 0.0))
 
 
-def _outputs(module: hlo.HloModule) -> list[hlo.SSAValue]:
+def outputs_of(module: hlo.HloModule) -> list[hlo.SSAValue]:
     """The array results of the entry computation; the passes leave a flat tuple or one array."""
     root = module.entry.root
     owner = root.owner

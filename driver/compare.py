@@ -24,7 +24,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
 from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
-from neuronx_cc.passes.precision.policy import Policy, make_rule, place_of
+from neuronx_cc.passes.precision.policy import Policy, make_rule
 from neuronx_cc.passes.precision.rounding import Array, casts_of
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def compare_module(
         rows.append(_row(each, price, _keeps(each.ops, cast, imported)))
         progress("cost in FP32", min(number + 1, PRICED), PRICED)
     cancelling = tuple(
-        Cancelling(each.op.loc.name, each.op.opcode, each.op.loc.op_name, place_of(each.op), each.before, each.after)
+        Cancelling(each.op.loc.name, each.op.opcode, each.op.loc.op_name, each.op.loc.place, each.before, each.after)
         for each in found.cancellations
     )
     return Comparison(max(errors, default=0.0), errors, found.predicted, tuple(rows), cancelling)
@@ -175,7 +175,7 @@ def _keeps(ops: Sequence[hlo.HloOp], cast: Sequence[hlo.HloOp], imported: set[st
     """What ``--keep-fp32`` takes to match all of ``ops`` and the fewest others: path, source line, or names."""
     loc = ops[0].loc
     words = [re.escape(loc.op_name), re.sub(r"\d+", r"\\d+", re.escape(loc.op_name))] if loc.op_name else []
-    words += [place_of(ops[0])] if loc.source_file else []
+    words += [loc.place] if loc.place else []
     if all(op.loc.name in imported for op in ops) or not words:
         words.append(f"^({'|'.join(re.escape(op.loc.name) for op in ops)})$")
     fitting = [word for word in words if all(map(kept(word).matches, ops))]
@@ -190,7 +190,7 @@ def _row(each: accuracy.OpError, fp32_us: float | None, keep: str) -> Row:
         op.opcode,
         str(op.shape) if isinstance(op.results[0].type, hlo.ArrayType) else "",
         loc.op_name,
-        place_of(op),
+        loc.place,
         len(each.ops),
         str(each.cast),
         each.impact,

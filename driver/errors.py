@@ -229,7 +229,7 @@ def render(error: NeuronError) -> str:
     message = f"[NCC_{error.code}] {name}{error.message.rstrip()}"
     places = [error.loc.op_name]
     if error.loc.source_file:
-        places.append(f"{error.loc.source_file}:{error.loc.source_line}")
+        places.append(error.loc.place)
     if error.loc != NO_LOC and error.loc.text_line:
         places.append(f"HLO line {error.loc.text_line}")
     if error.pass_name:

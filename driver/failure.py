@@ -76,6 +76,13 @@ class Session:
         self.progress.stop()
         print(text)
 
+    def open_logfile(self) -> None:
+        """Begin the log file that was asked for, if any."""
+        assert self.parsed is not None
+        if self.parsed.text_or_none("logfile"):
+            self.log.open(self.parsed.text("logfile"), required=True)
+            self.log_command()
+
     def log_command(self) -> None:
         """Put versions, command line and effective options into the log file."""
         assert self.parsed is not None

@@ -76,9 +76,7 @@ Choice = tuple[str, str, bool]
 def _opened(session: Session) -> Parsed:
     parsed = session.parsed
     assert parsed is not None
-    if parsed.text_or_none("logfile"):
-        session.log.open(parsed.text("logfile"), required=True)
-        session.log_command()
+    session.open_logfile()
     return parsed
 
 

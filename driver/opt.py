@@ -15,9 +15,7 @@ def opt_command(session: Session) -> int:
 
     parsed = session.parsed
     assert parsed is not None
-    if parsed.text_or_none("logfile"):
-        session.log.open(parsed.text("logfile"), required=True)
-        session.log_command()
+    session.open_logfile()
     source = parsed.files[0]
     stages = _stages(parsed.names("passes"))
     output = parsed.text_or_none("output")

@@ -12,6 +12,9 @@ from enum import Enum
 Value = str | int | bool | None | tuple[str, ...]
 """What an option can hold."""
 
+CAST_TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
+"""Types that FP32 values can be cast to."""
+
 
 class Effect(Enum):
     """What giving the option does here."""
@@ -191,7 +194,7 @@ PRECISION = (
         ("--auto-cast-type",),
         Kind.CHOICE,
         "type that --auto-cast casts to",
-        values=("bf16", "fp16", "tf32", "fp8_e4m3"),
+        values=CAST_TYPES,
         default="bf16",
     ),
     Option(
@@ -620,13 +623,14 @@ TUNE = Command(
             "--types",
             "types to choose from, FP32 besides",
             Kind.NAMES,
-            values=("bf16", "fp16", "tf32", "fp8_e4m3"),
-            default=("bf16", "fp16", "tf32", "fp8_e4m3"),
+            values=CAST_TYPES,
+            default=CAST_TYPES,
         ),
         _plain("--max-trials", "evaluations and compilations to make at most", Kind.INTEGER, "N", default=1000),
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
         _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
         _output("policy to write", default="policy.json"),
+        _plain("--chart", "SVG image of the Pareto front to write", metavar="FILE"),
         _plain("--json", "print the result as JSON", Kind.FLAG, default=False),
         *SHAPES,
         *MACHINE,

@@ -27,9 +27,7 @@ def report_command(session: Session) -> int:
     """Body of ``neuronx-cc report``."""
     parsed = session.parsed
     assert parsed is not None
-    if parsed.text_or_none("logfile"):
-        session.log.open(parsed.text("logfile"), required=True)
-        session.log_command()
+    session.open_logfile()
     other = parsed.text_or_none("diff")
     if not parsed.flag("json"):
         inputs = [parsed.files[0], *filter(None, [other])]

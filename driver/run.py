@@ -43,9 +43,7 @@ def run_command(session: Session) -> int:
     """Body of ``neuronx-cc run``. Exit status 1 when ``--check`` finds a divergence."""
     parsed = session.parsed
     assert parsed is not None
-    if parsed.text_or_none("logfile"):
-        session.log.open(parsed.text("logfile"), required=True)
-        session.log_command()
+    session.open_logfile()
     _check_options(parsed)
     library.prefer(parsed.text_or_none("simulator"))
     neff, _ = read_neff(parsed.files[0], session)

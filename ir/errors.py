@@ -3,6 +3,7 @@
 Every layer raises these; ``driver.errors`` holds the catalogue of codes and prints them.
 """
 
+import re
 from dataclasses import dataclass
 
 
@@ -19,9 +20,18 @@ class Loc:
     text_line: int = 0
     """Line of the HLO text (1-based; 0 when it did not come from text)."""
 
+    @property
+    def place(self) -> str:
+        """``file:line`` of the user's program, or empty."""
+        return f"{self.source_file}:{self.source_line}" if self.source_file else ""
+
+    @property
+    def numberless(self) -> str:
+        """``op_name`` without numbers, such as those of layers: ops that have it in common are alike."""
+        return re.sub(r"\d+", "#", self.op_name)
+
     def __str__(self) -> str:
-        source = f"{self.source_file}:{self.source_line}" if self.source_file else ""
-        parts = [f"%{self.name}" if self.name else "", self.op_name, source]
+        parts = [f"%{self.name}" if self.name else "", self.op_name, self.place]
         return ", ".join(part for part in parts if part) or "unknown location"
 
 

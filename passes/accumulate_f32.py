@@ -51,5 +51,5 @@ def _as_f32(op: hlo.HloOp, value: hlo.SSAValue) -> hlo.SSAValue:
 
 def record(loc: Loc, opcode: str, operand: str, source: str, target: str, reason: str) -> PrecisionRecord:
     """A precision decision at ``loc``."""
-    place = f"{loc.source_file}:{loc.source_line}" if loc.source_file else ""
+    place = loc.place
     return PrecisionRecord(loc.name, loc.op_name, place, opcode, operand, source, target, reason)

@@ -60,7 +60,7 @@ def _lines(group: list[Problem]) -> list[str]:
         return [f"  {group[0].loc}: {group[0].message}"]
     lines = [f"  {_reason(group[0])}: {len(group)} instructions"]
     lines += [f"    {problem.opcode} {problem.loc}" for problem in group[:FIRST]]
-    places = Counter(f"{p.loc.source_file}:{p.loc.source_line}" for p in group[FIRST:] if p.loc.source_file)
+    places = Counter(p.loc.place for p in group[FIRST:] if p.loc.place)
     listed = ", ".join(f"{place} ({count})" for place, count in places.most_common(FIRST))
     also = ", ..." if len(places) > FIRST else ""
     return [*lines, f"    and {len(group) - FIRST} more{f': {listed}{also}' if listed else ''}"]

@@ -365,7 +365,6 @@ def _usages(program: Program, nodes: Sequence[Node]) -> tuple[list[Usage], list[
             continue
         debug = program.debug[node.instr.debug]
         kernels.setdefault(debug.kernel, Usage(debug.kernel)).add(node)
-        source = f"{debug.source_file}:{debug.source_line}" if debug.source_file else ""
-        operators.setdefault(debug.hlo, Usage(debug.hlo, op_name=debug.op_name, source=source)).add(node)
+        operators.setdefault(debug.hlo, Usage(debug.hlo, op_name=debug.op_name, source=debug.place)).add(node)
     ranked = sorted(operators.values(), key=lambda usage: (-max(usage.busy_ns.values()), usage.name))
     return list(kernels.values()), ranked

@@ -12,6 +12,7 @@ from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
+from neuronx_cc.driver.tuning.chart import chart
 from neuronx_cc.driver.tuning.model import Evaluate, Metric, Model
 from neuronx_cc.driver.tuning.tuner import Goal
 from neuronx_cc.ir.errors import CompileError, UsageError
@@ -22,11 +23,12 @@ def tune_command(session: Session) -> int:
     """Body of ``neuronx-cc tune``."""
     parsed = session.parsed
     assert parsed is not None
-    if parsed.text_or_none("logfile"):
-        session.log.open(parsed.text("logfile"), required=True)
-        session.log_command()
+    session.open_logfile()
     path = parsed.files[0]
     files.check_writable(parsed.text("output"), "--output", [path])
+    image = parsed.text_or_none("chart")
+    if image is not None:
+        files.check_writable(image, "--chart", [path])
     goal = Goal(_share(parsed, "tolerance"), None, parsed.integer("max_trials"), float(parsed.integer("timeout")))
     metric = _metric(parsed)
     session.enter("reading the module")
@@ -43,11 +45,15 @@ def tune_command(session: Session) -> int:
     if given is None and metric is None:
         session.log.warning("tuned on random inputs: errors of real ones may differ; give some with --inputs")
     session.enter("tuning")
-    found = model.tune(
-        inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), lambda what, done, of: None
-    )
+
+    def progress(what: str, done: int, of: int) -> None:
+        session.progress.enter(f"tuning, {what} {done} of {of}")
+
+    found = model.tune(inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), progress)
     policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
     files.write_text(parsed.text("output"), policy, CompileError)
+    if image is not None:
+        files.write_text(image, chart(found), CompileError)
     if parsed.flag("json"):
         session.show(json.dumps(found.to_json(), indent=1))
     else:

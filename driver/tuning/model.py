@@ -34,7 +34,6 @@ from neuronx_cc.passes.precision.policy import NO_RULES, Policy
 if TYPE_CHECKING:
     from neuronx_cc.ir.neff import Neff
 
-TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
 Array = np.ndarray[Any, np.dtype[Any]]
 Evaluate = Callable[[Runs], float]
 """A number for a program, which takes and gives lists of arrays."""

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc import runtime
-from neuronx_cc.driver.accuracy import Array, Uncast, worst
-from neuronx_cc.driver.check import Progress
+from neuronx_cc.driver.accuracy import Array, Uncast
+from neuronx_cc.driver.check import Progress, largest_difference
 from neuronx_cc.driver.tuning.assignments import Assignment, fastest, front
 from neuronx_cc.driver.tuning.history import History
 from neuronx_cc.ir import hlo
-from neuronx_cc.passes.precision.policy import TYPES, Policy, Rule, entries_of, make_rule, place_of
+from neuronx_cc.passes.precision.lowering import is_f32
+from neuronx_cc.passes.precision.policy import TYPES, Policy, Rule, entries_of, make_rule
 from neuronx_cc.passes.precision.rounding import Cast
 
 FRONT = 12
@@ -94,7 +95,7 @@ class Tuning:
         rows = [
             {
                 "op": str(group),
-                "source": place_of(group.ops[0]),
+                "source": group.ops[0].loc.place,
                 "op_name": group.ops[0].loc.op_name,
                 "type": dtype,
             }
@@ -125,7 +126,7 @@ class Tuning:
         width = max((len(str(group)) for group in self.groups), default=0)
         for group, dtype in zip(self.groups, chosen.types, strict=True):
             first = group.ops[0]
-            lines.append(f"  {dtype:<9} {group!s:<{width}}  {place_of(first) or first.loc.op_name}".rstrip())
+            lines.append(f"  {dtype:<9} {group!s:<{width}}  {first.loc.place or first.loc.op_name}".rstrip())
         lines.append("Pareto front:")
         lines.append(f"  {'error':>8}  {'predicted':>9}  {'us':>9}")
         for point in self.points:
@@ -230,7 +231,7 @@ class Tuner:
         def measure() -> float:
             self._trials += 1
             casts = {
-                op: Cast(TYPES[dtype], "f32", tuple(n for n, value in enumerate(op.operands) if _is_f32(value)))
+                op: Cast(TYPES[dtype], "f32", tuple(n for n, value in enumerate(op.operands) if is_f32(value)))
                 for group, dtype in zip(self.groups, types, strict=True)
                 for op in group.ops
                 if dtype != KEPT
@@ -252,9 +253,9 @@ class Tuner:
         return lambda inputs: list(executable.run(inputs).outputs)
 
     def _simulated_error(self, types: Assignment) -> float:
-        expected = self._uncast.outputs(self._uncast.values)
+        expected = self._uncast.expected
         key = f"simulated {' '.join(types)}"
-        return self._history.measured(key, lambda: worst(self._program(types)(self._inputs), expected))
+        return self._history.measured(key, lambda: largest_difference(self._program(types)(self._inputs), expected))
 
     def _by_error(self, points: list[Point], errors: list[dict[str, float]], times: list[dict[str, float]]) -> Point:
         """The fastest whose error the simulator confirms; single groups go back to FP32 while it is too large."""
@@ -297,17 +298,13 @@ def groups_of(module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
     groups: dict[Any, list[hlo.HloOp]] = {}
     for computation in code_computations(module):
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and any(map(_is_f32, op.operands)):
+            if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and any(map(is_f32, op.operands)):
                 shapes = tuple(str(hlo.shape_of(value)) for value in (*op.operands, *op.results))
-                key: tuple[Any, ...] = (op.opcode, shapes, re.sub(r"\d+", "#", op.loc.op_name), place_of(op))
+                key: tuple[Any, ...] = (op.opcode, shapes, op.loc.numberless, op.loc.place)
                 if not op.loc.op_name and not op.loc.source_file:
                     key = (op.loc.name, *key)  # nothing says that they are alike
                 groups.setdefault(key, []).append(op)
     return [Group(tuple(ops), tuple(op.loc.name for op in ops if op.loc.name in imported)) for ops in groups.values()]
-
-
-def _is_f32(value: hlo.SSAValue) -> bool:
-    return hlo.shape_of(value).dtype == "f32"
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:

@@ -97,8 +97,7 @@ def _affine(coefs: tuple[tuple[int, int], ...]) -> str:
 
 
 def _origin(debug: Debug) -> str:
-    source = f"{debug.source_file}:{debug.source_line}" if debug.source_file else ""
-    return " ".join(part for part in (f"%{debug.hlo}" if debug.hlo else "", debug.op_name, source) if part)
+    return " ".join(part for part in (f"%{debug.hlo}" if debug.hlo else "", debug.op_name, debug.place) if part)
 
 
 def _printable(text: str) -> str:

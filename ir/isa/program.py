@@ -185,6 +185,11 @@ class Debug:
     shape: str = ""
     """Its result, such as ``f32[64,32]``."""
 
+    @property
+    def place(self) -> str:
+        """``file:line`` of the user's program, or empty."""
+        return f"{self.source_file}:{self.source_line}" if self.source_file else ""
+
 
 @dataclass(slots=True, frozen=True)
 class Variable:

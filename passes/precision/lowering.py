@@ -86,7 +86,7 @@ class Lowering:
     def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
         op.operands = [self._lowered(op, operand, decision.dtype) for operand in op.operands]
         result = op.results[0]
-        if _is_f32(result):
+        if is_f32(result):
             retype(result, hlo.array_type(decision.dtype, op.shape.dims))
             self._low.add(result)
             self._record(op, "result", decision.dtype, decision.reason)
@@ -94,11 +94,11 @@ class Lowering:
     def _round(self, op: hlo.HloOp, decision: Decision) -> None:
         operands = [self._widened(op, operand) for operand in op.operands]
         op.operands = [
-            self._casts.rounded(op, operand, "tf32") if _is_f32(operand) and operand not in self._exact else operand
+            self._casts.rounded(op, operand, "tf32") if is_f32(operand) and operand not in self._exact else operand
             for operand in operands
         ]
         self._exact.update(op.operands)
-        if not _is_f32(op.results[0]):
+        if not is_f32(op.results[0]):
             return
         self._record(op, "result", "tf32", decision.reason)
         if isinstance(op, TF32_EXACT):
@@ -119,22 +119,22 @@ class Lowering:
         result = op.results[0]
         if isinstance(op, hlo.ConstantOp) or not isinstance(result.type, hlo.ArrayType):
             return
-        if decision.ruled and _is_f32(result) and decision.dtype != "f32" and not isinstance(op, KEPT):
+        if decision.ruled and is_f32(result) and decision.dtype != "f32" and not isinstance(op, KEPT):
             self._record(op, "result", decision.dtype, decision.reason)
             self._round_result(op, decision.dtype)
         elif isinstance(op, Contraction):
             self._record(op, "result", hlo.shape_of(result).dtype, "FP32 accumulation")
-        elif _is_f32(result):
+        elif is_f32(result):
             reason = "FP32 accumulation" if isinstance(op, hlo.ReduceOp) else f"{op.opcode} stays in FP32"
             self._record(op, "result", "f32", reason)
 
     def _stay(self, op: hlo.HloOp, decision: Decision) -> None:
         op.operands = [self._widened(op, operand) for operand in op.operands]
-        if decision.ruled and _is_f32(op.results[0]):
+        if decision.ruled and is_f32(op.results[0]):
             self._record(op, "result", "f32", decision.reason)
 
     def _adds_narrow(self, op: hlo.ReduceOp, decision: Decision) -> bool:
-        if len(op.operands) != 2 or not _is_f32(op.results[0]) or decision.dtype in ("f32", "tf32"):
+        if len(op.operands) != 2 or not is_f32(op.results[0]) or decision.dtype in ("f32", "tf32"):
             return False
         return not sums_in_f32(op, self._context.options)
 
@@ -154,7 +154,7 @@ class Lowering:
 
     def _lowered(self, anchor: hlo.HloOp, value: hlo.SSAValue, dtype: str) -> hlo.SSAValue:
         is_other = value in self._low and hlo.shape_of(value).dtype != dtype
-        return self._casts.rounded(anchor, value, dtype) if is_other or _is_f32(value) else value
+        return self._casts.rounded(anchor, value, dtype) if is_other or is_f32(value) else value
 
     def _widened(self, anchor: hlo.Operation, value: hlo.SSAValue) -> hlo.SSAValue:
         if value not in self._low:
@@ -174,5 +174,6 @@ def computes_in_any_float(op: hlo.HloOp) -> bool:
     return isinstance(op, (*MOVEMENT, *CHOOSING, *COMPUTING))
 
 
-def _is_f32(value: hlo.SSAValue) -> bool:
+def is_f32(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is an array of FP32."""
     return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"

@@ -58,7 +58,7 @@ class Rule:
             and (not self.name or name.search(loc.name))
             and (not self.op_name or op_name.search(loc.op_name))
             and (not self.either or either.search(loc.name) or either.search(loc.op_name))
-            and (not self.source or _at(self.source, place_of(op)))
+            and (not self.source or _at(self.source, op.loc.place))
             and (not self.shape or fnmatchcase(_shape(op), _literal_brackets(self.shape)))
         )
 
@@ -66,11 +66,6 @@ class Rule:
         """Title, patterns and settings in one line."""
         parts = {key: value for key, value in asdict(self).items() if value and key != "title"}
         return f"{self.title} ({', '.join(f'{key} {value}' for key, value in parts.items())})"
-
-
-def place_of(op: hlo.HloOp) -> str:
-    """``file:line`` of the user's program, or empty."""
-    return f"{op.loc.source_file}:{op.loc.source_line}" if op.loc.source_file else ""
 
 
 def _shape(op: hlo.HloOp) -> str:
@@ -135,7 +130,7 @@ def _near(rule: Rule, ops: Iterable[hlo.HloOp]) -> str:
             "name": op.loc.name,
             "op_name": op.loc.op_name,
             "opcode": op.opcode,
-            "source": place_of(op).rpartition("/")[2],
+            "source": op.loc.place.rpartition("/")[2],
             "shape": _shape(op),
         }
         for key, value in found.items():

@@ -4,7 +4,7 @@ An op that is cast rounds its FP32 operands, computes in FP32 and rounds its res
 have it. So single casts can be tried by themselves, and ops compared with what they give on the same operands uncast.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
-from neuronx_cc.passes.precision.lowering import TF32_EXACT, computes_in_any_float
+from neuronx_cc.passes.precision.lowering import TF32_EXACT, computes_in_any_float, is_f32
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -63,14 +63,10 @@ def _cast_of(op: hlo.HloOp, options: PassOptions) -> Cast:
         operands = of_operands(op, options).dtype if has_f32 else "f32"
         return Cast(operands, rounded if result is not None and result.ruled else "f32")
     if not computes_in_any_float(op):
-        return Cast(result=rounded) if result is not None and result.ruled and _is_f32(op.results[0]) else Cast()
-    if not any(_is_f32(value) for value in (*op.operands, *op.results)):
+        return Cast(result=rounded) if result is not None and result.ruled and is_f32(op.results[0]) else Cast()
+    if not any(is_f32(value) for value in (*op.operands, *op.results)):
         return Cast()
-    return Cast(rounded, "f32" if isinstance(op, TF32_EXACT) or not _is_f32(op.results[0]) else rounded)
-
-
-def _is_f32(value: hlo.SSAValue) -> bool:
-    return isinstance(value.type, hlo.ArrayType) and value.type.data.dtype == "f32"
+    return Cast(rounded, "f32" if isinstance(op, TF32_EXACT) or not is_f32(op.results[0]) else rounded)
 
 
 def rounded(array: Array, dtype: str) -> Array:
@@ -82,11 +78,11 @@ def rounded(array: Array, dtype: str) -> Array:
 
 
 class RoundingEvaluator(Evaluator):
-    """Evaluates with the casts of the ops in ``chosen`` alone; no casts where it is empty."""
+    """Evaluates with ``casts``; those of ops that it does not hold are not made."""
 
-    def __init__(self, module: HloModule, casts: Mapping[hlo.HloOp, Cast], chosen: Collection[hlo.HloOp]):
+    def __init__(self, module: HloModule, casts: Mapping[hlo.HloOp, Cast]):
         super().__init__(module, REFERENCE, CALLING)
-        self._casts = {op: casts[op] for op in chosen}
+        self._casts = casts
 
     def apply(self, op: hlo.HloOp, operands: Sequence[Value]) -> Value:
         cast = self._casts.get(op)

@@ -219,7 +219,7 @@ def _memory(space: Space, spans: Sequence[Live], execution: Execution, total: fl
     for span in mine:
         if span.begin <= at < span.end or (span.begin <= at and span.end == at == total):
             debug = execution.program.debug[span.debug] if 0 <= span.debug < len(execution.program.debug) else None
-            source = f"{debug.source_file}:{debug.source_line}" if debug is not None and debug.source_file else ""
+            source = debug.place if debug is not None else ""
             value = values.setdefault(
                 span.name, {"name": span.name, "bytes": 0, "begin": span.begin, "end": span.end, "source": source}
             )

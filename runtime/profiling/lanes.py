@@ -80,6 +80,6 @@ def slice_facts(program: Program, node: Node) -> dict[str, Any]:
         facts |= {"kernel": debug.kernel, "hlo_name": debug.hlo, "op_name": debug.op_name}
         if debug.opcode:
             facts |= {"hlo_opcode": debug.opcode, "shape": debug.shape}
-        if debug.source_file:
-            facts["source"] = f"{debug.source_file}:{debug.source_line}"
+        if debug.place:
+            facts["source"] = debug.place
     return facts

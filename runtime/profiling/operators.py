@@ -122,8 +122,7 @@ def make_operators(program: Program, nodes: Sequence[Node], path: Path, machine:
         debug = program.debug[node.instr.debug]
         row = rows.get(debug.hlo)
         if row is None:
-            source = f"{debug.source_file}:{debug.source_line}" if debug.source_file else ""
-            row = rows[debug.hlo] = Operator(debug.hlo, debug.opcode, debug.shape, debug.op_name, source)
+            row = rows[debug.hlo] = Operator(debug.hlo, debug.opcode, debug.shape, debug.op_name, debug.place)
         if debug.kernel not in row.kernels:
             row.kernels.append(debug.kernel)
         if len(loops) > row.schedule.count("x") + bool(row.schedule):

@@ -1,6 +1,7 @@
 """The tuner: a planted cancellation stays in FP32, histories go on, goals that nothing meets and bad evaluators."""
 
 import json
+from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -139,10 +140,18 @@ def test_the_command_writes_a_policy_that_compiles(tmp_path, monkeypatch, capsys
     (tmp_path / "m.pb").write_bytes(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
     np.savez(tmp_path / "in.npz", **{f"arg{number}": array for number, array in enumerate(arrays())})
     words = ["tune", "m.pb", "--inputs", "in.npz", "--tolerance", "5e-3", "--types", "bf16", "--json"]
+    words += ["--chart", "front.svg"]
     assert cli.main(words) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] <= 5e-3
     assert document["policy"] == json.loads((tmp_path / "policy.json").read_text())
+    circles = ElementTree.parse(tmp_path / "front.svg").findall("{*}circle")
+    titles = [circle.findtext("{*}title") for circle in circles]
+    assert [title.partition(": ")[2].split() for title in titles] == [p["types"] for p in document["front"]]
+    across = [float(circle.attrib["cx"]) for circle in circles]
+    assert across == sorted(across, reverse=True), "from accurate to fast"
+    assert sum(circle.attrib["fill"] != "#fff" for circle in circles) == 1
+    assert cli.main(["tune", "m.pb", "--inputs", "in.npz", "--chart", "m.pb"]) != 0
     assert cli.main(["compile", "m.pb", "--auto-cast", "none", "--precision-policy", "policy.json"]) == 0
     for bad in (["--tolerance", "x"], ["--tolerance", "-1"], ["--evaluate", "nothing"], ["--evaluate", "no.module:f"]):
         assert cli.main(["tune", "m.pb", "--inputs", "in.npz", *bad]) == 2
