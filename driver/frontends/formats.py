@@ -88,8 +88,8 @@ def _archive(data: bytes) -> Format:
             whole = set(archive.namelist())
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
         # the directory stands at the end and is lost first; the first member's name stands at the front
-        head = data[:4096]
-        return Format.KERAS if b"metadata.json" in head or b"config.json" in head else Format.PT2
+        first = data[30 : 30 + int.from_bytes(data[26:28], "little")]
+        return Format.KERAS if first in (b"metadata.json", b"config.json") else Format.PT2
     if {"config.json", "metadata.json"} <= whole:
         return Format.KERAS
     if "data.pkl" in names:

@@ -6,11 +6,14 @@ import pickle
 import re
 import zipfile
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import neuronx_cc  # noqa: E402
 import neuronx_cc.torch as neuron  # noqa: E402
+from neuronx_cc.driver import cli  # noqa: E402
 from neuronx_cc.ir.errors import CompileError, NeuronError, UsageError  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -201,3 +204,27 @@ def test_no_damaged_byte_gives_a_traceback(members, tmp_path):
         except NeuronError:
             refused += 1
     assert refused > len(cases) // 3
+
+
+def test_the_command_line_compiles_and_runs_it_by_its_names(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, shift = torch.randn(2, 4), torch.ones(2)
+    torch.export.save(torch.export.export(model, (x,), {"shift": shift}), "model.pt2")
+    np.savez("in.npz", x=x.numpy(), shift=shift.numpy())
+    assert cli.main(["compile", "model.pt2", "--auto-cast", "none", "-o", "model.neff"]) == 0
+    assert cli.main(["run", "model.neff", "--inputs", "in.npz", "--outputs", "out.npz"]) == 0
+    wanted = model(x, shift=shift)["y"]
+    with np.load("out.npz") as found:
+        for name, want in zip(found.files, wanted, strict=True):
+            np.testing.assert_allclose(found[name], want.detach().numpy(), rtol=1e-5, atol=1e-6)
+    loaded = neuronx_cc.load_model("model.pt2")
+    assert (loaded.framework, set(loaded.inputs)) == ("PyTorch", {"x", "shift"})
+
+
+def test_the_command_line_refuses_a_damaged_one(members, tmp_path, capsys):
+    path = written(members, tmp_path / "model.pt2")
+    path.write_bytes(path.read_bytes()[:3000])
+    assert cli.main(["compile", str(path)]) != 0
+    shown = capsys.readouterr().err
+    assert "NCC_EVRF064" in shown
+    assert "Traceback" not in shown
