@@ -327,6 +327,8 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
+    if problem.rhs.transposed:
+        return  # blocks of k are short runs of its rows
     for banks in (sizes.banks // 2, sizes.banks // 4):
         columns = banks * sizes.bank_columns
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)

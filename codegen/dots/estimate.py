@@ -88,20 +88,17 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 
 
 def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """lhs comes once, then rhs in blocks of columns and of k."""
+    """lhs comes once, then rhs, which is not transposed, in blocks of columns and of k."""
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
-    turned = [transposes(problem, each, timing) for each in (problem.lhs, problem.rhs)]
     pairs = n_blocks * boxes(problem, schedule)
     arrives = Stage(_transfers(problem, schedule, problem.rhs, timing).times(1 / pairs), timing.transfer_latency)
     stages = [arrives]
     converted = conversion.of_all(problem, problem.rhs, timing)
     if converted.bound:
         stages.append(timing.done(converted.times(1 / pairs), Stream.VECTOR))
-    turnaround = _turnaround(problem, timing) * problem.rhs.transposed
-    multiplied = (products(problem, timing) + turned[1]).times(1 / pairs)
-    stages.append(Stage(multiplied, turnaround + timing.latency(Stream.TENSOR)))
-    first = timing.transfer_latency + lhs.bound + turned[0].bound
+    stages.append(Stage(products(problem, timing).times(1 / pairs), timing.latency(Stream.TENSOR)))
+    first = timing.transfer_latency + lhs.bound + transposes(problem, problem.lhs, timing).bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
     return batches * first + streamed + _ends(problem, schedule, timing)
 
