@@ -94,6 +94,7 @@ def compare(
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.compare import compare_module
+    from neuronx_cc.driver.recompile import Model
     from neuronx_cc.hlo_import import load_module
 
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
@@ -106,7 +107,7 @@ def compare(
 
     result = executable.run(inputs)
     arrays = [np.asarray(array) for array in inputs]
-    return compare_module(load, parsed, arrays, result.outputs, progress)
+    return compare_module(Model(load, parsed), arrays, result.outputs, progress)
 
 
 def tune(
@@ -135,7 +136,7 @@ def tune(
     tolerance, and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
-    from neuronx_cc.driver.tuning.model import Metric, Model
+    from neuronx_cc.driver.tuning.model import Metric, model_of, tune_model
     from neuronx_cc.driver.tuning.tuner import Goal
     from neuronx_cc.hlo_import import load_module
 
@@ -145,11 +146,11 @@ def tune(
         raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", remedy)
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
-    model = Model(lambda: load_module(*given) if isinstance(given, tuple) else given.copy(), options_)
+    model = model_of(lambda: load_module(*given) if isinstance(given, tuple) else given.copy(), options_)
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout)
     place = None if workspace is None else os.fspath(workspace)
-    return model.tune([np.asarray(array) for array in inputs], goal, metric, types, place, progress)
+    return tune_model(model, [np.asarray(array) for array in inputs], goal, metric, types, place, progress)
 
 
 def _compile(module: Any, session: Session) -> "Neff":
