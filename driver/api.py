@@ -120,6 +120,7 @@ def tune(
     relative: bool = True,
     higher_is_better: bool = True,
     types: Sequence[str] = options.CAST_TYPES,
+    strategy: str = options.TUNE_STRATEGIES[0],
     max_trials: int = 1000,
     timeout: float = 0.0,
     workspace: str | os.PathLike[str] | None = None,
@@ -130,10 +131,10 @@ def tune(
 
     ``module`` is what ``compile`` takes, ``inputs`` an array for each parameter; errors are relative 2-norms against
     FP32. With ``evaluate``, a function of the program (which takes and gives lists of arrays) to a number, at most
-    ``tolerable_loss`` of its value in FP32 may be lost instead. What was measured is kept in ``workspace``, so that a
-    tuning that was stopped goes on. The result's ``policy`` prints, and ``to_json()["policy"]`` is what ``compile``
-    takes as ``precision_policy``. Raises UsageError EARG912 when the evaluator fails, EARG913 when nothing meets the
-    tolerance, and what ``compile`` raises.
+    ``tolerable_loss`` of its value in FP32 may be lost instead. ``strategy`` is ``error-model``, or ``basic``: op by
+    op. What was measured is kept in ``workspace``, so that a tuning that was stopped goes on. The result's ``policy``
+    prints, and ``to_json()["policy"]`` is what ``compile`` takes as ``precision_policy``. Raises UsageError EARG912
+    when the evaluator fails, EARG913 when nothing meets the tolerance, and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.tuning.model import Metric, model_of, tune_model
@@ -150,7 +151,7 @@ def tune(
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout)
     place = None if workspace is None else os.fspath(workspace)
-    return tune_model(model, [np.asarray(array) for array in inputs], goal, metric, types, place, progress)
+    return tune_model(model, [np.asarray(array) for array in inputs], goal, metric, types, strategy, place, progress)
 
 
 def _compile(module: Any, session: Session) -> "Neff":

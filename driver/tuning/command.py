@@ -48,7 +48,16 @@ def tune_command(session: Session) -> int:
     def progress(what: str, done: int, of: int) -> None:
         session.progress.enter(f"tuning, {what} {done} of {of}")
 
-    found = tune_model(model, inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), progress)
+    found = tune_model(
+        model,
+        inputs,
+        goal,
+        metric,
+        parsed.names("types"),
+        parsed.text("strategy"),
+        parsed.text_or_none("workspace"),
+        progress,
+    )
     policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
     files.write_text(parsed.text("output"), policy, CompileError)
     if image is not None:

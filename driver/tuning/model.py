@@ -16,10 +16,11 @@ import numpy as np
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.check import Progress
-from neuronx_cc.driver.options import COMPILE
+from neuronx_cc.driver.options import COMPILE, TUNE_STRATEGIES
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
 from neuronx_cc.driver.tuning.history import History
+from neuronx_cc.driver.tuning.op_wise import OpWise
 from neuronx_cc.driver.tuning.tuner import Goal, Runs, Tuner, Tuning
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import hlo
@@ -27,6 +28,7 @@ from neuronx_cc.ir.errors import NeuronError, UsageError
 from neuronx_cc.passes.precision.policy import NO_RULES
 
 Array = np.ndarray[Any, np.dtype[Any]]
+STRATEGIES: dict[str, type[Tuner]] = dict(zip(TUNE_STRATEGIES, (Tuner, OpWise), strict=True))
 Evaluate = Callable[[Runs], float]
 """A number for a program, which takes and gives lists of arrays."""
 
@@ -52,20 +54,23 @@ def tune_model(
     goal: Goal,
     metric: Metric | None,
     types: Sequence[str],
+    strategy: str,
     workspace: str | None,
     progress: Progress,
 ) -> Tuning:
     """Raises UsageError EARG912 for an evaluator that fails, EARG913 where nothing meets the goal."""
+    if strategy not in STRATEGIES:
+        raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
     identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}
     module, imported = model.before_casts()
     if metric is not None:
-        goal = replace(goal, tolerance=None, accepts=_judge(metric, model.executable(NO_RULES)))
+        goal = _judged(goal, metric, model.executable(NO_RULES))
     history = History(
-        Path(workspace) / "history.jsonl" if workspace is not None else None,
+        Path(workspace) / f"{strategy}.jsonl" if workspace is not None else None,
         {**identity, "compiler": COMPILER_VERSION},
     )
-    found = Tuner(module, imported, inputs, model.executable, history, types, goal, progress).tune()
-    if goal.tolerance is not None and found.chosen.error > goal.tolerance:
+    found = STRATEGIES[strategy](module, imported, inputs, model.executable, history, types, goal, progress).tune()
+    if goal.loss is None and found.chosen.error > goal.tolerance:
         raise UsageError(
             "EARG913",
             f"nothing meets a tolerance of {goal.tolerance:.1e}: FP32 has an error of {found.chosen.error:.1e}",
@@ -73,15 +78,11 @@ def tune_model(
     return found
 
 
-def _judge(metric: Metric, fp32: runtime.Executable) -> Callable[[Runs], bool]:
+def _judged(goal: Goal, metric: Metric, fp32: runtime.Executable) -> Goal:
     baseline = _number(metric.evaluate, lambda inputs: list(fp32.run(inputs).outputs))
-    loss = metric.tolerable_loss * (abs(baseline) if metric.relative else 1.0)
-
-    def accepts(run: Runs) -> bool:
-        found = _number(metric.evaluate, run)
-        return baseline - found <= loss if metric.higher_is_better else found - baseline <= loss
-
-    return accepts
+    sign = 1.0 if metric.higher_is_better else -1.0
+    tolerable = metric.tolerable_loss * (abs(baseline) if metric.relative else 1.0)
+    return replace(goal, tolerance=tolerable, loss=lambda run: sign * (baseline - _number(metric.evaluate, run)))
 
 
 def _number(evaluate: Evaluate, run: Runs) -> float:
