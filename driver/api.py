@@ -105,6 +105,7 @@ def compare(
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.compare import compare_module
+    from neuronx_cc.driver.recompile import Model
 
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
@@ -116,7 +117,7 @@ def compare(
 
     result = executable.run(inputs)
     arrays = [np.asarray(array) for array in inputs]
-    return compare_module(load, parsed, arrays, result.outputs, progress)
+    return compare_module(Model(load, parsed), arrays, result.outputs, progress)
 
 
 def tune(
@@ -129,6 +130,7 @@ def tune(
     relative: bool = True,
     higher_is_better: bool = True,
     types: Sequence[str] = options.CAST_TYPES,
+    strategy: str = options.TUNE_STRATEGIES[0],
     max_trials: int = 1000,
     timeout: float = 0.0,
     workspace: str | os.PathLike[str] | None = None,
@@ -139,13 +141,13 @@ def tune(
 
     ``module`` is what ``compile`` takes, ``inputs`` an array for each parameter; errors are relative 2-norms against
     FP32. With ``evaluate``, a function of the program (which takes and gives lists of arrays) to a number, at most
-    ``tolerable_loss`` of its value in FP32 may be lost instead. What was measured is kept in ``workspace``, so that a
-    tuning that was stopped goes on. The result's ``policy`` prints, and ``to_json()["policy"]`` is what ``compile``
-    takes as ``precision_policy``. Raises UsageError EARG912 when the evaluator fails, EARG913 when nothing meets the
-    tolerance, and what ``compile`` raises.
+    ``tolerable_loss`` of its value in FP32 may be lost instead. ``strategy`` is ``error-model``, or ``basic``: op by
+    op. What was measured is kept in ``workspace``, so that a tuning that was stopped goes on. The result's ``policy``
+    prints, and ``to_json()["policy"]`` is what ``compile`` takes as ``precision_policy``. Raises UsageError EARG912
+    when the evaluator fails, EARG913 when nothing meets the tolerance, and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
-    from neuronx_cc.driver.tuning.model import Metric, Model
+    from neuronx_cc.driver.tuning.model import Metric, model_of, tune_model
     from neuronx_cc.driver.tuning.tuner import Goal
 
     unknown = sorted(set(types) - set(options.CAST_TYPES))
@@ -155,11 +157,11 @@ def tune(
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)
     fixed = fixed_by(from_keywords(options.COMPILE, options_))
-    model = Model(lambda: load_module(*given, fixed) if isinstance(given, tuple) else given.copy(), options_)
+    model = model_of(lambda: load_module(*given, fixed) if isinstance(given, tuple) else given.copy(), options_)
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout)
     place = None if workspace is None else os.fspath(workspace)
-    return model.tune([np.asarray(array) for array in inputs], goal, metric, types, place, progress)
+    return tune_model(model, [np.asarray(array) for array in inputs], goal, metric, types, strategy, place, progress)
 
 
 def _compile(module: Any, session: Session) -> "Neff":

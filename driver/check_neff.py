@@ -24,6 +24,7 @@ from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.driver.pipeline import run_pipeline
+from neuronx_cc.driver.recompile import Model
 from neuronx_cc.driver.search import found_in
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.hlo import shape_of
@@ -62,9 +63,8 @@ def compiled_with(neff: Neff) -> Parsed:
 def compare_neff(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array]) -> Comparison:
     """How far ``outputs`` are from FP32 semantics, and by which ops."""
     parsed = compiled_with(neff)
-    return compare_module(
-        lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed, inputs, outputs, Progress()
-    )
+    model = Model(lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed)
+    return compare_module(model, inputs, outputs, Progress())
 
 
 def check_neff(

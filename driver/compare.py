@@ -9,26 +9,17 @@ rule and asking the clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from neuronx_cc import runtime
 from neuronx_cc.driver import accuracy
 from neuronx_cc.driver.check import Progress, difference
-from neuronx_cc.driver.compile import generate
-from neuronx_cc.driver.machines import planned_machine
-from neuronx_cc.driver.pipeline import pass_options
 from neuronx_cc.driver.policy_file import kept
+from neuronx_cc.driver.recompile import Model
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
-from neuronx_cc.passes.pipelines import DEFAULT_PIPELINE, pass_names
 from neuronx_cc.passes.precision.policy import Policy, make_rule
 from neuronx_cc.passes.precision.rounding import Array, casts_of
-
-if TYPE_CHECKING:
-    from neuronx_cc.driver.parse import Parsed
 
 PRICED = 3
 """Rows whose cost in FP32 is measured, from the worst on."""
@@ -125,26 +116,14 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def compare_module(
-    load: Callable[[], hlo.HloModule],
-    parsed: Parsed,
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    progress: Progress,
-) -> Comparison:
-    """``load`` gives the module as imported, anew at each call; ``outputs`` are the simulator's."""
-    options, machine = pass_options(parsed), planned_machine(parsed)
-    module = load()
-    imported = {op.loc.name for computation in module.computations() for op in ops_of(computation.block)}
-    names = pass_names(DEFAULT_PIPELINE)
-    run_passes(module, names[: names.index("auto_cast")], PassContext(options, machine, timed=False))
-    found = accuracy.analyse(module, casts_of(module, options), inputs, progress)
+def compare_module(model: Model, inputs: Sequence[Array], outputs: Sequence[Array], progress: Progress) -> Comparison:
+    """``outputs`` are the simulator's."""
+    module, imported = model.before_casts()
+    found = accuracy.analyse(module, casts_of(module, model.options), inputs, progress)
     errors = tuple(difference(a, b) for a, b in zip(outputs, found.expected, strict=True))
 
     def microseconds(kept: tuple[hlo.HloOp, ...]) -> float:
-        rules = (_exactly(op) for op in kept)
-        program = _compiled(load(), parsed, replace(options, policy=Policy((*options.policy.rules, *rules))))
-        return float(program.run([], timing_only=True, machine=machine).report.time_ns) / 1e3
+        return model.microseconds(Policy((*model.options.policy.rules, *map(_exactly, kept))))
 
     base = microseconds(()) if found.ops else 0.0
     cast = [op for each in found.ops for op in each.ops]
@@ -160,18 +139,12 @@ def compare_module(
     return Comparison(max(errors, default=0.0), errors, found.predicted, tuple(rows), cancelling)
 
 
-def _compiled(module: hlo.HloModule, parsed: Parsed, options: PassOptions) -> runtime.Executable:
-    machine = planned_machine(parsed)
-    run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext(options, machine, timed=False))
-    return runtime.load(generate(module, parsed, machine, []))
-
-
 def _exactly(op: hlo.HloOp) -> Any:
     values = {"name": f"^{re.escape(op.loc.name)}$", "opcode": op.opcode, "operands": "fp32", "result": "fp32"}
     return make_rule(f"{op.loc.name} in FP32", **values)
 
 
-def _keeps(ops: Sequence[hlo.HloOp], cast: Sequence[hlo.HloOp], imported: set[str]) -> str:
+def _keeps(ops: Sequence[hlo.HloOp], cast: Sequence[hlo.HloOp], imported: frozenset[str]) -> str:
     """What ``--keep-fp32`` takes to match all of ``ops`` and the fewest others: path, source line, or names."""
     loc = ops[0].loc
     words = [re.escape(loc.op_name), re.sub(r"\d+", r"\\d+", re.escape(loc.op_name))] if loc.op_name else []

@@ -13,6 +13,7 @@ Value = str | int | bool | None | tuple[str, ...]
 """What an option can hold."""
 
 CAST_TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
+TUNE_STRATEGIES = ("error-model", "basic")
 """Types that FP32 values can be cast to."""
 
 
@@ -625,6 +626,12 @@ TUNE = Command(
             Kind.NAMES,
             values=CAST_TYPES,
             default=CAST_TYPES,
+        ),
+        _plain(
+            "--strategy",
+            "by a model of errors and times, or op by op until the error is tolerated",
+            values=TUNE_STRATEGIES,
+            default=TUNE_STRATEGIES[0],
         ),
         _plain("--max-trials", "evaluations and compilations to make at most", Kind.INTEGER, "N", default=1000),
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),

@@ -18,7 +18,8 @@ def chart(tuning: Tuning) -> str:
     """Dots say their types where the pointer rests; the chosen one is filled, predicted errors are crosses."""
     points = tuning.points
     times = _Axis([p.microseconds for p in points], MARGIN, WIDTH - MARGIN / 2)
-    errors = _Axis([_height(e) for p in points for e in (p.error, p.predicted)], HEIGHT - MARGIN, 30)
+    drawn = [e for p in points for e in (p.error, p.predicted) if e is not None]
+    errors = _Axis([_height(e) for e in drawn], HEIGHT - MARGIN, 30)
 
     def place(point: Point, error: float) -> tuple[float, float]:
         return times.at(point.microseconds), errors.at(_height(error))
@@ -38,8 +39,9 @@ def chart(tuning: Tuning) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(point, point.error) for point in points))
     parts.append(f'<polyline class="front" fill="none" points="{path}"/>')
     for point in points:
-        x, y = place(point, point.predicted)
-        parts.append(f'<path d="M{x - 4:.1f},{y - 4:.1f}l8,8m0,-8l-8,8"/>')
+        if point.predicted is not None:
+            x, y = place(point, point.predicted)
+            parts.append(f'<path d="M{x - 4:.1f},{y - 4:.1f}l8,8m0,-8l-8,8"/>')
         x, y = place(point, point.error)
         fill = "#1565c0" if point.types == tuning.chosen.types else "#fff"
         title = escape(f"{point.error:.1e}, {point.microseconds:.1f} us: {' '.join(point.types)}")

@@ -13,7 +13,7 @@ from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
 from neuronx_cc.driver.tuning.chart import chart
-from neuronx_cc.driver.tuning.model import Evaluate, Metric, Model
+from neuronx_cc.driver.tuning.model import Evaluate, Metric, model_of, tune_model
 from neuronx_cc.driver.tuning.tuner import Goal
 from neuronx_cc.ir.errors import CompileError, UsageError
 from neuronx_cc.passes.precision.policy import NO_RULES, entries_of
@@ -36,7 +36,7 @@ def tune_command(session: Session) -> int:
     session.module = (path, data)
     fixed = fixed_by(parsed)
     settings = {"machine": parsed.text_or_none("machine"), "set": parsed.names("set")}
-    model = Model(lambda: load_module(data, path, fixed), {key: value for key, value in settings.items() if value})
+    model = model_of(lambda: load_module(data, path, fixed), {key: value for key, value in settings.items() if value})
     session.enter("compiling in FP32")
     parameters = parameters_of(model.neff(NO_RULES))
     session.enter("reading the inputs")
@@ -49,7 +49,16 @@ def tune_command(session: Session) -> int:
     def progress(what: str, done: int, of: int) -> None:
         session.progress.enter(f"tuning, {what} {done} of {of}")
 
-    found = model.tune(inputs, goal, metric, parsed.names("types"), parsed.text_or_none("workspace"), progress)
+    found = tune_model(
+        model,
+        inputs,
+        goal,
+        metric,
+        parsed.names("types"),
+        parsed.text("strategy"),
+        parsed.text_or_none("workspace"),
+        progress,
+    )
     policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
     files.write_text(parsed.text("output"), policy, CompileError)
     if image is not None:

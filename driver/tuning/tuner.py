@@ -70,8 +70,8 @@ class Point:
     types: Assignment
     error: float
     microseconds: float
-    predicted: float
-    """Root of the squared errors of its casts alone."""
+    predicted: float | None = None
+    """Root of the squared errors of its casts alone, where these were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ class Tuning:
     policy: Policy
     trials: int
     """Evaluations and compilations made this time."""
+    evaluations: int
+    """Those of them that asked how good a program's values are."""
     resumed: int
     """Measurements that a history had."""
     complete: bool
@@ -113,6 +115,7 @@ class Tuning:
             "front": points,
             "policy": entries_of(self.policy),
             "trials": self.trials,
+            "evaluations": self.evaluations,
             "resumed": self.resumed,
             "complete": self.complete,
         }
@@ -131,8 +134,11 @@ class Tuning:
         lines.append(f"  {'error':>8}  {'predicted':>9}  {'us':>9}")
         for point in self.points:
             mark = "  <" if point == chosen else ""
-            lines.append(f"  {point.error:8.1e}  {point.predicted:9.1e}  {point.microseconds:9.1f}{mark}")
-        told = f"{self.trials} trials" + (f", {self.resumed} measurements of earlier ones" if self.resumed else "")
+            predicted = "" if point.predicted is None else f"{point.predicted:.1e}"
+            lines.append(f"  {point.error:8.1e}  {predicted:>9}  {point.microseconds:9.1f}{mark}")
+        told = f"{self.trials} trials, {self.evaluations} of them of values" + (
+            f", {self.resumed} measurements of earlier ones" if self.resumed else ""
+        )
         lines.append(told if self.complete else f"{told}; stopped before all was measured")
         return "\n".join(lines) + "\n"
 
@@ -141,16 +147,16 @@ class Tuning:
 class Goal:
     """What is tolerated: an error of the outputs, or a loss of the user's metric."""
 
-    tolerance: float | None = 0.01
-    accepts: Callable[[Runs], bool] | None = None
-    """Whether the user's metric is good enough, of a program that takes inputs and gives outputs."""
+    tolerance: float = 0.01
+    loss: Callable[[Runs], float] | None = None
+    """What a program, which takes inputs and gives outputs, loses of the user's metric; judged in place of errors."""
     max_trials: int = 1000
     timeout: float = 0.0
     """Seconds after which nothing more is tried; 0: none."""
 
 
 class Tuner:
-    """Measures by need, through a history."""
+    """Measures by need, through a history; ``_search`` is the strategy."""
 
     def __init__(
         self,
@@ -166,31 +172,41 @@ class Tuner:
         self._inputs, self._compiled, self._history, self._goal = inputs, compiled, history, goal
         self._progress = progress
         self._uncast = Uncast(module, inputs, progress)
-        self.groups = groups_of(module, imported)
+        self.groups = self._grouped(module, imported)
         self._types = tuple(types)
         self._started = time.monotonic()
-        self._trials = 0
+        self._trials = self._evaluations = 0
+        self._complete = True
 
     def tune(self) -> Tuning:
+        points, chosen = self._search()
+        return Tuning(
+            tuple(self.groups), chosen, self._microseconds(self._fp32), tuple(pareto([*points, chosen])),
+            self.policy(chosen.types), self._trials, self._evaluations, self._history.resumed, self._complete,
+        )  # fmt: skip
+
+    def _grouped(self, module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
+        """What gets a type of its own, in order."""
+        return groups_of(module, imported)
+
+    def _search(self) -> tuple[list[Point], Point]:
+        """The Pareto front as far as it was measured, and what is taken of it."""
         errors, times = self._singles()
-        fp32 = self._microseconds((KEPT,) * len(self.groups))
         wanted = list(front(errors, times, FRONT)) if self.groups else []
-        if self._goal.tolerance is not None and self.groups:
+        if self._goal.loss is None and self.groups:
             wanted.append(fastest(errors, times, self._goal.tolerance))
-        wanted.append((KEPT,) * len(self.groups))
+        wanted.append(self._fp32)
         points = []
         for number, types in enumerate(dict.fromkeys(wanted), 1):
-            if self._has_time() or (KEPT in types and len(set(types)) == 1):
+            if types == self._fp32 or self._has_time():
                 points.append(self._point(types, errors))
             self._progress("point of the front", number, len(wanted))
-        complete = self._has_time()
         best = pareto(points)
-        chosen = self._by_metric(best) if self._goal.accepts is not None else self._by_error(best, errors, times)
-        best = pareto([*best, chosen])
-        return Tuning(
-            tuple(self.groups), chosen, fp32, tuple(best), self.policy(chosen.types), self._trials,
-            self._history.resumed, complete,
-        )  # fmt: skip
+        return best, self._by_metric(best) if self._goal.loss is not None else self._by_error(best, errors, times)
+
+    @property
+    def _fp32(self) -> Assignment:
+        return (KEPT,) * len(self.groups)
 
     def policy(self, types: Assignment) -> Policy:
         """Rules that give each group its type, and FP32 to contractions that are in none."""
@@ -200,14 +216,17 @@ class Tuner:
         return Policy(tuple(rules))
 
     def _has_time(self) -> bool:
+        """Asked where there is more to measure."""
         late = self._goal.timeout and time.monotonic() - self._started > self._goal.timeout
-        return self._trials < self._goal.max_trials and not late
+        enough = self._trials < self._goal.max_trials and not late
+        self._complete = self._complete and enough
+        return enough
 
     def _singles(self) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
         """Error and additional time of each group in each type, all others in FP32."""
         errors: list[dict[str, float]] = []
         times: list[dict[str, float]] = []
-        plain = (KEPT,) * len(self.groups)
+        plain = self._fp32
         base = self._microseconds(plain)
         for number, _ in enumerate(self.groups):
             errors.append({KEPT: 0.0})
@@ -230,6 +249,7 @@ class Tuner:
     def _error(self, types: Assignment) -> float:
         def measure() -> float:
             self._trials += 1
+            self._evaluations += 1
             casts = {
                 op: Cast(TYPES[dtype], "f32", tuple(n for n, value in enumerate(op.operands) if is_f32(value)))
                 for group, dtype in zip(self.groups, types, strict=True)
@@ -248,7 +268,9 @@ class Tuner:
         return self._history.measured(f"time {' '.join(types)}", measure)
 
     def _program(self, types: Assignment) -> Runs:
+        """To be judged by its values."""
         self._trials += 1
+        self._evaluations += 1
         executable = self._compiled(self.policy(types))
         return lambda inputs: list(executable.run(inputs).outputs)
 
@@ -260,7 +282,6 @@ class Tuner:
     def _by_error(self, points: list[Point], errors: list[dict[str, float]], times: list[dict[str, float]]) -> Point:
         """The fastest whose error the simulator confirms; single groups go back to FP32 while it is too large."""
         tolerance = self._goal.tolerance
-        assert tolerance is not None
         fitting = [point for point in points if point.error <= tolerance]
         point = fitting[-1] if fitting else points[0]
         while True:
@@ -278,33 +299,46 @@ class Tuner:
 
     def _by_metric(self, points: list[Point]) -> Point:
         """The fastest that the metric accepts, by bisection from the most accurate, which must be accepted, on."""
-        accepts = self._goal.accepts
-        assert accepts is not None
+        loss = self._goal.loss
+        assert loss is not None
         low, high = 0, len(points) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            if accepts(self._program(points[middle].types)):
+            if loss(self._program(points[middle].types)) <= self._goal.tolerance:
                 low = middle
             else:
                 high = middle - 1
         return points[low]
 
 
-def groups_of(module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
-    """Contractions of FP32 operands, like ones together, in order."""
+def contractions_of(module: hlo.HloModule) -> list[hlo.HloOp]:
+    """Contractions of FP32 operands, in order."""
     from neuronx_cc.ir.hlo.editing import ops_of
     from neuronx_cc.passes.auto_cast import code_computations
 
+    return [
+        op
+        for computation in code_computations(module)
+        for op in ops_of(computation.block)
+        if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and any(map(is_f32, op.operands))
+    ]
+
+
+def groups_of(module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
+    """Contractions of FP32 operands, like ones together, in order."""
     groups: dict[Any, list[hlo.HloOp]] = {}
-    for computation in code_computations(module):
-        for op in ops_of(computation.block):
-            if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) and any(map(is_f32, op.operands)):
-                shapes = tuple(str(hlo.shape_of(value)) for value in (*op.operands, *op.results))
-                key: tuple[Any, ...] = (op.opcode, shapes, op.loc.numberless, op.loc.place)
-                if not op.loc.op_name and not op.loc.source_file:
-                    key = (op.loc.name, *key)  # nothing says that they are alike
-                groups.setdefault(key, []).append(op)
-    return [Group(tuple(ops), tuple(op.loc.name for op in ops if op.loc.name in imported)) for ops in groups.values()]
+    for op in contractions_of(module):
+        shapes = tuple(str(hlo.shape_of(value)) for value in (*op.operands, *op.results))
+        key: tuple[Any, ...] = (op.opcode, shapes, op.loc.numberless, op.loc.place)
+        if not op.loc.op_name and not op.loc.source_file:
+            key = (op.loc.name, *key)  # nothing says that they are alike
+        groups.setdefault(key, []).append(op)
+    return [group_of(ops, imported) for ops in groups.values()]
+
+
+def group_of(ops: Sequence[hlo.HloOp], imported: frozenset[str]) -> Group:
+    """``ops`` get one type."""
+    return Group(tuple(ops), tuple(op.loc.name for op in ops if op.loc.name in imported))
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:

@@ -66,7 +66,7 @@ def test_a_tuning_that_was_stopped_goes_on_to_the_same_result(tmp_path) -> None:
     whole = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "a")
     part = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b", max_trials=4)
     assert not part.complete
-    history = tmp_path / "b" / "history.jsonl"
+    history = tmp_path / "b" / "error-model.jsonl"
     history.write_bytes(history.read_bytes()[:-9])  # killed in the middle of a line
     rest = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b")
     assert rest.resumed >= 3
@@ -81,7 +81,7 @@ def test_histories_of_other_models_are_begun_anew(tmp_path) -> None:
     neuronx_cc.tune(jax.jit(lambda x, w: x @ w), inputs[:2], types=("bf16",), workspace=tmp_path)
     other = neuronx_cc.tune(jax.jit(lambda x, w: w @ x), inputs[:2], types=("bf16",), workspace=tmp_path)
     assert other.resumed == 0
-    (tmp_path / "history.jsonl").write_bytes(b"\xff\x00 [[[" * 1000)
+    (tmp_path / "error-model.jsonl").write_bytes(b"\xff\x00 [[[" * 1000)
     assert neuronx_cc.tune(jax.jit(lambda x, w: w @ x), inputs[:2], types=("bf16",), workspace=tmp_path).resumed == 0
 
 
@@ -117,7 +117,7 @@ def test_a_tolerance_that_nothing_meets(tmp_path) -> None:
     with pytest.raises(UsageError) as caught:
         neuronx_cc.tune(jax.jit(lambda x, w: jnp.exp(x @ w)), arrays()[:2], 0.0, types=("bf16",), workspace=tmp_path)
     assert caught.value.code == "EARG913"
-    assert len((tmp_path / "history.jsonl").read_text().splitlines()) > 3
+    assert len((tmp_path / "error-model.jsonl").read_text().splitlines()) > 3
 
 
 def test_types_whose_results_are_not_finite_are_dropped() -> None:
