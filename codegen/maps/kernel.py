@@ -203,7 +203,13 @@ class _Box:
         )
         room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
-        columns = {value: block for value, block in self.blocks.items() if is_column(block, free)}
+        # mirrored views share the tile of what they mirror
+        mirrored = {id(each.alloc) for each in self.blocks.values() if any(atom.stride < 0 for atom in each.dims)}
+        columns = {
+            value: block
+            for value, block in self.blocks.items()
+            if is_column(block, free) and id(block.alloc) not in mirrored
+        }
         staying = _staying({value: max(64, _varying(block) * 4) for value, block in columns.items()}, room - least)
         room -= sum(staying.values())
         loops = self._loops(elements := self._tile_elements(room // (2 * alive)))

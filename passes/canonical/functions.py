@@ -150,7 +150,7 @@ def _is_equal(left: Value, right: Value, scope: Scope) -> bool:
 
 def _by_root(op: hlo.DivideOp, scope: Scope) -> Value | None:
     """``x / sqrt(y)`` -> ``x * rsqrt(y)``, also of repeated rows: within 2 units in the last place."""
-    if not is_float(op.shape.dtype) or tells_last_bit(op.results[0]):
+    if op.shape.dtype != "f32" or tells_last_bit(op.results[0]):
         return None
     value = _inverse_root(op, op.rhs)
     if value is None:
@@ -226,7 +226,7 @@ def _sign_inside(op: hlo.UnaryOp, scope: Scope) -> Value | None:
 def _logarithm(op: hlo.LogOp, scope: Scope) -> Value | None:
     """``log(1 + exp(x))`` -> ``log1p(exp(x))``: more accurate, and the beginning of softplus."""
     added = _one_plus(op.operand, scope)
-    if added is None or not isinstance(added.owner, hlo.ExponentialOp):
+    if op.shape.dtype != "f32" or added is None or not isinstance(added.owner, hlo.ExponentialOp):
         return None
     return build(op, hlo.LogPlusOneOp, added)
 
@@ -234,7 +234,7 @@ def _logarithm(op: hlo.LogOp, scope: Scope) -> Value | None:
 def _softplus(op: hlo.LogPlusOneOp, scope: Scope) -> Value | None:
     """``log1p(exp(x))`` -> ``max(x, 0) + log1p(exp(-abs(x)))``, which does not overflow."""
     power = result_op(op.operand)
-    if not isinstance(power, hlo.ExponentialOp) or not is_float(op.shape.dtype):
+    if not isinstance(power, hlo.ExponentialOp) or op.shape.dtype != "f32":
         return None
     value = power.operand
     if isinstance(negated := result_op(value), hlo.NegateOp) and isinstance(negated.operand.owner, hlo.AbsOp):

@@ -35,6 +35,7 @@ DEPTH = 8
 MOST_PIECES = 8
 COMMUTATIVE = (hlo.AddOp, hlo.MultiplyOp)
 ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp)
+KNOWN = (hlo.ReshapeOp, hlo.BroadcastOp, *ELEMENTWISE)
 
 
 def _then(make: Make | None, more: Callable[[Value], Value]) -> Make | None:
@@ -77,11 +78,11 @@ class Stack:
         """Results of ops of one class."""
         first, dims = ops[0], ops[0].shape.dims
         stacked = (*dims[:at], len(ops), *dims[at:])
-        inner = hlo.shape_of(first.operands[0]).dims if first.operands else ()
         if isinstance(first, hlo.SliceOp):
             return self._slices(ops, at)  # type: ignore[arg-type]
-        if any(op.properties != first.properties for op in ops):
+        if any(op.properties != first.properties for op in ops) or not isinstance(first, KNOWN):
             return None
+        inner = hlo.shape_of(first.operands[0]).dims
         if isinstance(first, hlo.ReshapeOp) and same_but_for_ones(inner, dims):
             made = self.pieces([op.operands[0] for op in ops], _same_place(dims, at, inner), depth - 1)
             return _then(made, lambda value: reshaped(self.op, value, stacked))

@@ -1,16 +1,15 @@
 """Rules of ``canonicalize`` for float products and quotients: one form wherever constants and reciprocals stand.
 
-The forms aimed at take the fewest passes of an engine: products instead of quotients by constants, a quotient instead
-of a product with a reciprocal, one constant in a product, which stands where the instruction of the next op takes it
-in. They round as often as what they replace or less, but where a docstring names the error. Results that code rounds
-to integers or compares keep their division (``tells_last_bit``).
+The forms aimed at take the fewest passes of an engine: a quotient instead of a product with a reciprocal, one constant
+in a product, which stands where the instruction of the next op takes it in. They round as often as what they replace or
+less. Quotients by constants stay: auto-cast would round the constant's reciprocal, an error that all elements share.
 """
 
 import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before
-from neuronx_cc.passes.analysis.values import constant_of, is_float, is_normal, splat_number, tells_last_bit
+from neuronx_cc.passes.analysis.values import constant_of, is_float, is_normal, splat_number
 from neuronx_cc.passes.canonical.arithmetic import build, splat
 from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
 
@@ -19,17 +18,6 @@ Value = hlo.SSAValue
 MODEST = 2.0**16
 """Constants up to this, and down to its reciprocal, change places in a product: what over- or underflows by that is
 within this factor of doing so anyway."""
-
-
-def _by_constant(op: hlo.DivideOp, scope: Scope) -> Value | None:
-    """``x / c`` -> ``x * (1 / c)`` for f32, within 1.5 units in the last place. Narrower types would round 1 / c."""
-    number = splat_number(op.rhs, scope.module)
-    if number is None or op.shape.dtype != "f32" or not number or tells_last_bit(op.results[0]):
-        return None
-    inverse = float(np.float32(1) / np.float32(number))
-    if not is_normal(number, "f32") or not is_normal(inverse, "f32"):
-        return None
-    return build(op, hlo.MultiplyOp, op.lhs, splat(op, scope, inverse))
 
 
 def _by_inverse(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
@@ -149,24 +137,6 @@ def is_modest(number: float) -> bool:
     return 1 / MODEST <= abs(number) <= MODEST
 
 
-def _common_factor(op: hlo.AddOp | hlo.SubtractOp, scope: Scope) -> Value | None:
-    """``x + x * y`` -> ``x * (1 + y)``, ``x - x * y`` -> ``x * (1 - y)``: one rounding for another."""
-    if not is_float(op.shape.dtype):
-        return None
-    swapped = ((op.rhs, op.lhs),) if isinstance(op, hlo.AddOp) else ()
-    for value, product in ((op.lhs, op.rhs), *swapped):
-        inner = result_op(product)
-        if not isinstance(inner, hlo.MultiplyOp) or not product.has_one_use() or inner.lhs is inner.rhs:
-            continue
-        if splat_number(inner.rhs, scope.module) is not None or value not in (inner.lhs, inner.rhs):
-            continue
-        other = inner.rhs if inner.lhs is value else inner.lhs
-        one = splat(op, scope, 1)
-        operands = (other, one) if isinstance(op, hlo.AddOp) else (one, other)
-        return build(op, hlo.MultiplyOp, value, build(op, type(op), *operands))
-    return None
-
-
 def _negated_product(op: hlo.NegateOp, scope: Scope) -> Value | None:
     """``-(x * c)`` -> ``x * -c``."""
     inner = result_op(op.operand)
@@ -177,9 +147,6 @@ def _negated_product(op: hlo.NegateOp, scope: Scope) -> Value | None:
 
 
 RULES: dict[type, tuple[Rule, ...]] = {
-    hlo.DivideOp: (_by_constant,),
     hlo.MultiplyOp: (_by_inverse, _constants_together, _cube, _constant_inside, _rows_together),
-    hlo.AddOp: (_common_factor,),
-    hlo.SubtractOp: (_common_factor,),
     hlo.NegateOp: (_negated_product,),
 }

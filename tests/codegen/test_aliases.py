@@ -181,7 +181,7 @@ def test_a_cache_is_updated_without_a_copy():
     compiled = check(updated(after), {0: 0}, *update_inputs())
     assert moved_bytes(compiled.program) < WHOLE // 16
     assert compiled.program.hbm_bytes < WHOLE + WHOLE // 8
-    apart = compile_text(updated(after).replace("input_output_alias", "ignored"))
+    apart = compile_text(updated(after).replace(", input_output_alias={ {0}: (0, {}, may-alias) }", ""))
     assert moved_bytes(apart.program) > WHOLE
 
 
