@@ -19,8 +19,8 @@ ROW_BUFFERS = 2
 
 UNCONVERTED = 4
 """What is loaded at a time to be converted is as large as so many banks of PSUM: long runs, soon there."""
-UNCONVERTED_SHARE = 11
-"""It takes at most one part in so many of SBUF."""
+UNCONVERTED_SHARE = 22
+"""It takes at most one part in so many of the room: three buffers of each operand leave three quarters for blocks."""
 
 
 class Way(Enum):
@@ -148,9 +148,9 @@ def together(problem: Problem, chunks: tuple[int, ...], row_bytes: int) -> list[
     return counts
 
 
-def unconverted_bytes(sizes: Sizes) -> int:
+def unconverted_bytes(problem: Problem, sizes: Sizes) -> int:
     """Bytes a partition of what is loaded at a time to be converted."""
-    return min(UNCONVERTED * sizes.bank_bytes, sizes.sbuf_bytes // UNCONVERTED_SHARE)
+    return min(UNCONVERTED * sizes.bank_bytes, problem.room // UNCONVERTED_SHARE)
 
 
 def block_name(operand: Operand, segment: Segment) -> str:
@@ -173,7 +173,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         elif operand.transposed and operand.stored != operand.dtype:
             tiles[f"{operand.name} cast", 1] = taken * itemsize(operand.dtype)
         if operand.converted:
-            tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(sizes)
+            tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
         if problem.bit_bytes(operand):
             tiles["bits", ROW_BUFFERS] = max(taken * problem.bit_bytes(operand), tiles.get(("bits", ROW_BUFFERS), 0))
     summed = schedule.sums is Sums.SBUF

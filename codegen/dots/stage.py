@@ -84,7 +84,7 @@ class Filler:
         ``several``: others follow in straight-line code.
         """
         sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
-        most = unconverted_bytes(builder.sizes)
+        most = unconverted_bytes(self.problem, builder.sizes)
         if prod(sizes) > most:
             dim = next(dim for dim, size in enumerate(sizes) if size > 1)
             pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
