@@ -107,7 +107,7 @@ def check_wheel(built: Built) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == {"neuronx_cc"}
     assert len(top) == 2
     assert {name for name in names if name.endswith(".py")} == {
-        f"neuronx_cc/{name}" for name in {*files("*.py"), "__init__.py"}
+        f"neuronx_cc/{name}" for name in {*files("*.py"), *(path.name for path in (ROOT / "neuronx_cc").glob("*.py"))}
     }
     data = files(
         "*.toml",

@@ -179,12 +179,14 @@ def is_load_cast(op: hlo.Operation) -> bool:
         return op.shape.dtype in ("f32", "bf16", "f16") and all(isinstance(user, hlo.DotOp) for user in users)
     floats = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"}
     return {op.shape.dtype, stored} <= floats and all(
-        isinstance(user, hlo.DotOp | hlo.ConvolutionOp) or _folds_leading(user) for user in users
+        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) or _is_folded(use.operation, use.index)
+        for use in op.result.uses
     )
 
 
-def _folds_leading(op: hlo.Operation) -> bool:
-    return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and not suffix_reduction(op)
+def _is_folded(op: hlo.Operation, operand: int) -> bool:
+    """Whether ``operand`` is the array of a reduction that no map takes."""
+    return isinstance(op, hlo.ReduceOp) and len(op.operands) == 2 and operand == 0 and not suffix_reduction(op)
 
 
 def base(value: hlo.SSAValue) -> hlo.SSAValue:

@@ -120,8 +120,11 @@ def _placements(problem: Problem, timing: Timing) -> Iterator[tuple[int, int, tu
             continue  # words only change places with their partitions
         for first in range(last):
             between = prod(each.size for each in dims[first + 1 : last])
-            joint = all(a.stride == b.stride * b.size for a, b in pairwise(dims[first : last + 1]))
-            if not joint or 2 * between > most:
+            pairs = list(pairwise(dims[first : last + 1]))
+            joint = all(a.stride == b.stride * b.size for a, b in pairs)
+            # neighbours on the partitions are stored as neighbours
+            stored = all(a.out == b.out * b.size for a, b in pairs if a.kept and b.kept)
+            if not joint or not stored or 2 * between > most:
                 continue
             here = max(each for each in _divisors(dim.size) if each * between <= most)
             outer = _near(dims[first].size, most // (between * here))

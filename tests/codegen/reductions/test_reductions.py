@@ -1,6 +1,6 @@
 """Reductions over every subset of dims, by every combiner and type; argmax and argmin; fused rows."""
 
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax import lax
 
 import neuronx_cc
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.types import NUMPY_DTYPE
 
 Array = np.ndarray[Any, Any]
 
@@ -309,3 +310,26 @@ def test_rows_on_few_partitions_are_stored_together(rows: int, row: int, random:
     """Results of many tiles, one element a partition each, are collected; with a vector that all rows share."""
     x, v = random.standard_normal((rows, row), np.float32), random.standard_normal(row, np.float32)
     check_function(lambda x, v: (x @ v, jnp.max(x, 1), jnp.sum(x * x, 1)), x, v, relative=5e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_kept_dims_in_another_order_than_in_memory(order: tuple[int, ...], dtype: type) -> None:
+    """Joint lanes are neighbours of the operand, not always of the result."""
+    x = np.random.default_rng(7).integers(-9, 9, (4, 7, 127)).astype(dtype)
+    for axis in range(3):
+        check_function(lambda x, axis=axis: jnp.max(x.transpose(order), axis), x)
+        check_function(lambda x, axis=axis: jnp.sum(x.transpose(order), axis), x)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f8e5m2"])
+def test_start_of_a_narrow_sum_is_a_parameter(dtype: str) -> None:
+    text = f"""HloModule m
+    add_them {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT c = {dtype}[] add(a, b) }}
+    ENTRY main {{
+      x = {dtype}[129,5] parameter(0)
+      z = {dtype}[] parameter(1)
+      ROOT r = {dtype}[5] reduce(x, z), dimensions={{0}}, to_apply=add_them
+    }}"""
+    (result,) = compile_text(text).run([np.ones((129, 5), NUMPY_DTYPE[dtype]), np.array(-1, NUMPY_DTYPE[dtype])])
+    assert (result.astype(np.float32) == 128).all()
