@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
@@ -108,7 +107,7 @@ class Nest:
         if first and pieces[0][1] > unroll:
             _, tiles, size = pieces[0]
             pieces[:1] = [(0, 1, size), (size, tiles - 1, size)]
-        with self.builder.unrolled() if len(pieces) > 1 else nullcontext():
+        with self.builder.unrolled_if(len(pieces) > 1):
             for start, tiles, size in pieces:
                 for index in self._each(tiles, unroll):
                     yield {**at, tiled: index * size + start}, size

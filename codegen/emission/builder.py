@@ -6,7 +6,7 @@ Kernels write straight-line code and counted loops; addresses are affine in the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -197,6 +197,10 @@ class Builder:
         yield
         self._unrolled.pop()
 
+    def unrolled_if(self, several: bool) -> AbstractContextManager[None]:
+        """``unrolled`` where ``several`` pieces, or loops over them, follow each other; else nothing."""
+        return self.unrolled() if several else nullcontext()
+
     def tiles(self, total: int, step: int) -> list[tuple[int, int, int]]:
         """Cut ``total`` into (start, count of tiles, tile size): the full tiles, then the rest."""
         full, rest = divmod(total, step)
@@ -206,7 +210,7 @@ class Builder:
     def pieces(self, total: int, step: int) -> Iterator[tuple[Affine, int]]:
         """Start and size of each tile of a dim: of the full ones, as by ``each``, then of the rest."""
         cut = self.tiles(total, step)
-        with self.unrolled() if len(cut) > 1 else nullcontext():
+        with self.unrolled_if(len(cut) > 1):
             for start, count, size in cut:
                 for index in self.each(count):
                     yield index * size + start, size

@@ -203,13 +203,7 @@ class _Box:
         )
         room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
-        # mirrored views share the tile of what they mirror
-        mirrored = {id(each.alloc) for each in self.blocks.values() if any(atom.stride < 0 for atom in each.dims)}
-        columns = {
-            value: block
-            for value, block in self.blocks.items()
-            if is_column(block, free) and id(block.alloc) not in mirrored
-        }
+        columns = {value: block for value, block in self._unmirrored() if is_column(block, free)}
         staying = _staying({value: max(64, _varying(block) * 4) for value, block in columns.items()}, room - least)
         room -= sum(staying.values())
         loops = self._loops(elements := self._tile_elements(room // (2 * alive)))
@@ -251,6 +245,11 @@ class _Box:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
+
+    def _unmirrored(self) -> list[tuple[hlo.SSAValue, Block]]:
+        """The blocks of arrays that no view mirrors: views and what they mirror share their tiles."""
+        mirrored = {id(each.alloc) for each in self.blocks.values() if any(atom.stride < 0 for atom in each.dims)}
+        return [(value, block) for value, block in self.blocks.items() if id(block.alloc) not in mirrored]
 
     def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""

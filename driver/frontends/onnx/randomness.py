@@ -23,6 +23,11 @@ def _uniform(shape: Sequence[int], dtype: Value, low: float, high: float, seed: 
     return jax.random.uniform(_key(seed), checked(shape), dtype, low, high)
 
 
+def _like(dtype: int, input: Value) -> Value:
+    """The type of the result: that of ``input`` where none is given."""
+    return dtype_of(dtype, "the result") if dtype else input.dtype
+
+
 @op("RandomNormal", note=_NOTE)
 def random_normal(
     *, shape: Sequence[int], dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
@@ -34,7 +39,7 @@ def random_normal(
 def random_normal_like(
     input: Value, *, dtype: int = 0, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
 ) -> Value:
-    return _normal(input.shape, dtype_of(dtype, "the result") if dtype else input.dtype, mean, scale, seed)
+    return _normal(input.shape, _like(dtype, input), mean, scale, seed)
 
 
 @op("RandomUniform", note=_NOTE)
@@ -48,13 +53,13 @@ def random_uniform(
 def random_uniform_like(
     input: Value, *, dtype: int = 0, low: float = 0.0, high: float = 1.0, seed: float | None = None
 ) -> Value:
-    return _uniform(input.shape, dtype_of(dtype, "the result") if dtype else input.dtype, low, high, seed)
+    return _uniform(input.shape, _like(dtype, input), low, high, seed)
 
 
 @op("Bernoulli", note=_NOTE)
 def bernoulli(input: Value, *, dtype: int = 0, seed: float | None = None) -> Value:
     drawn = _uniform(input.shape, np.dtype(np.float32), 0, 1, seed) < input
-    return drawn.astype(dtype_of(dtype, "the result") if dtype else input.dtype)
+    return drawn.astype(_like(dtype, input))
 
 
 @op("Multinomial", note=_NOTE)
