@@ -235,6 +235,24 @@ def _ragged_all_to_all(op: Any, shapes: list[Shape], result: Shape) -> str:
     return "" if result == output else f"expected a result {output}, found {result}"
 
 
-@type_rule("all-gather-start", "collective-permute-start", operands=(1, ANY))
-def _unchecked(op: Any, operands: list[Any], result: Any) -> str:
-    return ""
+@type_rule("all-gather-start", operands=(1, ANY))
+def _all_gather_start(op: Any, operands: list[Any], result: Any) -> str:
+    problem, parts = _started(operands, result)
+    return problem or _all_gather(op, operands, parts[1])
+
+
+@type_rule("collective-permute-start", operands=(1, ANY))
+def _permute_start(op: Any, operands: list[Any], result: Any) -> str:
+    if len(operands) >= 4:
+        return ""
+    problem, parts = _started(operands, result)
+    return problem or expect_type("a second part of the result", parts[0], parts[1])
+
+
+def _started(operands: list[Any], result: Any) -> tuple[str, list[Any]]:
+    """What is wrong with (operands, results, contexts...), and these parts."""
+    parts = list(result.data) if isinstance(result, TupleType) else []
+    if len(parts) < 2:
+        return f"expected a tuple of operands and results, found {show(result)}", parts
+    expected = operands[0] if len(operands) == 1 else tuple_type(tuple(operands))
+    return expect_type("a first part of the result", expected, parts[0]), parts
