@@ -194,7 +194,7 @@ def constant(value: float, dtype: str) -> Array:
         bits = int(value) & ((1 << storage.itemsize * 8) - 1)
         return np.array(bits, f"u{storage.itemsize}").view(storage)
     if storage.kind in "iu":
-        result = np.zeros((), storage)
-        _integer_writer(storage)(result, np.asarray(value, np.float64))
-        return result
+        result = np.zeros(1, storage)
+        _integer_writer(storage)(result, np.full(1, value, np.float64))
+        return result.reshape(())
     return np.asarray(value, np.float32).astype(storage) if dtype != "f64" else np.asarray(value, np.float64)
