@@ -31,8 +31,12 @@ RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
 COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
+ROW_SHARE = 5
+"""A row that is kept on every partition takes at most one part in so many of the room."""
 STREAMED = 4
 """Chunks of k from which on a block of them is worth its transfer."""
+LEAST_BANKS = 2
+"""Banks of each tile of rows: runs of a single one are short."""
 MOST_STREAMED = 4
 """Blocks of k that are no loop: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
@@ -76,7 +80,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
     """What all schedules of a problem have in common, with blocks of nothing."""
     room, sizes = _room(problem), timing.sizes
     width = itemsize(problem.dtype)
-    stored = sum(not each.on_chip for each in (problem.out, problem.addend) if each is not None)
+    stored = sum(not each.on_chip for each in (problem.out, problem.epilogue) if each is not None)
     columns = RESULT_TILES * sizes.bank_columns
     leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
     if _collects_rows(problem, sizes):
@@ -99,6 +103,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         result_buffers=min(RESULT_BUFFERS),
         swapped=SQUARE if _streams_short_rows(problem, timing) else 0,
         bias_whole=4 * prod(problem.n) <= room // 4,
+        epilogue_whole=_keeps_row(problem, sizes),
         batches=_unrolled_batches(problem, sizes),
         blocks=UNROLLED_BLOCKS,
         transposes=UNROLLED_TRANSPOSES,
@@ -115,6 +120,14 @@ def way_of(operand: Operand, chunks: Sequence[int]) -> Way:
         return Way.TRANSPOSED
     one_dim = sum(size > 1 for size in chunks) <= 1
     return Way.IN_PLACE if operand.on_chip and operand.stored == operand.dtype and one_dim else Way.LOADED
+
+
+def _keeps_row(problem: Problem, sizes: Sizes) -> bool:
+    """Whether the row that all sums are combined with is worth its room: it would come again with each tile of rows."""
+    epilogue, several = problem.epilogue, prod(problem.b) * prod(problem.m) > sizes.columns
+    if epilogue is None or epilogue.on_chip or not epilogue.is_row or epilogue.repeats:
+        return False
+    return several and ROW_SHARE * itemsize(epilogue.dtype) * prod(problem.n) <= problem.room
 
 
 def _collects_rows(problem: Problem, sizes: Sizes) -> bool:
@@ -280,7 +293,7 @@ def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
     if outside < 0 or schedule.lhs.rows < problem.m[tiled] or not problem.out.m[tiled].partition:
         return 1
-    if problem.addend is not None or lhs.home is not Home.HBM or lhs.transposed:
+    if problem.epilogue is not None or lhs.home is not Home.HBM or lhs.transposed:
         return 1
     if lhs.free[outside].stride != lhs.free[tiled].stride * lhs.free[tiled].size:
         return 1
@@ -317,20 +330,23 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
 
 
 def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
-    """One tile of rows stays with all of k, while rhs streams past in blocks of long runs, soon there and soon
+    """Few tiles of rows stay with all of k, while rhs streams past in blocks of long runs, soon there and soon
     multiplied: products of few rows are bound by how rhs arrives.
 
     ``most``: chunks of a block.
     """
     rows = prod(problem.m)
-    if rows != problem.m_tiled or rows > sizes.columns or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
+    tiles = max(1, -(-rows // sizes.columns))
+    if rows != problem.m_tiled or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
     if problem.rhs.transposed:
         return  # blocks of k are short runs of its rows
-    for banks in (sizes.banks // 2, sizes.banks // 4):
+    for banks in (sizes.banks // 2 // tiles, sizes.banks // 4 // tiles):
         columns = banks * sizes.bank_columns
+        if banks < LEAST_BANKS:
+            return
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
         if n > columns:
             continue

@@ -100,7 +100,11 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     stages.append(Stage(products(problem, timing).times(1 / pairs), timing.latency(Stream.TENSOR)))
     first = timing.transfer_latency + lhs.bound + transposes(problem, problem.lhs, timing).bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
-    return batches * first + streamed + _ends(problem, schedule, timing)
+    left = results(problem, schedule, timing)
+    # the products of the next block of columns wait for the first bank of these
+    waits = (n_blocks - 1) * (_tile(problem, timing).bound + timing.latency(Stream.TENSOR))
+    moved = (lhs + _transfers(problem, schedule, problem.rhs, timing) + left).dma
+    return batches * (first + max(waits, moved - streamed)) + streamed + _ends(problem, schedule, timing)
 
 
 def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, pairs: int, timing: Timing) -> float:
@@ -187,6 +191,7 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     sizes = timing.sizes
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     work = _tile(problem, timing).times(-(-rows // sizes.columns) * columns / min(columns, sizes.bank_columns))
+    work += _combined(problem, schedule, timing)
     if schedule.leaves is Leaves.CHIP:
         return work
     width = itemsize(problem.out.dtype)
@@ -195,10 +200,24 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     return work + timing.transfer(rows * columns * width, run)
 
 
+def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """What the sums of one batch index are combined with is loaded."""
+    epilogue = problem.epilogue
+    if epilogue is None or epilogue.on_chip or epilogue.repeats:
+        return NOTHING
+    width, rows = itemsize(epilogue.dtype), max(1, prod(problem.m))
+    kept = min(rows, timing.sizes.columns) / prod(problem.b) if schedule.epilogue_whole else rows
+    return timing.transfer(kept * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
+
+
 def _tile(problem: Problem, timing: Timing) -> Work:
     """One tile of sums leaves PSUM."""
     columns = min(max(1, prod(problem.n)), timing.sizes.bank_columns)
-    return _leave(columns, problem.out.dtype, timing)
+    epilogue = problem.epilogue
+    if epilogue is None or epilogue.repeats:
+        return _leave(columns, problem.out.dtype, timing)
+    tiles = (Tile(problem.out.dtype),), (F32_PSUM, Tile(epilogue.dtype))
+    return timing.engine("tensor_tensor", Stream.VECTOR, columns, *tiles, ("add",))
 
 
 def _leave(columns: int, dtype: str, timing: Timing) -> Work:

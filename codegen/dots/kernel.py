@@ -28,7 +28,7 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.formation.graph import Kernel, takes_row, takes_sum
+from neuronx_cc.codegen.formation.graph import Kernel, takes_array, takes_row
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -38,15 +38,16 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     """Emit the contraction (and what the kernel adds to it) and give the result a home."""
     op, result = kernel.ops[0], kernel.ops[-1].results[0]
     assert isinstance(op, hlo.DotOp)
-    bias = addend = None
+    bias = epilogue = None
+    combine = "add"
     if len(kernel.ops) > 1:
-        bias = takes_row(Kernel(0, [op]), kernel.ops[1])
-        addend = takes_sum(Kernel(0, [op]), kernel.ops[1]) if bias is None else None
-        assert bias is not None or addend is not None, "kernel formation found what is added"
+        bias, combine = takes_row(Kernel(0, [op]), kernel.ops[1]), kernel.ops[1].opcode
+        epilogue = takes_array(Kernel(0, [op]), kernel.ops[1]) if bias is None else None
+        assert bias is not None or epilogue is not None, "kernel formation found what is taken in"
     if op.shape.size == 0:
         context.homes[result] = [context.new_hbm(result)]
         return
-    contraction = Contraction(op, result, step, bias, addend)
+    contraction = Contraction(op, result, step, bias, epilogue, combine)
     bound = bind(context, contraction)
     stored = [each.view.dtype for each in bound]
     dtypes = {*(pe_dtype(op, index, dtype) for index, dtype in enumerate(stored)), *map(turnable, stored)} & PE_DTYPES
@@ -98,7 +99,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         there = None if alloc is None else KeptBlocks(problem, operand, alloc)
         return Stage(coming, filler, layout, there, waiting.told)
 
-    output = Output(placed, emitter, tiles, schedule.result_buffers)
+    output = Output.ready(placed, emitter, tiles, schedule)
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)
     nest = Nest(builder, problem, schedule, waiting, bool(kept))
     Loops(nest, lhs, rhs, products, output, tiles).emit()

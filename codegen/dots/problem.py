@@ -103,13 +103,23 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The array that is written, or one of its dims that is added to it."""
+    """The array that is written, or one of its dims that is combined with it."""
 
     on_chip: bool
     dtype: str
     batch: tuple[Atom, ...]
     m: tuple[Atom, ...]
     n: tuple[Atom, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether all columns of a row are the same element."""
+        return not any(atom.stride for atom in self.n)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether all rows, of all batch indices, are the same."""
+        return len(self.n) == 1 and not any(atom.stride or atom.partition for atom in (*self.batch, *self.m))
 
 
 @dataclass(frozen=True)
@@ -135,8 +145,8 @@ class Problem:
     lhs: Operand
     rhs: Operand
     out: Result
-    addend: Result | None
-    """What Vector adds to the sums."""
+    epilogue: Result | None
+    """What is combined with the sums as they leave PSUM."""
     bias: bool
     """Whether TensorE adds a row to them."""
     room: int

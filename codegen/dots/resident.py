@@ -278,7 +278,7 @@ def _problem_of(
         lhs=lhs,
         rhs=rhs,
         out=Result(False, dtype, (), free, ()),
-        addend=None,
+        epilogue=None,
         bias=False,
         room=0,
     )

@@ -14,6 +14,7 @@ from neuronx_cc.ir.types import itemsize
 RESULT_BUFFERS = (4, 3)
 """As many as rows of tiles that are unrolled, where there is room."""
 SUM_BUFFERS = 2
+EPILOGUE_BUFFERS = 2
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
 
@@ -96,6 +97,8 @@ class Schedule:
     """Tiles of at most so many rows stream past the columns instead, and Vector transposes the sums; 0 for none."""
     bias_whole: bool
     """Whether all of the bias is on chip."""
+    epilogue_whole: bool
+    """Whether all of the row is that the sums are combined with, on every partition."""
     batches: int
     """Products of a batch that are unrolled, of all its dims together."""
     blocks: int
@@ -129,7 +132,7 @@ class Schedule:
         whole = "all" if self.boxes == problem.all_chunks else f"{cut} of {'+'.join(map(dims, problem.all_chunks))}"
         group = f" in groups of {self.group}" if self.group > 1 else ""
         stays = f"{self.stays} stays" if self.sums is Sums.PSUM else "both stream"
-        adds = " + row" * problem.bias + " + array" * (problem.addend is not None)
+        adds = " + row" * problem.bias + " + array" * (problem.epilogue is not None)
         swapped = ", short rows stream" if self.swapped else ""
         return (
             f"{what}{adds}: {stays}, lhs {self.lhs}{group}, rhs {self.rhs}, k {whole} chunks summed in "
@@ -182,8 +185,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
         tiles["result", schedule.result_buffers] = columns * itemsize(problem.out.dtype)
-    if problem.addend is not None and not problem.addend.on_chip:
-        tiles["addend", schedule.result_buffers] = columns * itemsize(problem.addend.dtype)
+    if problem.epilogue is not None and not problem.epilogue.on_chip:
+        taken = 1 if problem.epilogue.repeats else problem.n_tiled if schedule.epilogue_whole else columns
+        buffers = 1 if schedule.epilogue_whole else EPILOGUE_BUFFERS
+        tiles["epilogue", buffers] = taken * itemsize(problem.epilogue.dtype)
     if problem.bias:
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)

@@ -23,8 +23,8 @@ from neuronx_cc.codegen.formation.graph import (
     reads,
     squeeze,
     suffix_reduction,
+    takes_array,
     takes_row,
-    takes_sum,
     trace,
 )
 from neuronx_cc.ir import hlo
@@ -92,7 +92,7 @@ class _Formation:
 
     def _compute(self, op: hlo.HloOp) -> None:
         kernel = self._newest(op)
-        if kernel is not None and (takes_row(kernel, op) or takes_sum(kernel, op)) is not None:
+        if kernel is not None and (takes_row(kernel, op) or takes_array(kernel, op)) is not None:
             self._join(op, kernel)
         elif (scan := scan_of(op)) is not None:
             self._scan(op, scan, kernel)

@@ -257,22 +257,25 @@ def reads(value: hlo.SSAValue) -> list[Any]:
     return found
 
 
-def takes_sum(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
-    """What ``op`` adds to the contraction of ``kernel``, when that is best done as its sums leave PSUM.
+def takes_array(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
+    """What ``op`` adds to the contraction of ``kernel``, or multiplies it by, when that is best done as its sums leave
+    PSUM.
 
-    That is: all FP32, the contraction has no other user, and no map kernel could take the addition in.
+    That is: all FP32, the contraction has no other user, and no map kernel could take ``op`` in.
     """
     dot = kernel.ops[-1]
-    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32":
+    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp | hlo.MultiplyOp) or op.shape.dtype != "f32":
         return None
     if len(list(dot.result.uses)) != 1 or dot.result not in (op.lhs, op.rhs) or not _stands_alone(op.result):
         return None
     other = op.rhs if op.lhs is dot.result else op.lhs
     source = base(other)
-    if isinstance(source.owner, hlo.IotaOp) or prod(hlo.shape_of(source).dims) == 1:
-        return None
-    repeats = isinstance(other.owner, hlo.BroadcastOp) and op.shape.rank - 1 not in other.owner.dimensions.data
-    return None if repeats else other
+    return None if isinstance(source.owner, hlo.IotaOp) or _is_number(source) else other
+
+
+def _is_number(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is a constant that instructions have as an immediate."""
+    return isinstance(value.owner, hlo.ConstantOp) and prod(hlo.shape_of(value).dims) == 1
 
 
 def _stands_alone(value: hlo.SSAValue) -> bool:
