@@ -206,8 +206,9 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     if epilogue is None or epilogue.on_chip or epilogue.repeats:
         return NOTHING
     width, rows = itemsize(epilogue.dtype), max(1, prod(problem.m))
-    kept = min(rows, timing.sizes.columns) / prod(problem.b) if schedule.epilogue_whole else rows
-    return timing.transfer(kept * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
+    kept = min(rows, timing.sizes.columns) if schedule.epilogue_whole else rows
+    moved = timing.transfer(kept * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
+    return moved.times(1 / prod(problem.b)) if schedule.epilogue_whole else moved
 
 
 def _tile(problem: Problem, timing: Timing) -> Work:

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import (
     Home,
     Operand,
@@ -23,6 +23,7 @@ from neuronx_cc.codegen.dots.problem import (
 )
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, align, linear
+from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, is_given, lanes_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -259,7 +260,7 @@ def _choose_output(context: Context, contraction: Contraction, lhs: View) -> Vie
 
 def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:
     """The home of what is combined with it: on chip as the result lies, or in HBM, where it may repeat along dims."""
-    for view in context.in_place(epilogue):
+    for view in _views_of_cast(context, epilogue) or context.in_place(epilogue):
         if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
             return view
         simple = all(len(atoms) < 2 for atoms in view.dims)
@@ -267,6 +268,21 @@ def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:
         if not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)]):
             return view
     return context.dense(epilogue)
+
+
+def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
+    """In HBM, of what is stored behind a cast that is no kernel's, as ``value`` sees it; none without such a cast."""
+    source, chain = value, []
+    while isinstance(source, hlo.OpResult) and is_view(source.op):
+        chain.append(source.op)
+        source = source.op.operands[0]
+    if source not in context.load_casts:
+        return []
+    view: View | None = context.hbm(source_of(context, source))
+    for op in reversed(chain):
+        view = apply_view(op, view) if view is not None else None
+    assert view is not None, "rows repeat along any dims"
+    return [view]
 
 
 # ---- dims that all arrays have in common ----------------------------------------------------------------------

@@ -150,7 +150,8 @@ class Output:
         assert epilogue is not None
         assert view is not None
         assert value is not None
-        tile = self.tiles.tile(epilogue.dtype, [columns], part.rows, "epilogue", buffers)
+        dtype = "f32" if epilogue.repeats else epilogue.dtype  # one value a row is an operand in FP32 only
+        tile = self.tiles.tile(dtype, [columns], part.rows, "epilogue", buffers)
         stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
         source = self._part(view, epilogue, part).index(1, Affine(0), columns)
         copy(self.emitter.builder, tile, source, stream)

@@ -186,9 +186,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     elif schedule.leaves is Leaves.TILES:
         tiles["result", schedule.result_buffers] = columns * itemsize(problem.out.dtype)
     if problem.epilogue is not None and not problem.epilogue.on_chip:
-        taken = 1 if problem.epilogue.repeats else problem.n_tiled if schedule.epilogue_whole else columns
-        buffers = 1 if schedule.epilogue_whole else EPILOGUE_BUFFERS
-        tiles["epilogue", buffers] = taken * itemsize(problem.epilogue.dtype)
+        taken = problem.n_tiled if schedule.epilogue_whole else columns
+        nbytes = 4 if problem.epilogue.repeats else taken * itemsize(problem.epilogue.dtype)
+        tiles["epilogue", 1 if schedule.epilogue_whole else EPILOGUE_BUFFERS] = nbytes
     if problem.bias:
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)
