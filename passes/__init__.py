@@ -27,6 +27,7 @@ PASSES = {
         "clean_casts",
         "cse",
         "dce",
+        "decode_floats",
         "decompose",
         "delay_sums",
         "demote_f64",

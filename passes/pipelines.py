@@ -87,6 +87,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "split_long_rows",
             "auto_cast",
             "clean_casts",
+            "decode_floats",
             "saturate_infinity",
         ),
     ),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
 from neuronx_cc.codegen.dots.schedule import (
     RESULT_BUFFERS,
@@ -206,6 +207,8 @@ def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
 def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """Blocks of one operand stay while those of the other stream by, through two or three buffers."""
     column = sum(map(prod, problem.all_chunks)) * itemsize(problem.dtype)
+    if problem.lhs.decoded or problem.rhs.decoded:
+        column += conversion.suspect_bytes(sum(map(prod, problem.all_chunks)))
     """Bytes a partition of one row of an operand."""
     room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
     if room <= 0:

@@ -151,12 +151,12 @@ class Loops:
             first = True
             with self.builder.unrolled():
                 for segment, terms, last in self.nest.terms():
-                    (right,) = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
+                    right = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
                     ((begin, count),) = terms
-                    left = lhs[segments.index(segment)].index(1, begin, count)
-                    pair, leaves = Pair([left], [right]), block if last else None
+                    left = [each.index(1, begin, count) for each in lhs[segments.index(segment) :: len(segments)]]
+                    pair, leaves = Pair(left, right), block if last else None
                     work = partial(self._add_to_banks, banks, pair, first, leaves)
-                    self.nest.waiting.follow(Pair(lhs, [right]), work)
+                    self.nest.waiting.follow(Pair(lhs, right), work)
                     first = False
 
     def _row_tiles(self, block: Part) -> Iterator[Part]:
@@ -239,9 +239,10 @@ class Loops:
             result = target
             if not chip:
                 result = self.tiles.tile(dtype, [rows.columns], rows.rows, "result", self.schedule.result_buffers)
-            into = result if epilogue is None else total
+            direct = epilogue is None and self.problem.factor == 1
+            into = result if direct else total
             self._add_rows(rows, pair, into, total if add else None)
-            if epilogue is not None:
+            if not direct:
                 output.finish(result, into, epilogue)
             if not chip:
                 copy(self.builder, target, result, Stream.DMA_STORE)

@@ -10,6 +10,7 @@ import numpy as np
 
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import (
+    DECODED,
     Home,
     Operand,
     Problem,
@@ -155,7 +156,7 @@ def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
     literal = context.literal(value)
     if literal is not None:
         return Bound(value, literal[0].transpose(order), literal[1])
-    for view in context.views(value):
+    for view in context.views(value) if hlo.shape_of(value).dtype not in DECODED else ():
         view = view.transpose(order)
         batch, rows, contracted = contraction.classes(view, index)
         usable = batch.partition_atom is None and view.partition_atom is not None

@@ -159,14 +159,27 @@ class Output:
 
     def finish(self, result: Block, sums: Block, epilogue: Block | None) -> None:
         """``result = sums``, combined with what the kernel takes in: one value a row costs nothing on Scalar."""
-        combine = self.placed.contraction.combine
+        combine, factor = self.placed.contraction.combine, self.placed.problem.factor
         if epilogue is None:
-            self.emitter.leave(result, sums)
-        elif epilogue.dims[1].stride:
+            self.emitter.leave(result, sums, factor)
+        elif not epilogue.dims[1].stride:
+            self._with_lanes(result, sums, lane_block(epilogue))
+        elif factor == 1:
             self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=[combine])
         else:
-            flags, lanes = ["scale_ap" if combine == "multiply" else "bias"], lane_block(epilogue)
-            with_lanes(self.emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [1.0], flags)
+            alu = ["multiply", combine]
+            self.emitter.over("scalar_tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=alu, imm=[factor])
+
+    def _with_lanes(self, result: Block, sums: Block, lanes: Block) -> None:
+        """Combined with one value a row."""
+        emitter, factor = self.emitter, self.placed.problem.factor
+        if self.placed.contraction.combine == "add":
+            with_lanes(emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [factor], ["bias"])
+        elif factor == 1:
+            with_lanes(emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [1.0], ["scale_ap"])
+        else:
+            alu, imm = ["multiply", "multiply"], [factor]
+            with_lanes(emitter, "tensor_scalar", Stream.VECTOR, result, sums, lanes, alu, imm, ["ap1"])
 
     def add(self, result: Block, sums: Block, others: Block | None) -> None:
         """``result = sums + others``, both sums of products."""

@@ -15,6 +15,8 @@ RESULT_BUFFERS = (4, 3)
 """As many as rows of tiles that are unrolled, where there is room."""
 SUM_BUFFERS = 2
 EPILOGUE_BUFFERS = 2
+ZEROS = "zeros"
+"""The tile that patterns which tell NaNs are multiplied with."""
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
 
@@ -161,6 +163,11 @@ def block_name(operand: Operand, segment: Segment) -> str:
     return f"{operand.name} block {segment.start}"
 
 
+def suspects_name(operand: Operand, segment: Segment) -> str:
+    """Of the tiles with the patterns that tell its NaNs."""
+    return f"{operand.name} suspects {segment.start}"
+
+
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
     tiles: dict[tuple[str, int], int] = {}
@@ -171,6 +178,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             if way not in (Way.IN_PLACE, Way.STAGED):
                 nbytes = prod(box) * rows * itemsize(operand.dtype)
                 tiles[block_name(operand, segment), coming.buffers] = nbytes
+                if operand.decoded:
+                    suspects = conversion.suspect_bytes(prod(box) * rows)
+                    tiles[suspects_name(operand, segment), coming.buffers] = suspects
+                    tiles[ZEROS, 1] = conversion.suspect_bytes(1)
         if operand.transposed and not operand.on_chip:
             tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(problem.turned(operand))
         elif operand.transposed and operand.stored != operand.dtype:

@@ -12,7 +12,9 @@ from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
+from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import bits
+from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
 ELEMENTWISE = frozenset(
     [
@@ -175,6 +177,8 @@ def is_load_cast(op: hlo.Operation) -> bool:
     if not is_given(source) and not isinstance(source.owner, hlo.ConstantOp):
         return False
     stored, users = hlo.shape_of(op.operand).dtype, [use.operation for use in op.result.uses]
+    if stored in NOT_OF_CORE:
+        return is_taken_by_contractions(op)
     if stored in ("s8", "u8"):
         return op.shape.dtype in ("f32", "bf16", "f16") and all(isinstance(user, hlo.DotOp) for user in users)
     floats = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"}
