@@ -346,10 +346,12 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         return
     if problem.rhs.transposed:
         return  # blocks of k are short runs of its rows
+    few: list[Schedule] = []
+    many: list[Schedule] = []
     for banks in (sizes.banks // 2 // tiles, sizes.banks // 4 // tiles):
         columns = banks * sizes.bank_columns
         if banks < LEAST_BANKS:
-            return
+            break
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
         if n > columns:
             continue
@@ -357,8 +359,9 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         halves = [count for count in _halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
-        few = [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
-        yield from few or fitting[:1]
+        few += [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
+        many += fitting[:1]
+    yield from few or many
 
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
