@@ -61,6 +61,7 @@ PASSES = {
         "inline_calls",
         "merge_contracted",
         "remove_barriers",
+        "quantize_weights",
         "reroll",
         "resolve_collectives",
         "resolve_host_calls",
