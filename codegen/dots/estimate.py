@@ -62,7 +62,24 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         wait += outer_wait / passes * (batches * passes - 1)
     staged = others * (1 if schedule.coming(inner).kept else passes) * inner.transposed + passes * outer.transposed
     wait += batches * staged * _turnaround(problem, timing)
-    return _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
+    time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
+    if not inner.converted or inner.transposed:
+        return time
+    blocks = batches * passes * others
+    streamed = timing.pipeline(
+        _streams(problem, schedule, inner, others, timing), blocks, schedule.coming(inner).buffers
+    )
+    return max(time, streamed + _ends(problem, schedule, timing))
+
+
+def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int, timing: Timing) -> list[Stage]:
+    """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
+    arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
+    multiplied = Stage(products(problem, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
+    converted = conversion.of_all(problem, operand, timing)
+    if not converted.bound:
+        return [arrives, multiplied]
+    return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]
 
 
 def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -92,12 +109,7 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * boxes(problem, schedule)
-    arrives = Stage(_transfers(problem, schedule, problem.rhs, timing).times(1 / pairs), timing.transfer_latency)
-    stages = [arrives]
-    converted = conversion.of_all(problem, problem.rhs, timing)
-    if converted.bound:
-        stages.append(timing.done(converted.times(1 / pairs), Stream.VECTOR))
-    stages.append(Stage(products(problem, timing).times(1 / pairs), timing.latency(Stream.TENSOR)))
+    stages = _streams(problem, schedule, problem.rhs, pairs, timing)
     first = timing.transfer_latency + lhs.bound + transposes(problem, problem.lhs, timing).bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
     left = results(problem, schedule, timing)

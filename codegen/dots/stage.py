@@ -82,7 +82,7 @@ class Filler:
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
-            self._convert(source, target, True)
+            self._convert(source, target, False)
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
 
