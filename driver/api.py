@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from neuronx_cc.runtime import Executable
     from neuronx_cc.runtime.arguments import Structure
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 ERROR_LEVEL = options.LEVELS["error"]
 
 
@@ -120,6 +122,26 @@ def compare(
     return compare_module(Model(load, parsed), arrays, result.outputs, progress)
 
 
+def quantize(weight: Array, contracted: Sequence[int] = (0,), format: str = "int8") -> tuple[Array, Array]:
+    """Codes of 8 bits of a weight that is a parameter of the program, and their scales, for a model that takes both.
+
+    ``contracted``: dims that the product sums over; ``format``: ``int8`` or ``fp8_e4m3``. The codes have the dims of
+    ``weight``, the FP32 scales those that are not contracted: ``x @ w`` is ``(x @ codes.astype(x.dtype)) * scales``,
+    which the compiler computes without widening the codes in memory. Raises UsageError EARG902.
+    """
+    from neuronx_cc.passes.precision.quantization import FORMATS, quantized
+
+    array, axes = np.asarray(weight), sorted({int(axis) for axis in contracted})
+    if format not in FORMATS:
+        raise UsageError("EARG902", f"no format {format!r} of weights", f"one of {', '.join(FORMATS)}")
+    if not axes or not 0 <= axes[0] <= axes[-1] < array.ndim:
+        raise UsageError("EARG902", f"contracted dims {axes} of an array with {array.ndim} dims", "name some of them")
+    values = array.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise UsageError("EARG902", "a weight that is not finite has no scale", "quantize finite weights")
+    return quantized(values, axes, format)
+
+
 def tune(
     module: Any,
     inputs: Sequence[Any],
@@ -129,7 +151,7 @@ def tune(
     tolerable_loss: float = 0.01,
     relative: bool = True,
     higher_is_better: bool = True,
-    types: Sequence[str] = options.CAST_TYPES,
+    types: Sequence[str] = options.TUNE_TYPES,
     strategy: str = options.TUNE_STRATEGIES[0],
     max_trials: int = 1000,
     timeout: float = 0.0,
@@ -150,9 +172,9 @@ def tune(
     from neuronx_cc.driver.tuning.model import Metric, model_of, tune_model
     from neuronx_cc.driver.tuning.tuner import Goal
 
-    unknown = sorted(set(types) - set(options.CAST_TYPES))
+    unknown = sorted(set(types) - set(options.TUNE_TYPES))
     if unknown:
-        remedy = f"one of {', '.join(options.CAST_TYPES)}"
+        remedy = f"one of {', '.join(options.TUNE_TYPES)}"
         raise UsageError("EARG902", f"no type {', '.join(unknown)} to tune with", remedy)
     source = jax_objects.module_of(module, tuple(inputs) if callable(getattr(module, "trace", None)) else ())
     given = _given(module if source is None else source.data)

@@ -13,8 +13,10 @@ Value = str | int | bool | None | tuple[str, ...]
 """What an option can hold."""
 
 CAST_TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
-TUNE_STRATEGIES = ("error-model", "basic")
 """Types that FP32 values can be cast to."""
+TUNE_TYPES = (*CAST_TYPES, "int8")
+"""Those that are tried: ``int8`` are weights in 8 bits beside BF16."""
+TUNE_STRATEGIES = ("error-model", "basic")
 
 
 class Effect(Enum):
@@ -203,6 +205,15 @@ PRECISION = (
         Kind.POLICY,
         "types op by op: a TOML or JSON file of rules, or the rules as JSON; they count more than --auto-cast",
         metavar="FILE",
+    ),
+    Option(
+        ("--quantize-weights",),
+        Kind.CHOICE,
+        "stores constant operands of matrix products in 8 bits, with a scale for each output channel; rules of a "
+        "policy count more",
+        values=("int8", "fp8_e4m3"),
+        synonyms={"fp8": "fp8_e4m3"},
+        metavar="FORMAT",
     ),
     Option(
         ("--keep-fp32",),
@@ -624,8 +635,8 @@ TUNE = Command(
             "--types",
             "types to choose from, FP32 besides",
             Kind.NAMES,
-            values=CAST_TYPES,
-            default=CAST_TYPES,
+            values=TUNE_TYPES,
+            default=TUNE_TYPES,
         ),
         _plain(
             "--strategy",

@@ -41,7 +41,9 @@ def pass_options(parsed: Parsed) -> "PassOptions":
     return PassOptions(
         auto_cast=parsed.text("auto_cast"),
         auto_cast_type=parsed.text("auto_cast_type"),
-        policy=policy_of(parsed.text_or_none("precision_policy"), parsed.names("keep_fp32")),
+        policy=policy_of(
+            parsed.text_or_none("precision_policy"), parsed.names("keep_fp32"), parsed.text_or_none("quantize_weights")
+        ),
         release=parsed.text("release"),
         implicit_integer_downcast=parse_integer_downcast(",".join(parsed.names("implicit_integer_downcast"))),
         mixed_precision_accumulation=parsed.flag("mixed_precision_accumulation"),

@@ -45,12 +45,13 @@ def canonical(word: str) -> str:
     return json.dumps(entries_of(Policy(rules)), ensure_ascii=False, separators=(",", ":"))
 
 
-def policy_of(text: str | None, kept_words: Sequence[str]) -> "Policy":
-    """The rules of ``--precision-policy`` (JSON in its one form), then those of ``--keep-fp32``."""
-    from neuronx_cc.passes.precision.policy import Policy, rules_from
+def policy_of(text: str | None, kept_words: Sequence[str], weights: str | None) -> "Policy":
+    """The rules of ``--quantize-weights``, ``--precision-policy`` (JSON in its one form) and ``--keep-fp32``."""
+    from neuronx_cc.passes.precision.policy import Policy, make_rule, rules_from
 
+    first = (make_rule(f"--quantize-weights {weights}", weights=weights),) if weights else ()
     rules = rules_from(json.loads(text), "the policy") if text else ()
-    return Policy((*rules, *(kept(word) for word in kept_words)))
+    return Policy((*first, *rules, *(kept(word) for word in kept_words)))
 
 
 def kept(word: str) -> "Rule":
@@ -58,7 +59,8 @@ def kept(word: str) -> "Rule":
     from neuronx_cc.passes.precision.policy import make_rule
 
     place = re.fullmatch(r"[^|()*+?\\^$]+:\d+", word)
-    return make_rule(f"--keep-fp32 {word}", **{"source" if place else "either": word}, operands="fp32", result="fp32")
+    chosen = {"source" if place else "either": word}
+    return make_rule(f"--keep-fp32 {word}", **chosen, operands="fp32", result="fp32", weights="fp32")
 
 
 def _parsed(path: str) -> Any:

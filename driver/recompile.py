@@ -33,10 +33,12 @@ class Model:
         self.machine, self.options = planned_machine(parsed), pass_options(parsed)
 
     def before_casts(self) -> tuple[hlo.HloModule, frozenset[str]]:
-        """The module as it comes to ``auto_cast``, and the names of the ops that it was imported with."""
+        """The module as it comes to the choice of types, and the names of the ops that it was imported with."""
         module, names = self.load(), pass_names(DEFAULT_PIPELINE)
         imported = frozenset(op.loc.name for computation in module.computations() for op in ops_of(computation.block))
-        run_passes(module, names[: names.index("auto_cast")], PassContext(self.options, self.machine, timed=False))
+        run_passes(
+            module, names[: names.index("quantize_weights")], PassContext(self.options, self.machine, timed=False)
+        )
         return module, imported
 
     def neff(self, policy: Policy) -> Neff:

@@ -25,6 +25,8 @@ MAGIC = b"ML\xefR"
 """How bytecode begins."""
 _PLACE = re.compile(r"(?:UNKNOWN: |INVALID_ARGUMENT: )?-:(\d+):(\d+): (?:error: )?(.*)", re.DOTALL)
 
+_QUANTISED = re.compile(r"quant\.uniform|uniform_(de)?quantize")
+
 
 def parse_stablehlo(data: bytes, source: str = "", trusted: bool = False) -> hlo.HloModule:
     """The module in ``data``; ``source`` is its file name for messages. ``trusted``: bytecode is read in this process.
@@ -133,6 +135,11 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 def _error(name: str, diagnostic: str, data: bytes) -> CompileError:
     remedy = "check the module with the StableHLO version that wrote it"
+    if _QUANTISED.search(diagnostic):
+        remedy = (
+            "HLO has no quantised types: let stablehlo-opt --stablehlo-legalize-quant-to-math write them as integers "
+            "and scales, or give codes of s8, u8 or f8 and convert them"
+        )
     match = _PLACE.match(diagnostic)
     lines = data.split(b"\n")
     if match is None or data.startswith(MAGIC):

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuronx_cc.driver.api import compare, compile, load, tune
+    from neuronx_cc.driver.api import compare, compile, load, quantize, tune
     from neuronx_cc.driver.compare import Comparison
     from neuronx_cc.driver.frontends.door import load_model
     from neuronx_cc.driver.frontends.model import Model
@@ -39,13 +39,14 @@ __all__ = [
     "last_run",
     "load",
     "load_model",
+    "quantize",
     "recording",
     "tune",
     "write_xprof",
 ]
 
 _HOMES = {
-    "neuronx_cc.driver.api": ("compare", "compile", "load", "tune"),
+    "neuronx_cc.driver.api": ("compare", "compile", "load", "quantize", "tune"),
     "neuronx_cc.driver.compare": ("Comparison",),
     "neuronx_cc.driver.frontends.door": ("load_model",),
     "neuronx_cc.driver.frontends.model": ("Model",),

@@ -21,7 +21,7 @@ from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
-STORED = frozenset(["s8", "u8", "f8e4m3", "f8e5m2"])
+STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
 FLOATS = frozenset(["f32", "bf16", "f16"])
 MOST = 8
 """Ops between a contraction and its weights that are looked through."""

@@ -1,8 +1,10 @@
 """Rewrites integer contractions whose sums FP32 need not hold into those that it does.
 
 TensorE multiplies and adds floats; FP32 holds integers of up to 24 bits. Input: a module whose 64-bit integers are
-narrowed. Output: every dot and convolution of integers has sums of at most 24 bits. A larger one is taken apart: with
-operands written as digits to the base 2^b (the highest one signed), ``sum(x y)`` is, modulo 2^32, the sum of
+narrowed. Output: every dot and convolution of integers has sums of at most 24 bits. A larger one is taken apart. Dots
+of 8-bit integers, perhaps cast to more bits, are added up over few parts of the terms, which are added as integers.
+Others have their operands written as digits to the base 2^b (the highest one signed), ``sum(x y)`` is, modulo 2^32, the
+sum of
 ``sum(x_i y_j) 2^(i + j)b`` over all pairs of digits; each ``sum(x_i y_j)`` is a contraction of 8-bit integers, which
 are shifted and added as integers. Small dots are products and sums of integers themselves.
 """
@@ -12,8 +14,9 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.types import INTEGERS, SIGNED, bits
+from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 
@@ -21,6 +24,8 @@ EXACT_BITS = 24
 """Integers of up to this many bits are exact in FP32."""
 DIGITS = range(8, 2, -1)
 """Bits of a digit, widest first; less than three make more products than a model waits for."""
+MOST_PARTS = 32
+"""Sums over parts of the terms, at most: each is a result by itself."""
 SMALL = 1 << 15
 """Products up to which they are made one by one."""
 
@@ -53,7 +58,22 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             if isinstance(op, Contraction) and is_integer_contraction(op):
+                op.operands = [_as_stored(operand) for operand in op.operands]
                 _rewrite(module, op)
+
+
+def _as_stored(value: Value) -> Value:
+    """What was cast to ``value``, an integer of more bits."""
+    made = defining_op(value)
+    while isinstance(made, hlo.ConvertOp) and _widens(made):
+        value = made.operand
+        made = defining_op(value)
+    return value
+
+
+def _widens(cast: hlo.ConvertOp) -> bool:
+    source = hlo.shape_of(cast.operand).dtype
+    return source in ("s8", "u8") and is_lossless(source, cast.shape.dtype)
 
 
 def is_integer_contraction(op: Contraction) -> bool:
@@ -115,6 +135,9 @@ def _rewrite(module: HloModule, op: Contraction) -> None:
     if isinstance(op, hlo.DotOp) and op.shape.size * _terms(op) <= SMALL:
         replace(op, b.convert(_one_by_one(b, op), dtype))
         return
+    if isinstance(op, hlo.DotOp) and (step := _terms_together(op)):
+        replace(op, b.convert(_in_parts(b, op, step), dtype))
+        return
     ways = digits(op)
     if ways is None:
         return
@@ -130,6 +153,39 @@ def _rewrite(module: HloModule, op: Contraction) -> None:
         total = part if total is None else b.add(total, part)
     assert total is not None
     replace(op, b.convert(total, dtype))
+
+
+def _longest(op: hlo.DotOp) -> int:
+    """Which of the contracted dims is the longest."""
+    sizes = [hlo.shape_of(op.lhs).dims[axis] for axis in op.dims.data.lhs_contracting]
+    return max(range(len(sizes)), key=lambda index: sizes[index])
+
+
+def _terms_together(op: hlo.DotOp) -> int:
+    """Indices of the longest contracted dim over which sums of 8-bit integers are exact; 0 where these make too many
+    parts, or the integers are larger.
+    """
+    lhs, rhs = (Digits.of(hlo.shape_of(x).dtype, 64, 64) for x in (op.lhs, op.rhs))
+    if max(bits(hlo.shape_of(x).dtype) for x in (op.lhs, op.rhs)) > 8:
+        return 0
+    size = hlo.shape_of(op.lhs).dims[op.dims.data.lhs_contracting[_longest(op)]]
+    step = (1 << EXACT_BITS - lhs.magnitude - rhs.magnitude) * size // _terms(op)
+    parts = -(-size // max(1, step))
+    return -(-size // parts) if parts <= MOST_PARTS else 0
+
+
+def _in_parts(b: Build, op: hlo.DotOp, step: int) -> Value:
+    """Sums over ``step`` indices of the longest contracted dim at a time, added up as s32."""
+    which, total = _longest(op), None
+    axes = (op.dims.data.lhs_contracting[which], op.dims.data.rhs_contracting[which])
+    size, type_ = hlo.shape_of(op.lhs).dims[axes[0]], hlo.array_type("s32", op.shape.dims)
+    for start in range(0, size, step):
+        limit = min(start + step, size)
+        taken = [b.slice(x, axis, start, limit) for x, axis in zip((op.lhs, op.rhs), axes, strict=True)]
+        part = b.typed(hlo.DotOp, taken, type_, **op.properties)
+        total = part if total is None else b.add(total, part)
+    assert total is not None, "some terms"
+    return total
 
 
 def _one_by_one(b: Build, op: hlo.DotOp) -> Value:

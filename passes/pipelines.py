@@ -85,8 +85,10 @@ DEFAULT_PIPELINE: Pipeline = (
         (
             "accumulate_f32",
             "split_long_rows",
+            "quantize_weights",
             "auto_cast",
             "clean_casts",
+            "decode_floats",
             "saturate_infinity",
         ),
     ),

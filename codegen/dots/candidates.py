@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
 from neuronx_cc.codegen.dots.schedule import (
     RESULT_BUFFERS,
@@ -31,8 +32,12 @@ RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
 COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
+ROW_SHARE = 5
+"""A row that is kept on every partition takes at most one part in so many of the room."""
 STREAMED = 4
 """Chunks of k from which on a block of them is worth its transfer."""
+LEAST_COLUMNS = 2
+"""Columns of a block of each tile of rows, as banks of sums: runs of a single one are short."""
 MOST_STREAMED = 4
 """Blocks of k that are no loop: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
@@ -76,7 +81,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
     """What all schedules of a problem have in common, with blocks of nothing."""
     room, sizes = _room(problem), timing.sizes
     width = itemsize(problem.dtype)
-    stored = sum(not each.on_chip for each in (problem.out, problem.addend) if each is not None)
+    stored = sum(not each.on_chip for each in (problem.out, problem.epilogue) if each is not None)
     columns = RESULT_TILES * sizes.bank_columns
     leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
     if _collects_rows(problem, sizes):
@@ -99,6 +104,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         result_buffers=min(RESULT_BUFFERS),
         swapped=SQUARE if _streams_short_rows(problem, timing) else 0,
         bias_whole=4 * prod(problem.n) <= room // 4,
+        epilogue_whole=_keeps_row(problem, sizes),
         batches=_unrolled_batches(problem, sizes),
         blocks=UNROLLED_BLOCKS,
         transposes=UNROLLED_TRANSPOSES,
@@ -115,6 +121,14 @@ def way_of(operand: Operand, chunks: Sequence[int]) -> Way:
         return Way.TRANSPOSED
     one_dim = sum(size > 1 for size in chunks) <= 1
     return Way.IN_PLACE if operand.on_chip and operand.stored == operand.dtype and one_dim else Way.LOADED
+
+
+def _keeps_row(problem: Problem, sizes: Sizes) -> bool:
+    """Whether the row that all sums are combined with is worth its room: it would come again with each tile of rows."""
+    epilogue, several = problem.epilogue, prod(problem.b) * prod(problem.m) > sizes.columns
+    if epilogue is None or epilogue.on_chip or not epilogue.is_row or epilogue.repeats:
+        return False
+    return several and ROW_SHARE * itemsize(epilogue.dtype) * prod(problem.n) <= problem.room
 
 
 def _collects_rows(problem: Problem, sizes: Sizes) -> bool:
@@ -193,6 +207,8 @@ def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
 def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """Blocks of one operand stay while those of the other stream by, through two or three buffers."""
     column = sum(map(prod, problem.all_chunks)) * itemsize(problem.dtype)
+    if problem.lhs.decoded or problem.rhs.decoded:
+        column += conversion.suspect_bytes(sum(map(prod, problem.all_chunks)))
     """Bytes a partition of one row of an operand."""
     room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment
     if room <= 0:
@@ -280,7 +296,7 @@ def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
     if outside < 0 or schedule.lhs.rows < problem.m[tiled] or not problem.out.m[tiled].partition:
         return 1
-    if problem.addend is not None or lhs.home is not Home.HBM or lhs.transposed:
+    if problem.epilogue is not None or lhs.home is not Home.HBM or lhs.transposed:
         return 1
     if lhs.free[outside].stride != lhs.free[tiled].stride * lhs.free[tiled].size:
         return 1
@@ -317,20 +333,25 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
 
 
 def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
-    """One tile of rows stays with all of k, while rhs streams past in blocks of long runs, soon there and soon
+    """Few tiles of rows stay with all of k, while rhs streams past in blocks of long runs, soon there and soon
     multiplied: products of few rows are bound by how rhs arrives.
 
     ``most``: chunks of a block.
     """
     rows = prod(problem.m)
-    if rows != problem.m_tiled or rows > sizes.columns or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
+    tiles = max(1, -(-rows // sizes.columns))
+    if rows != problem.m_tiled or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
     if problem.rhs.transposed:
         return  # blocks of k are short runs of its rows
-    for banks in (sizes.banks // 2, sizes.banks // 4):
+    few: list[Schedule] = []
+    many: list[Schedule] = []
+    for banks in (sizes.banks // 2 // tiles, sizes.banks // 4 // tiles):
         columns = banks * sizes.bank_columns
+        if banks < LEAST_COLUMNS:
+            break
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
         if n > columns:
             continue
@@ -338,8 +359,9 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         halves = [count for count in _halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
-        few = [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
-        yield from few or fitting[:1]
+        few += [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
+        many += fitting[:1]
+    yield from few or many
 
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:

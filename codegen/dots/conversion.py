@@ -2,22 +2,36 @@
 
 The DMA would move them in the wider type. Scalar and Vector share the elements, each as many as it converts in the
 same time, while TensorE multiplies and the DMA loads others.
+
+Codes of 8-bit floats that TensorE does not take (``DECODED``) become FP16, exactly. 128 times a code, as a signed
+number, has its sign, and its exponent and mantissa where FP16 has its own; only the highest bit of the exponent, which
+must be 0, is the sign once more. With that bit set instead, the pattern is an infinity of BF16 where the code is NaN,
+and finite elsewhere: products of it with zeros are NaN in the right places, and add nothing in others.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.dots.problem import Operand, Problem
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work
+from neuronx_cc.ir.types import itemsize
 
 BUFFERS = 3
 """Of what is loaded and not converted yet: two under way while one is converted."""
 ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
+PLACE = 128.0
+"""What a code is multiplied by."""
+HIGHEST = 0x4000
+"""The highest bit of the exponent, of FP16 and BF16."""
+SUSPECTS = "bf16"
+"""The type in which NaNs among codes are infinities."""
 
 
 def works(timing: Timing, stored: str, dtype: str) -> tuple[Work, Work]:
@@ -29,10 +43,19 @@ def works(timing: Timing, stored: str, dtype: str) -> tuple[Work, Work]:
     )
 
 
+def bit_work(timing: Timing) -> Work:
+    """What Vector does besides for as many codes: two operators on pairs of patterns."""
+    pairs = (Tile("u32"),), (Tile("u32"),)
+    return timing.engine("tensor_scalar", Stream.VECTOR, ELEMENTS // 2, *pairs, ("bitwise_and",)).times(2)
+
+
 def share(timing: Timing, operand: Operand, dtype: str) -> float:
     """The part of the elements that Scalar converts to ``dtype``: none of what it takes out of PSUM, transposed."""
     if operand.transposed:
         return 0.0
+    if operand.decoded:
+        scalar, vector = works(timing, "s8", "s16")
+        return min(1.0, (vector.bound + bit_work(timing).bound) / (scalar.bound + vector.bound))
     scalar, vector = works(timing, operand.stored, dtype)
     return vector.bound / (scalar.bound + vector.bound)
 
@@ -45,9 +68,10 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     dtype = problem.turned(operand) if operand.transposed else operand.dtype
     if dtype == operand.stored:
         return NOTHING
-    scalar, vector = works(timing, operand.stored, dtype)
+    scalar, vector = works(timing, *(("s8", "s16") if operand.decoded else (operand.stored, dtype)))
     part, count = share(timing, operand, dtype), elements / ELEMENTS
-    return scalar.times(part * count) + vector.times((1 - part) * count)
+    shared = scalar.times(part * count) + vector.times((1 - part) * count)
+    return shared + bit_work(timing).times(count) if operand.decoded else shared
 
 
 def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) -> None:
@@ -55,6 +79,9 @@ def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) ->
 
     Each engine takes neighbours, so that neither seems to write what the other does.
     """
+    factor = 1.0
+    if operand.decoded:
+        target, source, factor = replace(target, dtype="s16"), replace(source, dtype="s8"), PLACE
     blocks = merge_free([target, source])
     if len(blocks[0].dims) < 2:
         blocks = [target, source]  # one element a partition
@@ -62,7 +89,44 @@ def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) ->
     first = round(size * share(emitter.builder.timing, operand, target.dtype))
     if first:
         ends = [block.index(dim, Affine(0), first) for block in blocks]
-        emitter.over("activation", Stream.SCALAR, ends[:1], ends[1:], alu=["copy"], imm=[1.0])
+        emitter.over("activation", Stream.SCALAR, ends[:1], ends[1:], alu=["copy"], imm=[factor])
     if first < size:
         ends = [block.index(dim, Affine(first), size - first) for block in blocks]
-        emitter.over("tensor_copy", Stream.VECTOR, ends[:1], ends[1:])
+        if operand.decoded:
+            emitter.over("tensor_scalar", Stream.VECTOR, ends[:1], ends[1:], alu=["multiply"], imm=[factor])
+        else:
+            emitter.over("tensor_copy", Stream.VECTOR, ends[:1], ends[1:])
+    if operand.decoded:
+        _on_bits(emitter, "bitwise_and", target, target, 0xFFFF - HIGHEST)
+
+
+def suspect(emitter: Emitter, target: Block, decoded: Block) -> None:
+    """Patterns in which only NaNs of codes are not finite, of a block that was decoded."""
+    _on_bits(emitter, "bitwise_or", target, decoded, HIGHEST)
+
+
+def _on_bits(emitter: Emitter, alu: str, target: Block, source: Block, mask: int) -> None:
+    """An operator on 16-bit patterns, two at a time where they come in pairs."""
+    blocks = merge_free([target, source])
+    paired = [_pairs(block) for block in blocks]
+    if None in paired:
+        blocks = [replace(block, dtype="u16") for block in blocks]
+    else:
+        blocks, mask = [block for block in paired if block is not None], mask << 16 | mask
+    emitter.over("tensor_scalar", Stream.VECTOR, blocks[:1], blocks[1:], alu=[alu], imm=[float(mask)])
+
+
+def _pairs(block: Block) -> Block | None:
+    """Neighbours of 16 bits as words; None where not all have one, or a word would begin at an odd place."""
+    *outer, last = block.dims
+    strides = [atom.stride for atom in outer[1:]] + [stride for _, stride in block.offset.terms]
+    if len(block.dims) < 2 or last.stride != 2 or last.size % 2:
+        return None
+    if block.offset.const % 4 or any(stride % 4 for stride in strides):
+        return None
+    return replace(block, dtype="u32", dims=(*outer, Atom(last.size // 2, 4)))
+
+
+def suspect_bytes(elements: int) -> int:
+    """Bytes of the patterns of a block."""
+    return elements * itemsize(SUSPECTS)

@@ -62,7 +62,24 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         wait += outer_wait / passes * (batches * passes - 1)
     staged = others * (1 if schedule.coming(inner).kept else passes) * inner.transposed + passes * outer.transposed
     wait += batches * staged * _turnaround(problem, timing)
-    return _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
+    time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
+    if not inner.converted or inner.transposed:
+        return time
+    blocks = batches * passes * others
+    streamed = timing.pipeline(
+        _streams(problem, schedule, inner, others, timing), blocks, schedule.coming(inner).buffers
+    )
+    return max(time, streamed + _ends(problem, schedule, timing))
+
+
+def _streams(problem: Problem, schedule: Schedule, operand: Operand, blocks: int, timing: Timing) -> list[Stage]:
+    """How each of the ``blocks`` of an operand that is not transposed comes, is converted and is multiplied."""
+    arrives = Stage(_transfers(problem, schedule, operand, timing).times(1 / blocks), timing.transfer_latency)
+    multiplied = Stage(products(problem, timing).times(1 / blocks), timing.latency(Stream.TENSOR))
+    converted = conversion.of_all(problem, operand, timing)
+    if not converted.bound:
+        return [arrives, multiplied]
+    return [arrives, timing.done(converted.times(1 / blocks), Stream.VECTOR), multiplied]
 
 
 def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -92,15 +109,14 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     batches, (_, n_blocks) = prod(problem.b), blocks_of(problem, schedule)
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * boxes(problem, schedule)
-    arrives = Stage(_transfers(problem, schedule, problem.rhs, timing).times(1 / pairs), timing.transfer_latency)
-    stages = [arrives]
-    converted = conversion.of_all(problem, problem.rhs, timing)
-    if converted.bound:
-        stages.append(timing.done(converted.times(1 / pairs), Stream.VECTOR))
-    stages.append(Stage(products(problem, timing).times(1 / pairs), timing.latency(Stream.TENSOR)))
+    stages = _streams(problem, schedule, problem.rhs, pairs, timing)
     first = timing.transfer_latency + lhs.bound + transposes(problem, problem.lhs, timing).bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
-    return batches * first + streamed + _ends(problem, schedule, timing)
+    left = results(problem, schedule, timing)
+    # the products of the next block of columns wait for the first bank of these
+    waits = (n_blocks - 1) * (_tile(problem, timing).bound + timing.latency(Stream.TENSOR))
+    moved = (lhs + _transfers(problem, schedule, problem.rhs, timing) + left).dma
+    return batches * (first + max(waits, moved - streamed)) + streamed + _ends(problem, schedule, timing)
 
 
 def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, pairs: int, timing: Timing) -> float:
@@ -187,6 +203,7 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     sizes = timing.sizes
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     work = _tile(problem, timing).times(-(-rows // sizes.columns) * columns / min(columns, sizes.bank_columns))
+    work += _combined(problem, schedule, timing)
     if schedule.leaves is Leaves.CHIP:
         return work
     width = itemsize(problem.out.dtype)
@@ -195,10 +212,25 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     return work + timing.transfer(rows * columns * width, run)
 
 
+def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """What the sums of one batch index are combined with is loaded."""
+    epilogue = problem.epilogue
+    if epilogue is None or epilogue.on_chip or epilogue.repeats:
+        return NOTHING
+    width, rows = itemsize(epilogue.dtype), max(1, prod(problem.m))
+    kept = min(rows, timing.sizes.columns) if schedule.epilogue_whole else rows
+    moved = timing.transfer(kept * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
+    return moved.times(1 / prod(problem.b)) if schedule.epilogue_whole else moved
+
+
 def _tile(problem: Problem, timing: Timing) -> Work:
     """One tile of sums leaves PSUM."""
     columns = min(max(1, prod(problem.n)), timing.sizes.bank_columns)
-    return _leave(columns, problem.out.dtype, timing)
+    epilogue = problem.epilogue
+    if epilogue is None or epilogue.repeats:
+        return _leave(columns, problem.out.dtype, timing)
+    tiles = (Tile(problem.out.dtype),), (F32_PSUM, Tile(epilogue.dtype))
+    return timing.engine("tensor_tensor", Stream.VECTOR, columns, *tiles, ("add",))
 
 
 def _leave(columns: int, dtype: str, timing: Timing) -> Work:

@@ -10,14 +10,16 @@ here, without decisions.
 from __future__ import annotations
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
-from neuronx_cc.codegen.dots.placement import Bound, Contraction, Placed, bind, place
-from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, pe_dtype, turnable
+from neuronx_cc.codegen.dots.placement import Bound, Contraction, Placed, bind, place, source_of
+from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
 from neuronx_cc.codegen.dots.schedule import (
+    ZEROS,
     Schedule,
     Way,
     footprint,
@@ -28,25 +30,29 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.formation.graph import Kernel, takes_row, takes_sum
+from neuronx_cc.codegen.formation.graph import Kernel, takes_array, takes_row
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.program import Stream
 
 
 def lower(context: Context, kernel: Kernel, step: int) -> None:
     """Emit the contraction (and what the kernel adds to it) and give the result a home."""
     op, result = kernel.ops[0], kernel.ops[-1].results[0]
     assert isinstance(op, hlo.DotOp)
-    bias = addend = None
+    bias = epilogue = None
+    combine = "add"
     if len(kernel.ops) > 1:
-        bias = takes_row(Kernel(0, [op]), kernel.ops[1])
-        addend = takes_sum(Kernel(0, [op]), kernel.ops[1]) if bias is None else None
-        assert bias is not None or addend is not None, "kernel formation found what is added"
+        row, combine = takes_row(Kernel(0, [op]), kernel.ops[1]), kernel.ops[1].opcode
+        # the sums of decoded operands are smaller than those that the row belongs to
+        is_bias = row is not None and not any(hlo.shape_of(source_of(context, x)).dtype in DECODED for x in op.operands)
+        bias, epilogue = (row, None) if is_bias else (None, row or takes_array(Kernel(0, [op]), kernel.ops[1]))
+        assert bias is not None or epilogue is not None, "kernel formation found what is taken in"
     if op.shape.size == 0:
         context.homes[result] = [context.new_hbm(result)]
         return
-    contraction = Contraction(op, result, step, bias, addend)
+    contraction = Contraction(op, result, step, bias, epilogue, combine)
     bound = bind(context, contraction)
     stored = [each.view.dtype for each in bound]
     dtypes = {*(pe_dtype(op, index, dtype) for index, dtype in enumerate(stored)), *map(turnable, stored)} & PE_DTYPES
@@ -86,7 +92,11 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
             alloc = builder.hbm.allocate(kept_bytes(problem, operand), f"{operand.name} of {op.loc.name}")
             kept |= {operand.name: alloc} if alloc is not None else {}
     bias = Bias.load(context, placed, schedule, tiles)
-    products = Products(builder, banks, problem.tf32 and problem.dtype == "f32", bias)
+    zeros = None
+    if problem.lhs.decoded or problem.rhs.decoded:
+        zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
+        builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
+    products = Products(builder, banks, problem.tf32 and problem.dtype == "f32", bias, zeros)
     waiting = Waiting()
 
     def stage(operand: Operand, bound: Bound) -> Stage:
@@ -98,7 +108,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         there = None if alloc is None else KeptBlocks(problem, operand, alloc)
         return Stage(coming, filler, layout, there, waiting.told)
 
-    output = Output(placed, emitter, tiles, schedule.result_buffers)
+    output = Output.ready(placed, emitter, tiles, schedule)
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)
     nest = Nest(builder, problem, schedule, waiting, bool(kept))
     Loops(nest, lhs, rhs, products, output, tiles).emit()

@@ -118,14 +118,14 @@ class Loops:
     def _tile_row(self, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
         output, tiled = self.output, self.schedule.leaves is Leaves.TILES
-        target, addend = output.target(part, collected), output.addend(part)
+        target, epilogue = output.target(part, collected), output.epilogue(part)
         result = target
         if tiled:
             dtype = self.problem.out.dtype
             result = self.tiles.tile(dtype, [part.columns], part.rows, "result", self.schedule.result_buffers)
         for offset, columns in self.builder.pieces(part.columns, self.builder.sizes.bank_columns):
             tile = part.cut_columns(offset, columns)
-            more = None if addend is None else addend.index(1, offset, columns)
+            more = None if epilogue is None else epilogue.index(1, offset, columns)
             made = result.index(1, offset, columns)
             if part.rows > self.schedule.swapped:
                 output.finish(made, self.products.tile(tile, pair), more)
@@ -139,44 +139,56 @@ class Loops:
     # ---- k in blocks, sums in open banks ----------------------------------------------------------------------
 
     def _in_open_banks(self, batch: Sequence[Affine]) -> None:
-        """One tile of rows, all of its terms on chip; blocks of columns and terms of rhs stream past."""
+        """Few tiles of rows, all of their terms on chip; blocks of columns and terms of rhs stream past."""
         segments, (((m_at, rows),)) = self.problem.segments, tuple(self.nest.rows())
         lhs = self._stage_lhs(batch, m_at, rows)
         for n_at, columns in self.nest.columns():
             block = Part(batch, m_at, n_at, rows, columns)
-            banks = []
-            for start in range(0, columns, self.builder.sizes.bank_columns):
-                part = block.cut_columns(Affine(start), min(columns - start, self.builder.sizes.bank_columns))
-                banks.append((part, self.products.bank(rows, part.columns, several=True)))
+            banks = [
+                [(part, self.products.bank(part.rows, part.columns, several=True)) for part in self._bank_parts(row)]
+                for row in self._row_tiles(block)
+            ]
             first = True
             with self.builder.unrolled():
                 for segment, terms, last in self.nest.terms():
-                    (right,) = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
+                    right = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
                     ((begin, count),) = terms
-                    left = lhs[segments.index(segment)].index(1, begin, count)
-                    pair, leaves = Pair([left], [right]), block if last else None
+                    left = [each.index(1, begin, count) for each in lhs[segments.index(segment) :: len(segments)]]
+                    pair, leaves = Pair(left, right), block if last else None
                     work = partial(self._add_to_banks, banks, pair, first, leaves)
-                    self.nest.waiting.follow(Pair(lhs, [right]), work)
+                    self.nest.waiting.follow(Pair(lhs, right), work)
                     first = False
 
-    def _add_to_banks(self, banks: Sequence[tuple[Part, Block]], pair: Pair, first: bool, leaves: Part | None) -> None:
-        """``leaves``: the block whose last products these are."""
-        for part, bank in banks:
-            self.products.accumulate(bank, part, pair, first)
+    def _row_tiles(self, block: Part) -> Iterator[Part]:
+        for start in range(0, block.rows, self.builder.sizes.columns):
+            yield block.cut_rows(Affine(start), min(block.rows - start, self.builder.sizes.columns))
+
+    def _bank_parts(self, row: Part) -> Iterator[Part]:
+        for start in range(0, row.columns, self.builder.sizes.bank_columns):
+            yield row.cut_columns(Affine(start), min(row.columns - start, self.builder.sizes.bank_columns))
+
+    def _add_to_banks(
+        self, banks: Sequence[Sequence[tuple[Part, Block]]], pair: Pair, first: bool, leaves: Part | None
+    ) -> None:
+        """``banks``: of each tile of rows; ``leaves``: the block whose last products these are."""
+        for row in banks:
+            for part, bank in row:
+                self.products.accumulate(bank, part, pair, first)
         if leaves is not None:
-            self._leave_banks(leaves, banks)
+            for tile, row in zip(self._row_tiles(leaves), banks, strict=True):
+                self._leave_banks(tile, row)
 
     def _leave_banks(self, block: Part, banks: Sequence[tuple[Part, Block]]) -> None:
         """Sums go where the result wants them, with what the kernel adds."""
         output, dtype, chip = self.output, self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
-        target, addend = output.target(block), output.addend(block)
+        target, epilogue = output.target(block), output.epilogue(block)
         result = target
         if not chip:
             result = self.tiles.tile(dtype, [block.columns], block.rows, "result", self.schedule.result_buffers)
         for part, bank in banks:
             if self.products.bias is not None:
                 self.products.bias.add(bank, part)
-            more = None if addend is None else addend.index(1, part.n_offset, part.columns)
+            more = None if epilogue is None else epilogue.index(1, part.n_offset, part.columns)
             output.finish(result.index(1, part.n_offset, part.columns), bank, more)
         if not chip:
             copy(self.builder, target, result, Stream.DMA_STORE)
@@ -223,14 +235,15 @@ class Loops:
         """Products of the last block of k, with ``sums``, go where the result wants them."""
         output, dtype, chip = self.output, self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
         for rows, total in self._sums(block, sums):
-            target, addend = output.target(rows), output.addend(rows)
+            target, epilogue = output.target(rows), output.epilogue(rows)
             result = target
             if not chip:
                 result = self.tiles.tile(dtype, [rows.columns], rows.rows, "result", self.schedule.result_buffers)
-            into = result if addend is None else total
+            direct = epilogue is None and self.problem.factor == 1
+            into = result if direct else total
             self._add_rows(rows, pair, into, total if add else None)
-            if addend is not None:
-                output.finish(result, into, addend)
+            if not direct:
+                output.finish(result, into, epilogue)
             if not chip:
                 copy(self.builder, target, result, Stream.DMA_STORE)
 
@@ -241,4 +254,4 @@ class Loops:
                 at = Affine(start + tile * columns)
                 bank = self.products.tile(rows.cut_columns(at, columns), pair, biased=total is None)
                 more = None if total is None else total.index(1, at, columns)
-                self.output.finish(into.index(1, at, columns), bank, more)
+                self.output.add(into.index(1, at, columns), bank, more)

@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import (
+    DECODED,
     Home,
     Operand,
     Problem,
@@ -23,6 +24,7 @@ from neuronx_cc.codegen.dots.problem import (
 )
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, align, linear
+from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, is_given, lanes_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -49,8 +51,10 @@ class Contraction:
     step: int
     bias: hlo.SSAValue | None = None
     """A row that TensorE adds."""
-    addend: hlo.SSAValue | None = None
-    """An array that Vector adds."""
+    epilogue: hlo.SSAValue | None = None
+    """An array that is combined with the sums as they leave PSUM."""
+    combine: str = "add"
+    """How: add or multiply."""
 
     def order(self, index: int) -> list[int]:
         """Dims of operand ``index``: batch, free, contracted."""
@@ -109,7 +113,7 @@ class Placed:
     rhs: Bound
     out: View
     add: View | None
-    """Where what is added lies."""
+    """Where what is combined with it lies."""
 
 
 def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> Placed:
@@ -118,7 +122,7 @@ def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) ->
     if _scatters(context, contraction, bound[1].view, out):
         bound = (bound[0], _dense(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
-    add = None if contraction.addend is None else _addend_view(context, contraction.addend, out)
+    add = None if contraction.epilogue is None else _epilogue_view(context, contraction.epilogue, out)
     return _nest(context, contraction, bound, out, add)
 
 
@@ -152,7 +156,7 @@ def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
     literal = context.literal(value)
     if literal is not None:
         return Bound(value, literal[0].transpose(order), literal[1])
-    for view in context.views(value):
+    for view in context.views(value) if hlo.shape_of(value).dtype not in DECODED else ():
         view = view.transpose(order)
         batch, rows, contracted = contraction.classes(view, index)
         usable = batch.partition_atom is None and view.partition_atom is not None
@@ -234,7 +238,8 @@ def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
 
 def _choose_output(context: Context, contraction: Contraction, lhs: View) -> View:
     """Resident with rows of lhs on the partitions where that fits, else HBM."""
-    result, shape, most = contraction.result, contraction.op.shape, context.sizes.columns
+    result, most = contraction.result, context.sizes.columns
+    shape = hlo.shape_of(result)
     batch, m, _ = contraction.sizes(0)
     lanes = lanes_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
     if lanes is None and m:
@@ -254,16 +259,31 @@ def _choose_output(context: Context, contraction: Contraction, lhs: View) -> Vie
     return context.new_hbm(result)
 
 
-def _addend_view(context: Context, addend: hlo.SSAValue, out: View) -> View:
-    """The home of what is added: on chip as the result lies, or in HBM."""
-    for view in context.in_place(addend):
+def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:
+    """The home of what is combined with it: on chip as the result lies, or in HBM, where it may repeat along dims."""
+    for view in _views_of_cast(context, epilogue) or context.in_place(epilogue):
         if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
             return view
         simple = all(len(atoms) < 2 for atoms in view.dims)
         near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
-        if not view.in_sbuf and simple and near == [itemsize(view.dtype)]:
+        if not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)]):
             return view
-    return context.dense(addend)
+    return context.dense(epilogue)
+
+
+def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
+    """In HBM, of what is stored behind a cast that is no kernel's, as ``value`` sees it; none without such a cast."""
+    source, chain = value, []
+    while isinstance(source, hlo.OpResult) and is_view(source.op):
+        chain.append(source.op)
+        source = source.op.operands[0]
+    if source not in context.load_casts:
+        return []
+    view: View | None = context.hbm(source_of(context, source))
+    for op in reversed(chain):
+        view = apply_view(op, view) if view is not None else None
+    assert view is not None, "rows repeat along any dims"
+    return [view]
 
 
 # ---- dims that all arrays have in common ----------------------------------------------------------------------
@@ -320,7 +340,7 @@ class _Class:
 
 @dataclass(frozen=True, slots=True)
 class _Refined:
-    """b: lhs, rhs, result, addend; m: lhs, result, addend; n: rhs, result, addend; k: lhs, rhs."""
+    """b: lhs, rhs, result, epilogue; m: lhs, result, epilogue; n: rhs, result, epilogue; k: lhs, rhs."""
 
     b: _Class
     m: _Class
@@ -403,7 +423,7 @@ def _state(
         lhs=lhs,
         rhs=rhs,
         out=out,
-        addend=add,
+        epilogue=add,
         bias=contraction.bias is not None,
         room=context.builder.sbuf.largest_gap(),
     )

@@ -22,6 +22,9 @@ from neuronx_cc.passes.analysis.conversions import is_lossless
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
 SMALL_INTEGERS = frozenset(["s8", "u8"])
 """BF16 holds them all, and FP32 their products."""
+DECODED = {"f8e4m3fn": 2.0**8}
+"""8-bit floats whose codes become FP16 by operators on bits -> how often that makes them smaller: exponents of FP16
+have another bias, and an 8-bit float's fit into them as they are. No code is an infinity, and NaN is all ones."""
 CHUNK_EXCESS = 1.25
 """How many more chunks than necessary a contracted dim is cut into, for chunks of equal length."""
 
@@ -87,6 +90,11 @@ class Operand:
         return not self.on_chip and itemsize(self.stored) == 1 < itemsize(self.dtype)
 
     @property
+    def decoded(self) -> bool:
+        """Whether operators on bits make FP16 of its codes."""
+        return self.stored in DECODED
+
+    @property
     def loaded(self) -> str:
         """The element type that the DMA leaves on chip."""
         return self.stored if self.converted else self.dtype
@@ -103,13 +111,23 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The array that is written, or one of its dims that is added to it."""
+    """The array that is written, or one of its dims that is combined with it."""
 
     on_chip: bool
     dtype: str
     batch: tuple[Atom, ...]
     m: tuple[Atom, ...]
     n: tuple[Atom, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether all columns of a row are the same element."""
+        return not any(atom.stride for atom in self.n)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether all rows, of all batch indices, are the same."""
+        return len(self.n) == 1 and not any(atom.stride or atom.partition for atom in (*self.batch, *self.m))
 
 
 @dataclass(frozen=True)
@@ -135,8 +153,8 @@ class Problem:
     lhs: Operand
     rhs: Operand
     out: Result
-    addend: Result | None
-    """What Vector adds to the sums."""
+    epilogue: Result | None
+    """What is combined with the sums as they leave PSUM."""
     bias: bool
     """Whether TensorE adds a row to them."""
     room: int
@@ -194,7 +212,12 @@ class Problem:
         """The element type in which rows of an operand are transposed: what is converted, in few bits."""
         if not operand.converted or not self.moves_values:
             return operand.dtype
-        return turnable(operand.stored)
+        return operand.dtype if operand.decoded else turnable(operand.stored)
+
+    @cached_property
+    def factor(self) -> float:
+        """What all sums are multiplied by: codes were decoded to smaller numbers."""
+        return prod(DECODED.get(operand.stored, 1.0) for operand in (self.lhs, self.rhs))
 
     def elements(self, operand: Operand) -> int:
         """Of one batch index."""
@@ -229,6 +252,8 @@ def pe_dtype(op: hlo.DotOp, index: int = 0, stored: str = "") -> str:
     kinds = [turnable(hlo.shape_of(operand).dtype) for operand in op.operands]
     if any(kind not in PE_DTYPES or kind == "f32" for kind in kinds):
         return "f32"
+    if stored in DECODED:
+        return "f16"
     narrow = stored in PE_DTYPES and itemsize(stored) < itemsize(kinds[index]) and is_lossless(stored, kinds[index])
     return stored if narrow else kinds[index]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from neuronx_cc.codegen.dots.result import Bias
 from neuronx_cc.codegen.dots.span import Part
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.program import Stream
 
@@ -18,15 +19,38 @@ UNROLLED_PRODUCTS = 8
 
 
 class Pair(NamedTuple):
-    """Blocks [partitions, chunks, rows] of both operands, of the same segments of k."""
+    """Blocks [partitions, chunks, rows] of both operands, of the same segments of k; behind those of decoded operands
+    the patterns that tell their NaNs, which have another type.
+    """
 
     lhs: Sequence[Block]
     rhs: Sequence[Block]
+
+    def factors(self, zeros: Block | None) -> Iterator[tuple[Block, Block]]:
+        """What is multiplied and added up: patterns that tell NaNs with ``zeros`` [partitions, 1]."""
+        (lhs, rhs), suspects = zip(*map(_told_apart, self), strict=True)
+        yield from zip(lhs, rhs, strict=True)
+        for stationary, moving in zip(suspects[0], rhs, strict=False):
+            yield stationary, _spread(zeros, moving)
+        for stationary, moving in zip(lhs, suspects[1], strict=False):
+            yield _spread(zeros, stationary), moving
 
     @property
     def swapped(self) -> Pair:
         """rhs stationary, lhs moving."""
         return Pair(self.rhs, self.lhs)
+
+
+def _told_apart(blocks: Sequence[Block]) -> tuple[Sequence[Block], Sequence[Block]]:
+    """Those of values, and those of patterns."""
+    values = [block for block in blocks if block.dtype == blocks[0].dtype]
+    return values, blocks[len(values) :]
+
+
+def _spread(zeros: Block | None, like: Block) -> Block:
+    assert zeros is not None, "made where there are decoded operands"
+    partitions, *free = like.dims
+    return zeros.of((replace(zeros.dims[0], size=partitions.size), *(Atom(atom.size, 0) for atom in free)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +62,8 @@ class Products:
     """Banks of PSUM."""
     tf32: bool
     bias: Bias | None
+    zeros: Block | None = None
+    """For patterns that tell NaNs: one on each partition."""
 
     def bank(self, rows: int, columns: int, several: bool = False) -> Block:
         """FP32 room for the sums of a tile [rows, columns]; ``several``: of tiles that are summed side by side."""
@@ -65,7 +91,7 @@ class Products:
         """Add the products of a tile over all chunks of the pair to what is in the bank, unless they are the
         ``first``.
         """
-        for left, right in zip(*pair, strict=True):
+        for left, right in pair.factors(self.zeros):
             chunks = left.dims[1].size
             left = left.index(2, part.m_offset, part.rows)
             right = right.index(2, part.n_offset, part.columns)

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES
 from neuronx_cc.codegen.dots.placement import Bound, source_of
 from neuronx_cc.codegen.dots.problem import (
+    DECODED,
     PE_DTYPES,
     Home,
     Operand,
@@ -200,9 +201,12 @@ def _is_same(context: Context, value: hlo.SSAValue, bound: Mapping[hlo.SSAValue,
 
 
 def _takes(op: hlo.DotOp, index: int) -> bool:
-    """Whether operand ``index`` is worth staging: several terms of one dim, of a type that TensorE takes."""
+    """Whether operand ``index`` is worth staging: several terms of one dim, of a type that TensorE takes, not of codes
+    that it takes decoded."""
     value = op.operands[index]
-    shape = hlo.shape_of(value)
+    shape, made = hlo.shape_of(value), value.owner
+    if isinstance(made, hlo.ConvertOp) and hlo.shape_of(made.operand).dtype in DECODED:
+        return False
     _, _, contracted = order_of(op, index)
     return (
         bool(shape.size) and shape.dtype in PE_DTYPES and [shape.dims[axis] > 1 for axis in contracted].count(True) == 1
@@ -278,7 +282,7 @@ def _problem_of(
         lhs=lhs,
         rhs=rhs,
         out=Result(False, dtype, (), free, ()),
-        addend=None,
+        epilogue=None,
         bias=False,
         room=0,
     )

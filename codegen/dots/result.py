@@ -12,13 +12,14 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.placement import Placed, strided
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.problem import Result as Written
-from neuronx_cc.codegen.dots.schedule import Schedule
+from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, Schedule
 from neuronx_cc.codegen.dots.span import Part, batch_start
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.maps.lane_scalars import lane_block, with_lanes
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -104,8 +105,20 @@ class Output:
     placed: Placed
     emitter: Emitter
     tiles: Tiles
-    buffers: int
-    """Of what is added."""
+    schedule: Schedule
+    row: Block | None = None
+    """All of the row that every sum is combined with, on each partition."""
+
+    @classmethod
+    def ready(cls, placed: Placed, emitter: Emitter, tiles: Tiles, schedule: Schedule) -> Output:
+        """With the row, if the schedule keeps it."""
+        output, problem = cls(placed, emitter, tiles, schedule), placed.problem
+        if not schedule.epilogue_whole:
+            return output
+        batch, rows = [Affine()] * len(problem.b), min(problem.m_tiled, emitter.builder.sizes.columns)
+        at = {dim: Affine() for dim in range(len(problem.m))}
+        part = Part(batch, at, {0: Affine()}, rows, problem.n_tiled)
+        return replace(output, row=output._load(part, problem.n_tiled, 1))
 
     def target(self, part: Part, rows: Block | None = None) -> Block:
         """Where a part of the result is written: among ``rows`` that are collected on chip, if given."""
@@ -116,26 +129,64 @@ class Output:
         on_chip = tuple(Atom(atom.size, 1, True) for atom in out.m)
         return self._part(kept, replace(out, batch=(), m=on_chip), replace(part, batch=[]))
 
-    def addend(self, part: Part) -> Block | None:
-        """What is added to a part of the result: where it lies on chip, or loaded."""
-        addend, view = self.placed.problem.addend, self.placed.add
-        if addend is None or view is None:
+    def epilogue(self, part: Part) -> Block | None:
+        """What is combined with a part of the result: where it lies on chip, or loaded; one element a row where its
+        columns repeat.
+        """
+        epilogue, view = self.placed.problem.epilogue, self.placed.add
+        if epilogue is None or view is None:
             return None
-        source = self._part(view, addend, part)
-        if addend.on_chip:
-            return source
-        tile = self.tiles.tile(addend.dtype, [part.columns], part.rows, "addend", self.buffers)
-        value = self.placed.contraction.addend
+        if epilogue.on_chip:
+            return self._part(view, epilogue, part)
+        if self.row is not None:
+            kept = self.row.of((Atom(part.rows, 1, True), self.row.dims[1]))
+            return kept.index(1, part.n_at[0] + part.n_offset, part.columns)
+        tile = self._load(part, 1 if epilogue.repeats else part.columns, EPILOGUE_BUFFERS)
+        return tile.of((tile.dims[0], Atom(part.columns, 0))) if epilogue.repeats else tile
+
+    def _load(self, part: Part, columns: int, buffers: int) -> Block:
+        """The first ``columns`` of what is combined with a part of the result."""
+        epilogue, view, value = self.placed.problem.epilogue, self.placed.add, self.placed.contraction.epilogue
+        assert epilogue is not None
+        assert view is not None
         assert value is not None
-        copy(self.emitter.builder, tile, source, Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD)
+        dtype = "f32" if epilogue.repeats else epilogue.dtype  # one value a row is an operand in FP32 only
+        tile = self.tiles.tile(dtype, [columns], part.rows, "epilogue", buffers)
+        stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+        source = self._part(view, epilogue, part).index(1, Affine(0), columns)
+        copy(self.emitter.builder, tile, source, stream)
         return tile
 
-    def finish(self, result: Block, sums: Block, addend: Block | None) -> None:
-        """``result = sums``, with what the kernel adds."""
-        if addend is None:
+    def finish(self, result: Block, sums: Block, epilogue: Block | None) -> None:
+        """``result = sums``, combined with what the kernel takes in: one value a row costs nothing on Scalar."""
+        combine, factor = self.placed.contraction.combine, self.placed.problem.factor
+        if epilogue is None:
+            self.emitter.leave(result, sums, factor)
+        elif not epilogue.dims[1].stride:
+            self._with_lanes(result, sums, lane_block(epilogue))
+        elif factor == 1:
+            self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=[combine])
+        else:
+            alu = ["multiply", combine]
+            self.emitter.over("scalar_tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=alu, imm=[factor])
+
+    def _with_lanes(self, result: Block, sums: Block, lanes: Block) -> None:
+        """Combined with one value a row."""
+        emitter, factor = self.emitter, self.placed.problem.factor
+        if self.placed.contraction.combine == "add":
+            with_lanes(emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [factor], ["bias"])
+        elif factor == 1:
+            with_lanes(emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [1.0], ["scale_ap"])
+        else:
+            alu, imm = ["multiply", "multiply"], [factor]
+            with_lanes(emitter, "tensor_scalar", Stream.VECTOR, result, sums, lanes, alu, imm, ["ap1"])
+
+    def add(self, result: Block, sums: Block, others: Block | None) -> None:
+        """``result = sums + others``, both sums of products."""
+        if others is None:
             self.emitter.leave(result, sums)
         else:
-            self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, addend], alu=["add"])
+            self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, others], alu=["add"])
 
     def store_rows(self, rows: Block, batch: Sequence[Affine]) -> None:
         """Store whole rows of the result that were collected on chip."""

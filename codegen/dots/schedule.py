@@ -14,6 +14,9 @@ from neuronx_cc.ir.types import itemsize
 RESULT_BUFFERS = (4, 3)
 """As many as rows of tiles that are unrolled, where there is room."""
 SUM_BUFFERS = 2
+EPILOGUE_BUFFERS = 2
+ZEROS = "zeros"
+"""The tile that patterns which tell NaNs are multiplied with."""
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
 
@@ -96,6 +99,8 @@ class Schedule:
     """Tiles of at most so many rows stream past the columns instead, and Vector transposes the sums; 0 for none."""
     bias_whole: bool
     """Whether all of the bias is on chip."""
+    epilogue_whole: bool
+    """Whether all of the row is that the sums are combined with, on every partition."""
     batches: int
     """Products of a batch that are unrolled, of all its dims together."""
     blocks: int
@@ -129,7 +134,7 @@ class Schedule:
         whole = "all" if self.boxes == problem.all_chunks else f"{cut} of {'+'.join(map(dims, problem.all_chunks))}"
         group = f" in groups of {self.group}" if self.group > 1 else ""
         stays = f"{self.stays} stays" if self.sums is Sums.PSUM else "both stream"
-        adds = " + row" * problem.bias + " + array" * (problem.addend is not None)
+        adds = " + row" * problem.bias + " + array" * (problem.epilogue is not None)
         swapped = ", short rows stream" if self.swapped else ""
         return (
             f"{what}{adds}: {stays}, lhs {self.lhs}{group}, rhs {self.rhs}, k {whole} chunks summed in "
@@ -158,6 +163,11 @@ def block_name(operand: Operand, segment: Segment) -> str:
     return f"{operand.name} block {segment.start}"
 
 
+def suspects_name(operand: Operand, segment: Segment) -> str:
+    """Of the tiles with the patterns that tell its NaNs."""
+    return f"{operand.name} suspects {segment.start}"
+
+
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
     tiles: dict[tuple[str, int], int] = {}
@@ -168,6 +178,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             if way not in (Way.IN_PLACE, Way.STAGED):
                 nbytes = prod(box) * rows * itemsize(operand.dtype)
                 tiles[block_name(operand, segment), coming.buffers] = nbytes
+                if operand.decoded:
+                    suspects = conversion.suspect_bytes(prod(box) * rows)
+                    tiles[suspects_name(operand, segment), coming.buffers] = suspects
+                    tiles[ZEROS, 1] = conversion.suspect_bytes(1)
         if operand.transposed and not operand.on_chip:
             tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(problem.turned(operand))
         elif operand.transposed and operand.stored != operand.dtype:
@@ -182,8 +196,10 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
         tiles["result", schedule.result_buffers] = columns * itemsize(problem.out.dtype)
-    if problem.addend is not None and not problem.addend.on_chip:
-        tiles["addend", schedule.result_buffers] = columns * itemsize(problem.addend.dtype)
+    if problem.epilogue is not None and not problem.epilogue.on_chip:
+        taken = problem.n_tiled if schedule.epilogue_whole else columns
+        nbytes = 4 if problem.epilogue.repeats else taken * itemsize(problem.epilogue.dtype)
+        tiles["epilogue", 1 if schedule.epilogue_whole else EPILOGUE_BUFFERS] = nbytes
     if problem.bias:
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)

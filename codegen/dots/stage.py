@@ -11,7 +11,15 @@ from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.placement import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment, Staged
-from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, Coming, Way, block_name, together, unconverted_bytes
+from neuronx_cc.codegen.dots.schedule import (
+    ROW_BUFFERS,
+    Coming,
+    Way,
+    block_name,
+    suspects_name,
+    together,
+    unconverted_bytes,
+)
 from neuronx_cc.codegen.dots.span import Span, rows_at
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
@@ -74,7 +82,7 @@ class Filler:
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
-            self._convert(source, target, True)
+            self._convert(source, target, False)
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
 
@@ -212,8 +220,21 @@ class Stage:
     """Told of each tile before it is filled: what lies there may still be unread."""
 
     def blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
-        """For each segment a block [partitions, chunks, rows]. ``again``: all that is kept is there."""
-        return [self._block(span, segment, again) for segment in segments]
+        """For each segment a block [partitions, chunks, rows]. ``again``: all that is kept is there.
+
+        Behind those of decoded operands stand as many with the patterns that tell NaNs.
+        """
+        blocks = [self._block(span, segment, again) for segment in segments]
+        if not self.filler.operand.decoded:
+            return blocks
+        return blocks + [self._suspects(*each) for each in zip(blocks, segments, strict=True)]
+
+    def _suspects(self, block: Block, segment: Segment) -> Block:
+        name, sizes = suspects_name(self.filler.operand, segment), [atom.size for atom in block.dims[1:]]
+        tile = self.filler.tiles.tile(conversion.SUSPECTS, sizes, block.dims[0].size, name, self.coming.buffers)
+        self.told(tile)
+        conversion.suspect(self.filler.emitter, tile, block)
+        return tile
 
     def _block(self, span: Span, segment: Segment, again: bool) -> Block:
         problem, bound = self.filler.problem, self.filler.bound

@@ -95,10 +95,11 @@ class Emitter:
         else:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
 
-    def leave(self, out: Block, bank: Block) -> None:
-        """Copy or cast what TensorE made: on Scalar if it can, which takes less time, and keeps Vector from PSUM."""
-        if {out.dtype, bank.dtype} <= SCALAR_COPIES:
-            self.over("activation", Stream.SCALAR, [out], [bank], alu=["copy"], imm=[1.0])
+    def leave(self, out: Block, bank: Block, factor: float = 1.0) -> None:
+        """Copy or cast ``factor`` times what TensorE made: on Scalar if it can, which takes less time, and keeps Vector
+        from PSUM."""
+        if factor != 1.0 or {out.dtype, bank.dtype} <= SCALAR_COPIES:
+            self.over("activation", Stream.SCALAR, [out], [bank], alu=["copy"], imm=[factor])
         else:
             self.copy(out, bank)
 

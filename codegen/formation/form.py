@@ -23,8 +23,9 @@ from neuronx_cc.codegen.formation.graph import (
     reads,
     squeeze,
     suffix_reduction,
+    takes_array,
+    takes_cast,
     takes_row,
-    takes_sum,
     trace,
 )
 from neuronx_cc.ir import hlo
@@ -92,7 +93,7 @@ class _Formation:
 
     def _compute(self, op: hlo.HloOp) -> None:
         kernel = self._newest(op)
-        if kernel is not None and (takes_row(kernel, op) or takes_sum(kernel, op)) is not None:
+        if kernel is not None and _takes(kernel, op):
             self._join(op, kernel)
         elif (scan := scan_of(op)) is not None:
             self._scan(op, scan, kernel)
@@ -227,6 +228,11 @@ class _Formation:
             else:
                 for value in own:
                     member[value] = other
+
+
+def _takes(kernel: Kernel, op: hlo.HloOp) -> bool:
+    """Whether the contraction of ``kernel`` does ``op`` as it makes its result."""
+    return (takes_row(kernel, op) or takes_array(kernel, op)) is not None or takes_cast(kernel, op)
 
 
 def _needs_array(value: hlo.SSAValue) -> bool:

@@ -12,7 +12,9 @@ from typing import Any, TypeGuard
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
+from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import bits
+from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
 ELEMENTWISE = frozenset(
     [
@@ -164,8 +166,8 @@ def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
 
 
 def is_load_cast(op: hlo.Operation) -> bool:
-    """A cast to a float of a parameter that only contractions read, or reductions that no map takes: these load what is
-    stored, and cast it.
+    """A cast to a float of a parameter that only contractions read, as operands or as what their results are combined
+    with, or reductions that no map takes: these load what is stored, and cast it.
 
     8-bit integers are for products: what loads windows of convolutions, or adds up, knows floats only.
     """
@@ -175,11 +177,15 @@ def is_load_cast(op: hlo.Operation) -> bool:
     if not is_given(source) and not isinstance(source.owner, hlo.ConstantOp):
         return False
     stored, users = hlo.shape_of(op.operand).dtype, [use.operation for use in op.result.uses]
+    if stored in NOT_OF_CORE:
+        return is_taken_by_contractions(op)
     if stored in ("s8", "u8"):
         return op.shape.dtype in ("f32", "bf16", "f16") and all(isinstance(user, hlo.DotOp) for user in users)
     floats = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"}
     return {op.shape.dtype, stored} <= floats and all(
-        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp) or _is_folded(use.operation, use.index)
+        isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp)
+        or _is_folded(use.operation, use.index)
+        or _is_taken(use)
         for use in op.result.uses
     )
 
@@ -257,22 +263,52 @@ def reads(value: hlo.SSAValue) -> list[Any]:
     return found
 
 
-def takes_sum(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
-    """What ``op`` adds to the contraction of ``kernel``, when that is best done as its sums leave PSUM.
+def takes_array(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
+    """What ``op`` adds to the contraction of ``kernel``, or multiplies it by, when that is best done as its sums leave
+    PSUM.
 
-    That is: all FP32, the contraction has no other user, and no map kernel could take the addition in.
+    That is: all FP32, the contraction has no other user, and no map kernel could take ``op`` in. A cast of the result
+    to a narrower float is taken in as well (``takes_cast``).
     """
     dot = kernel.ops[-1]
-    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32":
+    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp | hlo.MultiplyOp) or op.shape.dtype != "f32":
         return None
-    if len(list(dot.result.uses)) != 1 or dot.result not in (op.lhs, op.rhs) or not _stands_alone(op.result):
+    if len(list(dot.result.uses)) != 1 or dot.result not in (op.lhs, op.rhs):
+        return None
+    if not _stands_alone(op.result) and not _is_cast_once(op.result):
         return None
     other = op.rhs if op.lhs is dot.result else op.lhs
     source = base(other)
-    if isinstance(source.owner, hlo.IotaOp) or prod(hlo.shape_of(source).dims) == 1:
-        return None
-    repeats = isinstance(other.owner, hlo.BroadcastOp) and op.shape.rank - 1 not in other.owner.dimensions.data
-    return None if repeats else other
+    return None if isinstance(source.owner, hlo.IotaOp) or _is_number(source) else other
+
+
+def takes_cast(kernel: Kernel, op: hlo.HloOp) -> bool:
+    """Whether ``op`` casts what the contraction of ``kernel`` makes with an array that it takes in."""
+    return isinstance(kernel.ops[0], hlo.DotOp) and len(kernel.ops) == 2 and _is_cast_once(kernel.ops[1].result, op)
+
+
+def _is_cast_once(value: hlo.SSAValue, cast: hlo.Operation | None = None) -> bool:
+    """Whether all that is done with ``value`` is a cast, ``cast`` if given, to a narrower float for other kernels."""
+    users = [use.operation for use in value.uses]
+    if len(users) != 1 or not isinstance(users[0], hlo.ConvertOp) or cast not in (None, users[0]):
+        return False
+    return users[0].shape.dtype in ("bf16", "f16") and _stands_alone(users[0].result)
+
+
+def _is_taken(use: Any) -> bool:
+    """Whether a contraction takes the row ``use`` in, repeated along other dims, as it makes its result."""
+    op = use.operation
+    if isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp):
+        return len(squeeze(hlo.shape_of(op.operand).dims)) <= 1 and all(map(_is_taken, op.result.uses))
+    return isinstance(op, hlo.AddOp | hlo.MultiplyOp) and any(
+        isinstance(dot, hlo.DotOp) and takes_array(Kernel(0, [dot]), op) is op.operands[use.index]
+        for dot in (operand.owner for operand in op.operands)
+    )
+
+
+def _is_number(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is a constant that instructions have as an immediate."""
+    return isinstance(value.owner, hlo.ConstantOp) and prod(hlo.shape_of(value).dims) == 1
 
 
 def _stands_alone(value: hlo.SSAValue) -> bool:

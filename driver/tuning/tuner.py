@@ -30,11 +30,14 @@ from neuronx_cc.driver.tuning.history import History
 from neuronx_cc.ir import hlo
 from neuronx_cc.passes.precision.lowering import is_f32
 from neuronx_cc.passes.precision.policy import TYPES, Policy, Rule, entries_of, make_rule
+from neuronx_cc.passes.precision.quantization import weight_of
 from neuronx_cc.passes.precision.rounding import Cast
 
 FRONT = 12
 """Bounds of error between no casts and all, under which the fastest assignment is looked for."""
 KEPT = "fp32"
+STORED = {"int8": ("bf16", "int8")}
+"""Candidates with weights in 8 bits: what the operands are rounded to beside, and the format of the weights."""
 
 Compiled = Callable[[Policy], runtime.Executable]
 Runs = Callable[[Sequence[Array]], list[Array]]
@@ -56,7 +59,8 @@ class Group:
         by_name = {"name": f"^({names})$"}
         by_path = {"op_name": "^(" + "|".join(sorted({re.escape(op.loc.op_name) for op in self.ops})) + ")$"}
         chosen = by_name if self.imported or not first.loc.op_name else by_path
-        return make_rule(f"{self} in {dtype}", opcode=first.opcode, operands=dtype, **chosen)
+        operands, weights = STORED.get(dtype, (dtype, ""))
+        return make_rule(f"{self} in {dtype}", opcode=first.opcode, operands=operands, weights=weights, **chosen)
 
     def __str__(self) -> str:
         several = f" and {len(self.ops) - 1} like it" if len(self.ops) > 1 else ""
@@ -170,10 +174,10 @@ class Tuner:
         progress: Progress,
     ) -> None:
         self._inputs, self._compiled, self._history, self._goal = inputs, compiled, history, goal
-        self._progress = progress
+        self._progress, self._module = progress, module
         self._uncast = Uncast(module, inputs, progress)
         self.groups = self._grouped(module, imported)
-        self._types = tuple(types)
+        self._types = tuple(each for each in types if any(self._is_possible(group, each) for group in self.groups))
         self._started = time.monotonic()
         self._trials = self._evaluations = 0
         self._complete = True
@@ -215,6 +219,15 @@ class Tuner:
         rules += [group.rule(dtype) for group, dtype in zip(self.groups, types, strict=True) if dtype != KEPT]
         return Policy(tuple(rules))
 
+    def _is_possible(self, group: Group, dtype: str) -> bool:
+        """Weights have another format where all of a group's are constants."""
+        return dtype not in STORED or all(weight_of(self._module, op) is not None for op in group.ops)
+
+    def _cast(self, op: hlo.HloOp, dtype: str) -> Cast:
+        operands, weights = STORED.get(dtype, (dtype, ""))
+        wide = tuple(number for number, value in enumerate(op.operands) if is_f32(value))
+        return Cast(TYPES[operands], "f32", wide).with_weights(self._module, op, weights)
+
     def _has_time(self) -> bool:
         """Asked where there is more to measure."""
         late = self._goal.timeout and time.monotonic() - self._started > self._goal.timeout
@@ -233,7 +246,7 @@ class Tuner:
             times.append({KEPT: 0.0})
             for dtype in self._types:
                 types = (*plain[:number], dtype, *plain[number + 1 :])
-                if not self._has_time():
+                if not self._is_possible(self.groups[number], dtype) or not self._has_time():
                     continue
                 error = self._error(types)
                 if np.isfinite(error):
@@ -251,7 +264,7 @@ class Tuner:
             self._trials += 1
             self._evaluations += 1
             casts = {
-                op: Cast(TYPES[dtype], "f32", tuple(n for n, value in enumerate(op.operands) if is_f32(value)))
+                op: self._cast(op, dtype)
                 for group, dtype in zip(self.groups, types, strict=True)
                 for op in group.ops
                 if dtype != KEPT

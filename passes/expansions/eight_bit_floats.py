@@ -60,6 +60,8 @@ FORMATS = {
 
 
 CONVERTED = "f8e3m4"
+LATE = "f8e4m3fn"
+"""Contractions decode it themselves."""
 DTYPES = (*FORMATS, CONVERTED)
 
 
@@ -78,11 +80,15 @@ class _Words:
 
 
 def decode(b: Build, code: Value, dtype: str) -> Value:
-    """The f32 numbers behind the u8 codes of ``dtype``."""
-    w = _Words(b, code)
-    if dtype == CONVERTED:
-        return b.convert(w.bits(code, dtype), "f32")
-    f = FORMATS[dtype]
+    """The f32 numbers behind the u8 codes of ``dtype``; a cast where it is decided later how (``decode_floats``)."""
+    if dtype in (CONVERTED, LATE):
+        return b.convert(_Words(b, code).bits(code, dtype), "f32")
+    return decoded(b, code, dtype)
+
+
+def decoded(b: Build, code: Value, dtype: str) -> Value:
+    """The f32 numbers behind the u8 codes of ``dtype``, by operators on bits."""
+    f, w = FORMATS[dtype], _Words(b, code)
     word = b.convert(code, "u32")
     magnitude = w.immediate(hlo.AndOp, word, SIGN - 1)
     shifted = w.immediate(hlo.ShiftLeftOp, magnitude, F32_MANTISSA - f.mantissa)

@@ -8,8 +8,8 @@ A rule chooses ops by all of its patterns at once:
 * ``source``: ``file`` or ``file:line``, a glob of the path or of its end (``model.py:31``).
 
 It sets ``operands``, the type that the operands of a contraction are rounded to; ``result``, the type of what any op
-computes; ``accumulate``, whether a reduction sums in FP32 or in the type of its result. Types are those of
-``--auto-cast-type``, and ``fp32``.
+computes; ``accumulate``, whether a reduction sums in FP32 or in the type of its result; ``weights``, the format that a
+constant operand of a dot is stored in. Types are those of ``--auto-cast-type``, and ``fp32``.
 """
 
 import difflib
@@ -27,7 +27,12 @@ from neuronx_cc.ir.hlo.editing import ops_of
 TYPES = {"bf16": "bf16", "fp16": "f16", "tf32": "tf32", "fp8_e4m3": "f8e4m3", "fp32": "f32"}
 """What policies and ``--auto-cast-type`` call a type -> element type, or tf32."""
 PATTERNS = ("name", "op_name", "either", "opcode", "source", "shape")
-SETTINGS = {"operands": tuple(TYPES), "result": tuple(TYPES), "accumulate": ("fp32", "result")}
+SETTINGS = {
+    "operands": tuple(TYPES),
+    "result": tuple(TYPES),
+    "accumulate": ("fp32", "result"),
+    "weights": ("int8", "fp8_e4m3", "fp32"),
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Rule:
     operands: str = ""
     result: str = ""
     accumulate: str = ""
+    weights: str = ""
 
     @cached_property
     def _expressions(self) -> tuple[re.Pattern[str], ...]:

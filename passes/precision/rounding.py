@@ -20,6 +20,7 @@ from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
 from neuronx_cc.passes.precision.lowering import TF32_EXACT, computes_in_any_float, is_f32
+from neuronx_cc.passes.precision.quantization import FORMATS, rounded_weight, weight_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,10 +33,24 @@ class Cast:
     result: str = "f32"
     rounded: tuple[int, ...] = ()
     """Operands that come in another type: those that a cast op computes in this type are not rounded once more."""
+    weights: str = ""
+    """The format of 8 bits in which a constant operand is stored, if it is."""
+    weight: int = -1
+    """Which operand that is."""
+    contracted: tuple[int, ...] = ()
+    """Its dims that are summed over."""
 
     def __str__(self) -> str:
-        parts = {"operands": self.operands, "result": self.result}
-        return ", ".join(f"{part} {dtype}" for part, dtype in parts.items() if dtype != "f32")
+        parts = {"operands": self.operands, "result": self.result, "weights": self.weights}
+        return ", ".join(f"{part} {dtype}" for part, dtype in parts.items() if dtype not in ("f32", ""))
+
+    def with_weights(self, module: HloModule, op: hlo.HloOp, form: str) -> "Cast":
+        """With a constant operand in a format of ``precision.quantization``; without one as it is."""
+        weight = weight_of(module, op) if form in FORMATS else None
+        if weight is None:
+            return self
+        rounded = tuple(number for number in self.rounded if number != weight.operand)
+        return replace(self, rounded=rounded, weights=form, weight=weight.operand, contracted=weight.contracted)
 
 
 def casts_of(module: HloModule, options: PassOptions) -> dict[hlo.HloOp, Cast]:
@@ -44,13 +59,18 @@ def casts_of(module: HloModule, options: PassOptions) -> dict[hlo.HloOp, Cast]:
     for computation in code_computations(module):
         known: dict[hlo.SSAValue, str] = {}
         for op in ops_of(computation.block):
-            cast = _cast_of(op, options)
+            choice = options.policy.choice(op, "weights")
+            cast = _cast_of(op, options).with_weights(module, op, choice[0] if choice else "")
             if cast == Cast():
                 continue
             exact = cast.result == "f32" and not isinstance(op, Contraction)
             known[op.results[0]] = cast.operands if exact else cast.result
-            fresh = tuple(number for number, value in enumerate(op.operands) if known.get(value) != cast.operands)
-            if fresh or cast.result != "f32":
+            fresh = tuple(
+                number
+                for number, value in enumerate(op.operands)
+                if known.get(value) != cast.operands and number != cast.weight
+            )
+            if fresh or cast.result != "f32" or cast.weights:
                 casts[op] = replace(cast, rounded=fresh)
     return casts
 
@@ -91,6 +111,10 @@ class RoundingEvaluator(Evaluator):
         taken = list(operands)
         for number in cast.rounded:
             taken[number] = _rounded(taken[number], cast.operands)
+        if cast.weights:
+            weight = taken[cast.weight]
+            assert isinstance(weight, np.ndarray)
+            taken[cast.weight] = rounded_weight(weight, cast.contracted, cast.weights).astype(weight.dtype)
         value = super().apply(op, taken)
         return _rounded(value, cast.result)
 

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, compile_text
+from generated import TRN1, compile_text, text_of
 
 import neuronx_cc
 from neuronx_cc.ir.isa.timing import Timing
@@ -49,14 +50,14 @@ def check(m: int, k: int, n: int, weights: str, other: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["", "t", "w", "wt"])
 @pytest.mark.parametrize("other", ["bf16", "f32", "f16"])
-@pytest.mark.parametrize("weights", ["s8", "u8", "f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("weights", ["s8", "u8", "f8e4m3", "f8e5m2", "f8e4m3fn"])
 def test_values(weights: str, other: str, form: str) -> None:
     for m, k, n in SIZES:
         check(m, k, n, weights, other, form)
 
 
 @pytest.mark.parametrize("columns", [9000, 12_288, 16_385])
-@pytest.mark.parametrize("weights", ["s8", "f8e5m2", "bf16"])
+@pytest.mark.parametrize("weights", ["s8", "f8e5m2", "f8e4m3fn", "bf16"])
 def test_many_columns(weights: str, columns: int) -> None:
     """Blocks of columns in a loop, each with several banks of sums."""
     check(2, 1024, columns, weights, "bf16", "")
@@ -84,7 +85,7 @@ def test_many_terms() -> None:
     check(130, 30_000, 600, "f8e4m3", "bf16", "t")
 
 
-@pytest.mark.parametrize("weights", ["s8", "f8e4m3"])
+@pytest.mark.parametrize("weights", ["s8", "f8e4m3", "f8e4m3fn"])
 def test_without_transposes_of_values(weights: str) -> None:
     """TensorE turns the parts of bit patterns then."""
     random = np.random.default_rng(0)
@@ -101,6 +102,73 @@ def test_not_finite() -> None:
     w[129, 1], w[5, 2] = np.inf, np.nan
     (result,) = compile_text(contraction(2, 130, 3, "f8e4m3", "bf16", "")).run([x, w])
     np.testing.assert_array_equal(result, x.astype(np.float32) @ w.astype(np.float32))
+
+
+@pytest.mark.parametrize("form", ["", "t", "w", "wt"])
+@pytest.mark.parametrize("other", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("weights", ["s8", "u8", "f8e4m3", "f8e5m2", "f8e4m3fn", "f8e4m3fnuz"])
+def test_every_code(weights: str, other: str, form: str) -> None:
+    """Each of the 256, alone in its column: its value, and no infinity or NaN anywhere else."""
+    codes = np.arange(256, dtype=np.uint8).view(NUMPY_DTYPE[weights])
+    w = np.zeros((150, 256), NUMPY_DTYPE[weights])
+    w[np.arange(256) % 150, np.arange(256)] = codes
+    x = np.ones((2, 150), NUMPY_DTYPE[other])
+    with np.errstate(invalid="ignore"):
+        want = codes.astype(NUMPY_DTYPE[other]).astype(np.float32)[None].repeat(2, 0)
+    finite = np.isfinite(want[0])
+    if "t" in form:  # TensorE transposes values, and what is not finite spreads
+        w[:, ~finite], want[:, ~finite] = 0, 0
+    (result,) = compile_text(contraction(2, 150, 256, weights, other, form)).run([x, w.T.copy() if "t" in form else w])
+    np.testing.assert_array_equal(result.T if "w" in form else result, want)
+
+
+@pytest.mark.parametrize("form", ["", "t", "w", "wt"])
+def test_nan_among_decoded_codes(form: str) -> None:
+    """They are NaN beside zeros, too, on both sides, and where blocks of k are added up."""
+    random = np.random.default_rng(0)
+    for m, k, n in ((2, 150, 7), (3, 1300, 2100), (130, 257, 40)):
+        x, w = whole_numbers(random, "f8e4m3fn", m, k), whole_numbers(random, "f8e4m3fn", k, n)
+        x[m - 1, k // 2], w[k - 1, n - 1], w[0, 0] = np.nan, np.nan, -np.float32(np.nan)
+        x[:, k - 1] = 0
+        text = contraction(m, k, n, "f8e4m3fn", "bf16", form).replace(f"x = bf16[{m},{k}]", f"c = f8e4m3fn[{m},{k}]")
+        text = text.replace("parameter(0)", f"parameter(0)\n  x = bf16[{m},{k}] convert(c)", 1)
+        (result,) = compile_text(text).run([x, w.T.copy() if "t" in form else w])
+        want = x.astype(np.float64) @ w.astype(np.float64)
+        np.testing.assert_array_equal(result.T if "w" in form else result, want)
+
+
+@pytest.mark.parametrize("most", [240.0, 448.0])
+def test_constants_of_codes(most: float) -> None:
+    """Where no code needs the highest exponent, TensorE takes the bytes."""
+    random = np.random.default_rng(0)
+    w = random.integers(-14, 15, (140, 30)).astype(ml_dtypes.float8_e4m3fn)
+    w[3, 4] = most
+    x = whole_numbers(random, "bf16", 3, 140)
+
+    def product(x: Any) -> Any:
+        return jnp.dot(x, jnp.asarray(w).astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+    (result,) = compile_text(text_of(product, x)).run([x])
+    np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64))
+
+
+@pytest.mark.parametrize("opcode", ["add", "multiply"])
+@pytest.mark.parametrize("dims", ["n", "m", "mn", ""])
+def test_decoded_sums_are_combined(dims: str, opcode: str) -> None:
+    """What is added to sums is no smaller than they are."""
+    random = np.random.default_rng(0)
+    for m, k, n in ((1, 300, 200), (5, 128, 1030), (129, 2600, 90)):
+        x, w = whole_numbers(random, "bf16", m, k), whole_numbers(random, "f8e4m3fn", k, n)
+        s = (2.0 ** random.integers(-2, 3, [{"m": m, "n": n}[dim] for dim in dims])).astype(np.float32)
+
+        def function(x: Any, w: Any, s: Any) -> Any:
+            dot = jnp.dot(x, w.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+            spread = s[:, None] if dims == "m" else s
+            return dot * spread if opcode == "multiply" else dot + spread
+
+        (result,) = compile_text(text_of(function, x, w, s)).run([x, w, s])
+        dot, spread = x.astype(np.float64) @ w.astype(np.float64), s[:, None] if dims == "m" else s
+        np.testing.assert_array_equal(result, dot * spread if opcode == "multiply" else dot + spread)
 
 
 @pytest.mark.slow

@@ -57,6 +57,22 @@ def test_dims(lhs: tuple[int, ...], rhs: tuple[int, ...], numbers: Any, random: 
     check_function(lambda x, y: lax.dot_general(x, y, numbers), *operands)
 
 
+@pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
+@pytest.mark.parametrize("k", [1023, 1024, 1025, 2051, 5000])
+def test_terms_of_eight_bits_in_parts(dtypes: tuple[str, str], k: int) -> None:
+    """The largest sums that there are, with operands cast to more bits ahead of the contraction."""
+    x, w = (
+        np.full(dims, np.iinfo(dtype).min or 255, dtype) for dims, dtype in zip(((2, k), (k, 3)), dtypes, strict=True)
+    )
+    w[:, 1] = np.iinfo(w.dtype).max
+
+    def product(x: Any, w: Any) -> Any:
+        return x.astype(np.int32) @ w.astype(np.int32)
+
+    (result,) = compile_text(text_of(product, x, w)).run([x, w])
+    np.testing.assert_array_equal(result, x.astype(np.int64) @ w.astype(np.int64))
+
+
 @pytest.mark.parametrize("dtype", ["int16", "uint32"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolution(dtype: str, groups: int, random: np.random.Generator) -> None:

@@ -47,7 +47,7 @@ def problem(m: int, k: int, n: int, dtype: str = "f32", form: str = "mk,kn", tim
         lhs=operand("lhs", left, "m"),
         rhs=operand("rhs", right, "n"),
         out=Result(False, dtype, (), (atom("mn", "m"),), (atom("mn", "n"),)),
-        addend=None,
+        epilogue=None,
         bias=False,
         room=timing.sizes.sbuf_bytes,
     )

@@ -157,3 +157,26 @@ def test_the_command_writes_a_policy_that_compiles(tmp_path, monkeypatch, capsys
         assert cli.main(["tune", "m.pb", "--inputs", "in.npz", *bad]) == 2
     assert cli.main(["tune", "m.pb", "--inputs", "missing.npz"]) != 0
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_weights_in_eight_bits_are_a_candidate() -> None:
+    """Its error is that of the program, its policy stores the codes, and weights that are given have no such form."""
+    random = np.random.default_rng(0)
+    x, v = random.standard_normal((8, 512), np.float32), random.standard_normal((512, 64), np.float32)
+    w = random.standard_normal((512, 512), np.float32) / 20
+
+    def model(x, v):
+        hidden = jnp.tanh(x @ w)
+        return hidden @ v
+
+    found = neuronx_cc.tune(jax.jit(model), [x, v], 0.05, types=("int8",))
+    assert found.chosen.types == ("int8", "fp32")
+    assert found.chosen.microseconds < found.fp32_us
+    policy = found.to_json()["policy"]
+    executable = neuronx_cc.compile(jax.jit(model), x, v, auto_cast="none", precision_policy=policy)
+    result = executable.run([x, v])
+    exact = np.tanh(x.astype(np.float64) @ w) @ v
+    error = np.linalg.norm(result.outputs[0] - exact) / np.linalg.norm(exact)
+    assert found.points[-1].predicted == pytest.approx(error, rel=0.05)
+    assert error > 4e-3, "more than that of BF16"
+    assert result.report.time_ns / 1e3 == pytest.approx(found.chosen.microseconds, rel=1e-6)

@@ -1,0 +1,84 @@
+"""Weights in 8 bits: symmetric, with a scale for each output channel.
+
+``codes * scale`` is what a weight becomes. The scale is the largest magnitude of the channel (all elements that are
+contracted, for one index of the other dims) over the largest number of the type; zeros stay zeros, exactly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import defining_op
+from neuronx_cc.ir.types import NUMPY_DTYPE
+
+Array = np.ndarray[Any, np.dtype[Any]]
+FORMATS = {"int8": ("s8", 127.0), "fp8_e4m3": ("f8e4m3", 240.0)}
+"""What policies and ``--quantize-weights`` call a format -> element type of the codes, its largest number."""
+FLOATS = frozenset(["f32", "bf16", "f16"])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A constant operand of a contraction."""
+
+    operand: int
+    contracted: tuple[int, ...]
+    array: Array
+
+
+def quantized(array: Array, contracted: Sequence[int], form: str) -> tuple[Array, Array]:
+    """Codes of ``array``'s dims, and FP32 scales of the dims that are not ``contracted``."""
+    dtype, most = FORMATS[form]
+    values = array.astype(np.float32)
+    largest = np.abs(values).max(axis=tuple(contracted), keepdims=True, initial=0)
+    scale = (largest / np.float32(most)).astype(np.float32)
+    scale[scale == 0] = 1  # of nothing, or of what is too small to divide by
+    ratio = np.clip(values / scale, -most, most)
+    codes = np.rint(ratio) if dtype == "s8" else ratio
+    return codes.astype(NUMPY_DTYPE[dtype]), scale.squeeze(tuple(contracted))
+
+
+def rounded_weight(array: Array, contracted: Sequence[int], form: str) -> Array:
+    """What ``array`` becomes, in FP32."""
+    codes, scales = quantized(array, contracted, form)
+    wide: Array = codes.astype(np.float32) * np.expand_dims(scales, tuple(contracted))
+    return wide
+
+
+def weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
+    """The operand of a dot that is a finite constant and no splat, where the other one is none."""
+    if not isinstance(op, hlo.DotOp) or op.shape.dtype not in FLOATS:
+        return None
+    numbers = op.dims.data
+    arrays = [_constant(module, operand) for operand in op.operands]
+    if sum(array is not None for array in arrays) != 1:
+        return None
+    index = next(number for number, array in enumerate(arrays) if array is not None)
+    contracted, array = (numbers.lhs_contracting, numbers.rhs_contracting)[index], arrays[index]
+    assert array is not None
+    if not contracted or not array.size or not np.isfinite(array.astype(np.float32)).all():
+        return None
+    return Weight(index, contracted, array)
+
+
+def _constant(module: hlo.HloModule, value: hlo.SSAValue) -> Array | None:
+    """A float constant, also as what movement and casts make of it."""
+    op = defining_op(value)
+    if hlo.shape_of(value).dtype not in FLOATS:
+        return None
+    if isinstance(op, hlo.ConstantOp):
+        array = module.constants[op.value.data]
+        return array if array.ndim == len(op.shape.dims) and any(array.strides) else None
+    if not isinstance(op, hlo.TransposeOp | hlo.ReshapeOp | hlo.ConvertOp):
+        return None
+    inner = _constant(module, op.operands[0])
+    if inner is None:
+        return None
+    if isinstance(op, hlo.TransposeOp):
+        return inner.transpose(op.dimensions.data)
+    if isinstance(op, hlo.ReshapeOp):
+        return inner.reshape(op.shape.dims)
+    return inner.astype(NUMPY_DTYPE[op.shape.dtype])

@@ -1,0 +1,52 @@
+"""Stores constant operands of dots in 8 bits where the policy says so (``weights``, ``--quantize-weights``).
+
+Input: canonical hlo ahead of ``auto_cast``. Output: ``dot(x, w)`` with a float constant w becomes ``dot(x, convert(q))
+s``: codes q, a constant of a byte an element, and a scale s for each output channel (``precision.quantization``), which
+the contraction applies as its sums leave PSUM. What TensorE multiplies by is q itself, which no cast rounds.
+"""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.passes.accumulate_f32 import record
+from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.precision.quantization import FORMATS, Weight, quantized, weight_of
+
+
+def run(module: HloModule, context: PassContext) -> None:
+    policy = context.options.policy
+    if not policy.sets("weights"):
+        return
+    some = False
+    for computation in module.computations():
+        for op in list(ops_of(computation.block)):
+            choice = policy.choice(op, "weights") if isinstance(op, hlo.DotOp) else None
+            weight = weight_of(module, op) if choice is not None and choice[0] in FORMATS else None
+            if choice is None or weight is None:
+                continue
+            assert isinstance(op, hlo.DotOp)
+            some, (form, reason) = True, choice
+            place, dtype = f"operand {weight.operand}", hlo.shape_of(op.operands[weight.operand]).dtype
+            context.precision.append(record(op.loc, op.opcode, place, dtype, FORMATS[form][0], reason))
+            replace(op, _quantised(module, op, weight, form))
+    if not some:
+        context.warn(
+            "EARG911", "weights in 8 bits change nothing: no dot that the rules choose has a constant, finite operand"
+        )
+
+
+def _quantised(module: HloModule, op: hlo.DotOp, weight: Weight, form: str) -> Value:
+    b, numbers, index = Build.before(module, op), op.dims.data, weight.operand
+    codes, scales = quantized(weight.array, weight.contracted, form)
+    other = op.operands[1 - index]
+    operands = [other, other]
+    operands[index] = b.convert(b.array(codes, FORMATS[form][0]), hlo.shape_of(op.operands[index]).dtype)
+    sums = b.typed(hlo.DotOp, operands, hlo.array_type("f32", op.shape.dims), **op.properties)
+    batch = (numbers.lhs_batch, numbers.rhs_batch)[index]
+    free = [axis for axis in range(weight.array.ndim) if axis not in (*batch, *weight.contracted)]
+    kept = sorted([*batch, *free])
+    scale = b.transpose(b.array(scales), [kept.index(axis) for axis in (*batch, *free)])
+    first = op.shape.rank - len(free) if index else len(batch)
+    places = [*range(len(batch)), *range(first, first + len(free))]
+    return b.convert(b.mul(sums, b.broadcast(scale, op.shape.dims, places)), op.shape.dtype)

@@ -1,0 +1,155 @@
+"""Weights in 8 bits: the numbers that they become, where they are stored so, and what a program computes with them."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import assert_close, compile_text, text_of
+from jax import lax
+
+import neuronx_cc
+from neuronx_cc.driver import cli
+from neuronx_cc.driver.policy_file import policy_of
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.passes import pipelines, quantize_weights
+from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.precision.quantization import FORMATS, quantized, rounded_weight
+
+Array = np.ndarray[Any, Any]
+STEP = {"int8": 0.5 / 127, "fp8_e4m3": 1 / 16}
+"""The largest error, of the largest of a channel and of each element."""
+RANDOM = np.random.default_rng(0)
+W = (RANDOM.standard_normal((70, 33)) * RANDOM.uniform(0.01, 10, 33)).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("dims", [(1, 1), (70, 33), (3, 5, 7), (1000, 2)])
+def test_numbers(dims: tuple[int, ...], form: str) -> None:
+    random = np.random.default_rng(0)
+    array = random.standard_normal(dims).astype(np.float32) * np.float32(10.0) ** random.integers(-20, 20, dims[-1])
+    codes, scales = quantized(array, range(len(dims) - 1), form)
+    assert codes.shape == array.shape
+    assert scales.shape == dims[-1:]
+    wide = codes.astype(np.float64) * scales
+    largest = np.abs(array).max(axis=tuple(range(len(dims) - 1)))
+    bound = STEP[form] * (largest if form == "int8" else np.maximum(np.abs(array), largest * 2.0**-6))
+    assert (np.abs(wide - array) <= bound * (1 + 1e-5)).all()
+    np.testing.assert_array_equal(rounded_weight(array, range(len(dims) - 1), form), wide.astype(np.float32))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_limits(form: str) -> None:
+    """Zeros, channels of zeros, the smallest and the largest numbers."""
+    array = np.array([[0, 0, 1e-45, 3.4e38, -3.4e38], [1, 0, 0, 1, -1]], np.float32)
+    codes, scales = quantized(array, [0], form)
+    wide = codes.astype(np.float64) * scales
+    assert np.isfinite(wide).all()
+    assert (wide[:, 1] == 0).all()
+    np.testing.assert_allclose(wide[0, 3:], array[0, 3:], rtol=1e-6)
+    assert abs(wide[1, 0] - 1) < 1e-6
+
+
+def right(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+def left(x: Any, w: Any) -> Any:
+    return lax.dot_general(w, x, (((0,), (1,)), ((), ())))
+
+
+def turned(x: Any, w: Any) -> Any:
+    return x @ jnp.asarray(w.T.copy()).T
+
+
+def of_16_bits(x: Any, w: Any) -> Any:
+    return (x.astype(jnp.bfloat16) @ w.astype(ml_dtypes.bfloat16)).astype(jnp.float32)
+
+
+def batched(x: Any, w: Any) -> Any:
+    return jnp.einsum("mk,bkn->bmn", x, np.stack([w, -2 * w]))
+
+
+def of_batches(x: Any, w: Any) -> Any:
+    return jnp.einsum("bmk,bkn->bmn", jnp.stack([x, -x]), np.stack([w, 2 * w]))
+
+
+FUNCTIONS = (right, left, turned, of_16_bits, batched, of_batches)
+
+
+def stored(function: Callable[..., Any], x: Array, weights: str | None, *kept: str) -> list[str]:
+    """Element types of the constants that dots read behind the pass."""
+    module = parse_text(text_of(function, x))
+    options = PassOptions(auto_cast="none", policy=policy_of(None, kept, weights))
+    names = pipelines.pass_names(pipelines.DEFAULT_PIPELINE)
+    run_passes(module, names[: names.index("auto_cast")], PassContext(options))
+    casts = [operand.owner for op in module.entry.block.ops if isinstance(op, hlo.DotOp) for operand in op.operands]
+    return [hlo.shape_of(cast.operand).dtype for cast in casts if isinstance(cast, hlo.ConvertOp)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_values(function: Callable[..., Any], form: str) -> None:
+    """As with the numbers that the weights become, and as exact as FP32 is."""
+    x = np.random.default_rng(1).standard_normal((5, 70)).astype(np.float32)
+    assert FORMATS[form][0] in stored(partial(function, w=W), x, form)
+    (result,) = compile_text(text_of(partial(function, w=W), x), policy=policy_of(None, (), form)).run([x])
+    want = np.asarray(function(jnp.asarray(x), rounded_weight(W, [0], form)))
+    assert_close(result, want, relative=2e-2 if function is of_16_bits else 2e-5)
+
+
+def test_what_stays() -> None:
+    x = np.ones((5, 70), np.float32)
+    assert stored(partial(right, w=W), x, None) == []
+    assert stored(partial(right, w=W), x, "int8", "dot") == []  # kept in FP32
+    assert stored(lambda x: x @ np.full((70, 3), np.inf, np.float32), x, "int8") == []
+    assert stored(lambda x: x @ x.T, x, "int8") == []
+    assert stored(lambda x: x @ jnp.ones((70, 3)), x, "int8") == []
+
+
+def test_nothing_to_store_is_told() -> None:
+    module = parse_text(text_of(lambda x, w: x @ w, np.ones((5, 70)), W))
+    context = PassContext(PassOptions(policy=policy_of(None, (), "int8")))
+    quantize_weights.run(module, context)
+    assert [warning.code for warning in context.warnings] == ["EARG911"]
+    assert "no dot" in context.warnings[0].message
+
+
+def test_command_line(tmp_path: Any) -> None:
+    """The option, rules that count more, and what --dump-precision says."""
+    source, neff, dump = (tmp_path / name for name in ("m.hlo", "m.neff", "p.txt"))
+    source.write_text(text_of(lambda x: (x @ W) @ W.T, np.ones((5, 70), np.float32)))
+    policy = json.dumps({"rules": [{"opcode": "dot", "shape": "f32[5,70]", "weights": "fp8_e4m3"}]})
+    base = ["compile", str(source), "--output", str(neff), "--dump-precision", str(dump)]
+    assert cli.main([*base, "--quantize-weights", "int8", "--precision-policy", policy]) == 0
+    text = dump.read_text()
+    assert "s8" in text
+    assert "--quantize-weights int8" in text
+    assert "f8e4m3" in text
+    assert cli.main([*base, "--quantize-weights", "int3"]) != 0
+
+
+def test_codes_of_parameters() -> None:
+    """What ``neuronx_cc.quantize`` gives is for a model that takes codes and scales."""
+    x = np.random.default_rng(1).standard_normal((5, 70)).astype(np.float32)
+    for form in FORMATS:
+        codes, scales = neuronx_cc.quantize(W, (0,), form)
+        model = jax.jit(lambda x, codes, scales: (x @ codes.astype(x.dtype)) * scales)
+        result = neuronx_cc.compile(model, x, codes, scales, auto_cast="none").run([x, codes, scales])
+        want = x.astype(np.float64) @ rounded_weight(W, [0], form)
+        assert_close(result.outputs[0], want.astype(np.float32), relative=2e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(W, (2,)), (W, ()), (W, (-1,)), (W, (0,), "int4"), (np.full((2, 2), np.nan, np.float32), (0,))]
+)
+def test_what_cannot_be_codes(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError):
+        neuronx_cc.quantize(*arguments)
