@@ -323,7 +323,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
     ``most``: chunks of a block.
     """
     rows = prod(problem.m)
-    if rows != problem.m_tiled or rows > sizes.columns or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
+    if rows != problem.m_tiled or rows > sizes.columns or problem.lhs.home is Home.STAGED:
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
@@ -339,7 +339,16 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
         few = [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
-        yield from few or fitting[:1]
+        yield from (_ahead(problem, each, sizes) for each in few or fitting[:1])
+
+
+def _ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With as many buffers for blocks of rhs as find room: they arrive while lhs is still being computed."""
+    _, n_blocks = blocks_of(problem, schedule)
+    blocks = boxes(problem, schedule) * (n_blocks if n_blocks <= schedule.blocks else 1)
+    counts = range(blocks, schedule.rhs.buffers, -1)
+    more = (replace(schedule, rhs=replace(schedule.rhs, buffers=count)) for count in counts)
+    return next((each for each in more if _fits(problem, each, sizes)), schedule)
 
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:
