@@ -7,9 +7,9 @@ the order of their next start times, so shared resources are served first come, 
 * An engine takes the next instruction ``duration`` after the start of this one; results are visible ``latency`` later.
   An instruction that uses what one of the two before it wrote also waits for the engine's dependent latency.
 * TensorE loads the next stationary tile while it multiplies with this one.
-* The DMA engines are one server: a transfer keeps it for its total engine time over the number of engines, and those of
-  its direction (reads or writes of HBM) a little longer. It is done a fixed latency and the time of its busiest engine
-  after its start. A queue starts transfers in order and completes them in order; many may be under way.
+* The DMA engines are one server, which queues share (``transfers``): a transfer alone keeps it for its total engine
+  time over the number of engines, and those of its direction (reads or writes of HBM) a little longer. Its data is
+  there a fixed latency later, and what its busiest engine takes more than the others. A queue serves in order.
 * VectorE and GpSimdE take turns on SBUF, VectorE and ScalarE on PSUM (hardware sheet 1.7).
 
 The barriers of regions cut the program into pieces, which nothing reaches across but the function table that ScalarE
@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from neuronx_cc.ir.errors import COMPILE_AGAIN, Loc, RunError
-from neuronx_cc.ir.isa.program import Program, Stream
+from neuronx_cc.ir.isa.program import DMA_STREAMS, Program, Stream
 from neuronx_cc.ir.isa.timing import CLOCK_KEY, SECTION
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.runtime.clock_program import (
@@ -38,7 +38,10 @@ from neuronx_cc.runtime.clock_program import (
     Node,
     Piece,
 )
+from neuronx_cc.runtime.transfers import Issue, Transfer, Transfers
 
+SERVED = -1
+"""In place of a stream: the time when a transfer may have been served."""
 GAPS = ("dependency", "port", "dma engines", "function table", "descriptors")
 """Reasons for waiting other than a stream's semaphore."""
 
@@ -198,11 +201,11 @@ class Clock:
             int(stream): machine[f"{section}.dependent_cycles"] / machine[CLOCK_KEY[stream]]
             for stream, section in SECTION.items()
         }
-        self._dma_free: list[float] = [0.0, 0.0, 0.0]
-        """Of the DMA engines together, of their reads of HBM and of their writes."""
-        self._dma_last: list[Instruction | None] = [None, None, None]
+        self._transfers = Transfers()
+        self._planned = -1.0
+        """When the next transfer is looked at."""
         self._holder: Instruction | None = None
-        """What a port or the DMA engines were waited for, of the instruction that starts."""
+        """What a port was waited for, of the instruction that starts."""
         self._port_free: dict[tuple[str, int], float] = {}
         self._multiply_start = self._multiply_free = self._load_free = 0.0
         self._multiply_last = self._load_last = -1
@@ -215,11 +218,15 @@ class Clock:
         for stream in self.lanes:
             self._next(stream)
         while self._heap:
-            _, stream = heappop(self._heap)
-            self._start(stream)
-            blocked = self._blocked.get(stream)
-            if blocked:
-                self._wake(stream, blocked)
+            now, stream = heappop(self._heap)
+            if stream == SERVED:
+                self._serve(now)
+                continue
+            if stream in DMA_STREAMS:
+                self._post(stream, now)
+            else:
+                self._start(stream)
+                self._wake(stream)
             self._next(stream)
         if any(lane.head is not None for lane in self.lanes.values()):
             raise self._deadlock()
@@ -257,9 +264,15 @@ class Clock:
                 ready, cause, needed = at, producer, count
         lane.ready = ready
         lane.cause, lane.count = None if cause is None else Stream(cause), needed
+        if lane.head.software:
+            ready = lane.software_free = max(ready, lane.software_free) + lane.head.software
         heappush(self._heap, (ready, stream))
 
-    def _wake(self, producer: int, blocked: list[tuple[int, int]]) -> None:
+    def _wake(self, producer: int) -> None:
+        """Look again at the streams that wait for ``producer``."""
+        blocked = self._blocked.get(producer)
+        if not blocked:
+            return
         finished = len(self.lanes[producer].done)
         due = [waiter for count, waiter in blocked if count <= finished]
         if due:
@@ -273,9 +286,7 @@ class Clock:
         assert node is not None
         begin, reason = lane.ready, ""
         before = lane.free
-        if node.kind == DMA:
-            begin, end, done, reason = self._transfer(stream, lane, node)
-        elif node.kind == LOAD:
+        if node.kind == LOAD:
             multiply = self._multiply_start if self._background else self._multiply_free
             begin = self._keep(begin, multiply, self._load_free)
             self._load_last = len(lane.done)
@@ -298,7 +309,46 @@ class Clock:
         if finished and done < finished[-1]:
             done = finished[-1]
         finished.append(done)
-        self._account(lane, node, before, begin, end, done, reason)
+        issue = Issue(before, lane.ready, lane.cause, lane.count)
+        self._account(lane, node, issue, begin, end, done, reason)
+
+    def _post(self, stream: int, now: float) -> None:
+        """Post a transfer to its queue, or what the queue does beside: it is done in its turn."""
+        lane = self.lanes[stream]
+        node = lane.head
+        assert node is not None
+        issue = Issue(lane.free, lane.ready, lane.cause, lane.count)
+        lane.free = now if node.kind == DMA else now + node.duration
+        self._serve(now)
+        work = node.duration if node.kind == DMA else 0.0
+        shares = (node.read / work, node.write / work) if work else (0.0, 0.0)
+        self._transfers.post(Transfer(stream, node, issue, now, work, *shares))
+        self._plan()
+
+    def _serve(self, now: float) -> None:
+        """Finish the transfers that have been served until ``now``."""
+        for transfer, served in self._transfers.advance(now):
+            lane, node = self.lanes[transfer.stream], transfer.node
+            begin, end = transfer.begun, served
+            if node.kind == DMA:
+                done = end = served + node.latency
+            else:
+                done = end = max(served, transfer.posted + node.duration)
+            if lane.done and done < lane.done[-1]:
+                done = lane.done[-1]
+            lane.done.append(done)
+            reason = "descriptors" if node.software and begin == transfer.posted else "dma engines"
+            self._holder = (transfer.stream, len(lane.done) - 2)
+            self._account(lane, node, transfer.issue, begin, end, done, reason)
+            self._wake(transfer.stream)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Look at the transfers again when the next one will have been served."""
+        ends = self._transfers.next_end()
+        if ends is not None and ends != self._planned:
+            self._planned = ends
+            heappush(self._heap, (ends, SERVED))
 
     def _keep(self, ready: float, multiply: float, load: float) -> float:
         """Start of an instruction of TensorE behind its last product and its last load, whichever keeps it longest."""
@@ -333,26 +383,8 @@ class Clock:
             self._port_free["psum", stream] = begin + node.duration
         return begin, reason
 
-    def _transfer(self, stream: int, lane: _Lane, node: Node) -> tuple[float, float, float, str]:
-        """Start of the service, end of the data, completion; what the start waited for."""
-        ready, reason = lane.ready, ""
-        if node.software:
-            ready = lane.software_free = max(ready, lane.software_free) + node.software
-            reason = "descriptors"
-        times = (node.duration, node.read, node.write)
-        for at, time in enumerate(times):
-            if time and self._dma_free[at] > ready:
-                ready, reason, self._holder = self._dma_free[at], "dma engines", self._dma_last[at]
-        for at, time in enumerate(times):
-            if time:
-                self._dma_free[at] = ready + time
-                self._dma_last[at] = (stream, len(lane.done))
-        lane.free = ready
-        done = ready + node.latency
-        return ready, done, done, reason
-
     def _account(
-        self, lane: _Lane, node: Node, before: float, begin: float, end: float, done: float, reason: str
+        self, lane: _Lane, node: Node, issue: Issue, begin: float, end: float, done: float, reason: str
     ) -> None:
         stats = lane.stats
         stats.instructions += 1
@@ -360,25 +392,25 @@ class Clock:
             stats.active += end - max(begin, lane.active_until)
             lane.active_until = end
         stats.end = max(stats.end, done)
-        if lane.cause is not None and lane.ready > before:
-            name = lane.cause.name.lower()
-            stats.waited[name] = stats.waited.get(name, 0.0) + lane.ready - before
-        if reason and begin > lane.ready:
-            stats.waited[reason] = stats.waited.get(reason, 0.0) + begin - lane.ready
+        if issue.cause is not None and issue.ready > issue.before:
+            name = issue.cause.name.lower()
+            stats.waited[name] = stats.waited.get(name, 0.0) + issue.ready - issue.before
+        if reason and begin > issue.ready:
+            stats.waited[reason] = stats.waited.get(reason, 0.0) + begin - issue.ready
         node.count += 1
         node.busy += node.duration
         if node.first < 0:
             node.first = begin
         node.last = max(node.last, done)
         if self._watcher is not None:
-            self._tell(self._watcher, lane, node, before, begin, end, done, reason)
+            self._tell(self._watcher, lane, node, issue, begin, end, done, reason)
 
     def _tell(
         self,
         watcher: Watcher,
         lane: _Lane,
         node: Node,
-        before: float,
+        issue: Issue,
         begin: float,
         end: float,
         done: float,
@@ -387,14 +419,14 @@ class Clock:
         stream, number = int(lane.stats.stream), len(lane.done) - 1
         after: Instruction | None = (stream, number - 1) if number else None
         why = "order"
-        if reason in ("port", "dma engines") and begin > lane.ready:
+        if reason in ("port", "dma engines") and begin > issue.ready:
             after, why = self._holder, reason
-        elif reason in ("dependency", "function table") and begin > lane.ready:
+        elif reason in ("dependency", "function table", "descriptors") and begin > issue.ready:
             why = reason
         elif node.kind in (LOAD, MULTIPLY) and self._kept_by >= 0:
             after = (stream, self._kept_by)
-        elif lane.cause is not None and lane.ready > before:
-            after, why = (int(lane.cause), lane.count - 1), "semaphore"
+        elif issue.cause is not None and issue.ready > issue.before:
+            after, why = (int(issue.cause), issue.count - 1), "semaphore"
         at = self._begin
         watcher.instruction(Event(node, stream, number, begin + at, end + at, done + at, after, why))
 

@@ -51,7 +51,7 @@ class Node:
     duration: float = 0.0
     """Occupies its engine; for DMAs the shared engines."""
     latency: float = 0.0
-    """From the end of the occupation until the result is visible; for DMAs from the start of the service."""
+    """From the end of the occupation until the result is visible."""
     dependent: tuple[bool, bool] = (False, False)
     """Reads or overwrites what the previous, and the last but one, instruction of the engine wrote."""
     waits: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...] = ()
@@ -179,7 +179,7 @@ def make_node(index: int, instr: Instr, machine: Machine, recent: list[Instr]) -
         return Node(index, instr, CONTROL, cost.collective_ns(instr, machine), waits=waits)
     if instr.stream in DMA_STREAMS:
         dma = cost.dma_cost(instr, machine)
-        latency = arrival_ns(dma, machine)
+        latency = arrival_ns(dma, machine) - dma.alone_ns
         return Node(
             index,
             instr,

@@ -340,7 +340,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
     """
     rows = prod(problem.m)
     tiles = max(1, -(-rows // sizes.columns))
-    if rows != problem.m_tiled or len(problem.k) != 1 or problem.lhs.home is Home.STAGED:
+    if rows != problem.m_tiled or problem.lhs.home is Home.STAGED:
         return
     if frame.leaves is Leaves.ROWS or frame.swapped or problem.rhs.home is Home.STAGED or most < STREAMED:
         return
@@ -361,7 +361,16 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
         few += [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
         many += fitting[:1]
-    yield from few or many
+    yield from (_ahead(problem, each, sizes) for each in few or many)
+
+
+def _ahead(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
+    """With as many buffers for blocks of rhs as find room: they arrive while lhs is still being computed."""
+    _, n_blocks = blocks_of(problem, schedule)
+    blocks = boxes(problem, schedule) * (n_blocks if n_blocks <= schedule.blocks else 1)
+    counts = range(blocks, schedule.rhs.buffers, -1)
+    more = (replace(schedule, rhs=replace(schedule.rhs, buffers=count)) for count in counts)
+    return next((each for each in more if _fits(problem, each, sizes)), schedule)
 
 
 def _boxed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator[Schedule]:

@@ -12,7 +12,7 @@ from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.products import Pair, Products
 from neuronx_cc.codegen.dots.result import Output
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, SUM_BUFFERS, Leaves, Schedule, Sums
-from neuronx_cc.codegen.dots.span import Part, Span
+from neuronx_cc.codegen.dots.span import Part, Span, in_a_row
 from neuronx_cc.codegen.dots.stage import Stage
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
@@ -152,8 +152,8 @@ class Loops:
             with self.builder.unrolled():
                 for segment, terms, last in self.nest.terms():
                     right = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
-                    ((begin, count),) = terms
-                    left = [each.index(1, begin, count) for each in lhs[segments.index(segment) :: len(segments)]]
+                    chunks = in_a_row(terms, self.problem.chunks(segment))
+                    left = [each.index(1, *chunks) for each in lhs[segments.index(segment) :: len(segments)]]
                     pair, leaves = Pair(left, right), block if last else None
                     work = partial(self._add_to_banks, banks, pair, first, leaves)
                     self.nest.waiting.follow(Pair(lhs, right), work)

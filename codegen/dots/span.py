@@ -63,6 +63,17 @@ class Part:
         return replace(self, m_offset=self.n_offset, rows=self.columns, n_offset=self.m_offset, columns=self.rows)
 
 
+def in_a_row(terms: Terms, sizes: Sequence[int]) -> tuple[Affine, int]:
+    """First chunk and number of chunks of a box, where the chunks of these dims lie one after the other.
+
+    A box that cuts a dim holds one index of each dim outside of it, and all of those inside.
+    """
+    begin, count = Affine(), 1
+    for (first, size), whole in zip(terms, sizes, strict=True):
+        begin, count = begin * whole + first, count * size
+    return begin, count
+
+
 def batch_start(view: View, atoms: Sequence[Atom], batch: Sequence[Affine]) -> Affine:
     """Where the part of one batch index begins; ``atoms``: of the view's batch dims."""
     offset = view.start

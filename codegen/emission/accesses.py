@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from neuronx_cc.codegen.emission.frames import Access, Place
 from neuronx_cc.codegen.emission.history import History
@@ -25,9 +26,11 @@ class Alloc:
     lo: int
     hi: int
     name: str = ""
+    parts: int = 1
+    """Equal parts, the buffers of a ring, that later owners of the bytes tell apart."""
     accesses: History = field(init=False)
-    inherited: dict[Place, int] = field(default_factory=dict)
-    """Last count of the earlier owners of these bytes: accesses here wait for them."""
+    inherited: list[Hazard] = field(default_factory=list)
+    """Last counts of the earlier owners of these bytes: accesses here wait for them."""
     owner: int = -1
     """Its number in ``Program.owners``, once an instruction has touched it."""
     freed: bool = False
@@ -37,16 +40,46 @@ class Alloc:
 
     def forget(self) -> None:
         """A barrier: everything that was done to these bytes is complete."""
-        self.accesses, self.inherited = History(self.hi - self.lo), {}
+        self.accesses, self.inherited = History(self.hi - self.lo), []
 
     def inherit(self, former: Alloc) -> None:
         """Take over the hazards of an earlier owner of some of these bytes."""
-        for place, count in former.hazards().items():
-            self.inherited[place] = max(count, self.inherited.get(place, 0))
+        for hazard in former.hazards():
+            lo, hi = max(hazard.lo, self.lo), min(hazard.hi, self.hi)
+            if lo < hi:
+                self.inherited.append(Hazard(lo, hi, hazard.counts))
 
-    def hazards(self) -> Mapping[Place, int]:
-        """What a later owner of the bytes has to wait for: the last access of each stream, or what was inherited."""
-        return self.accesses.last() if self.accesses else self.inherited
+    def hazards(self) -> list[Hazard]:
+        """What a later owner of the bytes has to wait for: the last access of each stream to each part."""
+        if self.parts == 1 and not self.inherited:
+            return [Hazard(self.lo, self.hi, self.accesses.last())] if self.accesses else []
+        size = (self.hi - self.lo) // self.parts
+        found: list[dict[Place, int]] = [{} for _ in range(self.parts)]
+        for hazard in self.inherited:
+            _raise(found[(hazard.lo - self.lo) // size : (hazard.hi - self.lo - 1) // size + 1], hazard.counts)
+        if self.parts == 1:
+            _raise(found, self.accesses.last())
+        else:
+            for access in self.accesses:
+                lo, hi = (0, self.hi - self.lo) if access.coefs else (access.lo, access.hi)
+                _raise(found[lo // size : (hi - 1) // size + 1], {access.place: access.count})
+        starts = range(self.lo, self.hi, size)
+        return [Hazard(lo, lo + size, counts) for lo, counts in zip(starts, found, strict=True) if counts]
+
+
+class Hazard(NamedTuple):
+    """Accesses of an earlier owner of the bytes [lo, hi)."""
+
+    lo: int
+    hi: int
+    counts: Mapping[Place, int]
+
+
+def _raise(parts: Sequence[dict[Place, int]], counts: Mapping[Place, int]) -> None:
+    """Have each of ``parts`` know the higher of two counts of a place."""
+    for part in parts:
+        for place, count in counts.items():
+            part[place] = max(count, part.get(place, 0))
 
 
 @dataclass(slots=True, frozen=True)

@@ -280,6 +280,7 @@ class Builder:
                 f"{arena.used} of {arena.capacity} in use, largest gap {arena.largest_gap()}",
                 "shorter rows, a smaller batch, or a machine with more memory",
             )
+        alloc.parts = count
         return Ring(alloc, count, nbytes)
 
     def slot(self, ring: Ring, several: bool = False) -> Affine:

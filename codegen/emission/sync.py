@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from neuronx_cc.codegen.emission.accesses import NO_ROTATIONS, Alloc, hull, interleaved, remember
+from neuronx_cc.codegen.emission.accesses import NO_ROTATIONS, Alloc, Hazard, hull, interleaved, remember
 from neuronx_cc.codegen.emission.frames import Access, Frame, Place
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 
@@ -107,10 +107,11 @@ class Synchroniser:
         found: dict[Place, int] = {}
         engine = stream not in DMA_STREAMS
         for alloc, access in accesses:
-            for place, count in alloc.inherited.items():
-                if count > known.get(place, 0) and not (engine and place[0] is stream):
-                    learned.append((known, place, known.get(place, 0), order))
-                    known[place] = found[place] = count
+            for hazard in alloc.inherited and self._inherited(alloc, access):
+                for place, count in hazard.counts.items():
+                    if count > known.get(place, 0) and not (engine and place[0] is stream):
+                        learned.append((known, place, known.get(place, 0), order))
+                        known[place] = found[place] = count
             write = access.write
             # the latest first: others of its place need no look then
             for earlier in alloc.accesses.conflicting(access, stream, known):
@@ -122,6 +123,11 @@ class Synchroniser:
                     learned.append((known, place, former, order))
                     known[place] = found[place] = earlier.count
         return found
+
+    def _inherited(self, alloc: Alloc, access: Access) -> list[Hazard]:
+        """What earlier owners of the bytes of ``access`` left to wait for."""
+        lo, hi = self._expanded(access) if access.coefs else (access.lo, access.hi)
+        return [each for each in alloc.inherited if each.lo < alloc.lo + hi and alloc.lo + lo < each.hi]
 
     def _rotations(self, coefs: tuple[tuple[int, int], ...]) -> frozenset[tuple[int, int]]:
         owners = {register: frame for frame in self.frames for register in frame.phases.values()}

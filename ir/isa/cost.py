@@ -260,6 +260,11 @@ class DmaCost:
     hbm_bytes: int
     descriptors: int
 
+    @property
+    def alone_ns(self) -> float:
+        """Time that the transfer takes of the engines when they serve no other."""
+        return max(self.service_ns, self.read_ns, self.write_ns)
+
 
 def dma_cost(instr: Instr, machine: Machine) -> DmaCost:
     """Cost of a DMA, as ``transfer_cost`` of its runs."""

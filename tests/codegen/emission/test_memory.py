@@ -12,9 +12,11 @@ CAPACITY = 4096
 ALIGNMENT = 64
 
 
-def touch(alloc: Alloc, count: int) -> None:
-    """Write all of ``alloc`` with the ``count``-th instruction of VECTOR."""
-    alloc.accesses.add(Access(Stream.VECTOR, True, 0, alloc.hi - alloc.lo, (0, 1), (), count, (Stream.VECTOR, ()), 0))
+def touch(alloc: Alloc, part: int, count: int) -> None:
+    """Write one part of ``alloc`` with the ``count``-th instruction of VECTOR."""
+    size = (alloc.hi - alloc.lo) // alloc.parts
+    place = (Stream.VECTOR, ())
+    alloc.accesses.add(Access(Stream.VECTOR, True, part * size, (part + 1) * size, (0, 1), (), count, place, 0))
 
 
 @settings(max_examples=150)
@@ -22,16 +24,22 @@ def touch(alloc: Alloc, count: int) -> None:
 def test_random_lifetimes(data: st.DataObject) -> None:
     arena = Arena(Space.SBUF, CAPACITY, ALIGNMENT)
     live: list[Alloc] = []
-    owners: list[Alloc] = []
+    written = [0] * (CAPACITY // ALIGNMENT)
+    """The last instruction that wrote each piece."""
+    count = 0
     for _ in range(data.draw(st.integers(1, 40))):
         if live and data.draw(st.booleans()):
             alloc = live.pop(data.draw(st.integers(0, len(live) - 1)))
-            if data.draw(st.integers(0, 3)):
-                owners.append(alloc)
-                touch(alloc, len(owners))
+            size = (alloc.hi - alloc.lo) // alloc.parts // ALIGNMENT
+            for part in data.draw(st.sets(st.integers(0, alloc.parts - 1))):
+                count += 1
+                touch(alloc, part, count)
+                first = alloc.lo // ALIGNMENT + part * size
+                written[first : first + size] = [count] * size
             arena.free(alloc)
             continue
-        nbytes = data.draw(st.integers(1, 1500))
+        parts = data.draw(st.integers(1, 4))
+        nbytes = parts * ALIGNMENT * data.draw(st.integers(1, 6))
         gap = arena.largest_gap()
         new = arena.allocate(nbytes, from_top=data.draw(st.booleans()))
         if new is None:
@@ -41,13 +49,31 @@ def test_random_lifetimes(data: st.DataObject) -> None:
         assert new.lo % ALIGNMENT == 0
         assert new.hi <= CAPACITY
         assert all(new.hi <= other.lo or other.hi <= new.lo for other in live)
-        # byte by byte, the last owner that was accessed is known
-        for byte in range(new.lo, new.hi, ALIGNMENT):
-            last = next((old for old in reversed(owners) if old.lo <= byte < old.hi), None)
-            assert last is None or new.inherited[Stream.VECTOR, ()] >= last.accesses.last()[Stream.VECTOR, ()]
+        new.parts = parts
+        # piece by piece, the last access to it is known
+        for piece in range(new.lo // ALIGNMENT, new.hi // ALIGNMENT):
+            at = piece * ALIGNMENT
+            known = [each.counts[Stream.VECTOR, ()] for each in new.inherited if each.lo <= at < each.hi]
+            assert max(known, default=0) >= written[piece]
         live.append(new)
     assert arena.used == sum(alloc.hi - alloc.lo for alloc in live)
     assert arena.peak >= max((alloc.hi for alloc in live), default=0)
+
+
+def test_a_buffer_waits_for_its_own_bytes_only() -> None:
+    arena = Arena(Space.SBUF, CAPACITY, ALIGNMENT)
+    ring = arena.allocate(4 * ALIGNMENT, from_top=True)
+    assert ring is not None
+    ring.parts = 4
+    for part in range(4):
+        touch(ring, part, 10 + part)
+    arena.free(ring)
+    again = arena.allocate(2 * ALIGNMENT, from_top=True)
+    assert again is not None
+    assert [(each.lo - ring.lo, each.counts[Stream.VECTOR, ()]) for each in again.inherited] == [
+        (2 * ALIGNMENT, 12),
+        (3 * ALIGNMENT, 13),
+    ]
 
 
 def test_freed_bytes_are_reused_late() -> None:
