@@ -78,7 +78,7 @@ def _check_files(parsed: Parsed) -> None:
 
 
 def compile_(session: Session) -> int:
-    from neuronx_cc.driver.compile import compile_command
+    from neuronx_cc.driver.compile_command import compile_command
 
     return compile_command(session)
 

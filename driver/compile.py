@@ -4,19 +4,15 @@ Input: an HLO module as bytes or object, and the parsed options. Output: a ``Nef
 """
 
 import hashlib
-import json
 import os
-import sys
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
+from neuronx_cc.driver.frontends.door import fixed_by, load_module
 from neuronx_cc.driver.machines import planned_machine
-from neuronx_cc.driver.pipeline import dump_program, keeps_temporaries, run_pipeline
-from neuronx_cc.driver.terminal import styled
+from neuronx_cc.driver.pipeline import dump_program, run_pipeline
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import CompileError
@@ -28,74 +24,28 @@ if TYPE_CHECKING:
     from neuronx_cc.codegen.dots.choose import Planner
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
-    from neuronx_cc.ir.isa.program import Debug, Variable
+    from neuronx_cc.ir.isa.program import Debug
     from neuronx_cc.ir.neff import Neff
 
 MODULE_NAME, MODULE_DIGEST = "module_file", "module_sha256"
 """Options of the NEFF that say which file it came from, without its folder."""
 
 
-def compile_command(session: Session) -> int:
-    """Body of ``neuronx-cc compile``."""
-    parsed = session.parsed
-    assert parsed is not None
-    if parsed.flag("explain_options"):
-        print("\n".join(parsed.explain()), file=sys.stderr if session.json else None)
-        if not parsed.files:
-            return 0
-    session.log.open(parsed.text("logfile"), required="logfile" in parsed.given)
-    session.log_command()
-    source = parsed.files[0]
-    files.check_writable(parsed.text("output"), "--output", (source,))
-    session.enter("reading the module")
-    data = read(source)
-    started = time.monotonic()
-    neff = compile_data(data, source, parsed, session)
-    write_neff(neff, parsed.text("output"), session)
-    if session.json:
-        session.show(json.dumps(outcome(neff, session, time.monotonic() - started), indent=1))
-        return 0
-    if keeps_temporaries(parsed):
-        session.log.info(f"Artifacts stored in: {session.artifacts}")
-    session.log.user(styled("Compiler status PASS", "green", sys.stdout))
-    return 0
-
-
-def outcome(neff: "Neff", session: Session, seconds: float) -> dict[str, Any]:
-    """What a compilation has made, as plain values."""
-    parsed, program = session.parsed, neff.program
-    assert parsed is not None
-
-    def signature(variables: "list[Variable]") -> list[dict[str, Any]]:
-        return [{"name": v.name, "argument": v.argument, "dtype": v.dtype, "dims": v.dims} for v in variables]
-
-    return {
-        "status": "PASS",
-        "module": parsed.files[0],
-        "name": neff.name,
-        "output": parsed.text("output"),
-        "seconds": round(seconds, 3),
-        "target": neff.target,
-        "options": dict(neff.options),
-        "inputs": signature(neff.inputs),
-        "outputs": signature(neff.outputs),
-        "kernels": len(program.kernels),
-        "instructions": sum(hasattr(record, "op") for record in program.records),
-        "hbm_bytes": program.hbm_bytes,
-        "sbuf_peak_bytes_per_partition": program.sbuf_peak,
-        "warnings": list(neff.warnings),
-        "log_file": session.log.path or None,
-        "artifacts": session.artifacts or None,
-    }
-
-
 @collector.paused()
-def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session) -> "Neff":
-    """Compile the module ``data`` (of any format that ``frontends.door`` knows); ``source`` is its file."""
+def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session, devices: int | None = None) -> "Neff":
+    """Compile the module ``data`` (of any format that ``frontends.door`` knows); ``source`` is its file.
+
+    ``devices`` is how many run it, where that is known of something else than the module.
+    """
     session.importing = True
     session.module = (source, data)
     session.enter("importing the module")
-    neff = compile_loaded(load_module(data, source, fixed_by(parsed)), parsed, session)
+    module = load_module(data, source, fixed_by(parsed))
+    if devices is not None:
+        from neuronx_cc.passes.resolve_collectives import spread
+
+        spread(module, devices)
+    neff = compile_loaded(module, parsed, session)
     digest = hashlib.sha256(data).hexdigest()
     neff.options = {**neff.options, MODULE_NAME: os.path.basename(source), MODULE_DIGEST: digest}
     return neff

@@ -199,6 +199,11 @@ CATALOGUE: dict[str, Entry] = {
         "compile the module again",
     ),
     "ERUN921": Entry("operand read in part", "A kernel leaves out a part of an operand that it needs.", PLAN_ANEW),
+    "ERUN922": Entry(
+        "programs do not meet",
+        "Devices of a group come to different collectives, or some of them never come.",
+        "let every member reach the same collectives, with equal groups and shapes, in one order",
+    ),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

@@ -1,6 +1,7 @@
 """Reading inputs whole and writing outputs whole: an output appears by rename, complete, or not at all."""
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -20,6 +21,30 @@ def read(path: str, what: str, error_class: ErrorClass = UsageError) -> bytes:
         raise error_class("EFIL901", f"cannot read the {what} {path}: {error.strerror}", "check the path") from None
     except ValueError as error:
         raise error_class("EFIL901", f"cannot read the {what} {path!r}: {error}", "check the path") from None
+
+
+def make_folder(path: str) -> None:
+    """Make the folder unless it is there. Raises UsageError EFIL902."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError("EFIL902", f"cannot make the directory {path}: {reason}") from None
+
+
+def numbered(folder: str, endings: tuple[str, ...]) -> list[str]:
+    """The files of ``folder`` with these endings, in the order of the numbers in their names. Raises UsageError."""
+    try:
+        found = [entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name.endswith(endings)]
+    except OSError as error:
+        raise UsageError("EFIL901", f"cannot read the folder {folder}: {error.strerror}", "check the path") from None
+    if not found:
+        raise UsageError("EFIL901", f"{folder} has no files {', '.join('*' + each for each in endings)}", "name files")
+
+    def parts(name: str) -> list[tuple[int, str]]:
+        return [(int(digits or -1), text) for digits, text in re.findall(r"([0-9]{1,18})|([^0-9]+)", name)]
+
+    return [os.path.join(folder, name) for name in sorted(found, key=parts)]
 
 
 def check_writable(path: str, option: str, inputs: Iterable[str] = ()) -> None:

@@ -52,17 +52,12 @@ def batch_command(session: Session) -> int:
     _few_enough(len(paths))
     folder = parsed.text_or_none("output")
     if folder is not None:
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise UsageError("EFIL902", f"cannot make the directory {folder}: {error.strerror}") from None
+        files.make_folder(folder)
     options = tuple((name.replace("-", "_"), value) for name, _, value in _pairs(parsed, "option"))
     from_keywords(COMPILE, dict(options))
-    jobs = [Job(path, options, _neff_beside(path, folder)) for path in dict.fromkeys(paths)]
+    jobs = [Job(path, options, neff_beside(path, folder)) for path in dict.fromkeys(paths)]
     written = [job.output for job in jobs]
-    if len(set(written)) < len(written):
-        twice = next(name for name in written if written.count(name) > 1)
-        raise UsageError("EARG905", f"two modules would be compiled to {twice}", "give them other names")
+    check_once(written)
     session.enter("compiling")
     done = dict(outcomes(jobs, _workers(parsed)))
     rows = [{"module": job.path, "neff": job.output, **_told(done[job])} for job in jobs]
@@ -112,7 +107,15 @@ def _workers(parsed: Parsed) -> int:
     return parsed.integer_or_none("workers") or len(os.sched_getaffinity(0))
 
 
-def _neff_beside(path: str, folder: str | None) -> str:
+def check_once(written: Sequence[str]) -> None:
+    """Raises UsageError EARG905 when one file would be written twice."""
+    if len(set(written)) < len(written):
+        twice = next(name for name in written if written.count(name) > 1)
+        raise UsageError("EARG905", f"two modules would be compiled to {twice}", "give them other names")
+
+
+def neff_beside(path: str, folder: str | None) -> str:
+    """Where the NEFF of the module in ``path`` goes: beside it, or into ``folder``."""
     name = Path(path).name.split(".")[0] + ".neff"
     return str((Path(path).parent if folder is None else Path(folder)) / name)
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from neuronx_cc.ir.targets import MAX_DEVICES
+
 Value = str | int | bool | None | tuple[str, ...]
 """What an option can hold."""
 
@@ -321,6 +323,13 @@ DEVICES = (
         "N",
     ),
     _plain("--num-partitions", "the same of partitions", Kind.INTEGER, "N"),
+    Option(
+        ("--keep-collectives",),
+        Kind.FLAG,
+        "the other devices run programs of their own: collectives stay, in the order of the module, whether "
+        "their results are used or not; always so where several modules are compiled",
+        default=False,
+    ),
 )
 PRINTING = (
     _plain("--print-ir-before", "print the IR before these passes (comma list, or all)", Kind.NAMES, "PASSES"),
@@ -477,9 +486,11 @@ WRAPPER = (
 
 COMPILE = Command(
     "compile",
-    "compile one model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, .pt2, .keras, a SavedModel, jax.export",
-    "MODEL_FILE",
+    "compile a model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, .pt2, .keras, a SavedModel, jax.export; "
+    "several modules to a NEFF each, programs of devices 0, 1, ... whose collectives meet: --output is then a folder",
+    "MODEL_FILE...",
     (*DOCUMENTED, *MACHINE, *DEVICES, *SHAPES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+    max_files=MAX_DEVICES,
 )
 TERMS = (
     ("preamble, postamble", "what the runtime does ahead of a program's first instruction and after its last one"),
@@ -514,8 +525,8 @@ LIST_OPERATORS = Command(
 )
 RUN = Command(
     "run",
-    "execute a NEFF on the simulated device",
-    "NEFF",
+    "execute a NEFF on the simulated device, or several together: those of devices 0, 1, ...",
+    "NEFF...",
     (
         _plain(
             "--inputs",
@@ -561,6 +572,7 @@ RUN = Command(
         OPTIONAL_LOGFILE,
         VERBOSE,
     ),
+    max_files=MAX_DEVICES,
     terms=TERMS,
 )
 INSPECT = Command(

@@ -364,4 +364,6 @@ def _metavar(option: Option) -> str:
 
 
 def _count(command: Command) -> str:
+    if command.max_files > 1:
+        return f"1 to {command.max_files} files, {command.positional}"
     return "no file" if command.max_files == 0 else f"one {command.positional}"

@@ -108,14 +108,17 @@ def run_pipeline(
 
 
 def _state_devices(module: "HloModule", parsed: Parsed) -> None:
-    """What ``--num-replicas`` and ``--num-partitions`` say, into the module."""
+    """What ``--num-replicas``, ``--num-partitions`` and ``--keep-collectives`` say, into the module."""
     from neuronx_cc.passes.analysis.devices import state_counts
+    from neuronx_cc.passes.analysis.effects import keep_collectives
 
     counts = [parsed.integer_or_none("num_replicas"), parsed.integer_or_none("num_partitions")]
     for option, count in zip(("--num-replicas", "--num-partitions"), counts, strict=True):
         if count is not None and not 1 <= count <= MAX_COUNT:
             raise UsageError("EARG902", f"{option} takes 1 to {MAX_COUNT}, found {count}", "see --help")
     state_counts(module, *counts)
+    if parsed.values.get("keep_collectives"):
+        keep_collectives(module)
 
 
 def _rules_are_for_this(parsed: Parsed, session: Session) -> bool:

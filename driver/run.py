@@ -4,6 +4,7 @@ Input: a NEFF, and an ``.npz`` of inputs or a seed for random ones. Output: an `
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,10 +30,11 @@ from neuronx_cc.driver.terminal import width
 from neuronx_cc.ir.errors import NO_LOC, RunError, UsageError
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.neff import Neff
-from neuronx_cc.ir.targets import find_machine
+from neuronx_cc.ir.targets import MAX_DEVICES, find_machine
 from neuronx_cc.runtime import RunResult, devices
 from neuronx_cc.runtime.native import library
 from neuronx_cc.runtime.profiling.analysis import analyse
+from neuronx_cc.runtime.profiling.together import time_together
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
@@ -46,15 +48,16 @@ def run_command(session: Session) -> int:
     session.open_logfile()
     _check_options(parsed)
     library.prefer(parsed.text_or_none("simulator"))
-    neff, _ = read_neff(parsed.files[0], session)
+    neffs = read_neffs(parsed, session)
+    neff = neffs[0]
     machine = _machine(parsed, neff)
     checker = _checker(parsed, neff, session) if parsed.flag("check") else None
     session.enter("reading the inputs")
-    inputs = _inputs(parsed, neff)
+    inputs = _inputs(parsed, neffs)
     if library.load() is None and not (parsed.flag("timing_only") or library.wanted() == "numpy"):
         session.log.warning(f"values are computed by {library.description()}")
     session.enter("running")
-    results = _run(parsed, neff, inputs, machine)
+    results = _run(parsed, neffs, inputs, machine)
     result = max(results, key=lambda each: each.report.time_ns)
     session.enter("writing the results")
     if parsed.text_or_none("outputs") and len(results) == 1:
@@ -68,7 +71,7 @@ def run_command(session: Session) -> int:
     if checker is not None:
         session.enter("checking against the reference semantics")
         verdicts = checker(inputs[0], result.outputs)
-    _print(session, result, verdicts)
+    _print(session, results, result, verdicts)
     if verdicts is not None and not verdicts.check.passed:
         divergence = verdicts.check.divergence
         raise RunError("ERUN902", verdicts.check.summary, loc=divergence.loc if divergence else NO_LOC)
@@ -96,8 +99,8 @@ def _checker(parsed: Parsed, neff: Neff, session: Session) -> Callable[[list[Arr
     return verdicts
 
 
-def _print(session: Session, result: RunResult, verdicts: _Verdicts | None) -> None:
-    """The report, as text or JSON, and the outcome of the check."""
+def _print(session: Session, results: list[RunResult], result: RunResult, verdicts: _Verdicts | None) -> None:
+    """The report of ``result``, the slowest, as text or JSON, and the outcome of the check."""
     parsed = session.parsed
     assert parsed is not None
     chosen = parsed.values["all"] is True or parsed.values["top"] is not None
@@ -115,10 +118,18 @@ def _print(session: Session, result: RunResult, verdicts: _Verdicts | None) -> N
             report["check"] = {"passed": check.passed, "error": check.error, "summary": check.summary}
         if chosen:
             report["operators"] = document["operators"][:rows]
+        if len(parsed.files) > 1:
+            report["devices_ns"] = [each.report.time_ns for each in results]
+            report["together_ns"] = _together(results)
         session.show(json.dumps(report, indent=1))
         return
     columns = width(sys.stdout)
     session.show(result.report.to_text(rows, columns, operators=not chosen).rstrip("\n"))
+    if len(parsed.files) > 1:
+        times = ", ".join(f"{each.report.time_ns / 1000:.1f}" for each in results)
+        together = _together(results)
+        joint = "" if together is None else f"; with waiting for each other at most {together / 1000:.1f}"
+        print(f"devices by themselves, us: {times}{joint}; the tables are of the slowest")
     if chosen:
         print("\n".join(["", *operator_table(document, rows, columns)]))
     if verdicts is not None:
@@ -127,9 +138,16 @@ def _print(session: Session, result: RunResult, verdicts: _Verdicts | None) -> N
             print(f"check: {verdicts.check.summary}")
 
 
+def _together(results: list[RunResult]) -> float | None:
+    """ns that devices with programs of their own take, waiting for each other; see ``time_together``."""
+    time = time_together([each.execution for each in results])
+    outside = max(each.report.time_ns - each.report.kernel_ns for each in results)
+    return None if time is None else time + outside
+
+
 def _check_options(parsed: Parsed) -> None:
     """Refuse combinations that cannot be met, and outputs that cannot be written, before simulating."""
-    inputs = [parsed.files[0], *filter(None, [parsed.text_or_none("inputs")])]
+    inputs = [*parsed.files, *filter(None, [parsed.text_or_none("inputs")])]
     for key in ("outputs", "trace"):
         if parsed.text_or_none(key):
             files.check_writable(parsed.text(key), f"--{key}", inputs)
@@ -138,39 +156,62 @@ def _check_options(parsed: Parsed) -> None:
             if parsed.values[key] not in (None, False):
                 option = f"--{key.replace('_', '-')}"
                 raise UsageError("EARG905", f"--timing-only computes no values, {option} needs them", "drop one")
-    if not 1 <= parsed.integer("devices") <= devices.MAX_DEVICES:
-        raise UsageError("EARG902", f"--devices takes 1 to {devices.MAX_DEVICES}", "see --help")
-    if parsed.flag("check") and parsed.integer("devices") > 1:
-        raise UsageError("EARG905", "--check runs the reference semantics of one device", "drop --devices")
+    if not 1 <= parsed.integer("devices") <= MAX_DEVICES:
+        raise UsageError("EARG902", f"--devices takes 1 to {MAX_DEVICES}", "see --help")
+    if len(parsed.files) > 1 and "devices" in parsed.given and parsed.integer("devices") != len(parsed.files):
+        raise UsageError(
+            "EARG905", f"{len(parsed.files)} programs run on as many devices", "drop --devices, or give one program"
+        )
+    if parsed.flag("check") and max(len(parsed.files), parsed.integer("devices")) > 1:
+        raise UsageError("EARG905", "--check runs the reference semantics of one device", "give one program for one")
     if parsed.flag("check") and parsed.values["stochastic_rounding"] is not None:
         raise UsageError("EARG905", "--check compares with rounding to nearest, not --stochastic-rounding", "drop one")
 
 
-def _inputs(parsed: Parsed, neff: Neff) -> list[list[Array]]:
+def read_neffs(parsed: Parsed, session: Session) -> list[Neff]:
+    """Of each device in order, or one for all of them; equal paths are one program. Raises NeuronError."""
+    paths = parsed.files
+    if len(paths) == 1 and os.path.isdir(paths[0]):
+        paths = parsed.files = files.numbered(paths[0], (".neff",))
+        _check_options(parsed)
+    if len(paths) > MAX_DEVICES:
+        raise UsageError("EARG903", f"{len(paths)} programs, devices are at most {MAX_DEVICES}", "give fewer")
+    known: dict[str, Neff] = {}
+    for path in paths:
+        if path not in known:
+            known[path], _ = read_neff(path, session)
+    return [known[path] for path in paths]
+
+
+def _inputs(parsed: Parsed, neffs: list[Neff]) -> list[list[Array]]:
     """For each device from ``--inputs``, else random; none for a run without values."""
-    parameters = parameters_of(neff)
-    path, count = parsed.text_or_none("inputs"), parsed.integer("devices")
+    count = max(len(neffs), parsed.integer("devices"))
+    parameters = [parameters_of(neff) for neff in neffs] if len(neffs) > 1 else [parameters_of(neffs[0])] * count
+    path = parsed.text_or_none("inputs")
     if path is not None:
-        return [read_inputs(path, parameters)] if count == 1 else read_device_inputs(path, parameters, count)
+        return [read_inputs(path, parameters[0])] if count == 1 else read_device_inputs(path, parameters)
     if parsed.flag("timing_only"):
         return [[] for _ in range(count)]
-    return [random_inputs(parameters, parsed.integer("seed") + number) for number in range(count)]
+    return [random_inputs(each, parsed.integer("seed") + number) for number, each in enumerate(parameters)]
 
 
-def _run(parsed: Parsed, neff: Neff, inputs: list[list[Array]], machine: Machine) -> list[RunResult]:
-    """The result of each device; of the first one alone when there is nothing to compute."""
-    executable = runtime.load(neff)
+def _run(parsed: Parsed, neffs: list[Neff], inputs: list[list[Array]], machine: Machine) -> list[RunResult]:
+    """The result of each device; of the first one alone when there is nothing to compute and one program."""
+    loaded = {id(neff): runtime.load(neff) for neff in neffs}
+    executables = [loaded[id(neff)] for neff in neffs]
     seed = parsed.integer_or_none("stochastic_rounding")
-    if parsed.flag("timing_only") or len(inputs) == 1 == devices.device_count(executable):
+    if len(executables) == 1 and (parsed.flag("timing_only") or len(inputs) == 1 == devices.device_count(*executables)):
         return [
-            executable.run(
+            executables[0].run(
                 inputs[0],
                 timing_only=parsed.flag("timing_only"),
                 stochastic_rounding_seed=seed,
                 machine=machine,
             )
         ]
-    group = devices.replicate(executable)
+    group = devices.together(executables) if len(executables) > 1 else devices.replicate(executables[0])
+    if parsed.flag("timing_only"):
+        return [each.run([], timing_only=True, machine=machine, device=number) for number, each in enumerate(group)]
     return devices.run_devices(group, inputs, stochastic_rounding_seed=seed, machine=machine)
 
 

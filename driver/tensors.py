@@ -37,12 +37,16 @@ def parameters_of(neff: Neff) -> list[Parameter]:
 
 def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
     """The arrays of ``path`` in parameter order; raises ``RunError`` for anything missing, unknown or misfit."""
-    return _in_order(path, _load(path, parameters), parameters)
+    return _in_order(path, _load(path, [parameters]), parameters)
 
 
-def read_device_inputs(path: str, parameters: Sequence[Parameter], devices: int) -> list[list[Array]]:
-    """The arrays of each device: ``arg0@3`` is device 3's, ``arg0`` that of all devices without one of their own."""
-    named = _load(path, parameters, devices)
+def read_device_inputs(path: str, parameters: Sequence[Sequence[Parameter]]) -> list[list[Array]]:
+    """The arrays of each device, whose program has ``parameters[device]``.
+
+    ``arg0@3`` is device 3's, ``arg0`` that of all devices that have such a parameter and none of their own.
+    """
+    devices = len(parameters)
+    named = _load(path, parameters)
     common: dict[str, Array] = {}
     own: list[dict[str, Array]] = [{} for _ in range(devices)]
     for key, array in named.items():
@@ -53,7 +57,15 @@ def read_device_inputs(path: str, parameters: Sequence[Parameter], devices: int)
             own[int(number)][name] = array
         else:
             raise RunError("ERUN001", f"{path}: {key!r} names no device", f"the program runs on {devices} devices")
-    return [_in_order(path, common | arrays, parameters) for arrays in own]
+    names = [[name for name, _ in those] for those in parameters]
+    for key in common:
+        if all(find(key, those) is None for those in names):
+            # the error of a single program names what is closest
+            _in_order(path, {key: common[key]}, parameters[0])
+    return [
+        _in_order(path, {key: array for key, array in common.items() if find(key, known) is not None} | mine, those)
+        for mine, known, those in zip(own, names, parameters, strict=True)
+    ]
 
 
 def _in_order(path: str, named: Mapping[str, Array], parameters: Sequence[Parameter]) -> list[Array]:
@@ -140,10 +152,12 @@ def _storable(array: Array) -> Array:
     return array if array.dtype.isbuiltin == 1 else array.view(f"V{array.dtype.itemsize}")
 
 
-def _load(path: str, parameters: Sequence[Parameter], devices: int = 1) -> Mapping[str, Array]:
-    count = len(parameters)
+def _load(path: str, devices: Sequence[Sequence[Parameter]]) -> Mapping[str, Array]:
+    """What the file holds, which is no more than the parameters of all devices take."""
+    count = max(map(len, devices))
     # of the widest elements, for those have an error of their own; but no small file unpacks to gigabytes
-    limit = devices * sum(_WIDEST_BYTES * prod(shape.dims) + _HEADER_BYTES for _, shape in parameters) + _SLACK_BYTES
+    sizes = [_WIDEST_BYTES * prod(shape.dims) + _HEADER_BYTES for each in devices for _, shape in each]
+    limit = sum(sizes) + _SLACK_BYTES
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -155,7 +169,7 @@ def _load(path: str, parameters: Sequence[Parameter], devices: int = 1) -> Mappi
                     raise RunError(
                         "ERUN001",
                         f"{path} holds {held} bytes, more than the program's inputs take",
-                        f"the program has {_signature(parameters)}",
+                        f"the program has {_signature(devices[0])}",
                     )
                 named = {key: loaded[key] for key in loaded.files}
     except (MemoryError, RunError):

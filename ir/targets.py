@@ -11,6 +11,8 @@ from neuronx_cc.ir import machine as machines
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.machine import Machine
 
+MAX_DEVICES = 32
+"""Cores of one trn1.32xlarge instance (hardware sheet 1.2)."""
 FOLDER = Path(__file__).parent.parent / "runtime" / "machines"
 
 

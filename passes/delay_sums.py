@@ -18,6 +18,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, has_one_use, insert_before, ops_of, replace
 from neuronx_cc.passes.analysis.devices import device_counts
+from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.analysis.trip_count import count, element_of, trip_count
 from neuronx_cc.passes.analysis.values import combiner_kind, splat_number
 from neuronx_cc.passes.manager import PassContext
@@ -132,7 +133,7 @@ def _sums_in(value: hlo.SSAValue, place: Place, top: bool = False) -> Sums | Non
     if not isinstance(op, hlo.HloOp) or not (top or has_one_use(value)):
         return None
     if isinstance(op, hlo.AllReduceOp):
-        return Sums((op,)) if _adds(op, module) else None
+        return Sums((op,)) if _adds(op, module) and not has_effects(op) else None
     if isinstance(op, hlo.GetTupleElementOp):
         is_state = place.body is not None and element_of(value, place.body) == place.element
         return Sums(reads=1) if is_state else None

@@ -15,6 +15,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
 from neuronx_cc.passes.analysis.devices import device_counts, state_counts
+from neuronx_cc.passes.analysis.effects import COLLECTIVES
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build
@@ -27,7 +28,6 @@ EXCHANGES = (hlo.AllToAllOp, hlo.CollectiveBroadcastOp, hlo.CollectivePermuteOp,
 """With a channel these connect partitions; the others connect replicas and partitions."""
 MAX_DEVICES = 1 << 16
 """That a module without counts may name."""
-COLLECTIVES = (hlo.AllReduceOp, hlo.AllGatherOp, hlo.ReduceScatterOp, *EXCHANGES)
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -40,6 +40,26 @@ def run(module: HloModule, context: PassContext) -> None:
                 replace(op, Build.before(module, op).number(0, "u32"))
             elif isinstance(op, COLLECTIVES):
                 _resolve(module, op, replicas, partitions)
+
+
+def spread(module: HloModule, devices: int) -> None:
+    """States that ``devices`` devices run ``module``, as what its collectives number.
+
+    Raises CompileError EVRF001 where the header states another number of them.
+    """
+    if device_counts(module) != (1, 1):
+        replicas, partitions = device_counts(module)
+        if replicas * partitions != devices:
+            raise CompileError(
+                "EVRF001",
+                f"the module states {replicas} replicas of {partitions} partitions, {devices} modules are given",
+                "give one module for each device",
+            )
+        return
+    ops = [op for computation in module.computations() for op in ops_of(computation.block)]
+    numbered = {_numbering(op) for op in ops if isinstance(op, COLLECTIVES)}
+    of_partitions = "partitions" in numbered or numbered == {"devices"}
+    state_counts(module, *((1, devices) if of_partitions else (devices, 1)))
 
 
 def _settle_counts(module: HloModule) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, ops_of, replace, users
 from neuronx_cc.passes.analysis.devices import device_counts, numbers_of
+from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
 
@@ -35,7 +36,7 @@ def run(module: HloModule, context: PassContext) -> None:
         return
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
-            if isinstance(op, hlo.AllReduceOp):
+            if isinstance(op, hlo.AllReduceOp) and not has_effects(op):
                 scatter = _scatter(op, module)
                 if scatter is not None:
                     _replace(op, scatter, module)

@@ -1,4 +1,4 @@
-"""Runs one program on several simulated devices at once, each with memories of its own, connected by a fabric."""
+"""Runs programs on several simulated devices at once, each with memories of its own, connected by a fabric."""
 
 from __future__ import annotations
 
@@ -12,15 +12,40 @@ from neuronx_cc.runtime.executable import Executable, RunResult
 from neuronx_cc.runtime.fabric import Fabric
 from neuronx_cc.runtime.host import Functions
 from neuronx_cc.runtime.host_memory import require
+from neuronx_cc.runtime.meetings import problem
 from neuronx_cc.runtime.races import check as prove_ordered
-
-MAX_DEVICES = 32
-"""Cores of one trn1.32xlarge instance (hardware sheet 1.2)."""
 
 
 def replicate(executable: Executable) -> list[Executable]:
     """One executable for each device of the program; they share its constants."""
-    return [executable, *(executable.on_another_device() for _ in range(device_count(executable) - 1))]
+    return together([executable] * device_count(executable))
+
+
+def together(executables: Sequence[Executable]) -> list[Executable]:
+    """One for each device, in order: what stands there again has memories of its own.
+
+    Raises RunError ERUN001 for programs of another number of devices, ERUN922 for those that do not meet.
+    """
+    for number, each in enumerate(executables):
+        if each.program.devices != executables[0].program.devices:
+            first, other = executables[0].program.devices, each.program.devices
+            raise RunError(
+                "ERUN001",
+                f"program 0 is for {first[0]} replicas of {first[1]} partitions, program {number} for {other[0]} of "
+                f"{other[1]}",
+                "compile them together: neuronx-cc compile RANK0 RANK1 ...",
+            )
+    if len(executables) != (count := device_count(executables[0])):
+        raise RunError("ERUN001", f"programs for {count} devices, {len(executables)} given", "give one for each device")
+    found = problem([each.program for each in executables])
+    if found:
+        raise RunError("ERUN922", found)
+    seen: set[int] = set()
+    made = []
+    for each in executables:
+        made.append(each.on_another_device() if id(each) in seen else each)
+        seen.add(id(each))
+    return made
 
 
 def device_count(executable: Executable) -> int:
@@ -52,7 +77,7 @@ def run_devices(
             port=fabric.port(number),
         )
 
-    prove_ordered(executables[0].program)
+    _prove_ordered(executables)
     _require_memory(executables)
     return fabric.run(work)
 
@@ -78,9 +103,14 @@ def compute_devices(
             functions=functions,
         )
 
-    prove_ordered(executables[0].program)
+    _prove_ordered(executables)
     _require_memory(executables)
     return fabric.run(work)
+
+
+def _prove_ordered(executables: Sequence[Executable]) -> None:
+    for program in {id(each.program): each.program for each in executables}.values():
+        prove_ordered(program)
 
 
 def _require_memory(executables: Sequence[Executable]) -> None:
@@ -97,4 +127,4 @@ def _fabric(executables: Sequence[Executable], given: int) -> Fabric:
             f"the program runs on {count} devices, inputs for {given} given",
             f"run it with --devices {count}",
         )
-    return Fabric(count, executables[0].program.groups)
+    return Fabric([executable.program.groups for executable in executables])

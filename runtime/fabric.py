@@ -1,8 +1,8 @@
 """Connects simulated devices: the meetings of collectives, between one thread for each device.
 
-A meeting takes place when every member of a group has come to the same collective instruction for the same time. Who
-comes when does not change any value. When no device can go on, each of those that wait gets an error that says for
-whom.
+The devices may run one program or different ones: a meeting takes place when every member of a group has come to its
+n-th collective with these members, and they agree on what they exchange (``ir.isa.outside.Exchange``). Who comes when
+does not change any value. When no device can go on, each of those that wait gets an error that says for whom.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from neuronx_cc.ir.errors import NeuronError, RunError
-from neuronx_cc.ir.isa.collectives import Groups
+from neuronx_cc.ir.isa.collectives import Groups, role_of
 from neuronx_cc.ir.isa.elements import Array
-from neuronx_cc.ir.isa.outside import Meeting
+from neuronx_cc.ir.isa.outside import Exchange, Meeting
+from neuronx_cc.runtime.meetings import differing
 
 Result = TypeVar("Result")
 
@@ -25,21 +26,23 @@ class _Table:
     """A meeting: who has come, with what."""
 
     members: tuple[int, ...]
+    exchange: Exchange
+    """What the first one has come for."""
     sources: dict[int, Array] = field(default_factory=dict)
     left: int = 0
 
 
 class Fabric:
-    """``devices`` devices that run one program, once, with the collectives' ``groups``."""
+    """Devices that run once; ``groups[i]`` are those that the collectives of device i's program refer to."""
 
-    def __init__(self, devices: int, groups: Sequence[Groups]) -> None:
+    def __init__(self, groups: Sequence[Sequence[Groups]]) -> None:
         self._groups = groups
         self._changed = threading.Condition()
-        self._tables: dict[tuple[int, tuple[int, ...], int], _Table] = {}
-        self._visits: dict[tuple[int, int, tuple[int, ...]], int] = {}
-        """(device, groups, members) -> meetings so far."""
+        self._tables: dict[tuple[tuple[int, ...], int], _Table] = {}
+        self._visits: dict[tuple[int, tuple[int, ...]], int] = {}
+        """(device, members) -> meetings so far."""
         self._waiting: dict[int, tuple[str, _Table]] = {}
-        self._running = set(range(devices))
+        self._running = set(range(len(groups)))
         self._failed: NeuronError | None = None
 
     def run(self, work: Callable[[int], Result]) -> list[Result]:
@@ -70,16 +73,19 @@ class Fabric:
     def port(self, device: int) -> _Port:
         return _Port(self, device)
 
-    def meet(self, device: int, kind: str, groups: int, source: Array) -> Meeting:
+    def meet(self, device: int, exchange: Exchange, groups: int, source: Array) -> Meeting:
         """See ``ir.isa.outside.Port.meet``."""
-        members, order, place = _role(self._groups[groups], kind, device)
+        role = role_of(exchange, self._groups[device][groups], device)
+        members, kind = role.members, role.exchange.kind
         if not members:
             return Meeting((), -1)
         with self._changed:
-            visit = self._visits.get((device, groups, members), 0)
-            self._visits[device, groups, members] = visit + 1
-            key = (groups, members, visit)
-            table = self._tables.setdefault(key, _Table(members))
+            visit = self._visits.get((device, members), 0)
+            self._visits[device, members] = visit + 1
+            key = (members, visit)
+            table = self._tables.setdefault(key, _Table(members, role.exchange))
+            if table.exchange != role.exchange:
+                raise RunError("ERUN922", differing(device, role.exchange, next(iter(table.sources)), table.exchange))
             table.sources[device] = source.copy()
             if len(table.sources) == len(members):
                 self._changed.notify_all()
@@ -93,7 +99,7 @@ class Fabric:
             table.left += 1
             if table.left == len(members):
                 del self._tables[key]
-        return Meeting([table.sources[member] for member in order], place)
+        return Meeting([table.sources[member] for member in role.order], role.place)
 
     def _finish(self, device: int) -> None:
         with self._changed:
@@ -136,19 +142,5 @@ class _Port:
     fabric: Fabric
     device: int
 
-    def meet(self, kind: str, groups: int, source: Array) -> Meeting:
-        return self.fabric.meet(self.device, kind, groups, source)
-
-
-def _role(groups: Groups, kind: str, device: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Whom ``device`` meets, in which order their sources are given, and its place (of a permute: its source's)."""
-    if kind == "permute":
-        members = tuple(sorted({each for pair in groups for each in pair}))
-        if device not in members:
-            return (), (), -1
-        source = next((source for source, target in groups if target == device), None)
-        return members, members, members.index(source) if source is not None else -1
-    for group in groups:
-        if device in group:
-            return tuple(sorted(group)), group, group.index(device)
-    return (), (), -1
+    def meet(self, exchange: Exchange, groups: int, source: Array) -> Meeting:
+        return self.fabric.meet(self.device, exchange, groups, source)

@@ -32,12 +32,15 @@ _INSTALL = {
 
 def read(path: str) -> bytes:
     """The bytes of a model file; of a SavedModel's folder those of its graph. Raises UsageError EFIL901."""
-    inner = Path(path) / SAVED_MODEL
+    return files.read(str(Path(path) / SAVED_MODEL) if is_saved_model(path) else path, "model file")
+
+
+def is_saved_model(path: str) -> bool:
+    """Whether ``path`` is the folder of a SavedModel."""
     try:
-        folder = inner.is_file()
+        return (Path(path) / SAVED_MODEL).is_file()
     except (OSError, ValueError):
-        folder = False
-    return files.read(str(inner) if folder else path, "model file")
+        return False
 
 
 def fixed_by(parsed: Parsed) -> Fixed:

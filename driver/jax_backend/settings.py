@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuronx_cc.ir.errors import UsageError
+from neuronx_cc.ir.targets import MAX_DEVICES
 
 LOGGER = logging.getLogger("neuronx_cc.jax")
 DEFAULT_DEVICES = 2
 """Cores of one Trainium chip."""
-MAX_DEVICES = 32
-"""Cores of a trn1.32xlarge."""
 
 HONOURED = frozenset(
     [

@@ -6,11 +6,13 @@ floats in FP32, rounded once, integers exactly (hardware sheet 6.4; the vendor l
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neuronx_cc.ir.extremes import Extreme, maximum, minimum
 from neuronx_cc.ir.isa.elements import Array, State, reader, writer
+from neuronx_cc.ir.isa.outside import Exchange
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.types import FLOATS
 
@@ -30,14 +32,48 @@ Groups = tuple[tuple[int, ...], ...]
 """Device numbers of each group, or (source, target) pairs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one device is in the groups of a collective."""
+
+    members: tuple[int, ...]
+    """Whom it meets, in order of their numbers; nobody where it belongs to no group."""
+    order: tuple[int, ...]
+    """The order of their sources."""
+    place: int
+    """Its own place there; of a permute: that of its source, or -1."""
+    exchange: Exchange
+
+
+def exchange_of(instr: Instr) -> Exchange:
+    """What a ``collective`` instruction exchanges, whatever its groups."""
+    source = instr.ins[0]
+    return Exchange(instr.alu[0], instr.alu[1] if len(instr.alu) > 1 else "", source.dtype, source.counts)
+
+
+def role_of(exchange: Exchange, groups: Groups, device: int) -> Role:
+    """``device`` in the ``groups`` of a collective."""
+    if exchange.kind == "permute":
+        members = tuple(sorted({each for pair in groups for each in pair}))
+        if device not in members:
+            return Role((), (), -1, exchange)
+        source = next((source for source, target in groups if target == device), None)
+        place = members.index(source) if source is not None else -1
+        return Role(members, members, place, replace(exchange, groups=tuple(sorted(groups))))
+    for group in groups:
+        if device in group:
+            return Role(tuple(sorted(group)), group, group.index(device), replace(exchange, groups=(group,)))
+    return Role((), (), -1, exchange)
+
+
 def collective(instr: Instr, state: State) -> Callable[[Array, Array], None]:
     """The kernel ``(target, source)`` of a ``collective`` instruction."""
-    kind, groups = instr.alu[0], int(instr.imm[0])
+    kind, groups, exchange = instr.alu[0], int(instr.imm[0]), exchange_of(instr)
     dtype = instr.ins[0].dtype
     reduce = _reducer(instr.alu[1], dtype, state) if kind in REDUCING else None
 
     def run(target: Array, source: Array) -> None:
-        meeting = state.connected().meet(kind, groups, source)
+        meeting = state.connected().meet(exchange, groups, source)
         parts, place = meeting.parts, meeting.place
         if kind == "all_reduce":
             assert reduce is not None

@@ -19,10 +19,31 @@ EFFECTS: frozenset[type] = frozenset(
 )
 
 
+COLLECTIVES = (
+    hlo.AllReduceOp,
+    hlo.AllGatherOp,
+    hlo.ReduceScatterOp,
+    hlo.AllToAllOp,
+    hlo.CollectiveBroadcastOp,
+    hlo.CollectivePermuteOp,
+    hlo.RaggedAllToAllOp,
+)
+_OTHER_PROGRAMS = "meets_other_programs"
+
+
+def keep_collectives(module: HloModule) -> None:
+    """From now on the collectives of ``module`` have effects: the other devices run programs of their own."""
+    module.op.attributes[_OTHER_PROGRAMS] = hlo.IntAttr(1)
+
+
 def has_effects(op: hlo.HloOp, effectful: Set[str] = frozenset()) -> bool:
     """Whether ``op`` has effects of its own, or calls one of the computations ``effectful``."""
     if type(op) is hlo.CustomCallOp:
         return op.extra is not None and dict(op.extra.data).get("custom_call_has_side_effect") == "true"
+    if isinstance(op, COLLECTIVES):
+        computation = op.parent_op()
+        module = computation.parent_op() if computation is not None else None
+        return module is not None and _OTHER_PROGRAMS in module.attributes
     return type(op) in EFFECTS or (bool(effectful) and not effectful.isdisjoint(called_names(op)))
 
 

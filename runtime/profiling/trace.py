@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from neuronx_cc.ir.isa.collectives import exchange_of, role_of
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.runtime.clock import Event, Timing
 from neuronx_cc.runtime.clock_program import Node
@@ -63,8 +64,8 @@ def _us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
-Meeting = tuple[int, tuple[int, ...], int]
-"""Groups, members, and how often they have met before."""
+Meeting = tuple[tuple[int, ...], int]
+"""Members, and how often they have met before."""
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class _Device:
     """Stream -> lane of each instruction of this piece."""
     facts: dict[int, str] = field(default_factory=dict)
     """Node -> what its slices have in common."""
-    visits: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict)
+    visits: dict[tuple[int, ...], int] = field(default_factory=dict)
     shown_until: int = 0
 
     def piece(self, begin: float, duration: float, repeats: int) -> None:
@@ -129,17 +130,13 @@ class _Device:
         return f'"name":{name},"cat":"{node.instr.op}","args":{facts[:-1]}'
 
     def _meet(self, node: Node, place: tuple[int, int, int]) -> None:
-        number, kind = int(node.instr.imm[0]), node.instr.alu[0]
-        groups, device = self.execution.program.groups[number], self.execution.device
-        if kind == "permute":
-            members = tuple(sorted({each for pair in groups for each in pair}))
-        else:
-            members = next((tuple(sorted(group)) for group in groups if device in group), ())
-        if device not in members:
+        groups = self.execution.program.groups[int(node.instr.imm[0])]
+        members = role_of(exchange_of(node.instr), groups, self.execution.device).members
+        if not members:
             return
-        visit = self.visits.get((number, members), 0)
-        self.visits[number, members] = visit + 1
-        self.meetings.setdefault((number, members, visit), []).append(place)
+        visit = self.visits.get(members, 0)
+        self.visits[members] = visit + 1
+        self.meetings.setdefault((members, visit), []).append(place)
 
     def finish(self) -> None:
         """Names of processes and lanes, and the counters."""

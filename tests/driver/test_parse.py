@@ -128,7 +128,7 @@ def test_right_most_wins(argv, key, expected):
         (["--target=gpu"], "EARG902", "gpu"),
         (["--lnc", "2"], "EARG001", "one"),
         (["--framework", "TENSORFLOW"], "EARG902", "XLA"),
-        (["second.hlo"], "EARG903", "second.hlo"),
+        ([f"{number}.hlo" for number in range(32)], "EARG903", "found 33"),
     ],
 )
 def test_refusals(argv, code, mentions):

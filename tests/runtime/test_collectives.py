@@ -8,6 +8,7 @@ import pytest
 from generated import compile_text
 
 from neuronx_cc.ir.errors import CompileError, RunError
+from neuronx_cc.ir.isa.outside import Exchange
 from neuronx_cc.runtime.devices import replicate, run_devices
 from neuronx_cc.runtime.executable import Executable
 
@@ -301,12 +302,12 @@ def test_members_out_of_range_are_refused() -> None:
 def test_deadlock_names_who_waits_for_whom() -> None:
     from neuronx_cc.runtime.fabric import Fabric
 
-    fabric = Fabric(3, [((0, 1, 2),), ((0, 1),)])
+    fabric = Fabric([[((0, 1, 2),), ((0, 1),)]] * 3)
     x = np.zeros(3, np.float32)
 
     def work(device: int) -> None:
         if device < 2:
-            fabric.port(device).meet("all_reduce", device, x)
+            fabric.port(device).meet(Exchange("all_reduce", "add", "f32", (3,)), device, x)
 
     with pytest.raises(RunError, match="device 0 waits in all_reduce for 1, 2; device 1 waits in all_reduce for 0"):
         fabric.run(work)
