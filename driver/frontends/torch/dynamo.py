@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.frontends.torch.arrays import shape_of
@@ -41,7 +42,8 @@ def neuron(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **keywor
     options = keywords.get("options")
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        boxed: Callable[..., Any] = make_boxed_func(Graph(graph, inputs, options))
+        with _disable_current_modes():  # constants of the graph are real ones, which torch's fake mode does not take
+            boxed: Callable[..., Any] = make_boxed_func(Graph(graph, inputs, options))
         return boxed
 
     backend: Any = aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph, decompositions=decompositions())
