@@ -25,9 +25,9 @@ from neuronx_cc.ir.errors import NeuronError
 # sets the seed inside the function, which dynamo does not trace
 invocations.wrapper_set_seed = lambda operator, *arguments, **keywords: operator(*arguments, **keywords)
 RANDOM = re.compile(
-    r"rand|(^|_)normal\b|normal_|bernoulli|multinomial|dropout|exponential|cauchy|geometric|uniform|empty|rrelu|fractional|lowrank"
+    r"rand|(^|_)normal\b|normal_|bernoulli|multinomial|dropout|(^|_)exponential$|cauchy|geometric|uniform|empty|rrelu|fractional|lowrank"
 )
-"""Operators whose results are drawn, or are not defined."""
+"""Parts of names of operators whose results are drawn, or are not defined."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ def _embedding_bag(
     if weights is not None:
         rows = rows * weights[:, None].astype(rows.dtype)
     sizes = jnp.zeros(bags, np.int64).at[bag].add(counted.astype(np.int64))
-    noted = jnp.pad(sizes, (0, int(last)))
     if mode == MAX:
         low = jnp.asarray(limits(rows.dtype)[0], rows.dtype)
         rows = jnp.where(counted[:, None], rows, low)
@@ -44,13 +43,13 @@ def _embedding_bag(
         places = jnp.where(rows == largest[bag], np.arange(len(rows))[:, None], len(rows))
         first = jnp.full(largest.shape, len(rows)).at[bag].min(places)
         found = jnp.where(sizes[:, None] > 0, jnp.take(indices, first, mode="clip"), -1)
-        return jnp.where(sizes[:, None] > 0, largest, 0), bag, noted, found
+        return jnp.where(sizes[:, None] > 0, largest, 0), bag, sizes, found
     total = jnp.zeros((bags, table.shape[1]), rows.dtype).at[bag].add(jnp.where(counted[:, None], rows, 0))
     if mode == MEAN:
         total = total / jnp.maximum(sizes, 1)[:, None].astype(rows.dtype)
     # torch notes no bags where its fast path needs none
     fast = mode == SUM and padding < 0 and table.dtype.itemsize <= 4
-    return total, bag[:0] if fast else bag, noted, jnp.zeros(noted.shape, np.int64)
+    return total, bag[:0] if fast else bag, sizes, jnp.zeros(bags, np.int64)
 
 
 @row("_embedding_bag_backward")

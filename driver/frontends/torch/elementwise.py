@@ -99,6 +99,8 @@ COMPARISONS: dict[str, Function] = {
 
 BINARY: dict[str, Function] = {
     "atan2": jnp.arctan2,
+    "__lshift__": jnp.left_shift,
+    "__rshift__": jnp.right_shift,
     "bitwise_and": jnp.bitwise_and,
     "bitwise_left_shift": jnp.left_shift,
     "bitwise_or": jnp.bitwise_or,
@@ -164,6 +166,9 @@ def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
         x, y = jnp.broadcast_arrays(x, jnp.asarray(y, x.dtype))
         return lax.div(x, y) if kind(x.dtype) < 2 else jnp.trunc(x / y)
     return jnp.true_divide(x, y)
+
+
+row("prims.fma", cast=Cast.RESULT)(lambda x, y, z: x * y + z)
 
 
 @row("fmod", cast=Cast.RESULT)

@@ -228,10 +228,12 @@ def draws(module: torch.fx.GraphModule) -> bool:
 
 
 def uses_double(module: torch.fx.GraphModule) -> bool:
-    """Whether any value of the graph is in FP64."""
+    """Whether the graph computes in FP64. Python's numbers are such arrays for torch, without dims, on their way."""
     wide = (torch.float64, torch.complex128)
-    metas = [node.meta.get("val") for each in modules_of(module) for node in each.graph.nodes]
-    return any(_is_tensor(leaf) and leaf.dtype in wide for meta in metas for leaf in _listed(meta))
+    nodes = [node for each in modules_of(module) for node in each.graph.nodes]
+    shown = {node for each in nodes if each.op == "output" for node in each.all_input_nodes}
+    found = [(node in shown, leaf) for node in nodes for leaf in _listed(node.meta.get("val"))]
+    return any(_is_tensor(leaf) and leaf.dtype in wide and (leaf.ndim or seen) for seen, leaf in found)
 
 
 def refuse_unknown(module: torch.fx.GraphModule) -> None:

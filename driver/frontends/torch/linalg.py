@@ -45,7 +45,11 @@ def _pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False
     if not x.size:
         return jnp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     default = 0.0 if atol is not None else max(x.shape[-2:]) * float(np.finfo(x.dtype).eps)
-    left, values, right = jnp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
+    if hermitian:  # torch reads the lower triangle alone
+        signed, left = jnp.linalg.eigh(x, "L", symmetrize_input=False)
+        values, right = jnp.abs(signed), _adjoint(left * jnp.sign(signed)[..., None, :])
+    else:
+        left, values, right = jnp.linalg.svd(x, full_matrices=False)
     relative = jnp.asarray(default if rtol is None else rtol, values.dtype)[..., None]
     absolute = jnp.asarray(0.0 if atol is None else atol, values.dtype)[..., None]
     kept = values > jnp.maximum(absolute, relative * jnp.max(values, -1, keepdims=True))

@@ -139,3 +139,34 @@ def test_results_whose_shape_depends_on_values_are_refused_with_the_remedy(funct
         torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True),
     ):
         torch.compile(function, backend="neuron", fullgraph=True)(torch.randn(5))
+
+
+def test_eigenvalues_of_general_matrices():
+    x = torch.randn(2, 5, 5)
+    call = torch.compile(lambda x: torch.linalg.eig(x), backend="neuron", fullgraph=True)
+    values, vectors = call(x)
+    torch.testing.assert_close(x.to(vectors.dtype) @ vectors, vectors * values[:, None], rtol=1e-3, atol=1e-4)
+    assert (values.sum(-1).real - x.diagonal(dim1=1, dim2=2).sum(-1)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 1.5, 2.0, float("inf")])
+def test_distances(p):
+    x = torch.randn(4, 3)
+    x[1] = x[0]  # without a distance, and without a gradient
+    x.requires_grad_()
+    agrees(lambda x, y: (torch.pdist(x, p), torch.cdist(x, y, p)), x, torch.randn(5, 3, requires_grad=True))
+
+
+def test_rows_no_longer_than():
+    indices = torch.tensor([0, 2, 2])
+    agrees(lambda table: (F.embedding(indices, table, max_norm=1.0), table * 1), torch.randn(4, 5) * 3)
+
+
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_pseudo_inverses(hermitian):
+    x = torch.randn(2, 4, 3 + hermitian)  # of a Hermitian one the lower triangle is read
+    agrees(lambda x: torch.linalg.pinv(x, rtol=1e-3, hermitian=hermitian), x)
+
+
+def test_constants_within_the_function():
+    agrees(lambda x: x * torch.tensor([1.0, 2, 3]) + torch.signal.windows.hann(3), torch.ones(3))
