@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import Array
@@ -113,6 +114,28 @@ def _prove_ordered(executables: Sequence[Executable]) -> None:
         prove_ordered(program)
 
 
+def run_apart(executables: Sequence[Executable], batches: Sequence[Sequence[Array]]) -> list[RunResult]:
+    """Run a program of one device once for each of ``batches``, on as many devices as there are ``executables``.
+
+    Device i runs batches i, i + n, ... one after the other, and knows nothing of the others. Results are in the order
+    of ``batches``. Raises the first failing device's RunError; ERUN001 for programs of several devices.
+    """
+    busy = executables[: len(batches)]
+    for executable in busy:
+        _require_devices(executable, 1)
+    if len(busy) < 2:
+        return [busy[0].run(batch) for batch in batches]
+    prove_ordered(busy[0].program)
+    _require_memory(busy)
+
+    def work(number: int) -> list[RunResult]:
+        return [busy[number].run(batch) for batch in batches[number :: len(busy)]]
+
+    with ThreadPoolExecutor(len(busy)) as pool:
+        dealt = list(pool.map(work, range(len(busy))))
+    return [dealt[number % len(busy)][number // len(busy)] for number in range(len(batches))]
+
+
 def _require_memory(executables: Sequence[Executable]) -> None:
     """All devices write at the same time. Raises RunError EMEM901."""
     nbytes = sum(executable.fresh_bytes for executable in executables)
@@ -120,11 +143,15 @@ def _require_memory(executables: Sequence[Executable]) -> None:
 
 
 def _fabric(executables: Sequence[Executable], given: int) -> Fabric:
-    count = device_count(executables[0])
-    if not len(executables) == given == count:
+    _require_devices(executables[0], given if len(executables) == given else len(executables))
+    return Fabric([executable.program.groups for executable in executables])
+
+
+def _require_devices(executable: Executable, given: int) -> None:
+    count = device_count(executable)
+    if given != count:
         raise RunError(
             "ERUN001",
             f"the program runs on {count} devices, inputs for {given} given",
             f"run it with --devices {count}",
         )
-    return Fabric([executable.program.groups for executable in executables])

@@ -77,7 +77,7 @@ def _schur(matrix: Any) -> tuple[Any, Any]:
     vectors = jnp.eye(size, dtype=matrix.dtype)
     if size > 1:
         vectors = vectors.at[1:, 1:].set(lax.linalg.householder_product(reduced[1:, :-1], factors))
-    place = jnp.arange(size)
+    place = lax.iota(np.int32, size)
     epsilon = np.finfo(matrix.dtype).eps
 
     def unfinished(state: Any) -> Any:
@@ -126,7 +126,7 @@ def _two_shifts(matrix: Any, first: Any, last: Any, tries: Any) -> Any:
     a, b, c, d, e = _at(
         matrix, (first, first), (first, first + 1), (first + 1, first), (first + 1, first + 1), (end, first + 1)
     )
-    place = jnp.arange(matrix.shape[0])
+    place = lax.iota(np.int32, matrix.shape[0])
     column = jnp.where(place == first, a * a + b * c - total * a + product, 0)
     column = jnp.where(place == first + 1, c * (a + d - total), column)
     return jnp.where((place == first + 2) & (place <= last), c * e, column)
@@ -142,7 +142,7 @@ def _one_shift(matrix: Any, first: Any, last: Any, tries: Any) -> Any:
     far = half + root
     shift = jnp.where(far == 0, d, d - b * c / jnp.where(far == 0, 1, far))
     shift = jnp.where(tries % PATIENCE == PATIENCE - 1, d + jnp.abs(c), shift)
-    place = jnp.arange(matrix.shape[0])
+    place = lax.iota(np.int32, matrix.shape[0])
     column = jnp.where(place == first, matrix[first, first] - shift, 0)
     return jnp.where(place == first + 1, matrix[jnp.minimum(first + 1, last), first], column)
 
@@ -150,7 +150,7 @@ def _one_shift(matrix: Any, first: Any, last: Any, tries: Any) -> Any:
 def _chase(each: tuple[Any, Any], k: Any, first: Any, last: Any, start: Any, width: int) -> tuple[Any, Any]:
     """Move what stands below the subdiagonal by one column, with a reflection of ``width + 1`` rows from ``k`` on."""
     triangle, vectors = each
-    place = jnp.arange(triangle.shape[0])
+    place = lax.iota(np.int32, triangle.shape[0])
     rows = (place >= k) & (place <= k + width) & (place <= last)
     column = jnp.where(k == first, start, jnp.where(rows, triangle[:, jnp.maximum(k - 1, 0)], 0))
     vector, tau, _ = reflector(column, k)
@@ -225,7 +225,7 @@ def _eigenvalues(matrix: Any) -> tuple[Any, Any, Any]:
 def _vectors_of_triangle(triangle: Any, values: Any) -> Any:
     """Right eigenvectors [n, n], as columns, of an upper triangular matrix with these ``values``."""
     size = triangle.shape[0]
-    place = jnp.arange(size)
+    place = lax.iota(np.int32, size)
     least = np.finfo(triangle.dtype).eps * _scale(triangle)
 
     def row(number: Any, vectors: Any) -> Any:

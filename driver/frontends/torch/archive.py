@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import struct
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -43,6 +44,8 @@ WORD = re.compile(r"[\w.,:/#<>*+ \[\]-]*")
 """Text that means nothing more where torch puts it into the Python code that it makes of a graph."""
 FRAME = re.compile(r'File "[^"\n]+", line \d{1,9}, in \S+')
 MOST_DEPTH = 200
+MOST_BYTES = 1 << 30
+"""Of all tensors beyond what the file holds: strides of 0 make large ones of few bytes."""
 
 
 def read_pt2(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
@@ -57,7 +60,8 @@ def read_pt2(path: str | os.PathLike[str]) -> torch.export.ExportedProgram:
             return _Reader(archive, name).program()
     except OSError as error:
         raise UsageError("EFIL901", f"cannot read model file {name}: {error.strerror}") from None
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, struct.error):
+        # what zipfile raises for directories that are none
         raise _damaged(name, "it is no zip archive, or a damaged one") from None
 
 
@@ -70,6 +74,7 @@ class _Reader:
 
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
         self.archive, self.name = archive, name
+        self.room = MOST_BYTES
         self.members: dict[str, zipfile.ZipInfo] = {}
         for member in archive.infolist():
             inner = member.filename.split("/", 1)[-1]
@@ -207,6 +212,9 @@ class _Reader:
         reach = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
         if math.prod(sizes) and (reach * wanted.itemsize > len(data) or len(data) % wanted.itemsize):
             raise _damaged(self.name, f"tensor {name} is larger than its {len(data)} bytes")
+        self.room -= max(0, math.prod(sizes) * wanted.itemsize - len(data))
+        if self.room < 0:
+            raise _damaged(self.name, f"tensor {name} repeats its {len(data)} bytes to more than fit")
         flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.zeros(0, dtype=dtype)
         if not math.prod(sizes):
             tensor = torch.zeros(sizes, dtype=dtype)

@@ -57,6 +57,9 @@ class Bucketed(torch.nn.Module):
         self.pad_value = pad_value
 
     def forward(self, *inputs: torch.Tensor) -> Any:
+        if not all(isinstance(each, torch.Tensor) for each in inputs):
+            kinds = ", ".join(type(each).__name__ for each in inputs)
+            raise RunError("ERUN001", f"expected tensors, one for each input of the buckets, found {kinds}")
         number = self._bucket(tuple(tuple(each.shape) for each in inputs))
         shapes = self.shapes[number]
         results = self.programs[number](

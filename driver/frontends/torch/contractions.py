@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from neuronx_cc.driver.frontends.torch.registry import kind, row
@@ -39,6 +40,24 @@ row("addr")(lambda b, x, y, beta=1, alpha=1: _added(b, x[:, None] * y[None, :], 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     result = product(x, weight.T)
     return result if bias is None else result + bias
+
+
+@row("_trilinear")
+def _trilinear(
+    x: Any,
+    y: Any,
+    z: Any,
+    more_x: Sequence[int],
+    more_y: Sequence[int],
+    more_z: Sequence[int],
+    summed: Sequence[int],
+    _: int = 1,
+) -> Any:
+    """The product of three arrays, to each of which some dims are added, summed over some dims."""
+    letters = "abcdefghijklmnopqrstuvwxyz"[: x.ndim + len(more_x)]
+    names = ["".join(each for i, each in enumerate(letters) if i not in more) for more in (more_x, more_y, more_z)]
+    left = "".join(each for i, each in enumerate(letters) if i not in summed)
+    return jnp.einsum(f"{','.join(names)}->{left}", x, y, z)
 
 
 def _spread(values: Sequence[int], rank: int) -> list[int]:
@@ -161,3 +180,37 @@ def distances(x: Any, y: Any, p: float) -> Any:
     if p == 1:
         return jnp.sum(apart, -1)
     return jnp.sqrt(jnp.sum(apart * apart, -1)) if p == 2 else jnp.power(jnp.sum(jnp.power(apart, p), -1), 1 / p)
+
+
+def _slopes(given: Any, x: Any, y: Any, p: float, found: Any) -> Any:
+    """The gradient of each difference of rows, [..., rows, rows, features]; none where rows are equal."""
+    apart = x[..., :, None, :] - y[..., None, :, :]
+    if p == 0:
+        return jnp.zeros_like(apart)
+    if math.isinf(p):
+        return given[..., None] * jnp.sign(apart) * (jnp.abs(apart) == found[..., None])
+    scale = jnp.where(found == 0, 0, given / jnp.where(found == 0, 1, found) ** (p - 1))[..., None]
+    if p == 2:
+        return scale * apart
+    # a slope of nothing, where the power of nothing would be infinite
+    length = jnp.where(apart == 0, 1, jnp.abs(apart))
+    return scale * jnp.sign(apart) * length ** (p - 1)
+
+
+row("_cdist_backward")(lambda given, x, y, p, found: jnp.sum(_slopes(given, x, y, p, found), -2))
+
+
+def _pairs(x: Any) -> tuple[Any, Any]:
+    """Numbers of the first and the second row of each pair."""
+    return np.triu_indices(x.shape[0], 1)
+
+
+row("_pdist_forward")(lambda x, p=2.0: distances(x, x, p)[_pairs(x)])
+
+
+@row("_pdist_backward")
+def _pdist_backward(given: Any, x: Any, p: float, found: Any) -> Any:
+    square = (x.shape[0], x.shape[0])
+    weights, lengths = (jnp.zeros(square, x.dtype).at[_pairs(x)].set(each) for each in (given, found))
+    slopes = _slopes(weights, x, x, p, lengths)
+    return jnp.sum(slopes, 1) - jnp.sum(slopes, 0)

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.frontends.torch.arrays import shape_of
+from neuronx_cc.driver.frontends.torch.layouts import laid_out, layouts
 from neuronx_cc.driver.frontends.torch.lowering import KEY, CompilerArgs, Lowered, compile_lowered, lower_graph
 from neuronx_cc.driver.frontends.torch.programs import execute, with_fixed
 from neuronx_cc.driver.frontends.torch.table import decompositions
@@ -41,7 +43,8 @@ def neuron(module: torch.fx.GraphModule, example_inputs: Sequence[Any], **keywor
     options = keywords.get("options")
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        boxed: Callable[..., Any] = make_boxed_func(Graph(graph, inputs, options))
+        with _disable_current_modes():  # constants of the graph are real ones, which torch's fake mode does not take
+            boxed: Callable[..., Any] = make_boxed_func(Graph(graph, inputs, options))
         return boxed
 
     backend: Any = aot_autograd(fw_compiler=compile_graph, bw_compiler=compile_graph, decompositions=decompositions())
@@ -76,12 +79,13 @@ class Graph:
         given = [shape_of(value) if isinstance(value, torch.Tensor) else value for value in values]
         lowered = lower_graph(self.module, given, names)
         program = _program(lowered, self.options)
+        wanted = layouts(self.module)
 
         def call(values: Sequence[Any]) -> list[Any]:
             inputs = [values[place] for place in names]
             if lowered.draws:
                 inputs.append(torch.randint(0, 2**31, (2,), dtype=torch.int64).numpy().astype(np.uint32))
-            return with_fixed(execute(program, inputs), lowered.fixed)
+            return laid_out(with_fixed(execute(program, inputs), lowered.fixed), wanted)
 
         return call
 

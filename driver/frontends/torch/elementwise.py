@@ -53,12 +53,15 @@ UNARY: dict[str, Function] = {
     "sin": jnp.sin,
     "sinh": jnp.sinh,
     "special_entr": special.entr,
-    "special_erfcx": lambda x: jnp.exp(x * x) * special.erfc(x),
+    "special_erfcx": special.erfcx,
     "special_i0e": special.i0e,
     "special_i1": special.i1,
     "special_i1e": special.i1e,
     "special_log_ndtr": special.log_ndtr,
+    "special_modified_bessel_i0": special.i0,
+    "special_modified_bessel_i1": special.i1,
     "special_ndtri": special.ndtri,
+    "special_spherical_bessel_j0": lambda x: jnp.sinc(x / np.pi),
     "sqrt": jnp.sqrt,
     "square": jnp.square,
     "tan": jnp.tan,
@@ -96,6 +99,8 @@ COMPARISONS: dict[str, Function] = {
 
 BINARY: dict[str, Function] = {
     "atan2": jnp.arctan2,
+    "__lshift__": jnp.left_shift,
+    "__rshift__": jnp.right_shift,
     "bitwise_and": jnp.bitwise_and,
     "bitwise_left_shift": jnp.left_shift,
     "bitwise_or": jnp.bitwise_or,
@@ -163,6 +168,9 @@ def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     return jnp.true_divide(x, y)
 
 
+row("prims.fma", cast=Cast.RESULT)(lambda x, y, z: x * y + z)
+
+
 @row("fmod", cast=Cast.RESULT)
 def _fmod(x: Any, y: Any) -> Any:
     return lax.rem(*jnp.broadcast_arrays(x, jnp.asarray(y, x.dtype)))
@@ -227,7 +235,7 @@ def _bits(x: Any, dtype: Any) -> Any:
     return result.reshape(*x.shape[:-1], -1) if wide > narrow else result
 
 
-row("clone", "alias", "detach", "lift_fresh_copy", "contiguous")(lambda x, **_: x)
+row("clone", "alias", "detach", "lift", "lift_fresh", "lift_fresh_copy", "contiguous")(lambda x, **_: x)
 row("copy")(lambda x, source, *_: jnp.broadcast_to(source, x.shape))
 row("view_as_real")(lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1))
 row("view_as_complex")(lambda x: lax.complex(x[..., 0], x[..., 1]))
@@ -238,9 +246,19 @@ row("ldexp", cast=Cast.RESULT)(lambda x, y: x * jnp.exp2(y))
 
 @row("polygamma", cast=Cast.RESULT)
 def _polygamma(n: int, x: Any) -> Any:
-    if n:
-        raise NotImplementedError("derivatives of digamma are not accurate for negative numbers")
-    return special.digamma(x)
+    """Derivative ``n`` of digamma; below 1/2 by that of 1 - x and of the cotangent, a polynomial in it."""
+    if not n:
+        return special.digamma(x)
+    slopes = np.polynomial.Polynomial([0, 1])
+    for _ in range(n):
+        slopes = -np.pi * slopes.deriv() * np.polynomial.Polynomial([1, 0, 1])
+    mirrored = x < 0.5
+    beside = x - jnp.round(x)
+    across = jnp.sign(beside) * jnp.tan(np.pi * (0.5 - jnp.abs(beside)))
+    cotangent = jnp.where(jnp.abs(beside) < 0.25, 1 / jnp.tan(np.pi * beside), across)
+    poles = np.pi * jnp.polyval(jnp.asarray(slopes.coef[::-1], x.dtype), cotangent)
+    found = special.polygamma(n, jnp.where(mirrored, 1 - x, x))
+    return jnp.where(mirrored, (-1) ** n * found - poles, found)
 
 
 row("mvlgamma", cast=Cast.RESULT)(lambda x, p: special.multigammaln(x, p))

@@ -28,6 +28,14 @@ def _embedding(table: Any, indices: Any, *_: Any) -> Any:
     return jnp.take(table, indices, axis=0, mode="clip")
 
 
+@row("embedding_renorm")
+def _embedding_renorm(table: Any, indices: Any, most: float, order: float) -> Any:
+    """The table with those rows that are looked up no longer than ``most``."""
+    lengths = jnp.sum(jnp.abs(table) ** order, -1, keepdims=True) ** (1 / order)
+    named = jnp.zeros((table.shape[0], 1), bool).at[indices.reshape(-1)].set(True)
+    return jnp.where(named & (lengths > most), table * (most / (lengths + 1e-7)), table)
+
+
 @row("embedding_dense_backward")
 def _embedding_backward(given: Any, indices: Any, count: int, padding: int, by_frequency: bool) -> Any:
     flat, rows = indices.reshape(-1), given.reshape(-1, given.shape[-1])
@@ -143,6 +151,16 @@ def _scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, incl
     return place(values)
 
 
+@row("index_reduce")
+def _index_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
+    if not x.ndim:
+        return _scatter_reduce(x, 0, index, source, reduce, include_self)
+    shape = [1] * x.ndim
+    shape[axis_of(dim, x.ndim)] = -1
+    places = jnp.broadcast_to(index.reshape(shape), source.shape)
+    return _scatter_reduce(x, dim, places, source, reduce, include_self)
+
+
 @row("index_add")
 def _index_add(x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
     given = source.astype(x.dtype) * jnp.asarray(alpha, x.dtype)
@@ -212,7 +230,7 @@ def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     return tuple(lax.index_in_dim(part, k - 1, axis, keepdim) for part in sorted_with_places(x, axis, False))
 
 
-@row("median.dim", "nanmedian.dim")
+@row("median.dim")
 def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
     """The lower of two middle elements; a row with NaN has NaN."""
     if not x.ndim:
@@ -227,7 +245,43 @@ def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
     return (values, places) if keepdim else (jnp.squeeze(values, axis), jnp.squeeze(places, axis))
 
 
+@row("nanmedian.dim")
+def _nanmedian(x: Any, dim: int, keepdim: bool = False) -> Any:
+    """The same of what is no NaN, if there is any."""
+    if not x.ndim or kind(x.dtype) != 2:
+        return _median(x, dim, keepdim)
+    axis = axis_of(dim, x.ndim)
+    number = jnp.maximum(jnp.sum(~jnp.isnan(x), axis, keepdims=True) - 1, 0) // 2
+    found = [jnp.take_along_axis(part, number, axis) for part in sorted_with_places(x, axis, False)]
+    return tuple(found) if keepdim else tuple(jnp.squeeze(part, axis) for part in found)
+
+
 row("median.default")(lambda x: _median(x.reshape(-1), 0)[0])
+row("nanmedian.default")(lambda x: _nanmedian(x.reshape(-1), 0)[0])
+
+
+@row("mode")
+def _mode(x: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """The least of the most frequent elements of each row, and its last place."""
+    if not x.ndim:
+        return x, jnp.zeros((), np.int64)
+    axis = axis_of(dim, x.ndim)
+    rows = jnp.moveaxis(x, axis, -1)
+    ordered = jnp.sort(rows, -1)
+    ahead = jnp.concatenate([jnp.ones_like(ordered[..., :1], bool), ordered[..., 1:] != ordered[..., :-1]], -1)
+    numbers = np.arange(rows.shape[-1])
+    length = numbers - lax.cummax(jnp.where(ahead, numbers, 0), axis=rows.ndim - 1)
+    value = jnp.take_along_axis(ordered, jnp.argmax(length, -1, keepdims=True), -1)
+    place = jnp.max(jnp.where(rows == value, numbers, 0), -1, keepdims=True)
+    found = [jnp.moveaxis(part, -1, axis) for part in (value, place)]
+    return tuple(found) if keepdim else tuple(jnp.squeeze(part, axis) for part in found)
+
+
+@row("nonzero_static")
+def _nonzero_static(x: Any, *, size: int, fill_value: int = -1) -> Any:
+    if not x.ndim:
+        return jnp.zeros((size, 0), np.int64)
+    return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), -1)
 
 
 @row("searchsorted.Tensor", "searchsorted.Scalar")

@@ -100,7 +100,7 @@ class Interpreter:
         except NeuronError:
             raise
         except NotImplementedError as error:
-            raise CompileError("EVRF001", f"{name}: {error}", REMEDY, place.loc) from error
+            raise CompileError("EVRF001", f"{name}: {error}", _remedy(target), place.loc) from error
         except Exception as error:
             text = " ".join(str(error).split())[:300]
             raise CompileError(
@@ -125,6 +125,20 @@ class Interpreter:
 
 
 REMEDY = "compute this part otherwise, or leave it to the CPU: torch.compiler.disable"
+BY_VALUES = {
+    "nonzero": "torch.nonzero_static with a size has one shape, torch.where(mask, x, y) needs none of the indices",
+    "index": "keep all elements and choose by torch.where, or weigh them by the mask",
+    "index_put": "torch.where(mask, values, x), with values of the shape of x",
+    "masked_select": "keep all elements and choose by torch.where, or weigh them by the mask",
+    "_unique2": "sort, and compare neighbours",
+    "unique_dim": "sort, and compare neighbours",
+    "unique_consecutive": "compare neighbours",
+    "bincount": "torch.zeros(most).scatter_add(0, x, torch.ones(...)) with a number of bins",
+    "_local_scalar_dense": "keep it a tensor: no .item(), no int(tensor), no size that comes from a value",
+    "equal": "torch.all(x == y) is a tensor",
+    "repeat_interleave": "give output_size, or repeat by an index that does not depend on values",
+}
+"""Operators whose results' shape, or the program itself, would depend on values, and what to write instead."""
 
 
 def _cast(value: Any, dtype: Any) -> Any:
@@ -214,15 +228,18 @@ def draws(module: torch.fx.GraphModule) -> bool:
 
 
 def uses_double(module: torch.fx.GraphModule) -> bool:
-    """Whether any value of the graph is in FP64."""
+    """Whether the graph computes in FP64. Python's numbers are such arrays for torch, without dims, on their way."""
     wide = (torch.float64, torch.complex128)
-    metas = [node.meta.get("val") for each in modules_of(module) for node in each.graph.nodes]
-    return any(_is_tensor(leaf) and leaf.dtype in wide for meta in metas for leaf in _listed(meta))
+    nodes = [node for each in modules_of(module) for node in each.graph.nodes]
+    shown = {node for each in nodes if each.op == "output" for node in each.all_input_nodes}
+    found = [(node in shown, leaf) for node in nodes for leaf in _listed(node.meta.get("val"))]
+    return any(_is_tensor(leaf) and leaf.dtype in wide and (leaf.ndim or seen) for seen, leaf in found)
 
 
 def refuse_unknown(module: torch.fx.GraphModule) -> None:
     """Raise CompileError EVRF001 with all nodes that have no row."""
     lines: dict[str, None] = {}
+    remedies: dict[str, None] = {}
     first: torch.fx.Node | None = None
     for each in modules_of(module):
         for node in each.graph.nodes:
@@ -230,13 +247,22 @@ def refuse_unknown(module: torch.fx.GraphModule) -> None:
                 first = first or node
                 place = str(place_of(node))
                 lines[f"{node.target}" + (f", {place}" if place else "")] = None
+                remedies[_remedy(node.target)] = None
     if first is None:
         return
     if len(lines) == 1:
         name = next(iter(lines)).split(",", 1)[0]
-        raise CompileError("EVRF001", f"operator {name} of PyTorch is not supported", REMEDY, place_of(first).loc)
+        raise CompileError(
+            "EVRF001", f"operator {name} of PyTorch is not supported", next(iter(remedies)), place_of(first).loc
+        )
     listed = "\n".join(f"  {line}" for line in lines)
-    raise CompileError("EVRF001", f"{len(lines)} operators of PyTorch are not supported:\n{listed}", REMEDY)
+    raise CompileError(
+        "EVRF001", f"{len(lines)} operators of PyTorch are not supported:\n{listed}", "; ".join(remedies)
+    )
+
+
+def _remedy(target: Any) -> str:
+    return BY_VALUES.get(str(target).split(".")[1], REMEDY) if isinstance(target, OpOverload) else REMEDY
 
 
 def _is_known(target: Any, arguments: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import expm, solve_triangular
 
 from neuronx_cc.driver.frontends.torch.registry import axis_of, row
 
@@ -39,6 +39,24 @@ row("_linalg_eigh")(lambda x, uplo="L", vectors=True: tuple(jnp.linalg.eigh(x, u
 row("_linalg_svd")(lambda x, full=False, uv=True, driver=None: tuple(jnp.linalg.svd(x, full_matrices=full)))
 
 
+@row("linalg_pinv.atol_rtol_tensor")
+def _pinv(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
+    """The inverse by singular values above ``max(atol, rtol * largest)``."""
+    if not x.size:
+        return jnp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    default = 0.0 if atol is not None else max(x.shape[-2:]) * float(np.finfo(x.dtype).eps)
+    if hermitian:  # torch reads the lower triangle alone
+        signed, left = jnp.linalg.eigh(x, "L", symmetrize_input=False)
+        values, right = jnp.abs(signed), _adjoint(left * jnp.sign(signed)[..., None, :])
+    else:
+        left, values, right = jnp.linalg.svd(x, full_matrices=False)
+    relative = jnp.asarray(default if rtol is None else rtol, values.dtype)[..., None]
+    absolute = jnp.asarray(0.0 if atol is None else atol, values.dtype)[..., None]
+    kept = values > jnp.maximum(absolute, relative * jnp.max(values, -1, keepdims=True))
+    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+    return _adjoint(left * inverse[..., None, :] @ right)
+
+
 @row("_linalg_det")
 def _det(x: Any) -> Any:
     factors, pivots, _ = lax.linalg.lu(x)
@@ -69,6 +87,87 @@ def _solve(a: Any, b: Any, left: bool = True, check_errors: bool = False) -> Any
 
 def _turned(x: Any) -> Any:
     return jnp.swapaxes(x, -1, -2)
+
+
+def _adjoint(x: Any) -> Any:
+    return jnp.conj(_turned(x))
+
+
+def _by_triangle(a: Any, b: Any, lower: bool, turned: bool = False, unit: bool = False) -> Any:
+    """``x`` of ``a x = b``, or of the adjoint of ``a``."""
+    return lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=lower, transpose_a=turned, conjugate_a=turned, unit_diagonal=unit
+    )
+
+
+def _batched(*matrices: Any) -> list[Any]:
+    """The same leading dims for all."""
+    batch = jnp.broadcast_shapes(*(each.shape[:-2] for each in matrices))
+    return [jnp.broadcast_to(each, batch + each.shape[-2:]) for each in matrices]
+
+
+@row("cholesky_solve")
+def _cholesky_solve(b: Any, factor: Any, upper: bool = False) -> Any:
+    b, factor = _batched(b, factor)
+    low = _adjoint(factor) if upper else factor
+    return _by_triangle(low, _by_triangle(low, b, True), True, turned=True)
+
+
+@row("cholesky_inverse")
+def _cholesky_inverse(factor: Any, upper: bool = False) -> Any:
+    return _cholesky_solve(jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape), factor, upper)
+
+
+def _order(pivots: Any, rows: int) -> Any:
+    """In which order the row exchanges of ``pivots``, counted from 1 as LAPACK does, put the rows."""
+    return lax.linalg.lu_pivots_to_permutation(pivots.astype(np.int32) - 1, rows)
+
+
+@row("lu_unpack")
+def _lu_unpack(factors: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+    rows, columns = factors.shape[-2:]
+    least = min(rows, columns)
+    nothing = jnp.zeros(0, factors.dtype)
+    low = jnp.tril(factors[..., :least], -1) + jnp.eye(rows, least, dtype=factors.dtype)
+    high = jnp.triu(factors[..., :least, :])
+    exchange = _turned(jnp.eye(rows, dtype=factors.dtype)[_order(pivots, rows)]) if unpack_pivots else nothing
+    return exchange, *((low, high) if unpack_data else (nothing, nothing))
+
+
+@row("linalg_lu")
+def _lu(x: Any, *, pivot: bool = True) -> Any:
+    factors, pivots, _ = _lu_factor(x, pivot)
+    return _lu_unpack(factors, pivots)
+
+
+@row("linalg_lu_solve")
+def _lu_solve(factors: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: bool = False) -> Any:
+    if not left:
+        return _adjoint(_lu_solve(factors, pivots, _adjoint(b), adjoint=not adjoint))
+    order = _order(pivots, factors.shape[-1])
+    factors, b = _batched(factors, b)
+    order = jnp.broadcast_to(order, b.shape[:-1])
+    if adjoint:
+        solved = _by_triangle(factors, _by_triangle(factors, b, False, True), True, True, unit=True)
+        return jnp.take_along_axis(solved, jnp.argsort(order, -1)[..., None], -2)
+    moved = jnp.take_along_axis(b, order[..., None], -2)
+    return _by_triangle(factors, _by_triangle(factors, moved, True, unit=True), False)
+
+
+row("linalg_householder_product")(lambda x, tau: lax.linalg.householder_product(x, tau))
+row("linalg_eig")(lambda x: tuple(jnp.linalg.eig(x)))
+row("linalg_eigvals", "_linalg_eigvals")(jnp.linalg.eigvals)
+row("linalg_matrix_exp")(lambda x: expm(x) if x.shape[-1] else x)
+
+
+@row("ormqr")
+def _ormqr(x: Any, tau: Any, other: Any, left: bool = True, transpose: bool = False) -> Any:
+    """The product of all reflections of ``x``, of whole height, with ``other``."""
+    rows, columns = x.shape[-2:]
+    whole = jnp.concatenate([x, jnp.zeros((*x.shape[:-1], max(rows - columns, 0)), x.dtype)], -1)[..., :rows]
+    matrix = lax.linalg.householder_product(whole, tau)
+    matrix = _adjoint(matrix) if transpose else matrix
+    return jnp.matmul(matrix, other) if left else jnp.matmul(other, matrix)
 
 
 def _scale(x: Any, dims: Sequence[int], normalization: int, sizes: Sequence[int]) -> Any:

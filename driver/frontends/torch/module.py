@@ -125,17 +125,21 @@ class NeuronModule(torch.nn.Module):
         return loaded(self.get_buffer("neff"))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
-        tensors = self._arranged(arguments, keywords)
+        return self.nested(run(self.get_buffer("neff"), self.flat(arguments, keywords)))
+
+    def nested(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The results of the program as the model returns them."""
         fixed = {int(place): value for place, value in self.form["fixed"].items()}
-        results = with_fixed(run(self.get_buffer("neff"), [*tensors, *self.weights]), fixed)
+        results = with_fixed(tensors, fixed)
         return tuple(results) if self._outputs is None else pytree.tree_unflatten(results, self._outputs)
 
-    def _arranged(self, arguments: Any, keywords: Any) -> list[torch.Tensor]:
+    def flat(self, arguments: Any, keywords: Any) -> list[torch.Tensor]:
+        """The inputs of the program for a call. Raises RunError ERUN001 for arguments that are nested otherwise."""
         leaves, spec = pytree.tree_flatten((arguments, keywords))
         if spec != self._inputs:
             names = ", ".join(self.form["names"])
             raise RunError("ERUN001", "the arguments are nested otherwise than those traced", f"it takes {names}")
-        return [leaf for leaf, used in zip(leaves, self.form["used"], strict=True) if used]
+        return [leaf for leaf, used in zip(leaves, self.form["used"], strict=True) if used] + self.weights
 
     def scripted(self) -> torch.jit.ScriptModule:
         """The same as TorchScript: results are tensors in tuples, lists and dictionaries, or a flat tuple."""

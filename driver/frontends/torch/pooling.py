@@ -97,10 +97,7 @@ def _max_pool_backward(rank: int) -> Any:
         if all(each == 1 for each in windows.gap):
             _, pull = jax.vjp(lambda x: windows.fold(x, limits(x.dtype)[0], lax.max), x)
             return pull(given)[0]
-        lead = math.prod(x.shape[: windows.lead])
-        flat = jnp.zeros((lead, math.prod(windows.dims)), given.dtype)
-        rows = np.arange(lead)[:, None]
-        return flat.at[rows, places.reshape(lead, -1)].add(given.reshape(lead, -1)).reshape(x.shape)
+        return _to_places(given, places, x.shape[: windows.lead], windows.dims, True)
 
     return back
 
@@ -171,6 +168,62 @@ row("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")(adapt
 def _adaptive_backward(given: Any, x: Any) -> Any:
     rank = 2 if given.ndim < 5 else 3
     return jax.vjp(lambda x: adaptive(x, given.shape[-rank:]), x)[1](given)[0]
+
+
+def _parts(n: int, parts: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The elements of each part of a dim, [parts, longest], and which of them are in it."""
+    starts = np.arange(parts) * n // parts
+    lengths = -(-(np.arange(parts) + 1) * n // parts) - starts
+    steps = np.arange(max(lengths, default=0))
+    return np.minimum(starts[:, None] + steps, n - 1), steps < lengths[:, None]
+
+
+def _adaptive_max(x: Any, sizes: Sequence[int]) -> Any:
+    """The largest element of each part, and its number within the last dims."""
+    rank = len(sizes)
+    lead, dims = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
+    low = jnp.asarray(limits(x.dtype)[0], x.dtype)
+    windows = x.reshape(-1, *dims)
+    numbers: Any = np.arange(math.prod(dims)).reshape(dims)
+    for axis, (n, parts) in enumerate(zip(dims, sizes, strict=True)):
+        elements, inside = _parts(n, parts)
+        at = 2 * axis
+        shape = [1] * (rank + axis + 1)
+        shape[at : at + 2] = inside.shape
+        numbers = np.take(numbers, elements, at)
+        windows = jnp.take(windows, elements, at + 1)
+        windows = jnp.where(inside.reshape(shape), windows, low)
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
+    windows = jnp.transpose(windows, [0, *(1 + axis for axis in order)]).reshape(
+        -1, *sizes, math.prod(windows.shape[2::2])
+    )
+    numbers = np.transpose(numbers, order).reshape(1, *windows.shape[1:])
+    best = jnp.argmax(windows, -1, keepdims=True)
+    places = jnp.take_along_axis(jnp.broadcast_to(jnp.asarray(numbers), windows.shape), best, -1)
+    values = jnp.take_along_axis(windows, best, -1)
+    return values.reshape(*lead, *sizes), places.reshape(*lead, *sizes)
+
+
+row("adaptive_max_pool2d", "adaptive_max_pool3d")(_adaptive_max)
+
+
+def _to_places(values: Any, places: Any, lead: Sequence[int], dims: Sequence[int], add: bool) -> Any:
+    """``values`` at their numbers within the last dims, ``dims``; zeros elsewhere."""
+    rows = np.arange(math.prod(lead))[:, None]
+    flat = jnp.zeros((math.prod(lead), math.prod(dims)), values.dtype)
+    target = flat.at[rows, places.reshape(math.prod(lead), -1)]
+    given = values.reshape(math.prod(lead), -1)
+    return (target.add(given) if add else target.set(given)).reshape(*lead, *dims)
+
+
+def _adaptive_max_backward(rank: int) -> Any:
+    return lambda given, x, places: _to_places(given, places, x.shape[:-rank], x.shape[-rank:], True)
+
+
+row("adaptive_max_pool2d_backward")(_adaptive_max_backward(2))
+row("adaptive_max_pool3d_backward")(_adaptive_max_backward(3))
+row("max_unpool2d")(lambda x, places, size: _to_places(x, places, x.shape[:-2], size, False))
+row("max_unpool3d")(lambda x, places, size, *_: _to_places(x, places, x.shape[:-3], size, False))
 
 
 def _resample(method: str) -> Any:

@@ -5,8 +5,10 @@ So scripted modules can hold programs; a process that has imported ``neuronx_cc.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,11 +18,13 @@ from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.neff import Neff
 from neuronx_cc.ir.neff_archive import HEADER_SIZE
 from neuronx_cc.runtime import Executable, RunResult
+from neuronx_cc.runtime.devices import run_apart
 
 LOADED = 64
 """Programs that stay loaded; others are loaded again when they are called."""
 _programs: OrderedDict[bytes, Executable] = OrderedDict()
 _lock = Lock()
+_busy: WeakKeyDictionary[Executable, Lock] = WeakKeyDictionary()
 _last: list[RunResult] = []
 
 
@@ -44,9 +48,26 @@ def keep(neff: torch.Tensor, program: Executable) -> None:
 
 def execute(program: Executable, inputs: Sequence[Any]) -> list[torch.Tensor]:
     """The results of a run on tensors or arrays. Raises RunError ERUN001 for inputs that do not fit."""
-    result = program.run([to_numpy(each) if isinstance(each, torch.Tensor) else each for each in inputs])
-    _last[:] = [result]
-    return [to_torch(array) for array in result.outputs]
+    return execute_apart([program], [inputs])[0]
+
+
+def execute_apart(programs: Sequence[Executable], batches: Sequence[Sequence[Any]]) -> list[list[torch.Tensor]]:
+    """The same for each of ``batches``, on as many devices as there are ``programs``, which have one NEFF.
+
+    A device runs for one thread at a time.
+    """
+    given = [[to_numpy(each) if isinstance(each, torch.Tensor) else each for each in batch] for batch in batches]
+    with ExitStack() as held:
+        for program in programs[: len(given)]:
+            held.enter_context(_lock_of(program))
+        results = run_apart(programs, given)
+    _last[:] = results[-1:]
+    return [[to_torch(array) for array in result.outputs] for result in results]
+
+
+def _lock_of(program: Executable) -> Lock:
+    with _lock:
+        return _busy.setdefault(program, Lock())
 
 
 def with_fixed(results: Sequence[Any], fixed: Mapping[int, Any]) -> list[Any]:

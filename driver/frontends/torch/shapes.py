@@ -90,6 +90,15 @@ def _select_scatter(x: Any, source: Any, dim: int, index: int) -> Any:
     return lax.dynamic_update_index_in_dim(x, source.astype(x.dtype), index % x.shape[axis], axis)
 
 
+@row("diagonal_scatter")
+def _diagonal_scatter(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    first, second = axis_of(dim1, x.ndim), axis_of(dim2, x.ndim)
+    whole = jnp.moveaxis(x, (first, second), (-2, -1))
+    steps = np.arange(source.shape[-1])
+    rows, columns = steps + max(-offset, 0), steps + max(offset, 0)
+    return jnp.moveaxis(whole.at[..., rows, columns].set(source.astype(x.dtype)), (-2, -1), (first, second))
+
+
 @row("slice_backward")
 def _slice_backward(given: Any, sizes: Sizes, dim: int, start: int, end: int, step: int) -> Any:
     return _slice_scatter(jnp.zeros(sizes, given.dtype), given, dim, start, end, step)

@@ -7,6 +7,7 @@ import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from neuronx_cc.driver.frontends.torch import (
+    bags,
     contractions,
     elementwise,
     indexing,
@@ -20,6 +21,7 @@ from neuronx_cc.driver.frontends.torch import (
 from neuronx_cc.driver.frontends.torch.registry import find
 
 FAMILIES = (
+    bags,
     contractions,
     elementwise,
     indexing,

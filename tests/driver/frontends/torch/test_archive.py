@@ -109,6 +109,12 @@ def large(document):
     first_weight(document)["tensor_meta"]["sizes"][0]["as_int"] = 10**6
 
 
+def repeated(document):
+    meta = first_weight(document)["tensor_meta"]
+    meta["sizes"] = [{"as_int": 2**30}, {"as_int": 2**30}]
+    meta["strides"] = [{"as_int": 0}, {"as_int": 0}]
+
+
 def negative(document):
     first_weight(document)["tensor_meta"]["storage_offset"]["as_int"] = -4
 
@@ -143,6 +149,7 @@ def a_type(document):
 DAMAGE = {
     "pickled weight": (on_weights(pickled), "EVRF064", "never loaded"),
     "too large": (on_weights(large), "EVRF064", "larger than"),
+    "repeated": (on_weights(repeated), "EVRF064", "repeats its"),
     "negative": (on_weights(negative), "EVRF064", "malformed"),
     "another path": (on_weights(elsewhere), "EVRF064", "never loaded"),
     "no weights": (lambda members: {k: v for k, v in members.items() if k != WEIGHTS}, "EVRF064", "no member"),
@@ -184,6 +191,14 @@ def test_other_files_are_refused(model, members, tmp_path):
         neuron.read_pt2(tmp_path / "text.pt2")
     with pytest.raises(UsageError, match="cannot read"):
         neuron.read_pt2(tmp_path / "none.pt2")
+
+
+def test_names_of_members_that_are_no_text_are_refused(members, tmp_path):
+    whole = written({**members, "é": b""}, tmp_path / "model.pt2").read_bytes()
+    assert whole.count("é".encode()) == 2
+    (tmp_path / "model.pt2").write_bytes(whole.replace("é".encode(), b"\xb4\xb4"))
+    with pytest.raises(CompileError, match="damaged"):
+        neuron.read_pt2(tmp_path / "model.pt2")
 
 
 def test_no_damaged_byte_gives_a_traceback(members, tmp_path):
