@@ -6,12 +6,16 @@ namespace {
 
 const i64 MAX_ELEMENTS = i64(1) << 40;
 
-bool is_float_step(Step step) { return (step >= ADD && step <= LESS) || (step >= ABS && step <= SOFTPLUS && step != NOT); }
-bool is_integer_step(Step step) { return step >= ADD && step <= MULTIPLY_HIGH; }
+bool is_float_step(Step step) { return (step >= ADD && step <= LESS) || (step >= ABS && step <= TRUNCATE && step != NOT); }
+bool is_integer_step(Step step) {
+    return (step >= ADD && step <= MULTIPLY_HIGH) || step == ABS || step == SIGN || step == POPCOUNT || step == LEADING_ZEROS;
+}
 bool is_bit_step(Step step) { return (step >= AND && step <= SHIFT_RIGHT_ARITHMETIC) || step == NOT; }
 
 // Whether kernels read and write elements of the type as f32.
 bool is_number(i64 type) { return type != RAW8 && (type < SMALL_FLOAT || small_floats[type - SMALL_FLOAT]); }
+
+bool is_whole(i64 type) { return type >= U8 && type <= PRED; }
 
 bool is_index(i64 type) { return type == S32 || type == U32; }
 
@@ -113,6 +117,24 @@ bool is_sound_gather(const Item& item) {
     return sizes && lists && agree(item, 2, 1, y.ndims) && item.params.size() == 1;
 }
 
+// A table's rows lie dense in its partitions, of which there are as many as the lists have.
+bool is_sound_group(const Item& item) {
+    const int table = item.kind == GROUP_GATHER ? 1 : 0;
+    const Operand &rows = item.operands[size_t(table)], &list = item.operands[size_t(1 - table)], &index = item.operands[2];
+    const i64 size = size_of(int(rows.type));
+    if (rows.ndims != 3 || list.ndims != 3 || index.ndims != 2 || size != size_of(int(list.type))) return false;
+    if (!is_tile(rows) || !is_tile(list) || !is_tile(index) || !is_index(index.type)) return false;
+    if (rows.lanes != list.lanes || index.lanes != list.lanes || rows.lanes % GROUP) return false;
+    if (index.count[1] != list.count[1] || list.count[2] != rows.count[2]) return false;
+    if (rows.count[2] > 1 && rows.stride[2] != size) return false;
+    if (rows.count[1] > 1 && rows.stride[1] != size * rows.count[2]) return false;
+    if (item.kind == GROUP_GATHER) return item.params.size() == 1;
+    if (item.operations.size() != 1) return false;
+    const Step step = item.operations[0].step;
+    return step == OR || (rows.type == list.type && (rows.type == F32 || is_index(rows.type)) &&
+                          (step == ADD || step == MAX || step == MIN));
+}
+
 bool is_sound_loop(const Item& item, const Limits& limits) {
     if (item.params.size() < 3 || item.params.size() % 2 == 0 || !is_register(item.params[1], limits)) return false;
     if (item.params[2] < -1) return false;
@@ -204,9 +226,10 @@ bool is_sound(const Item& item, const Limits& limits) {
         case MULTIPLY: return has_operands(item, 2, 2) && is_sound_product(item);
         case GATHER: return has_operands(item, 3, 3) && is_sound_gather(item);
         case REG_LOAD:
-            return has_operands(item, 1, 1) && is_index(item.operands[0].type) && item.params.size() == 3 &&
+            return has_operands(item, 1, 1) && is_whole(item.operands[0].type) && item.params.size() == 3 &&
                    is_register(item.params[2], limits) && item.params[0] <= item.params[1];
-        case SCAN: return has_operands(item, 4, 4) && item.operations.size() == 2 && is_sound_scan(item);
+        case GROUP_GATHER: case GROUP_SCATTER: return has_operands(item, 3, 3) && is_sound_group(item);
+        case SCAN: return has_operands(item, 4, 4, 1) && item.operations.size() == 2 && is_sound_scan(item);
         default: return false;
     }
 }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "decode.h"
+#include "indexing.h"
 #include "threads.h"
 
 Tables* small_floats[16];
@@ -15,7 +16,7 @@ Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 4;  // library.py has the same number: raise both when the interface changes
+const int ABI = 5;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_AVX2
 bool has_avx2() {
@@ -135,34 +136,6 @@ bool multiply(Context& context, Item& item, char* const* start) {
     return true;
 }
 
-i64 element(const Operand& operand, const char* at) {
-    if (operand.type == U32) {
-        uint32_t value;
-        std::memcpy(&value, at, 4);
-        return value;
-    }
-    int32_t value;
-    std::memcpy(&value, at, 4);
-    return value;
-}
-
-bool gather(Context& context, const Item& item, char* const* start) {
-    const Operand &out = item.operands[0], &rows = item.operands[1], &index = item.operands[2];
-    const bool clamp = item.params[0] != 0;
-    const i64 count = rows.count[0];
-    for (i64 lane = 0; lane < out.lanes && !clamp; ++lane) {
-        const i64 row = element(index, start[2] + lane * index.stride[0]);
-        if (row < 0 || row >= count) return false;
-    }
-    for (i64 lane = 0; lane < out.lanes; ++lane) {
-        i64 row = element(index, start[2] + lane * index.stride[0]);
-        row = row < 0 ? 0 : row >= count ? count - 1 : row;
-        context.kernels->copy(item.nest, size_of(int(out.type)), start[0] + lane * out.stride[0],
-                              start[1] + row * rows.stride[0], 0, item.nest.rows);
-    }
-    return true;
-}
-
 // Addresses of all operands; false when one leaves its bounds or overlaps another one.
 bool locate(const Context& context, Item& item, char** start) {
     i64 offsets[MAX_OPERANDS];
@@ -275,7 +248,9 @@ bool execute(Context& context, Item& item) {
             set_weights(weights, item, start[0]);
             return true;
         case MULTIPLY: return multiply(context, item, start);
-        case GATHER: return gather(context, item, start);
+        case GATHER: return gather(*context.kernels, item, start);
+        case GROUP_GATHER: return group_gather(item, start);
+        case GROUP_SCATTER: return group_scatter(item, start);
         case REG_LOAD: {
             const i64 value = element(item.operands[0], start[0]), least = item.params[0], most = item.params[1];
             context.registers[item.params[2]] = value < least ? least : value > most ? most : value;

@@ -12,17 +12,20 @@ typedef int64_t i64;
 
 // Numbers that encode.py has, too.
 enum Type { F32, BF16, F16, U8, S8, U16, S16, U32, S32, PRED, RAW8, SMALL_FLOAT };  // small floats: one number each
-enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN };
+enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN,
+            GROUP_GATHER, GROUP_SCATTER };
 enum Step {
     ADD, SUBTRACT, DIVIDE, MULTIPLY_, MAX, MIN, EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, LESS_EQUAL, LESS,
     AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH,
     FIRST_UNARY, ABS = FIRST_UNARY, NOT, SQUARE, RELU, SQRT, RSQRT, RECIPROCAL, SIGN, EXP, TANH, SIGMOID, ERF, GELU,
-    GELU_TANH, SILU, NEGATE, ROUND_EVEN, SOFTPLUS
+    GELU_TANH, SILU, NEGATE, ROUND_EVEN, SOFTPLUS,
+    TRUNCATE, POPCOUNT, LEADING_ZEROS
 };
 
 const int MAX_OPERANDS = 6;
 const int MAX_DIMS = 6;
 const int MAX_ROW = 65536;  // elements of a partition that a sum can take
+const int GROUP = 16;  // partitions that a processor of GpSimd sees
 const int MAX_LANES = 128, MAX_COLUMNS = 512;  // of TensorE
 const int BLOCK = 1024;  // elements that go through a chain of steps together
 const i64 UNIT = 64;     // columns of a product that are worked on together

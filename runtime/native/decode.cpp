@@ -172,7 +172,40 @@ bool prepare(Item& item, const Limits& limits) {
     const Nest &nest = item.nest, &inside = item.inside;
     item.effort = 64;
     if (nest.ndims) item.effort += nest.rows * nest.inner * (inside.ndims ? inside.rows * inside.inner : 1) / 16;
+    if (item.kind == GROUP_GATHER || item.kind == GROUP_SCATTER) item.effort += item.operands[2].lanes * item.operands[2].count[1];
     return true;
+}
+
+}  // namespace
+
+namespace {
+
+// The bytes that an operand touches lie in windows that begin at `start`, modulo `period`.
+struct Window {
+    i64 start, length;
+};
+
+Window window_of(const Operand& o, i64 offset, i64 period) {
+    i64 below = 0, above = size_of(int(o.type));
+    for (int d = 0; d < o.ndims; ++d) {
+        if (d == o.lane_dim || o.stride[d] % period == 0) continue;
+        const i64 reach = (o.count[d] - 1) * o.stride[d];
+        (reach < 0 ? below : above) += reach;
+    }
+    return {offset + below, above - below};
+}
+
+// Whether the operands interleave, like the halves of rows, without a common byte: it is enough that their windows are
+// apart modulo the length of a row.
+bool interleave(const Operand& x, const Operand& y, i64 offset_x, i64 offset_y) {
+    for (int d = 0; d < x.ndims; ++d) {
+        const i64 period = x.stride[d] < 0 ? -x.stride[d] : x.stride[d];
+        if (d == x.lane_dim || x.count[d] == 1 || period == 0) continue;
+        const Window a = window_of(x, offset_x, period), b = window_of(y, offset_y, period);
+        const i64 apart = ((b.start - a.start) % period + period) % period;
+        if (a.length <= apart && b.length <= period - apart) return true;
+    }
+    return false;
 }
 
 }  // namespace
@@ -181,7 +214,8 @@ bool overlap(const Item& item, int a, int b, i64 offset_a, i64 offset_b) {
     const Operand &x = item.operands[a], &y = item.operands[b];
     if (offset_a + x.above + size_of(int(x.type)) <= offset_b + y.below) return false;
     if (offset_b + y.above + size_of(int(y.type)) <= offset_a + x.below) return false;
-    return !(item.elementwise && offset_a == offset_b && same_pattern(x, y));
+    if (item.elementwise && offset_a == offset_b && same_pattern(x, y)) return false;
+    return !interleave(x, y, offset_a, offset_b);
 }
 
 Code* decode(const i64* words, i64 count, const Limits& limits) {
@@ -193,7 +227,7 @@ Code* decode(const i64* words, i64 count, const Limits& limits) {
         Item& item = code->items.back();
         read_item(reader, item);
         if (reader.broken) return nullptr;
-        item.elementwise = item.kind == MAP || item.kind == COPY || item.kind == SELECT || item.kind == BITS ||
+        item.elementwise = item.kind == MAP || item.kind == ACCUMULATE || item.kind == COPY || item.kind == SELECT || item.kind == BITS ||
                            item.kind == INTEGER || item.kind == SCAN;
         item.overlapped = false;
         item.effort = 64;

@@ -17,12 +17,15 @@ from neuronx_cc.ir.types import FLOATS
 (LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN) = (
     range(15)
 )
+GROUP_GATHER, GROUP_SCATTER = 15, 16
 """Kinds of items, numbered as in core.h; so are the types and steps below."""
 
 TYPES = {"f32": 0, "bf16": 1, "f16": 2, "u8": 3, "s8": 4, "u16": 5, "s16": 6, "u32": 7, "s32": 8, "pred": 9}
 RAW8, SMALL_FLOAT = 10, 11
 SMALL_FLOATS = sorted(dtype for dtype in FLOATS if STORAGE[dtype].itemsize == 1)
 TYPES |= {dtype: SMALL_FLOAT + k for k, dtype in enumerate(SMALL_FLOATS)}
+WHOLE = frozenset(TYPES) - FLOATS
+"""Integers and truth values."""
 BY_SIZE = {1: TYPES["u8"], 2: TYPES["u16"], 4: TYPES["u32"], 8: RAW8}
 """Types for operands of which only the bits matter."""
 
@@ -52,6 +55,7 @@ _STEP_NAMES = (
         "tanh",
     ),
     *("sigmoid", "erf", "gelu", "gelu_apprx_tanh", "silu", "negate", "round-nearest-even", "softplus"),
+    *("truncate", "popcnt", "count-leading-zeros"),
 )
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
 NO_FLOAT_STEPS = frozenset(range(STEP["bitwise_and"], STEP["abs"])) | {STEP["bitwise_not"]}
@@ -109,6 +113,7 @@ _FLAGS: dict[str, frozenset[str]] = {
     "scalar_tensor_tensor": frozenset(["ap0", "reverse0", "reverse1"]),
     "tensor_reduce": frozenset(["negate"]),
     "tensor_tensor_scan": frozenset(["ap0"]),
+    "group_gather": frozenset(["keep"]),
     "copy_predicated": frozenset(["reverse"]),
     "activation": frozenset(["scale_ap", "bias", "accumulate"]),
     "int_tensor_tensor": frozenset(["reverse"]),
@@ -243,10 +248,13 @@ def _scan(instr: Instr) -> Form | None:
     y, a, b = instr.outs[0], *instr.ins[:2]
     refs = (*instr.outs, *instr.ins)
     plain = len(y.dims) > 1 and _same_counts(y, a, b) and all(ref.dtype == "f32" for ref in refs)
-    if not plain or len(refs) != 4 or any(op not in SCANNED for op in instr.alu):
+    if not plain or any(op not in SCANNED for op in instr.alu):
         return None
     first, second = (STEP[op] for op in instr.alu)
-    return Form(SCAN, (), ((first, 1, 0, 0), (second, 2, 0, 0)), lanes=frozenset([3]))
+    operations = ((first, 1, 0, 0), (second, 2, 0, 0))
+    if "ap0" not in instr.flags:
+        return Form(SCAN, (0, _bits(instr.imm[0])), operations, order=(0, 1, 2, -1))
+    return Form(SCAN, (), operations, lanes=frozenset([3]))
 
 
 def _select(instr: Instr) -> Form | None:
@@ -319,9 +327,22 @@ def _integer(instr: Instr) -> Form | None:
     return Form(INTEGER, (int(constant(instr.imm[0], a.dtype)),), ((STEP[name], -1, reverse, 0),))
 
 
+_INTEGER_UNARY = {
+    "not": ("bitwise_xor", -1), "negate": ("subtract", 0), "abs": ("abs", 0), "sign": ("sign", 0),
+    "popcnt": ("popcnt", 0), "count-leading-zeros": ("count-leading-zeros", 0),
+}  # fmt: skip
+"""The step and its constant, from which is subtracted."""
+
+
 def _program_unary(instr: Instr) -> Form | None:
+    y, x = instr.outs[0], instr.ins[0]
+    if not _same_counts(y, x):
+        return None
+    if x.dtype not in FLOATS and instr.alu[0] in _INTEGER_UNARY and y.dtype not in FLOATS:
+        step, value = ("is_equal", 0) if (instr.alu[0], x.dtype) == ("not", "pred") else _INTEGER_UNARY[instr.alu[0]]
+        return Form(INTEGER, (value,), ((STEP[step], -1, int(step == "subtract"), 0),))
     name = _UNARY_NAMES.get(instr.alu[0])
-    if name is None or instr.ins[0].dtype not in FLOATS or not _same_counts(instr.outs[0], instr.ins[0]):
+    if name is None or x.dtype not in FLOATS:
         return None
     return Form(MAP, (), ((STEP[name], -1, 0, 0),))
 
@@ -338,9 +359,15 @@ def _program_binary(instr: Instr) -> Form | None:
 
 
 def _convert(instr: Instr) -> Form | None:
-    """Only what equals a cast: to floats, or between equal storage."""
+    """A cast; of floats to integers, towards zero; of integers to others, wrapped; to truth, whether it is not zero."""
     y, x = instr.outs[0], instr.ins[0]
-    return _cast(instr) if STORAGE[y.dtype] == STORAGE[x.dtype] or y.dtype in FLOATS else None
+    if STORAGE[y.dtype] == STORAGE[x.dtype] or y.dtype in FLOATS:
+        return _cast(instr)
+    if not _same_counts(y, x):
+        return None
+    if x.dtype in FLOATS:
+        return Form(MAP, (), () if y.dtype == "pred" else ((STEP["truncate"], -1, 0, 0),))
+    return Form(INTEGER, (0,), ((STEP["not_equal" if y.dtype == "pred" else "add"], -1, 0, 0),))
 
 
 def _load(instr: Instr) -> Form | None:
@@ -361,6 +388,36 @@ def _gather(instr: Instr) -> Form | None:
     if not same or y.counts[1:] != x.counts[1:] or index.dtype not in ("s32", "u32") or index.counts[0] != y.counts[0]:
         return None
     return Form(GATHER, (int("clamp" in instr.flags),), opaque=True)
+
+
+_COMBINED = {"assign": "bitwise_or", "add": "add", "maximum": "max", "minimum": "min"}
+"""Steps of updates; bits that are only assigned have that of no sum."""
+
+
+def _is_table(ref: Ref) -> bool:
+    """Whether rows of elements lie dense in each partition."""
+    (_, _), (slots, row), (width, stride) = ref.dims
+    size = STORAGE[ref.dtype].itemsize
+    return (width == 1 or stride == size) and (slots == 1 or row == width * size)
+
+
+def _group_gather(instr: Instr) -> Form | None:
+    y, x, index = instr.outs[0], *instr.ins
+    fits = _is_table(x) and y.counts == (*index.counts, x.counts[2]) and x.counts[0] == y.counts[0]
+    same = STORAGE[y.dtype] == STORAGE[x.dtype] and STORAGE[y.dtype].itemsize in BY_SIZE
+    known = fits and same and index.dtype in ("s32", "u32")
+    return Form(GROUP_GATHER, (int("keep" in instr.flags),), opaque=True) if known else None
+
+
+def _group_scatter(instr: Instr) -> Form | None:
+    y, x, index = instr.outs[0], *instr.ins
+    fits = _is_table(y) and x.counts == (*index.counts, y.counts[2]) and x.counts[0] == y.counts[0]
+    if not fits or y.dtype != x.dtype or index.dtype not in ("s32", "u32"):
+        return None
+    step = _COMBINED.get(instr.alu[0])
+    if step is None or (instr.alu[0] != "assign" and y.dtype not in ("f32", "s32", "u32")):
+        return None
+    return Form(GROUP_SCATTER, (), ((STEP[step], 1, 0, 0),), opaque=instr.alu[0] == "assign")
 
 
 _FORMS: dict[str, Callable[[Instr], Form | None]] = {
@@ -384,7 +441,13 @@ _FORMS: dict[str, Callable[[Instr], Form | None]] = {
     "load_stationary": _load,
     "multiply_moving": lambda instr: None,
     "dma_gather": _gather,
+    "group_gather": _group_gather,
+    "group_scatter": _group_scatter,
 }
+
+
+_INDEXED = frozenset([GATHER, GROUP_GATHER, GROUP_SCATTER])
+"""Kinds whose last operand is a list of numbers."""
 
 
 class Bases(NamedTuple):
@@ -416,7 +479,7 @@ def item(instr: Instr, number: int, found: Form, bases: Bases, place: Callable[[
         ref = refs[index]
         kind = (
             BY_SIZE[STORAGE[ref.dtype].itemsize]
-            if found.opaque and found.kind != GATHER
+            if found.opaque and not (found.kind in _INDEXED and index == len(refs) - 1)
             else TYPES.get(ref.dtype, RAW8)
         )
         tile = counts if position in found.lanes or (found.kind in (MAP, COPY) and not found.flipped) else None

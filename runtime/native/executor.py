@@ -22,6 +22,7 @@ from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Space
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import PARTITIONS, Memory, Region
 from neuronx_cc.runtime.native import encode, library
+from neuronx_cc.runtime.native.literals import Literals
 from neuronx_cc.runtime.values import REGISTERS, STREAMS, Executor, Scope, Step, register_place
 
 SLICE_NS = 50_000_000
@@ -54,24 +55,26 @@ class NativeExecutor(Executor):
     ) -> None:
         self._library = library.required()
         self._regions = list(memory.regions.values())
-        self._bases = encode.Bases(memory.pitch, _bases_of(memory))
+        self._literals = Literals(program, memory.size[Space.HBM])
+        self._bases = encode.Bases(memory.pitch, _bases_of(memory, self._literals))
         self._owned: dict[int, frozenset[int]] = {}
         self._python_steps: dict[int, Step] = {}
         self._slots: dict[int, int] = {}
         self._forms: dict[object, encode.Form | None] = {}
         self._codes: list[int] = []
         self._falls_back = False
-        bases = array("q", _geometry(memory, self._regions))
+        bases = array("q", _geometry(memory, self._regions, self._literals))
         registers = REGISTERS * (STREAMS + 1)
         self._context = self._library.core_new(level.encode(), len(bases) // 4, bases.buffer_info()[0], registers)
         super().__init__(program, memory, stops=stops)
         self._forms.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
         self._counters = _Counters(self._slots, self._counts)
-        self._addresses = (ctypes.c_void_p * (len(Space) + len(self._regions)))()
+        self._addresses = (ctypes.c_void_p * (len(bases) // 4))()
         self._sizes = (ctypes.c_int64 * len(self._addresses))()
         for space in Space:
             self._bind_base(space, memory.bytes[space])
+        self._bind_base(len(self._addresses) - 1, self._literals.data)
 
     def __del__(self) -> None:
         for code in getattr(self, "_codes", ()):
@@ -147,9 +150,18 @@ class NativeExecutor(Executor):
         def place(register: int) -> int:
             return register_place(register, instr.stream, owned)
 
+        same = self._literals.rewritten(number, instr)
+        forms = [self._form(each, False) for each in same] if same != [instr] else []
+        if forms and None not in forms:
+            return [
+                word
+                for each, found in zip(same, forms, strict=True)
+                if found is not None
+                for word in encode.item(each, number, found, self._bases, place)
+            ]
         moving = instr.op == "multiply_moving"
         form = self._form(instr, moving and (number, instr.ins[0]) in self._constant)
-        if instr.op == "reg_load" and instr.ins[0].dtype in ("s32", "u32"):
+        if instr.op == "reg_load" and instr.ins[0].dtype in encode.WHOLE:
             target = register_place(int(instr.imm[0]), instr.stream, frozenset())
             form = encode.Form(encode.REG_LOAD, (int(instr.imm[1]), int(instr.imm[2]), target))
         if form is not None:
@@ -216,19 +228,23 @@ class NativeExecutor(Executor):
         return values
 
 
-def _geometry(memory: Memory, regions: Sequence[Region]) -> Iterator[int]:
+def _geometry(memory: Memory, regions: Sequence[Region], literals: Literals) -> Iterator[int]:
     """For each base its first offset, the bytes of all of it or of a partition, the partitions' pitch and number."""
     for space in Space:
         lanes = 0 if space is Space.HBM else PARTITIONS
         yield from (0, memory.size[space], memory.pitch[space] if lanes else 0, lanes)
     for region in regions:
         yield from (region.lo, region.hi - region.lo, 0, 0)
+    yield from (literals.start, literals.data.nbytes, 0, 0)
 
 
-def _bases_of(memory: Memory) -> Callable[[int], int | None]:
+def _bases_of(memory: Memory, literals: Literals) -> Callable[[int], int | None]:
     numbers = {lo: number for number, lo in enumerate(memory.regions, len(Space))}
+    last = len(Space) + len(numbers)
 
     def base_at(offset: int) -> int | None:
+        if offset >= literals.start:
+            return last
         region = memory.region(offset)
         return None if region is None else numbers[region.lo]
 

@@ -86,6 +86,14 @@ inline float rint_(float x) {
     return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
 }
 
+// Towards zero.
+inline float truncate(float x) {
+    const float magnitude = float_of(bits_of(x) & 0x7FFFFFFF);
+    const float small = magnitude < 0x1p23f ? magnitude : 0.f;
+    const float whole = magnitude < 0x1p23f ? float(int32_t(small)) : magnitude;
+    return float_of(bits_of(whole) | (bits_of(x) & 0x80000000));
+}
+
 // Of two zeros +0 is the greater, and NaN wins. The greater of x and y is y where they are equal, so that a positive
 // `a` stands there, and a negative one as x.
 inline float maximum(float a, float b) {
@@ -416,6 +424,7 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(SILU, one_nan(sigmoid_(x) * factor(x)))
         ONE(ROUND_EVEN, rint_(x))
         ONE(SOFTPLUS, softplus_(x))
+        ONE(TRUNCATE, truncate(x))
         default: return;
     }
 #undef ONE

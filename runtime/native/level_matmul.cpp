@@ -136,6 +136,25 @@ void flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i
 
 i64 lane_pitch(const Operand& operand) { return operand.stride[0]; }
 
+// The product with a single column: the rows of the result side by side, instead of a panel that is empty but for it.
+void multiply_column(const Item& item, const Weights& weights, char* out, const char* moving, Workspace& w) {
+    const Operand& x = item.operands[1];
+    const i64 pitch = lane_pitch(item.operands[0]), panel = weights.depth * MOST_ROWS;
+    const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
+    float total[MAX_LANES + MOST_ROWS] = {};
+    for (i64 k = 0; k < weights.depth; ++k) {
+        read(int(x.type), w.a, moving + k * lane_pitch(x), 0, 1);
+        const float value = tf32 ? to_tf32(w.a[0]) : w.a[0];
+        const float* a = weights.panels + k * MOST_ROWS;
+        for (i64 m = 0; m < weights.rows; m += MOST_ROWS, a += panel)
+            for (int r = 0; r < MOST_ROWS; ++r) total[m + r] = std::fma(a[r], value, total[m + r]);
+    }
+    for (i64 m = 0; m < weights.rows; ++m) {
+        char* at = out + m * pitch;
+        put<float>(at, one_nan(add ? get<float>(at) + total[m] : total[m]));
+    }
+}
+
 bool is_dense(const Nest& free, i64 type) {
     return type == F32 && free.rows == 1 && (free.stride[0][free.ndims - 1] == 4 || free.inner == 1);
 }
@@ -206,6 +225,7 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
     const i64 all = item.inside.rows * item.inside.inner;
     const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
     const i64 x_pitch = lane_pitch(x);
+    if (all == 1) return multiply_column(item, weights, out, moving, w);
     for (i64 column = first * UNIT; column < all && column < last * UNIT; column += UNIT) {
         const i64 end = column + UNIT < all ? column + UNIT : all;
         const bool dense = is_dense(item.inside, x.type) && end - column == UNIT && !tf32;

@@ -86,7 +86,7 @@ void combine(Step step, int type, i64* a, const i64* b, i64 n) {
     const i64 width = size_of(type) * 8, mask = (i64(1) << width) - 1;
 #define OP(NAME, VALUE) \
     case NAME: \
-        for (i64 i = 0; i < n; ++i) { const i64 x = a[i], y = b[i]; a[i] = VALUE; } \
+        for (i64 i = 0; i < n; ++i) { const i64 x = a[i], y = b[i]; (void)y; a[i] = VALUE; } \
         return;
     switch (step) {
         OP(ADD, x + y)
@@ -110,6 +110,10 @@ void combine(Step step, int type, i64* a, const i64* b, i64 n) {
         OP(GREATER, x > y)
         OP(LESS_EQUAL, x <= y)
         OP(LESS, x < y)
+        OP(ABS, x < 0 ? -x : x)
+        OP(SIGN, (x > 0) - (x < 0))
+        OP(POPCOUNT, __builtin_popcountll(uint64_t(x & mask)))
+        OP(LEADING_ZEROS, (x & mask) ? __builtin_clzll(uint64_t(x & mask)) - (64 - width) : width)
         default: return;
     }
 #undef OP
@@ -196,19 +200,26 @@ void row_blocks(const Item& item, char* const* start, i64 first, i64 last, F f) 
             f(rows, done, item.nest.inner - done < BLOCK ? item.nest.inner - done : BLOCK);
 }
 
-// Whether all elements of a chain have 32 bits and no step needs more.
+bool is_comparison(Step step) { return step >= EQUAL && step <= LESS; }
+
+// Whether all elements of a chain have 32 bits, but for a truth value in the end, and no step needs more.
 bool is_of_words(const Item& item) {
-    for (const Operand& operand : item.operands)
-        if (size_of(int(operand.type)) != 4) return false;
+    if (item.operations.empty()) return false;
+    const bool truth = is_comparison(item.operations.back().step) && size_of(int(item.operands[0].type)) == 1;
+    for (size_t o = truth; o < item.operands.size(); ++o)
+        if (size_of(int(item.operands[o].type)) != 4) return false;
     for (const Operation& operation : item.operations) switch (operation.step) {
             case ADD: case SUBTRACT: case MULTIPLY_: case AND: case OR: case XOR: case NOT: break;
             case SHIFT_LEFT: case SHIFT_RIGHT: case SHIFT_RIGHT_ARITHMETIC: break;
+            case MAX: case MIN: case MULTIPLY_HIGH: break;
+            case EQUAL: case NOT_EQUAL: case GREATER_EQUAL: case GREATER: case LESS_EQUAL: case LESS: break;
             default: return false;
         }
     return true;
 }
 
-void combine_words(Step step, char* to, const char* a, const char* b, int n) {
+// `top` is the sign bit where numbers have one: with it turned they are ordered as those without.
+void combine_words(Step step, uint32_t top, char* to, const char* a, const char* b, int n) {
 #define OP(NAME, VALUE) \
     case NAME: \
         EACH { \
@@ -225,6 +236,15 @@ void combine_words(Step step, char* to, const char* a, const char* b, int n) {
         OP(OR, x | y)
         OP(XOR, x ^ y)
         OP(NOT, ~x)
+        OP(MAX, (x ^ top) > (y ^ top) ? x : y)
+        OP(MIN, (x ^ top) < (y ^ top) ? x : y)
+        OP(EQUAL, x == y)
+        OP(NOT_EQUAL, x != y)
+        OP(GREATER_EQUAL, (x ^ top) >= (y ^ top))
+        OP(GREATER, (x ^ top) > (y ^ top))
+        OP(LESS_EQUAL, (x ^ top) <= (y ^ top))
+        OP(LESS, (x ^ top) < (y ^ top))
+        OP(MULTIPLY_HIGH, uint32_t(uint64_t(x) * y >> 32) - (x & top ? y : 0) - (y & top ? x : 0))
         OP(SHIFT_LEFT, y < 32 ? x << (y & 31) : 0)
         OP(SHIFT_RIGHT, y < 32 ? x >> (y & 31) : 0)
         OP(SHIFT_RIGHT_ARITHMETIC, uint32_t(int32_t(x) >> (y < 32 ? y : 31)))
@@ -236,6 +256,8 @@ void combine_words(Step step, char* to, const char* a, const char* b, int n) {
 // As bits (with constants of each operation) and integer (with params[0]), where is_of_words.
 void words(const Item& item, char* const* start, i64 first, i64 last, Workspace& w, bool own_constants) {
     char *const x = reinterpret_cast<char*>(w.x), *const y = reinterpret_cast<char*>(w.y);
+    const uint32_t top = item.operands[1].type == S32 ? 0x80000000 : 0;
+    const bool truth = size_of(int(item.operands[0].type)) == 1;
     row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
         const auto elements = [&](int o, char* buffer) -> const char* {
             const i64 stride = rows.step(o);
@@ -245,7 +267,7 @@ void words(const Item& item, char* const* start, i64 first, i64 last, Workspace&
             return buffer;
         };
         char* const result = rows.at[0] + done * rows.step(0);
-        char* const target = rows.step(0) == 4 ? result : x;
+        char* const target = rows.step(0) == 4 && !truth ? result : x;
         const char* value = elements(1, x);
         for (const Operation& operation : item.operations) {
             const char* other = y;
@@ -258,11 +280,13 @@ void words(const Item& item, char* const* start, i64 first, i64 last, Workspace&
                 other = elements(operation.operand, y);
             }
             char* const to = &operation == &item.operations.back() ? target : x;
-            if (operation.reverse) combine_words(operation.step, to, other, value, int(n));
-            else combine_words(operation.step, to, value, other, int(n));
+            if (operation.reverse) combine_words(operation.step, top, to, other, value, int(n));
+            else combine_words(operation.step, top, to, value, other, int(n));
             value = to;
         }
-        if (target == x) copy_row<uint32_t>(result, rows.step(0), x, 4, n);
+        if (truth)
+            for (i64 i = 0; i < n; ++i) result[i * rows.step(0)] = x[i * 4];
+        else if (target == x) copy_row<uint32_t>(result, rows.step(0), x, 4, n);
     });
 }
 
@@ -306,7 +330,7 @@ void integer(const Item& item, char* const* start, i64 first, i64 last, Workspac
     if (is_of_words(item)) return words(item, start, first, last, w, false);
     const int type = int(item.operands[1].type), size = size_of(int(item.operands[0].type));
     const Operation& operation = item.operations[0];
-    const bool truth = operation.step >= EQUAL && operation.step <= LESS;
+    const bool truth = is_comparison(operation.step);
     row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
         read_integers(type, w.x, rows.at[1] + done * rows.step(1), rows.step(1), n);
         if (operation.operand < 0)

@@ -648,3 +648,144 @@ def test_a_base_with_too_few_bytes_is_refused():
         executor.run()
     memory.regions[0].bind(np.zeros(32, np.float32))
     executor.run()
+
+
+# programs of GpSimd ---------------------------------------------------------------------------------------------
+
+
+def place(dtype, counts, number):
+    """A dense tile of SBUF behind those that a bench loads."""
+    return dense(Space.SBUF, dtype, 60000 + 8192 * number, counts)
+
+
+@built
+@pytest.mark.parametrize("dtype", [*INTEGERS, "pred"])
+def test_integer_functions(rng, dtype):
+    data = rng.integers(0, 2, (7, 130)).astype(np.uint8) if dtype == "pred" else values(rng, dtype, (7, 130))
+    for out in {dtype, "s32"}:
+        bench = Bench()
+        x, outs = bench.load(data, dtype), []
+        for function in ("not", "negate", "abs", "sign", "popcnt", "count-leading-zeros"):
+            outs.append(place(out, (7, 130), len(outs)))
+            bench.emit(Instr("program_unary", G, outs[-1:], (x,), (function,)))
+        agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("source", NUMBERS)
+def test_conversions(rng, source):
+    """Towards zero, wrapped, or to truth values; to each type, from dense elements and every other one."""
+    bench, outs = Bench(), []
+    x = bench.load(values(rng, source, (5, 300)), source)
+    half = Ref(x.space, source, x.offset, ((5, 0), (150, STORAGE[source].itemsize * 2)))
+    for dtype in NUMBERS:
+        for data in (x, half):
+            outs.append(dense(Space.SBUF, dtype, 20000 + 2048 * len(outs), data.counts))
+            bench.emit(Instr("convert", G, outs[-1:], (data,)))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "s16", "u32", "s32", "pred"])
+def test_numbered_elements_and_masks_that_are_known(rng, dtype):
+    bench, outs, shape = Bench(), [], (9, 3, 40)
+    x = bench.load(values(rng, dtype, shape), dtype)
+    for imm in ((0, 1, 0, 0), (-7, 0, 0, 1), (3, 100000, -50, 1), (2147483647, 1, 1, 1), (5,)):
+        outs.append(dense(Space.SBUF, dtype, 20000 + 1024 * len(outs), shape))
+        bench.emit(Instr("iota", G, outs[-1:], imm=imm))
+        for alu in ("is_equal", "is_ge", "is_lt"):
+            outs.append(dense(Space.SBUF, dtype, 20000 + 1024 * len(outs), shape))
+            bench.emit(Instr("affine_select", G, outs[-1:], (x,), (alu,), (1.0, *imm)))
+    outs.append(x)
+    bench.emit(Instr("affine_select", G, (x,), (x,), ("is_gt",), (0.0, -20, 1, 0, 1)))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("kind", ["s8", "u16", "u8", "pred"])
+def test_registers_take_integers_of_any_type(kind):
+    bench = Bench()
+    bench.load(np.ones((1, 1), STORAGE[kind]), kind)
+    case = dense(Space.SBUF, kind, 0, (1, 1))
+    bench.program.records += [
+        Instr("reg_load", Stream.SYNC, (), (case,), (), (6, 0, 1)),
+        Branch(6, 2),
+        Instr("memset", V, (dense(Space.SBUF, "f32", 4096, (4, 4)),), (), (), (3.0,)),
+        Else(),
+        Instr("memset", V, (dense(Space.SBUF, "f32", 4096, (4, 4)),), (), (), (4.0,)),
+        End(),
+    ]
+    agree(bench, [dense(Space.SBUF, "f32", 4096, (4, 4))])
+
+
+@built
+@pytest.mark.parametrize(("slots", "width", "entries"), [(1, 1, 5), (7, 3, 40), (20, 1, 33), (2, 8, 1)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "s32", "pred"])
+def test_tables_of_groups(rng, dtype, slots, width, entries):
+    """Numbers within the table, behind it and below zero; updates of places that come up again and again."""
+    bench, lanes, outs = Bench(), 48, []
+    table = bench.load(values(rng, dtype, (lanes, slots, width)), dtype)
+    index = bench.load(rng.integers(-2, 16 * slots + 2, (lanes, entries)).astype(np.int32), "s32")
+    updates = bench.load(values(rng, dtype, (lanes, entries, width)), dtype)
+    kept = bench.load(values(rng, dtype, (lanes, entries, width)), dtype)
+    for flags, target in (((), place(dtype, (lanes, entries, width), 0)), (("keep",), kept)):
+        outs.append(target)
+        bench.emit(Instr("group_gather", G, (target,), (table, index), (), (), frozenset(flags)))
+    for kind in ("assign", "add", "maximum", "minimum") if dtype in ("f32", "s32") else ("assign",):
+        outs.append(place(dtype, (lanes, slots, width), len(outs)))
+        bench.emit(Instr("tensor_copy", V, outs[-1:], (table,)))
+        bench.emit(Instr("group_scatter", G, outs[-1:], (updates, index), (kind,)))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("op", ["add", "maximum", "compare-lt", "compare-eq", "mulhi"])
+@pytest.mark.parametrize("dtype", ["u32", "s32"])
+def test_words_ordered_and_compared(rng, dtype, op):
+    """Dense and apart, with one side the same for all, and halves of rows that are folded onto each other."""
+    bench = Bench()
+    a, b = (bench.load(values(rng, dtype, (5, 1100)), dtype) for _ in range(2))
+    out = "pred" if op.startswith("compare") else dtype
+    spread = Ref(Space.SBUF, out, 40000, ((5, 0), (1100, 2 * STORAGE[out].itemsize)))
+    outs = [dense(Space.SBUF, out, 30000, (5, 1100)), spread, dense(Space.SBUF, out, 60000, (5, 1100))]
+    bench.emit(Instr("int_tensor_tensor", G, outs[:1], (a, b), (op,)))
+    bench.emit(Instr("int_tensor_tensor", G, outs[1:2], (a, b), (op,), (), frozenset(["reverse"])))
+    bench.emit(Instr("int_tensor_tensor", G, outs[2:], (a,), (op,), (5,)))
+    if out != "pred":
+        lower, upper = (Ref(a.space, dtype, a.offset + 40 * k, ((5, 0), (4, 80), (10, 4))) for k in (0, 1))
+        bench.emit(Instr("int_tensor_tensor", G, (lower,), (lower, upper), (op,)))
+        outs.append(a)
+    agree(bench, outs)
+
+
+@built
+def test_patterns_that_do_touch_are_left_to_numpy(rng):
+    """Rows that reach into each other by one element, at either end."""
+    bench = Bench()
+    a = bench.load(values(rng, "s32", (5, 400)), "s32")
+    for first, second, left in ((0, 10, False), (0, 9, True), (11, 0, True), (10, 0, False), (1, 30, True)):
+        y, x = (Ref(a.space, "s32", a.offset + 4 * at, ((5, 0), (4, 80), (10, 4))) for at in (first, second))
+        fold = Bench()
+        fold.load(values(rng, "s32", (5, 400)), "s32")
+        fold.emit(Instr("int_tensor_tensor", G, (y,), (y, x), ("add",)))
+        results = agree(fold, [a], native=False)
+        assert all((names == ["int_tensor_tensor"]) == left for _, names in results), (first, second)
+
+
+@built
+def test_sums_beside_results_in_place(rng):
+    bench = Bench()
+    x = bench.load(rng.integers(-9, 9, (6, 3, 700)).astype(np.float32), "f32")
+    total = place("f32", (6, 1), 0)
+    bench.emit(Instr("activation", S, (x, total), (x,), ("square",), (2.0,), frozenset(["accumulate"])))
+    agree(bench, [x, total])
+
+
+@built
+def test_scans_from_a_constant(rng):
+    bench = Bench()
+    a, b = (bench.load(rng.standard_normal((7, 90)).astype(np.float32), "f32") for _ in range(2))
+    outs = [place("f32", (7, 90), k) for k in range(2)]
+    for out, start in zip(outs, (0.0, -2.5), strict=True):
+        bench.emit(Instr("tensor_tensor_scan", V, (out,), (a, b), ("multiply", "add"), (start,)))
+    agree(bench, outs)

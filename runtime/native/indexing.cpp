@@ -1,0 +1,152 @@
+#include "indexing.h"
+
+#include <cstring>
+
+namespace {
+
+template <class T>
+T get(const char* at) {
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    return value;
+}
+
+// A table of one group: its first partition, how partitions lie, how many rows each has and their bytes.
+struct Table {
+    char* at;
+    i64 pitch, slots, bytes;
+
+    // Row `row`, or null where the table has not so many.
+    char* row(uint32_t row) const {
+        if (row >= GROUP * uint64_t(slots)) return nullptr;
+        if (slots == 1) return at + row * pitch;
+        const uint32_t lane = row / uint32_t(slots);
+        return at + lane * pitch + (row - lane * uint32_t(slots)) * bytes;
+    }
+};
+
+// Calls f(row of the table or null, entry of the list) for all entries of all groups in their order.
+template <class F>
+void entries(const Item& item, int table, char* const* start, F f) {
+    const Operand &rows = item.operands[size_t(table)], &list = item.operands[size_t(1 - table)], &index = item.operands[2];
+    const i64 bytes = size_of(int(rows.type)) * rows.count[2];
+    for (i64 lane = 0; lane < list.lanes; ++lane) {
+        const i64 first = lane - lane % GROUP;
+        const Table found{start[table] + first * rows.stride[0], rows.stride[0], rows.count[1], bytes};
+        char* entry = start[1 - table] + lane * list.stride[0];
+        const char* number = start[2] + lane * index.stride[0];
+        for (i64 i = 0; i < list.count[1]; ++i, entry += list.stride[1], number += index.stride[1])
+            f(found.row(get<uint32_t>(number)), entry);
+    }
+}
+
+// Elements of W bytes.
+template <size_t W>
+void gather_elements(const Item& item, char* const* start) {
+    const i64 width = item.operands[0].count[2], step = item.operands[0].stride[2];
+    const bool keep = item.params[0] != 0;
+    entries(item, 1, start, [&](const char* row, char* entry) {
+        if (!row && keep) return;
+        for (i64 e = 0; e < width; ++e, entry += step) {
+            if (row) std::memcpy(entry, row + e * i64(W), W);
+            else std::memset(entry, 0, W);
+        }
+    });
+}
+
+template <class T, class F>
+void scatter_elements(const Item& item, char* const* start, F combine) {
+    const i64 width = item.operands[1].count[2], step = item.operands[1].stride[2];
+    entries(item, 0, start, [&](char* row, const char* entry) {
+        if (!row) return;
+        for (i64 e = 0; e < width; ++e, row += sizeof(T), entry += step) {
+            const T value = combine(get<T>(row), get<T>(entry));
+            std::memcpy(row, &value, sizeof(T));
+        }
+    });
+}
+
+template <class T>
+void assign(const Item& item, char* const* start) {
+    scatter_elements<T>(item, start, [](T, T update) { return update; });
+}
+
+template <class T>
+void scatter_numbers(const Item& item, char* const* start) {
+    switch (item.operations[0].step) {
+        case ADD: return scatter_elements<T>(item, start, [](T x, T y) { return T(uint32_t(x) + uint32_t(y)); });
+        case MAX: return scatter_elements<T>(item, start, [](T x, T y) { return x > y ? x : y; });
+        default: return scatter_elements<T>(item, start, [](T x, T y) { return x < y ? x : y; });
+    }
+}
+
+// NaN wins, and there is one; of two zeros +0 is the greater.
+float one_nan(float x) { return x == x ? x : get<float>("\0\0\xC0\x7F"); }
+bool is_negative(float x) { return get<int32_t>(reinterpret_cast<const char*>(&x)) < 0; }
+float greater(float x, float y) { return x != x || y != y ? one_nan(x + y) : x > y || (x == y && is_negative(y)) ? x : y; }
+float less(float x, float y) { return x != x || y != y ? one_nan(x + y) : x < y || (x == y && is_negative(x)) ? x : y; }
+
+void scatter_floats(const Item& item, char* const* start) {
+    switch (item.operations[0].step) {
+        case ADD: return scatter_elements<float>(item, start, [](float x, float y) { return one_nan(x + y); });
+        case MAX: return scatter_elements<float>(item, start, greater);
+        default: return scatter_elements<float>(item, start, less);
+    }
+}
+
+}  // namespace
+
+i64 element(const Operand& operand, const char* at) {
+    switch (operand.type) {
+        case S8: return get<int8_t>(at);
+        case U16: return get<uint16_t>(at);
+        case S16: return get<int16_t>(at);
+        case U32: return get<uint32_t>(at);
+        case S32: return get<int32_t>(at);
+        default: return get<uint8_t>(at);
+    }
+}
+
+bool gather(const Kernels& kernels, const Item& item, char* const* start) {
+    const Operand &out = item.operands[0], &rows = item.operands[1], &index = item.operands[2];
+    const bool clamp = item.params[0] != 0;
+    const i64 count = rows.count[0];
+    for (i64 lane = 0; lane < out.lanes && !clamp; ++lane) {
+        const i64 row = element(index, start[2] + lane * index.stride[0]);
+        if (row < 0 || row >= count) return false;
+    }
+    for (i64 lane = 0; lane < out.lanes; ++lane) {
+        i64 row = element(index, start[2] + lane * index.stride[0]);
+        row = row < 0 ? 0 : row >= count ? count - 1 : row;
+        kernels.copy(item.nest, size_of(int(out.type)), start[0] + lane * out.stride[0],
+                              start[1] + row * rows.stride[0], 0, item.nest.rows);
+    }
+    return true;
+}
+
+bool group_gather(const Item& item, char* const* start) {
+    switch (size_of(int(item.operands[0].type))) {
+        case 1: gather_elements<1>(item, start); break;
+        case 2: gather_elements<2>(item, start); break;
+        case 4: gather_elements<4>(item, start); break;
+        default: gather_elements<8>(item, start); break;
+    }
+    return true;
+}
+
+bool group_scatter(const Item& item, char* const* start) {
+    const Operand& table = item.operands[0];
+    if (item.operations[0].step != OR) {
+        if (table.type == F32) scatter_floats(item, start);
+        else if (table.type == S32) scatter_numbers<int32_t>(item, start);
+        else scatter_numbers<uint32_t>(item, start);
+        return true;
+    }
+    switch (size_of(int(table.type))) {
+        case 1: assign<uint8_t>(item, start); break;
+        case 2: assign<uint16_t>(item, start); break;
+        case 4: assign<uint32_t>(item, start); break;
+        default: assign<uint64_t>(item, start); break;
+    }
+    return true;
+}

@@ -1,0 +1,14 @@
+// Rows taken from tables and put there, by numbers that are known at run time. False: Python must carry it out.
+#pragma once
+
+#include "core.h"
+
+// An integer of any type.
+i64 element(const Operand&, const char* at);
+
+// Rows of memory, one for each partition.
+bool gather(const Kernels&, const Item&, char* const* start);
+
+// In each group of partitions, rows of its table for a list of entries, and the other way round.
+bool group_gather(const Item&, char* const* start);
+bool group_scatter(const Item&, char* const* start);
