@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, product, zip_longest
+from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.choose import factor_of, problem_of
 from neuronx_cc.codegen.attention.masks import ALU, NEGLIGIBLE
 from neuronx_cc.codegen.attention.pattern import Attention, Step
-from neuronx_cc.codegen.attention.schedule import Problem, Schedule, choose
+from neuronx_cc.codegen.attention.schedule import PIECES, Problem, Schedule, choose, tiles_of
 from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_lanes
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.stage import transposer_of
@@ -35,7 +36,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_BLOCKS = 32
-"""Blocks of rows of one head that are no loop."""
+"""Blocks of rows that are no loop."""
 BUNCH = 4
 """Blocks of rows that an iteration takes."""
 SMALL_BUFFERS = 4
@@ -69,11 +70,22 @@ def lower(context: Context, attention: Attention) -> None:
 class _Rows:
     """A block of rows: where, and how many of its columns are computed."""
 
-    at: tuple[Affine, ...]
-    """Of the dims around that keys and values do not have."""
+    head: tuple[Affine, ...]
+    """Indices of the dims around that keys and values have."""
+    group: tuple[Affine, ...]
+    """Of the others."""
     start: Affine
     size: int
     columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Keys and values of a head."""
+
+    head: tuple[Affine, ...]
+    keys: Block
+    values: Block
 
 
 @dataclass(slots=True)
@@ -82,6 +94,11 @@ class _Under:
 
     rows: _Rows
     tiles: dict[str, Block] = field(default_factory=dict)
+
+    @property
+    def at(self) -> tuple[Affine, ...]:
+        """Indices of all dims around."""
+        return (*self.rows.head, *self.rows.group)
 
 
 @dataclass(slots=True)
@@ -104,7 +121,8 @@ class _Kernel:
 
     def __post_init__(self) -> None:
         builder, banks = self.context.builder, self.context.sizes.banks
-        self.tiles = Tiles(builder, self.attention.product.loc.name, {}, self.pool)
+        planned = tiles_of(self.problem, self.schedule, builder.sizes)
+        self.tiles = Tiles(builder, self.attention.product.loc.name, planned, self.pool)
         self.emitter = Emitter(builder, self._scratch_tile)
         self._scores = self.tiles.banks(max(1, banks // 2), "scores")
         turns = self.tiles.banks(max(1, banks // 4), "transposes")
@@ -126,50 +144,58 @@ class _Kernel:
     # ---- loops -----------------------------------------------------------------------------------------------
 
     def emit(self) -> None:
+        """All heads: as many of them together, and as many blocks of rows, as make a body of instructions."""
         self._heads(())
 
     def _heads(self, at: tuple[Affine, ...]) -> None:
-        if len(at) < self.arrays.heads:
-            for index in self.context.builder.each(self.arrays.sizes[len(at)], 1):
+        builder, arrays, left = self.context.builder, self.arrays, self.arrays.heads - len(at)
+        blocks = prod(arrays.sizes[arrays.heads :]) * -(-self.problem.rows // self.context.sizes.columns)
+        if left > 1:
+            for index in builder.each(arrays.sizes[len(at)], 1):
                 self._heads((*at, index))
+        elif not left or blocks > UNROLLED_BLOCKS:
+            for index in builder.each(arrays.sizes[len(at)], 1) if left else [Affine()]:
+                head = (*at, index) if left else at
+                if blocks <= UNROLLED_BLOCKS:
+                    self._bunch(self._all_blocks([head]))
+                else:
+                    self._groups(head, (), blocks, self._stage(head))
+        else:
+            for start, count, size in builder.tiles(arrays.sizes[len(at)], max(1, UNROLLED_BLOCKS // blocks)):
+                for index in builder.each(count, 1):
+                    first = index * size + start
+                    self._bunch(self._all_blocks([(*at, first + head) for head in range(size)]))
+
+    def _groups(self, head: tuple[Affine, ...], group: tuple[Affine, ...], blocks: int, staged: _Staged) -> None:
+        """Many blocks of rows of one head."""
+        builder, sizes, step = (
+            self.context.builder,
+            self.arrays.sizes[len(head) + len(group) :],
+            self.context.sizes.columns,
+        )
+        if sizes:
+            for index in builder.each(sizes[0], 1):
+                self._groups(head, (*group, index), blocks // sizes[0], staged)
             return
-        keys, values = self._stage(at)
-        groups = self.arrays.sizes[len(at) :]
+        bunches = 0 if self.problem.banded or blocks <= UNROLLED_BLOCKS else self.problem.rows // (BUNCH * step)
+        if bunches:
+            with builder.loop(bunches) as index:
+                self._bunch(self._blocks(head, group, index * (BUNCH * step), BUNCH), staged)
+        first = bunches * BUNCH
+        self._bunch(self._blocks(head, group, Affine(first * step), blocks - first), staged)
+
+    def _all_blocks(self, heads: Sequence[tuple[Affine, ...]]) -> list[_Rows]:
         blocks = -(-self.problem.rows // self.context.sizes.columns)
-        self._groups(at, (), groups, blocks, keys, values)
+        groups = [tuple(map(Affine, place)) for place in product(*map(range, self.arrays.sizes[self.arrays.heads :]))]
+        return [rows for head in heads for group in groups for rows in self._blocks(head, group, Affine(), blocks)]
 
-    def _groups(
-        self, head: tuple[Affine, ...], at: tuple[Affine, ...], groups: Sequence[int], blocks: int, keys: Block,
-        values: Block,
-    ) -> None:  # fmt: skip
-        builder, total = self.context.builder, blocks
-        for size in groups:
-            total *= size
-        if groups and total > UNROLLED_BLOCKS:
-            with builder.loop(groups[0]) as index:
-                self._groups(head, (*at, index), groups[1:], blocks, keys, values)
-            return
-        if total <= UNROLLED_BLOCKS or self.problem.banded:
-            with builder.unrolled():
-                places = [(*at, *map(Affine, place)) for place in product(*map(range, groups))]
-                self._bunch(head, [rows for place in places for rows in self._blocks(place, 0, blocks)], keys, values)
-            return
-        bunches = self.problem.rows // (BUNCH * self.context.sizes.columns)
-        with builder.loop(bunches) as index:
-            start = index * (BUNCH * self.context.sizes.columns)
-            self._bunch(head, self._blocks(at, start, BUNCH), keys, values)
-        with builder.unrolled():
-            first = bunches * BUNCH
-            rest = self._blocks(at, Affine(first * self.context.sizes.columns), blocks - first)
-            self._bunch(head, rest, keys, values)
-
-    def _blocks(self, at: tuple[Affine, ...], start: Affine | int, count: int) -> list[_Rows]:
-        step, first = self.context.sizes.columns, start if isinstance(start, Affine) else Affine(start)
+    def _blocks(self, head: tuple[Affine, ...], group: tuple[Affine, ...], first: Affine, count: int) -> list[_Rows]:
+        step = self.context.sizes.columns
         found = []
         for block in range(count):
             begin = first + block * step
             size = step if begin.terms else min(step, self.problem.rows - begin.const)
-            found.append(_Rows(at, begin, size, self._columns(begin, size)))
+            found.append(_Rows(head, group, begin, size, self._columns(begin, size)))
         return found
 
     def _columns(self, start: Affine, size: int) -> int:
@@ -183,58 +209,77 @@ class _Kernel:
                 columns = min(columns, 1 + max(end for end in ends if end is not None))
         return columns
 
-    def _bunch(self, head: tuple[Affine, ...], blocks: Sequence[_Rows], keys: Block, values: Block) -> None:
-        """Blocks of rows, one after the other.
+    def _bunch(self, blocks: Sequence[_Rows], staged: _Staged | None = None) -> None:
+        """Blocks of rows, one after the other; keys and values are ``staged``, or those of each head are here.
 
-        With room for the scores of two, those of one are made while the exponentials of the one before are, and the
-        one before that is multiplied with the values: no engine waits for another within a step.
+        With room for the scores of two, those of one are made while the exponentials of the one before are, those of
+        the one before that are transposed, still older ones are multiplied with the values, and operands of the next
+        block come: no engine waits for another within a step.
         """
         under = [_Under(rows) for rows in blocks]
-        if self.schedule.scores == 1:
-            for each in under:
-                deque(self._scores_of(head, each, keys), 0)
-                self._exponentials(each)
-                deque(self._weighted(head, each, values), 0)
-            return
-        for at in range(len(under) + 2):
-            new, old = under[at : at + 1], under[max(0, at - 2) : max(0, at - 1)]
-            stages = [self._scores_of(head, each, keys) for each in new]
-            stages += [self._weighted(head, each, values) for each in old]
-            steps = chain.from_iterable(zip_longest(*stages))
-            half = max(each.rows.columns for each in (*new, *old, *under[:1])) // self.context.sizes.bank_columns
-            deque(islice(steps, half), 0)
-            if 0 < at <= len(under):
-                self._exponentials(under[at - 1])
-            deque(steps, 0)
+        with self.context.builder.unrolled():
+            if self.schedule.scores == 1:
+                for at, each in enumerate(under):
+                    staged = self._ready(under, at, staged)
+                    deque(self._scores_of(each), 0)
+                    self._exponentials(each)
+                    deque(self._turned(each), 0)
+                    deque(self._weighted(each), 0)
+                return
+            staged = self._ready(under, 0, staged)
+            for at in range(len(under) + 3):
+                stages = [self._scores_of(each) for each in under[at : at + 1]]
+                stages += [self._turned(each) for each in under[max(0, at - 2) : max(0, at - 1)]]
+                stages += [self._weighted(each) for each in under[max(0, at - 3) : max(0, at - 2)]]
+                steps = chain.from_iterable(zip_longest(*stages))
+                half = len(stages) * -(-self.problem.columns // self.context.sizes.bank_columns) // 2
+                deque(islice(steps, half), 0)
+                if 0 < at <= len(under):
+                    self._exponentials(under[at - 1])
+                deque(steps, 0)
+                staged = self._ready(under, at + 1, staged)
+
+    def _ready(self, under: Sequence[_Under], at: int, staged: _Staged | None) -> _Staged | None:
+        """Bring the operands of a block to SBUF: its queries, and keys and values where its head is a new one."""
+        if at >= len(under):
+            return staged
+        rows = under[at].rows
+        if staged is None or staged.head != rows.head:
+            staged = self._stage(rows.head)
+        under[at].tiles |= {"keys": staged.keys, "values": staged.values, "queries": self._queries(under[at])}
+        return staged
 
     # ---- operands --------------------------------------------------------------------------------------------
 
-    def _stage(self, at: tuple[Affine, ...]) -> tuple[Block, Block]:
+    def _stage(self, at: tuple[Affine, ...]) -> _Staged:
         """Keys [term, chunk, column] and values [column, chunk, feature] of a head."""
         p, arrays, lanes = self.problem, self.arrays, self.context.sizes.rows
         place = (*at, *(Affine() for _ in arrays.sizes[len(at) :]))
         deep, chunks = -(-p.depth // lanes), -(-p.columns // lanes)
         count = self.schedule.staged
-        keys = self.tiles.tile(p.dtype, [deep, p.columns], min(p.depth, lanes), "keys", count)
+        self._mark(self.attention.scores)
+        keys = self._tile("keys", p.dtype, [deep, p.columns], min(p.depth, lanes), count)
         self.stager.fill("keys", keys, arrays.keys.at(place).select([2, 1]), arrays.keys.stream)
-        values = self.tiles.tile(p.weight_dtype, [chunks, p.width], min(p.columns, lanes), "values", count)
+        self._mark(self.attention.product)
+        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(p.columns, lanes), count)
         self.stager.fill("values", values, arrays.values.at(place).select([1, 2]), arrays.values.stream)
-        return keys, values
+        return _Staged(at, keys, values)
 
-    def _queries(self, head: tuple[Affine, ...], rows: _Rows) -> Block:
-        p, lanes, queries = self.problem, self.context.sizes.rows, self.arrays.queries
+    def _queries(self, under: _Under) -> Block:
+        p, lanes, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
+        self._mark(self.attention.scores)
         tile = self._tile("queries", p.dtype, [-(-p.depth // lanes), rows.size], min(p.depth, lanes))
-        source = queries.at((*head, *rows.at)).index(0, rows.start, rows.size).select([2, 0])
+        source = queries.at(under.at).index(0, rows.start, rows.size).select([2, 0])
         self.stager.fill("queries", tile, source, queries.stream)
         return tile
 
     # ---- scores ----------------------------------------------------------------------------------------------
 
-    def _scores_of(self, head: tuple[Affine, ...], under: _Under, keys: Block) -> Iterator[None]:
+    def _scores_of(self, under: _Under) -> Iterator[None]:
         """The scores of a block, and the greatest of each row, negative; with a step for each bank."""
         attention, rows = self.attention, under.rows
         self._mark(attention.scores)
-        queries = self._queries(head, rows)
+        queries, keys = under.tiles["queries"], under.tiles["keys"]
         scores = under.tiles["scores"] = self._tile("scores", "f32", [rows.columns], rows.size)
         steps = attention.steps[self._factor is not None :]
         taken = self.context.sizes.bank_columns if any(step.band is None for step in steps) else rows.columns
@@ -250,7 +295,7 @@ class _Kernel:
                     continue
                 dtype = "f32" if at == last else step.op.shape.dtype
                 out = part if at == last else self._tile(f"step {at}", dtype, [size], rows.size, 2)
-                self._step(step, (*head, *rows.at), rows, into, out, start)
+                self._step(step, under.at, rows, into, out, start)
                 into = out
         self._mark(attention.product)
         most = under.tiles["most"] = self._tile("greatest", "f32", [1], rows.size, SMALL_BUFFERS)
@@ -339,29 +384,31 @@ class _Kernel:
         under.tiles["exponentials"] = out
         self._emit("activation", Stream.SCALAR, [out, sums], [scores, most], ["exp"], [1.0], ["bias", "accumulate"])
 
-    def _weighted(self, head: tuple[Affine, ...], under: _Under, values: Block) -> Iterator[None]:
-        """The product with the values, divided by the sums and stored; with a step for each bank of exponentials."""
-        builder, p, rows = self.context.builder, self.problem, under.rows
-        lanes = self.context.sizes.rows
-        chunks = -(-rows.columns // lanes)
-        inverse = self._tile("inverse", "f32", [1], rows.size, SMALL_BUFFERS)
-        self._mark(self.attention.product)
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [under.tiles["sums"]], [])
-        bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
-        turned = self._tile("turned", p.weight_dtype, [chunks, rows.size], min(rows.columns, lanes))
-        together = max(1, self.context.sizes.bank_columns // rows.size)
-        before = 0
-        for start, count in pieces(chunks, together):
+    def _turned(self, under: _Under) -> Iterator[None]:
+        """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
+        rows, sizes = under.rows, self.context.sizes
+        chunks = -(-rows.columns // sizes.rows)
+        lanes = min(rows.columns, sizes.rows)
+        turned = under.tiles["turned"] = self._tile("turned", self.problem.weight_dtype, [chunks, rows.size], lanes)
+        for start, count in pieces(chunks, max(1, sizes.bank_columns // rows.size)):
             self._mark(self.attention.product)
             self._turn(under.tiles["exponentials"], turned, start, count)
-            for chunk in range(before, start):
-                self._add(bank, turned, values, chunk, rows.columns)
-            before = start
+            yield
+
+    def _weighted(self, under: _Under) -> Iterator[None]:
+        """The product with the values, divided by the sums and stored."""
+        builder, p, rows, lanes = self.context.builder, self.problem, under.rows, self.context.sizes.rows
+        self._mark(self.attention.product)
+        inverse = self._tile("inverse", "f32", [1], rows.size, SMALL_BUFFERS)
+        self._emit("reciprocal", Stream.VECTOR, [inverse], [under.tiles["sums"]], [])
+        bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
+        for start, count in pieces(-(-rows.columns // lanes), PIECES):
+            self._mark(self.attention.product)
+            for chunk in range(start, start + count):
+                self._add(bank, under.tiles["turned"], under.tiles["values"], chunk, rows.columns)
             yield
         self._mark(self.attention.product)
-        for chunk in range(before, chunks):
-            self._add(bank, turned, values, chunk, rows.columns)
-        target = self.arrays.result.at((*head, *rows.at)).index(0, rows.start, rows.size).select([0, 2])
+        target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
         out = self._tile("result", target.dtype, [p.width], rows.size)
         self._emit("activation", Stream.SCALAR, [out], [bank, inverse], ["copy"], flags=["scale_ap"])
         copy(builder, target, out, self.arrays.result.stream)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neuronx_cc.codegen.emission.views import View
-from neuronx_cc.codegen.formation.graph import is_view
+from neuronx_cc.codegen.formation.graph import is_view, squeeze
 from neuronx_cc.ir import hlo
 
 NEGLIGIBLE = -1e30
@@ -53,9 +53,11 @@ def band_of(
     """
     axes = {rows: "row", columns: "column"}
     names = tuple(axes.get(atoms[0].stride, "") if len(atoms) == 1 else "" for atoms in marks.dims)
-    while isinstance(mask, hlo.OpResult) and isinstance(mask.op, hlo.BroadcastOp):
-        names = tuple(names[axis] for axis in mask.op.dimensions.data)
-        mask = mask.op.operand
+    while isinstance(mask, hlo.OpResult) and isinstance(mask.op, hlo.BroadcastOp | hlo.ReshapeOp):
+        inner = _below(mask.op, names)
+        if inner is None:
+            return None
+        names, mask = inner, mask.op.operand
     op = mask.owner
     if not isinstance(op, hlo.CompareOp) or hlo.shape_of(op.operands[0]).dtype != "s32":
         return None
@@ -66,6 +68,17 @@ def band_of(
     return Band(row, column, offset, op.direction.data)
 
 
+def _below(op: hlo.BroadcastOp | hlo.ReshapeOp, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names of the dims of the operand of ``op``; None where a reshape does more than to add and drop ones."""
+    if isinstance(op, hlo.BroadcastOp):
+        return tuple(names[axis] for axis in op.dimensions.data)
+    dims = hlo.shape_of(op.operand).dims
+    kept = [name for name, size in zip(names, op.shape.dims, strict=True) if size != 1]
+    if squeeze(dims) != squeeze(op.shape.dims):
+        return None
+    return tuple("" if size == 1 else kept.pop(0) for size in dims)
+
+
 def _count(
     value: hlo.SSAValue, names: tuple[str, ...], splat: Callable[[hlo.SSAValue], float | None]
 ) -> tuple[int, int, int] | None:
@@ -74,8 +87,9 @@ def _count(
     if constant is not None:
         return 0, 0, int(constant)
     op = value.owner
-    if isinstance(op, hlo.BroadcastOp):
-        return _count(op.operand, tuple(names[axis] for axis in op.dimensions.data), splat)
+    if isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp):
+        inner = _below(op, names)
+        return None if inner is None else _count(op.operand, inner, splat)
     if isinstance(op, hlo.AddOp | hlo.SubtractOp):
         lhs, rhs = (_count(operand, names, splat) for operand in op.operands)
         if lhs is None or rhs is None:

@@ -20,6 +20,10 @@ PIECES = 4
 """Times as many rows as there are partitions that are loaded at once to be transposed."""
 ROW_BUFFERS = 2
 """Of rows that are loaded to be transposed."""
+STAGED_HEADS = 4
+"""Heads whose keys and values are there, where blocks of several are under way at once."""
+SMALL_TILES = 64
+"""Tiles of a few numbers, at most."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -72,24 +76,37 @@ class Schedule:
         )
 
 
+def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    """(name, buffers) -> bytes a partition of each buffer, of the tiles that grow with the problem."""
+    p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
+    chunks, deep = ceil(p.columns / sizes.rows), ceil(p.depth / sizes.rows)
+    return {
+        ("keys", schedule.staged): deep * p.columns * size,
+        ("values", schedule.staged): chunks * p.width * weight,
+        ("queries", schedule.scores): deep * sizes.columns * size,
+        ("scores", schedule.scores): p.columns * 4,
+        ("exponentials", schedule.scores): p.columns * weight,
+        ("turned", schedule.scores): chunks * sizes.columns * weight,
+        ("result", schedule.scores): p.width * 4,
+    }
+
+
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Bytes of each partition of SBUF."""
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
-    chunks, deep = ceil(p.columns / sizes.rows), ceil(p.depth / sizes.rows)
-    staged = schedule.staged * (deep * p.columns * size + chunks * p.width * weight)
-    weights = p.columns * weight + chunks * sizes.rows * weight
-    block = p.columns * 4 + weights + deep * sizes.columns * size + (p.width + 8) * 4
-    loaded = ROW_BUFFERS * PIECES * max(p.depth * size, p.width * weight)
-    exact = 0 if p.moves_values and max(size, weight) < 4 else 2
-    bits = exact * max(p.columns * weight, PIECES * max(p.depth * size, p.width * weight))
+    planned = sum(count * sizes.aligned(nbytes) for (_, count), nbytes in tiles_of(p, schedule, sizes).items())
+    loaded = ROW_BUFFERS * PIECES * (2 * p.depth * size + p.width * weight)
+    exact = p.moves_values and max(size, weight) < 4
+    bits = 0 if exact else 8 * ROW_BUFFERS * (PIECES * max(p.depth, p.width) + sizes.bank_columns)
     pieces = (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * min(p.columns, sizes.bank_columns) * 4 if p.steps else 0
-    buffers = 64 * sizes.alignment
-    return staged + schedule.scores * block + loaded + bits + pieces + buffers
+    return planned + loaded + bits + pieces + SMALL_TILES * sizes.alignment
 
 
 def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     """Schedules that fit."""
-    for scores, staged in ((2, 2), (2, 1), (1, 2), (1, 1)):
+    blocks = problem.groups * ceil(problem.rows / sizes.columns)
+    ahead = 2 if blocks > 2 else STAGED_HEADS
+    for scores, staged in ((2, ahead), (1, 1)) if problem.heads > 1 else ((2, 1), (1, 1)):
         schedule = Schedule(scores, staged)
         if footprint(problem, schedule, sizes) <= problem.room:
             yield schedule
