@@ -209,7 +209,7 @@ def main() -> int:
     if rows:
         worst = max(rows, key=lambda row: row.ratio)
         print(
-            f"{len(rows)} programs: {mean([row.ratio for row in rows]):.2f} times jaxlib's CPU seconds (geometric mean), "
+            f"{len(rows)} programs: {mean([row.ratio for row in rows]):.2f} times jaxlib's CPU seconds (mean), "
             f"at most {worst.ratio:.1f} ({worst.name}); first runs {sum(row.first for row in rows):.1f} s, "
             f"later {sum(row.run for row in rows):.1f} s; compiling {mean([row.compile_ratio for row in rows]):.2f}"
         )

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from neuronx_cc.codegen import needs
+from neuronx_cc.codegen.attention import choose as attention_choice
+from neuronx_cc.codegen.attention import kernel as attention_kernel
+from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.dots import kernel as dot_kernel
@@ -31,8 +34,15 @@ class Block:
     @classmethod
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
+        attentions = attention_choice.worthwhile(context, computation, without)
         kernels = formation.form(
-            computation, context.combiners, context.load_casts.keys(), context.sizes, without, context.effectful
+            computation,
+            context.combiners,
+            context.load_casts.keys(),
+            context.sizes,
+            without,
+            context.effectful,
+            attentions,
         )
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results
@@ -82,7 +92,7 @@ class Block:
 
     def _lower_kernel(self, kernel: Kernel, step: int) -> None:
         context, first = self.context, kernel.ops[0]
-        name = f"{context.prefix}{kernel.number}.{'map' if kernel.is_map else first.opcode}"
+        name = f"{context.prefix}{kernel.number}.{kernel.kind}"
         context.builder.program.kernels.append(name)
         context.builder.at(name, kernel.ops[-1].loc)
         shapes = [op.shape for op in kernel.ops if isinstance(op.result.type, hlo.ArrayType)]
@@ -91,8 +101,11 @@ class Block:
                 context.homes[op.result] = [context.new_hbm(op.result)]
             return
         start = len(context.builder.program.records)
-        straighten(context, first)
-        if kernel.is_map:
+        if kernel.attention is None:
+            straighten(context, first)
+        if isinstance(kernel.attention, Attention):
+            attention_kernel.lower(context, kernel.attention)
+        elif kernel.is_map:
             map_kernel.lower(context, kernel, self.member, step)
         elif isinstance(first, hlo.DotOp):
             dot_kernel.lower(context, kernel, step)

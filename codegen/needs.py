@@ -10,7 +10,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, base, is_view, operands_o
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Home, Need
 
-READ_WHOLE = frozenset(["bitcast-convert", "concatenate", "dot", "map", "reduce", "sort", "topk"])
+READ_WHOLE = frozenset(["attention", "bitcast-convert", "concatenate", "dot", "map", "reduce", "sort", "topk"])
 """Kinds of kernels that read each element of each operand."""
 READ_IN_PART = {
     "conditional": "its kernels have needs of their own",
@@ -42,7 +42,7 @@ def wanted() -> bool:
 def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], first: int) -> None:
     """Add what ``kernel``, whose records begin at ``first``, has to read to the program's needs."""
     program = context.builder.program
-    kind = "map" if kernel.is_map else kernel.ops[0].opcode
+    kind = kernel.kind
     if kind not in READ_WHOLE or first == len(program.records):
         return
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):

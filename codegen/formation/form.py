@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from math import prod
 
+from neuronx_cc.codegen.attention.masks import dead_with
+from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.formation import recompute
 from neuronx_cc.codegen.formation.graph import (
     ELEMENTWISE,
@@ -47,15 +49,22 @@ def form(
     sizes: Sizes,
     without: Set[hlo.Operation] = frozenset(),
     effectful: Set[str] = frozenset(),
+    attentions: Sequence[Attention] = (),
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
     ``combiner_of``: computation -> opcode of a simple combiner. ``load_casts``: results of casts that no kernel
-    computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute.
+    computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute. ``attentions``: ops that
+    are a kernel together.
     """
-    formation = _Formation(combiner_of, recompute.spread(computation), sizes)
+    last = {each.ops[-1]: each for each in attentions}
+    inside: set[hlo.Operation] = {op for each in attentions for op in each.ops}
+    inside |= dead_with({step.op for each in attentions for step in each.steps if step.band is not None})
+    formation = _Formation(combiner_of, recompute.spread(computation, inside), sizes)
     for op in ops_of(computation.block):
-        if is_view(op) or op.opcode in ("tuple", "constant"):
+        if op in last:
+            formation.place_attention(last[op])
+        if op in inside or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
         if op.result not in load_casts and op not in without and op not in formation.late:
             formation.place(op)
@@ -86,6 +95,15 @@ class _Formation:
         else:
             self._compute(op)
 
+    def place_attention(self, attention: Attention) -> None:
+        """Make one kernel of all its ops."""
+        for op in attention.ops:
+            self._place_late(op)
+        kernel = self._new(attention.ops[0], False)
+        kernel.attention = attention
+        for op in attention.ops[1:]:
+            self._join(op, kernel)
+
     def _place_late(self, *users: hlo.HloOp) -> None:
         for operand in dict.fromkeys(users[0].operands):
             if operand.owner in self.late and operand not in self.member:
@@ -93,7 +111,7 @@ class _Formation:
 
     def _compute(self, op: hlo.HloOp) -> None:
         kernel = self._newest(op)
-        if kernel is not None and _takes(kernel, op):
+        if kernel is not None and kernel.attention is None and _takes(kernel, op):
             self._join(op, kernel)
         elif (scan := scan_of(op)) is not None:
             self._scan(op, scan, kernel)

@@ -98,6 +98,13 @@ class Kernel:
     is_map: bool = False
     scanned: int = -1
     """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
+    attention: object = None
+    """What the ops are together, if they are an attention (``codegen.attention.pattern``)."""
+
+    @property
+    def kind(self) -> str:
+        """In the names of kernels."""
+        return "attention" if self.attention is not None else "map" if self.is_map else self.ops[0].opcode
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ scaled values of a normalisation, which its gradient reads again, are not stored
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 
 from neuronx_cc.codegen.formation.graph import (
@@ -37,11 +38,14 @@ LONGEST_CHAIN = 3
 """Ops that are computed again behind one another."""
 
 
-def spread(computation: hlo.ComputationOp) -> set[hlo.Operation]:
-    """Give each user of a cheap op one of its own; the ops to compute where their users are."""
+def spread(computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> set[hlo.Operation]:
+    """Give each user of a cheap op one of its own; the ops to compute where their users are.
+
+    Ops ``without`` are no kernels of their own, and stay as they are.
+    """
     chains: dict[hlo.HloOp, int] = {}
     for op in ops_of(computation.block):
-        if op.opcode in CHEAP:
+        if op.opcode in CHEAP and op not in without:
             length = _chain(op, chains)
             if 0 < length <= LONGEST_CHAIN:
                 chains[op] = length

@@ -76,6 +76,6 @@ def test_every_offset_that_is_dropped(function, dims) -> None:
 
 
 def test_each_kind_of_kernel_is_told_apart() -> None:
-    kinds = {*LOWERINGS, "map", "dot", "while", "conditional"}
+    kinds = {*LOWERINGS, "attention", "map", "dot", "while", "conditional"}
     assert kinds == needs.READ_WHOLE | set(needs.READ_IN_PART)
     assert not needs.READ_WHOLE & set(needs.READ_IN_PART)

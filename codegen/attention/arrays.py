@@ -1,0 +1,161 @@
+"""The arrays of an attention in HBM, all with the same dims around blocks of rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from neuronx_cc.codegen.attention.geometry import by_dim, is_one
+from neuronx_cc.codegen.attention.pattern import Attention, Step, leaves_of
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.placement import source_of
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
+from neuronx_cc.codegen.formation.graph import is_given
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+Parts = tuple[View | None, View | None]
+"""By dims of the scores, and its other dim."""
+Homes = Callable[[hlo.SSAValue], View]
+"""Finds or makes a home in HBM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One array."""
+
+    view: View
+    """By dims of the scores."""
+    row: Atom
+    column: Atom
+    other: Atom
+    """The contracted dim of queries and keys; the free one of values and result."""
+    outer: tuple[Atom, ...]
+    """Of each dim around."""
+    stream: Stream
+
+    def at(self, indices: Sequence[Affine]) -> Block:
+        """What lies at ``indices`` of the dims around, as [row, column, other]."""
+        offset = self.view.start
+        for atom, index in zip(self.outer, indices, strict=True):
+            offset = offset + index * atom.stride
+        return Block(self.view.alloc, self.view.dtype, offset, (self.row, self.column, self.other))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """All of them."""
+
+    sizes: tuple[int, ...]
+    """Of the dims around; those that keys and values repeat along come last."""
+    heads: int
+    """How many of these dims keys and values have."""
+    queries: Array
+    keys: Array
+    values: Array
+    result: Array
+    masks: dict[hlo.SSAValue, Array]
+    """What steps read."""
+
+
+def arrays_of(context: Context, attention: Attention) -> Arrays:
+    """Find or make a home of each array that has rows and columns in one piece."""
+    result = _written(context, attention)
+    order, heads = _order(attention)
+    dims = [attention.dims[axis] for axis in order]
+    for homes in ((context.hbm, context.dense), (context.dense,)):
+        bound = [*_all_read(context, attention, homes), result]
+        around = [each.view.of(tuple(each.view.dims[axis] for axis in order)) for each in bound]
+        space = align(around, dims, frozenset([heads]))
+        if space is not None:
+            break
+    assert space is not None, "dense arrays nest"
+    found = [
+        Array(
+            each.view,
+            _one(each.view.dims[attention.row], attention.dims[attention.row]),
+            _one(each.view.dims[attention.column], attention.dims[attention.column]),
+            each.other,
+            tuple(atoms),
+            each.stream,
+        )
+        for each, atoms in zip(bound, space.atoms, strict=True)
+    ]
+    masks = {each.value: array for each, array in zip(bound[3:-1], found[3:-1], strict=True)}
+    queries, keys, values = found[:3]
+    heads = sum(axis < heads for axis in space.axes)
+    return Arrays(tuple(space.sizes), heads, queries, keys, values, found[-1], masks)
+
+
+def _order(attention: Attention) -> tuple[list[int], int]:
+    """The dims of the scores around rows and columns; the first ones are those of keys or values."""
+    outer = [axis for axis in range(len(attention.dims)) if axis not in (attention.row, attention.column)]
+    own = attention.own_dims()
+    order = [*own, *(axis for axis in outer if axis not in own)]
+    return order, len(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    value: hlo.SSAValue
+    view: View
+    """By dims of the scores."""
+    other: Atom
+    stream: Stream
+
+
+def _all_read(context: Context, attention: Attention, homes: Sequence[Homes]) -> list[_Bound]:
+    """Queries, keys, values and what steps read."""
+    scores, product, keys = attention.scores, attention.product, 1 - attention.queries
+    found = [
+        _read(context, attention, scores.operands[attention.queries], attention.queried, homes),
+        _read(context, attention, scores.operands[keys], attention.keyed, homes),
+        _read(context, attention, product.operands[1 - attention.weights], attention.valued, homes),
+    ]
+    for step in attention.steps:
+        for leaf in leaves_of(step):
+            if context.splat(leaf) is None:
+                found.append(_read(context, attention, leaf, _beside(attention, step), homes))
+    return found
+
+
+def _beside(attention: Attention, step: Step) -> Callable[[View], Parts]:
+    return lambda view: (by_dim(attention.dims, step.marks, view), None)
+
+
+def _read(
+    context: Context, attention: Attention, value: hlo.SSAValue, parts: Callable[[View], Parts], homes: Sequence[Homes]
+) -> _Bound:
+    source = source_of(context, value)
+    stream = Stream.DMA_WEIGHT if is_given(source) else Stream.DMA_LOAD
+    for home in homes:
+        view, other = parts(home(source))
+        if view is None or (other is not None and not is_one(other.dims[0])):
+            continue
+        if all(is_one(view.dims[axis]) for axis in (attention.row, attention.column)):
+            return _Bound(value, view, _one(other.dims[0] if other is not None else (), 1), stream)
+    raise AssertionError("a dense array aligns")
+
+
+def _written(context: Context, attention: Attention) -> _Bound:
+    """The result, stored as its only reader wants it."""
+    value = attention.result
+    shape = hlo.shape_of(value)
+    if value in context.outputs:
+        home = context.new_hbm(value)
+    else:
+        users = [use.operation for use in value.uses]
+        turned = users[0] if len(users) == 1 and isinstance(users[0], hlo.TransposeOp) else None
+        order = list(turned.dimensions.data) if turned is not None else list(range(shape.rank))
+        stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
+        home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
+    context.homes[value] = [home]
+    view, other = attention.made(home)
+    assert view is not None, "a dense array aligns"
+    return _Bound(value, view, _one(other.dims[0], 1), Stream.DMA_STORE)
+
+
+def _one(atoms: Sequence[Atom], size: int) -> Atom:
+    merged = coalesce(tuple(atoms))
+    return merged[0] if merged else Atom(size, 0)

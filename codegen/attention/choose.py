@@ -1,0 +1,89 @@
+"""Which attentions become one kernel: those that fit, whatever else stays on chip, and take less time than apart."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from math import prod
+
+from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
+from neuronx_cc.codegen.attention.schedule import Problem, apart, choose, estimate
+from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, Context
+from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis.values import is_normal
+
+MOST_BLOCKS = 128
+"""Blocks of rows that are written out one by one, where row numbers decide what is computed."""
+MOST_CHUNKS = 256
+"""Chunks of columns of a block, each with products of its own."""
+LEFT = 0.9
+"""Of what is free, at least: the rest may lie in pieces."""
+
+
+def worthwhile(
+    context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()
+) -> list[Attention]:
+    """The attentions of ``computation`` that are a kernel each; none with an op of ``without``, or staged ahead."""
+    found = []
+    for attention in find(computation, context.combiners, context.splat):
+        staged = any((op, index) in context.staged for op in (attention.scores, attention.product) for index in (0, 1))
+        if staged or not without.isdisjoint(attention.ops):
+            continue
+        problem = problem_of(context, attention, _least_room(context))
+        blocks = -(-problem.rows // context.sizes.columns)
+        if (problem.banded and blocks > MOST_BLOCKS) or problem.columns > MOST_CHUNKS * context.sizes.rows:
+            continue
+        schedule = choose(problem, context.timing)
+        if schedule and estimate(problem, schedule, context.timing) < apart(problem, context.timing):
+            found.append(attention)
+    return found
+
+
+def _least_room(context: Context) -> int:
+    """Bytes a partition that are free whatever stays on chip; more may in loops, for which operands are staged."""
+    share = RESIDENT_SHARE if not context.prefix else KEPT_SHARE
+    return int((context.sizes.sbuf_bytes - context.sizes.sbuf_share(share)) * LEFT)
+
+
+def problem_of(context: Context, attention: Attention, room: int) -> Problem:
+    """``room``: bytes a partition."""
+    scores, product, dims = attention.scores, attention.product, attention.dims
+    heads = prod(dims[axis] for axis in attention.own_dims())
+    outer = prod(size for axis, size in enumerate(dims) if axis not in (attention.row, attention.column))
+    depth = hlo.shape_of(scores.operands[0]).dims[order_of(scores, 0)[2][0]]
+    values_of = product.operands[1 - attention.weights]
+    width = hlo.shape_of(values_of).dims[order_of(product, 1 - attention.weights)[1][0]]
+    steps = [step for step in attention.steps if step.band is None]
+    if steps and steps[0] is attention.steps[0] and factor_of(context, attention) is not None:
+        steps = steps[1:]
+    read = sum(itemsize(hlo.shape_of(x).dtype) for step in steps for x in leaves_of(step) if context.splat(x) is None)
+    dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
+    return Problem(
+        heads,
+        outer // heads,
+        dims[attention.row],
+        dims[attention.column],
+        depth,
+        width,
+        dtype,
+        weight_dtype,
+        len(steps),
+        read,
+        any(step.band is not None for step in attention.steps),
+        context.moves_values("bf16"),
+        room,
+    )
+
+
+def factor_of(context: Context, attention: Attention) -> float | None:
+    """What the scores are multiplied with first, if that is a constant."""
+    if not attention.steps or attention.steps[0].op.opcode not in ("multiply", "divide"):
+        return None
+    step = attention.steps[0]
+    constant = context.splat(step.op.operands[1 - step.main])
+    if constant is None or {attention.scores.shape.dtype, step.op.shape.dtype} != {"f32"}:
+        return None
+    if step.op.opcode == "multiply":
+        return constant
+    return 1 / constant if step.main == 0 and is_normal(1 / constant if constant else 0.0, "f32") else None

@@ -1,0 +1,54 @@
+"""Where the dims of the scores lie in other arrays: by views that follow the scores through reshapes and transposes.
+
+The scores are taken for a dense array whose dims have strides of their own, so that the view of what is made of them
+element by element says, dim by dim, which scores stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, common_factors, factors, linear, split
+from neuronx_cc.ir.isa.program import Space
+
+MARK = "u8"
+"""Element type of views that only name places: their strides count elements."""
+
+
+def marked(dims: Sequence[int]) -> View:
+    """A dense array that is nowhere."""
+    return linear(Alloc(Space.HBM, 0, prod(dims)), 0, MARK, dims)
+
+
+def by_dim(dims: Sequence[int], marks: View, view: View) -> View | None:
+    """``view``, whose dims correspond to those of ``marks``, with the dims of the scores ``dims`` instead.
+
+    What ``marks`` lacks of a dim of the scores is repeated. None where parts of dims do not correspond.
+    """
+    strides = [prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    found: list[list[tuple[int, Atom]]] = [[] for _ in dims]
+    for axis, size in enumerate(marks.shape):
+        sizes = common_factors(size, [factors(marks, axis), factors(view, axis)])
+        if sizes is None:
+            return None
+        for mark, atom in zip(split(marks.dims[axis], sizes), split(view.dims[axis], sizes), strict=True):
+            if mark.size == 1:
+                continue
+            at = next((at for at, stride in enumerate(strides) if dims[at] > 1 and stride <= mark.stride), None)
+            if at is None:
+                return None
+            found[at].append((mark.stride, atom))
+    result: list[tuple[Atom, ...]] = []
+    for size, parts in zip(dims, found, strict=True):
+        atoms = tuple(atom for _, atom in sorted(parts, key=lambda part: -part[0]))
+        if atoms and prod(atom.size for atom in atoms) != size:
+            return None
+        result.append(coalesce(atoms) if atoms else (Atom(size, 0),) * (size > 1))
+    return view.of(tuple(result))
+
+
+def is_one(atoms: Sequence[Atom]) -> bool:
+    """Whether a dim is one progression in memory."""
+    return len(coalesce(tuple(atoms))) <= 1

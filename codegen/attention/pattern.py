@@ -1,0 +1,357 @@
+"""Finds attention: a contraction, elementwise ops, a softmax along the columns, and a contraction with the result.
+
+Input: a computation that the passes have prepared. What else reads the scores, or what is made of them, keeps them
+from being one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
+from neuronx_cc.codegen.attention.masks import Band, band_of
+from neuronx_cc.codegen.context import apply_view
+from neuronx_cc.codegen.dots.problem import order_of
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, reads
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+
+TYPES = frozenset(["f32", "bf16", "f16"])
+Splats = Callable[[hlo.SSAValue], float | None]
+"""The single value that a constant holds everywhere, or None."""
+
+
+START = {"add": 0.0, "maximum": float("-inf")}
+"""What folds start from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An elementwise op on the scores."""
+
+    op: hlo.HloOp
+    main: int
+    """Its operand that comes from the scores."""
+    marks: View
+    """Where its elements lie in the scores."""
+    band: Band | None
+    """Where it keeps its operand, if it sets all else to ``masked``."""
+    masked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """One attention; its ops in the order of the program."""
+
+    ops: tuple[hlo.HloOp, ...]
+    scores: hlo.DotOp
+    steps: tuple[Step, ...]
+    shifted: bool
+    """Whether the greatest score of a row is subtracted."""
+    product: hlo.DotOp
+    weights: int
+    """The operand of ``product`` that comes from the scores."""
+    marks: View
+    """Where that lies in them."""
+    result: hlo.SSAValue
+    queries: int
+    """The operand of ``scores`` with the rows."""
+    row: int
+    """The dim of the scores that is cut into blocks of rows."""
+    column: int
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Of the scores."""
+        return self.scores.shape.dims
+
+    def own_dims(self) -> list[int]:
+        """The dims of the scores, but rows and columns, that keys or values have."""
+        product, values = self.product, 1 - self.weights
+        keys, _ = self.keyed(marked(hlo.shape_of(self.scores.operands[1 - self.queries]).dims))
+        found, _ = self.valued(marked(hlo.shape_of(product.operands[values]).dims))
+        assert found is not None, "found to align"
+        outer = (axis for axis in range(len(self.dims)) if axis not in (self.row, self.column))
+        return [axis for axis in outer if any(atom.stride for view in (keys, found) for atom in view.dims[axis])]
+
+    def queried(self, view: View) -> tuple[View, View]:
+        """The queries: by dims of the scores, and their contracted dim."""
+        return self._scored(self.queries, view)
+
+    def keyed(self, view: View) -> tuple[View, View]:
+        """The same of the keys."""
+        return self._scored(1 - self.queries, view)
+
+    def _scored(self, index: int, view: View) -> tuple[View, View]:
+        batch, free, contracted = order_of(self.scores, index)
+        at = len(batch) + (len(order_of(self.scores, 0)[1]) if index else 0)
+        places = [*range(len(batch)), *range(at, at + len(free))]
+        dims: list[tuple[Atom, ...]] = [() for _ in self.dims]
+        for place, axis in zip(places, [*batch, *free], strict=True):
+            dims[place] = view.dims[axis]
+        filled = tuple(atoms or ((Atom(size, 0),) * (size > 1)) for atoms, size in zip(dims, self.dims, strict=True))
+        return view.of(filled), view.of((view.dims[contracted[0]],))
+
+    def valued(self, view: View) -> tuple[View | None, View]:
+        """The other operand of the second product: by dims of the scores, and its free dim."""
+        batch, free, contracted = order_of(self.product, 1 - self.weights)
+        ours = order_of(self.product, self.weights)
+        marks = self.marks.of(tuple(self.marks.dims[axis] for axis in (*ours[0], *ours[2])))
+        values = view.of(tuple(view.dims[axis] for axis in (*batch, *contracted)))
+        return by_dim(self.dims, marks, values), view.of((view.dims[free[0]],))
+
+    def made(self, view: View) -> tuple[View | None, View]:
+        """The result: by dims of the scores, and the free dim of the values."""
+        batch, free, _ = order_of(self.product, self.weights)
+        other = order_of(self.product, 1 - self.weights)[1]
+        at = len(batch) + (len(other) if self.weights else 0)
+        places = [*range(len(batch)), *range(at, at + len(free))]
+        width = len(batch) + (0 if self.weights else len(free))
+        marks = self.marks.of(tuple(self.marks.dims[axis] for axis in (*batch, *free)))
+        return by_dim(self.dims, marks, view.of(tuple(view.dims[axis] for axis in places))), view.of(
+            (view.dims[width],)
+        )
+
+
+def find(computation: hlo.ComputationOp, combiners: Mapping[str, str], splat: Splats) -> list[Attention]:
+    """The attentions of ``computation``, no two of which have an op in common.
+
+    ``combiners``: computation -> opcode of a simple combiner.
+    """
+    root = base(computation.root)
+    found: list[Attention] = []
+    taken: set[hlo.Operation] = set()
+    for op in ops_of(computation.block):
+        if not isinstance(op, hlo.DotOp) or op in taken:
+            continue
+        for index in (0, 1):
+            attention = _Search(op, index, combiners, splat).attention()
+            inside = attention is not None and any(each.result is root for each in attention.ops)
+            if attention is None or (inside and attention.result is not root):
+                continue
+            if taken.isdisjoint(attention.ops):
+                found.append(attention)
+                taken |= set(attention.ops)
+                break
+    return found
+
+
+class _Search:
+    """Looks for the attention whose second product is ``product``; what it passes is noted."""
+
+    def __init__(self, product: hlo.DotOp, index: int, combiners: Mapping[str, str], splat: Splats) -> None:
+        self.product, self.index, self.combiners, self.splat = product, index, combiners, splat
+        self.ops: list[hlo.HloOp] = [product]
+        self.marks: dict[hlo.SSAValue, View | None] = {}
+
+    def attention(self) -> Attention | None:
+        weights = self._through(self.product.operands[self.index])
+        divided = isinstance(weights.owner, hlo.DivideOp)
+        result: hlo.SSAValue = self.product.result
+        if divided:
+            self.ops.append(weights.owner)  # type: ignore[arg-type]
+            exponentials, total = map(self._through, weights.owner.operands)  # type: ignore[union-attr]
+        else:
+            exponentials, total = weights, None
+        if not isinstance(exponentials.owner, hlo.ExponentialOp) or total is None:
+            return None
+        self.ops.append(exponentials.owner)
+        if not self._folds(total, "add", exponentials):
+            return None
+        argument = self._through(exponentials.owner.operand)
+        shifted = False
+        if isinstance(argument.owner, hlo.SubtractOp):
+            left, right = argument.owner.operands
+            source, most = self._through(left), self._through(right)
+            if self._folds(most, "maximum", source):
+                self.ops.append(argument.owner)
+                argument, shifted = left, True
+        path = self._path(argument)
+        if path is None or not shifted:
+            return None
+        scores = path[0][0]
+        assert isinstance(scores, hlo.DotOp)
+        if not self._fits(scores):
+            return None
+        return self._placed(scores, path[1:], shifted, result)
+
+    def _through(self, value: hlo.SSAValue) -> hlo.SSAValue:
+        """What ``value`` is a view or a float cast of."""
+        while True:
+            value = base(value)
+            op = value.owner
+            if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(op.operand).dtype} <= TYPES:
+                return value
+            if op not in self.ops:
+                self.ops.append(op)
+            value = op.operand
+
+    def _folds(self, value: hlo.SSAValue, combiner: str, source: hlo.SSAValue) -> bool:
+        """Whether ``value`` folds the rows of ``source``."""
+        op = value.owner
+        if not isinstance(op, hlo.ReduceOp) or len(op.operands) != 2:
+            return False
+        if self.combiners.get(op.to_apply.data[0]) != combiner or self._through(op.operands[0]) is not source:
+            return False
+        if self.splat(op.operands[1]) != START[combiner]:
+            return False
+        self.ops.append(op)
+        return True
+
+    def _path(self, value: hlo.SSAValue) -> list[tuple[hlo.HloOp, int]] | None:
+        """From a contraction to ``value``: each op with its operand on the way."""
+        op = base(value).owner
+        if isinstance(op, hlo.DotOp):
+            return [(op, 0)]
+        if not isinstance(op, hlo.HloOp) or op.opcode not in ELEMENTWISE or hlo.shape_of(value).dtype not in TYPES:
+            return None
+        for index, operand in enumerate(op.operands):
+            if hlo.shape_of(base(operand)).size == op.shape.size and hlo.shape_of(operand).dtype in TYPES:
+                path = self._path(operand)
+                if path is not None:
+                    return [*path, (op, index)]
+        return None
+
+    def _fits(self, scores: hlo.DotOp) -> bool:
+        """Whether both products are of the form and the types that one kernel takes."""
+        for op in (scores, self.product):
+            dims = op.dims.data
+            types = {hlo.shape_of(operand).dtype for operand in op.operands}
+            plain = len(dims.lhs_contracting) == 1 and types <= TYPES and op.shape.size
+            if not plain or (op.algorithm is not None and "tf32" in op.algorithm.data):
+                return False
+        return len(order_of(self.product, 1 - self.index)[1]) == 1
+
+    def _placed(
+        self, scores: hlo.DotOp, path: list[tuple[hlo.HloOp, int]], shifted: bool, result: hlo.SSAValue
+    ) -> Attention | None:
+        dims = scores.shape.dims
+        self.marks[scores.result] = marked(dims)
+        self.ops += [scores, *(op for op, _ in path if op not in self.ops)]
+        marks = self._marks(self.product.operands[self.index])
+        if marks is None:
+            return None
+        contracted = marks.dims[order_of(self.product, self.index)[2][0]]
+        strides = [_stride(dims, axis) for axis in range(len(dims))]
+        free = [len(order_of(scores, index)[1]) for index in (0, 1)]
+        batch = len(dims) - sum(free)
+        sides = (range(batch, batch + free[0]), range(batch + free[0], len(dims)))
+        for queries, keys in ((0, 1), (1, 0)):
+            if free[keys] != 1 or not free[queries]:
+                continue
+            column = sides[keys][0]
+            rows = max(sides[queries], key=lambda axis: dims[axis])
+            whole = len(contracted) == 1 and contracted[0].stride == strides[column]
+            if dims[column] < 2 or not whole or contracted[0].size != dims[column]:
+                continue
+            if not all(self._is_along(op, strides[column], dims[column]) for op in self.ops):
+                return None
+            steps = tuple(self._step(op, main, strides[rows], strides[column]) for op, main in path)
+            attention = Attention(
+                _in_order(self.ops), scores, steps, shifted, self.product, self.index, marks, result, queries,
+                rows, column,
+            )  # fmt: skip
+            return attention if self._is_whole(attention) and _aligns(attention, self.splat) else None
+        return None
+
+    def _marks(self, value: hlo.SSAValue) -> View | None:
+        """Where the elements of ``value`` lie in the scores; those of folded rows lack the columns."""
+        if value not in self.marks:
+            self.marks[value] = self._marks_of(value)
+        return self.marks[value]
+
+    def _marks_of(self, value: hlo.SSAValue) -> View | None:
+        op = value.owner
+        if not isinstance(op, hlo.HloOp):
+            return None
+        if is_view(op):
+            marks = self._marks(op.operands[0])
+            return None if marks is None else apply_view(op, marks)
+        if op not in self.ops or isinstance(op, hlo.DotOp):
+            return None
+        if isinstance(op, hlo.ReduceOp):
+            marks = self._marks(op.operands[0])
+            kept = [axis for axis in range(hlo.shape_of(op.operands[0]).rank) if axis not in op.dimensions.data]
+            return None if marks is None else marks.of(tuple(marks.dims[axis] for axis in kept))
+        known = [marks for operand in op.operands if (marks := self._marks(operand)) is not None]
+        return known[0] if known else None
+
+    def _is_along(self, op: hlo.HloOp, stride: int, size: int) -> bool:
+        """Whether all that ``op`` reads of the scores stands in its place; reductions fold the columns."""
+        if isinstance(op, hlo.DotOp):
+            return True
+        own = self._marks(op.operands[0])
+        if isinstance(op, hlo.ReduceOp):
+            return own is not None and [
+                (atom.size, atom.stride) for axis in op.dimensions.data for atom in own.dims[axis] if atom.size > 1
+            ] == [(size, stride)]
+        marks = [found for operand in op.operands if (found := self._marks(operand)) is not None]
+        return bool(marks) and all(_agree(marks[0], each, stride) for each in marks[1:])
+
+    def _step(self, op: hlo.HloOp, main: int, rows: int, columns: int) -> Step:
+        marks = self._marks(op.result)
+        assert marks is not None, "an op on the way from the scores"
+        if isinstance(op, hlo.SelectOp) and main in (1, 2):
+            masked = self.splat(op.operands[3 - main])
+            band = band_of(op.operands[0], marks, rows, columns, self.splat)
+            if masked is not None and band is not None:
+                return Step(op, main, marks, band if main == 1 else band.inverted(), masked)
+        return Step(op, main, marks, None)
+
+    def _is_whole(self, attention: Attention) -> bool:
+        """Whether nothing else reads what stays on chip."""
+        own = set(attention.ops)
+        return all(
+            use.operation in own
+            for op in attention.ops
+            if op.result is not attention.result
+            for use in reads(op.result)
+        )
+
+
+def _agree(first: View, other: View, columns: int) -> bool:
+    """Whether the dims of both are the same scores; ``other`` may repeat its rows along the columns."""
+    for a, b in zip(first.dims, other.dims, strict=True):
+        kept = [atom for atom in a if atom.stride != columns and atom.size > 1]
+        if [atom for atom in a if atom.size > 1] != (there := [atom for atom in b if atom.size > 1]) and kept != [
+            atom for atom in there if atom.stride
+        ]:
+            return False
+    return True
+
+
+def _aligns(attention: Attention, splat: Splats) -> bool:
+    """Whether dense arrays have rows and columns of the scores in one piece each."""
+    values = hlo.shape_of(attention.product.operands[1 - attention.weights]).dims
+    found = [attention.valued(marked(values))[0], attention.made(marked(attention.product.shape.dims))[0]]
+    own = {op.result for op in attention.ops}
+    for step in attention.steps:
+        leaves = [operand for operand in leaves_of(step) if splat(operand) is None]
+        if any(base(operand) in own for operand in leaves):
+            return False
+        found += [by_dim(attention.dims, step.marks, marked(hlo.shape_of(operand).dims)) for operand in leaves]
+    return all(
+        view is not None and is_one(view.dims[attention.row]) and is_one(view.dims[attention.column]) for view in found
+    )
+
+
+def leaves_of(step: Step) -> list[hlo.SSAValue]:
+    """Operands that do not come from the scores and are read."""
+    main = step.op.operands[step.main]
+    return [] if step.band is not None else [x for x in step.op.operands if x is not main]
+
+
+def _stride(dims: tuple[int, ...], axis: int) -> int:
+    stride = 1
+    for size in dims[axis + 1 :]:
+        stride *= size
+    return stride
+
+
+def _in_order(ops: list[hlo.HloOp]) -> tuple[hlo.HloOp, ...]:
+    wanted = set(ops)
+    block = ops[0].parent
+    assert block is not None
+    return tuple(op for op in block.ops if op in wanted)

@@ -1,0 +1,163 @@
+"""Problems, schedules and their times: a block of rows has all its scores in SBUF, from one end to the other.
+
+The scores of a block, [rows, columns], leave PSUM a bank at a time; Vector finds the greatest of each row, Scalar makes
+exponentials and their sums of them, TensorE transposes these and multiplies them with the values. Keys and values stay
+in SBUF for all blocks of rows that share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+PIECES = 4
+"""Times as many rows as there are partitions that are loaded at once to be transposed."""
+ROW_BUFFERS = 2
+"""Of rows that are loaded to be transposed."""
+STAGED_HEADS = 4
+"""Heads whose keys and values are there, where blocks of several are under way at once."""
+SMALL_TILES = 64
+"""Tiles of a few numbers, at most."""
+SCRATCH = 4
+"""Tiles that a step and its rule use besides, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """All that plans depend on, but the machine."""
+
+    heads: int
+    """Pairs of keys and values."""
+    groups: int
+    """Queries of each."""
+    rows: int
+    columns: int
+    depth: int
+    """Contracted terms of a score."""
+    width: int
+    """Of the values."""
+    dtype: str
+    """Of queries and keys on TensorE."""
+    weight_dtype: str
+    """Of exponentials and values there."""
+    steps: int
+    """Passes over the scores between the two products, beside those of the softmax and a first factor."""
+    read: int
+    """Bytes that are read for each score."""
+    banded: bool
+    """Whether row numbers decide what is computed."""
+    moves_values: bool
+    """Whether TensorE may transpose 16-bit values as such."""
+    room: int
+    """Bytes of each partition of SBUF."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What is decided."""
+
+    scores: int
+    """Blocks of rows whose scores are under way."""
+    staged: int
+    """Heads whose keys and values are there."""
+
+    def line(self, problem: Problem) -> str:
+        """For people."""
+        p = problem
+        return (
+            f"attention of {p.heads} x {p.groups} x {p.rows} rows, {p.columns} columns, depth {p.depth}, width "
+            f"{p.width}, {p.dtype}: scores of {self.scores} blocks of rows in SBUF, keys and values of {self.staged}"
+        )
+
+
+def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    """(name, buffers) -> bytes a partition of each buffer, of the tiles that grow with the problem."""
+    p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
+    chunks, deep = ceil(p.columns / sizes.rows), ceil(p.depth / sizes.rows)
+    return {
+        ("keys", schedule.staged): deep * p.columns * size,
+        ("values", schedule.staged): chunks * p.width * weight,
+        ("queries", schedule.scores): deep * sizes.columns * size,
+        ("scores", schedule.scores): p.columns * 4,
+        ("exponentials", schedule.scores): p.columns * weight,
+        ("turned", schedule.scores): chunks * sizes.columns * weight,
+        ("result", schedule.scores): p.width * 4,
+    }
+
+
+def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Bytes of each partition of SBUF."""
+    p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
+    planned = sum(count * sizes.aligned(nbytes) for (_, count), nbytes in tiles_of(p, schedule, sizes).items())
+    loaded = ROW_BUFFERS * PIECES * (2 * p.depth * size + p.width * weight)
+    exact = p.moves_values and max(size, weight) < 4
+    bits = 0 if exact else 8 * ROW_BUFFERS * (PIECES * max(p.depth, p.width) + sizes.bank_columns)
+    pieces = (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * min(p.columns, sizes.bank_columns) * 4 if p.steps else 0
+    return planned + loaded + bits + pieces + SMALL_TILES * sizes.alignment
+
+
+def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
+    """Schedules that fit."""
+    blocks = problem.groups * ceil(problem.rows / sizes.columns)
+    ahead = 2 if blocks > 2 else STAGED_HEADS
+    for scores, staged in ((2, ahead), (1, 1)) if problem.heads > 1 else ((2, 1), (1, 1)):
+        schedule = Schedule(scores, staged)
+        if footprint(problem, schedule, sizes) <= problem.room:
+            yield schedule
+
+
+def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
+    """Of one block of ``rows``."""
+    p, sizes = problem, timing.sizes
+    bank = min(columns, sizes.bank_columns)
+    banks, chunks, deep = columns / bank, ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    weights = Tile(p.weight_dtype)
+    turns = 1 if p.moves_values and itemsize(p.weight_dtype) < 4 else 2
+    left = timing.engine("tensor_copy", Stream.VECTOR, bank, (F32,), (F32_PSUM,))
+    most = timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (F32,), ("max",))
+    exponentials = timing.engine("activation", Stream.SCALAR, columns, (weights,), (F32,), ("exp",))
+    step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
+    return total(
+        [
+            timing.product(rows, bank, p.dtype).times(banks * deep),
+            left.times(banks),
+            most,
+            exponentials,
+            timing.transpose(rows, sizes.columns, p.weight_dtype).times(chunks * turns),
+            timing.product(rows, p.width, p.weight_dtype).times(chunks),
+            step.times(p.steps),
+            timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),
+        ]
+    )
+
+
+def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Nanoseconds."""
+    p, rows = problem, min(problem.rows, timing.sizes.columns)
+    work = block_work(p, timing, rows, p.columns)
+    blocks = p.heads * p.groups * ceil(p.rows / rows)
+    waits = work.tensor + work.vector + work.scalar + 8 * timing.latency(Stream.VECTOR)
+    loaded = timing.transfer_latency * 3 * (1 if schedule.staged > 1 else p.heads)
+    return loaded + waits + (blocks - 1) * max(work.bound, waits if schedule.scores == 1 else 0.0)
+
+
+def apart(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds of the same in kernels of its own for each product, and for what is between."""
+    p, scores = problem, problem.heads * problem.groups * problem.rows * problem.columns
+    work = block_work(p, timing, min(p.rows, timing.sizes.columns), p.columns)
+    blocks = p.heads * p.groups * ceil(p.rows / timing.sizes.columns)
+    passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
+    moved = timing.transfer(scores * passes, timing.long_run).bound
+    return blocks * work.bound + moved + 6 * timing.transfer_latency
+
+
+def choose(problem: Problem, timing: Timing) -> Schedule | None:
+    """The best by estimate; None where nothing fits."""
+    found = list(candidates(problem, timing.sizes))
+    return min(found, key=lambda schedule: estimate(problem, schedule, timing), default=None)

@@ -1,0 +1,71 @@
+"""Operands of TensorE brought to SBUF: the contracted dim on the partitions, loaded so or transposed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from neuronx_cc.codegen.attention.schedule import PIECES, ROW_BUFFERS
+from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.transpose import Transposer
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+
+def pieces(size: int, step: int) -> Iterator[tuple[int, int]]:
+    """Start and size of the pieces of a dim."""
+    for start in range(0, size, step):
+        yield start, min(step, size - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Stager:
+    """Fills tiles [contracted, chunks, free] of one kernel."""
+
+    tiles: Tiles
+    transposer: Transposer
+    rows: int
+    """Contracted terms of a chunk."""
+
+    def fill(self, name: str, out: Block, source: Block, stream: Stream) -> None:
+        """``out[term, chunk, free] = source[chunk * rows + term, free]``, cast on the way."""
+        contracted, free = source.dims
+        if contracted.size > 1 and contracted.stride == itemsize(source.dtype) and free.stride != contracted.stride:
+            for start, size in pieces(free.size, PIECES * self.rows):
+                part = source.of((contracted, replace(free, size=size))).moved(start * free.stride)
+                self._turn(name, out.index(2, Affine(start), size), part, stream)
+            return
+        whole, rest = divmod(contracted.size, self.rows)
+        if whole:
+            target = replace_lanes(out, self.rows).index(1, Affine(0), whole)
+            dims = (replace(contracted, size=self.rows), Atom(whole, contracted.stride * self.rows), free)
+            copy(self.tiles.builder, target, source.of(dims), stream)
+        if rest:
+            last = source.of((replace(contracted, size=rest), free)).moved(whole * self.rows * contracted.stride)
+            copy(self.tiles.builder, replace_lanes(out, rest).index(1, Affine(whole)), last, stream)
+
+    def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
+        """The same of rows that lie dense in HBM, not many of them: they are loaded, and transposed on TensorE."""
+        contracted, free = source.dims
+        whole, rest = divmod(free.size, self.rows)
+        for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):
+            if not count or not size:
+                continue
+            rows = self.tiles.tile(out.dtype, [count, contracted.size], size, f"rows of {name}", ROW_BUFFERS, True)
+            dims = (Atom(size, free.stride), Atom(count, free.stride * self.rows), contracted)
+            copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
+            for chunk, (start, terms) in enumerate(pieces(contracted.size, self.rows)):
+                into = replace_lanes(out.index(1, Affine(chunk)).index(1, Affine(first), count * size), terms)
+                step = into.dims[1].stride
+                self.transposer.transpose(
+                    rows.index(2, Affine(start), terms),
+                    into.of((into.dims[0], Atom(count, size * step), Atom(size, step))),
+                )
+
+
+def replace_lanes(block: Block, lanes: int) -> Block:
+    """The first ``lanes`` partitions of a tile."""
+    return block.of((replace(block.dims[0], size=lanes), *block.dims[1:]))
