@@ -99,13 +99,17 @@ def _frame(problem: Problem, copies: Copies | None, comes: Comes, sizes: Sizes) 
     )
 
 
+def most_natural(sizes: Sizes, room: int) -> int:
+    """Bytes a partition of a kernel that are loaded at once to be transposed, at most."""
+    return min(sizes.sbuf_share(NATURAL_SHARE), room // 16)
+
+
 def _natural(problem: Problem, sizes: Sizes) -> Part:
     """As many chunks of a kernel as a part of the room holds, else one of them, else some of its positions."""
-    most = min(sizes.sbuf_share(NATURAL_SHARE), problem.room // 16)
+    most = most_natural(sizes, problem.room)
     one = Part(1, len(problem.kernel))
-    chunks = max(1, min(problem.chunks, most // natural_bytes(problem, one)))
-    if chunks < problem.chunks and natural_bytes(problem, Part(problem.chunks, one.axes)) <= most:
-        chunks = problem.chunks
+    whole = natural_bytes(problem, Part(problem.chunks, one.axes)) <= most
+    chunks = problem.chunks if whole else max(1, min(problem.chunks, most // natural_bytes(problem, one)))
     fitting = [Part(chunks, axes) for axes in range(one.axes, -1, -1)]
     return next((part for part in fitting if natural_bytes(problem, part) <= 2 * most), fitting[-1])
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis, axis_of, batch_axis
-from neuronx_cc.codegen.convolutions.candidates import NATURAL_SHARE
+from neuronx_cc.codegen.convolutions.candidates import most_natural
 from neuronx_cc.codegen.convolutions.problem import (
     Contracted,
     Home,
@@ -132,15 +132,21 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
     height = min(sizes.rows, sizes.columns)
     pack = _pack(form, height, height, apart)
     value, weights = (source_of(context, each) for each in (op.lhs, op.rhs))
-    w, data = _kernel(context, weights, form.orders[1])
-    whole = form.inputs * prod(form.sizes[1][2:]) * itemsize(form.pe_dtype) <= sizes.sbuf_share(NATURAL_SHARE)
-    direct = whole or data is not None or stride_of(w, 0) < stride_of(w, 1)
-    x, features, pack = _input(context, form, value, pack, direct)
+    x, features, pack = _input(context, form, value, pack)
     out = _output(context, form, pack, step, height)
     last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1
     if last and not x.in_sbuf:
         pack = _pack(form, height, sizes.bank_columns, apart)
+    w, data = _kernel(context, weights, form.orders[1])
     share, parts = PLANNED_SHARE
+    room = context.builder.sbuf.largest_gap() * share // parts
+    if features is None:
+        direct = data is not None or stride_of(w, 0) < stride_of(w, 1)
+        whole = form.inputs * prod(form.sizes[1][2:]) * itemsize(form.pe_dtype) <= most_natural(sizes, room)
+        short = prod(form.sizes[0][2:]) * itemsize(x.dtype) < context.timing.long_run
+        # transposed positions are runs of features however these are dealt out
+        beside = (direct or whole) and (short or stride_of(x, 1) == itemsize(x.dtype))
+        features = contracted(form.inputs, height, beside)
     problem = Problem(
         axes=form.axes,
         kernel=form.sizes[1][2:],
@@ -154,7 +160,7 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
         out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
         dtype=form.pe_dtype,
         moves_values=not apart,
-        room=context.builder.sbuf.largest_gap() * share // parts,
+        room=room,
     )
     return Placed(op, problem, x, w, out, data, value, weights)
 
@@ -166,21 +172,13 @@ def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:
     return max(1, min(most_inputs // form.inputs, most_outputs // form.outputs, form.groups))
 
 
-def _input(context: Context, form: Form, value: hlo.SSAValue, pack: int, direct: bool) -> tuple[View, Contracted, int]:
-    """On chip with its features on the partitions, else in HBM; with the groups that share a tile there.
-
-    ``direct``: features that share a partition need not be neighbours in the kernel, which comes as a whole, or with
-    them on the partitions.
-    """
+def _input(context: Context, form: Form, value: hlo.SSAValue, pack: int) -> tuple[View, Contracted | None, int]:
+    """On chip with its features on the partitions, and how they lie there, else in HBM; groups that share a tile."""
     for view in (view.transpose(form.orders[0]) for view in context.views(value)):
         found = _on_chip(form, view, pack) if view.in_sbuf else None
         if found is not None:
             return (view, *found)
-    view, sizes = dense_view(context, value, form.orders[0], form.inputs), context.builder.sizes
-    plane = prod(form.sizes[0][2:]) * itemsize(view.dtype)
-    # transposed positions are runs of features however these are dealt out
-    beside = direct and (plane < context.timing.long_run or stride_of(view, 1) == itemsize(view.dtype))
-    return view, contracted(form.inputs, min(sizes.rows, sizes.columns), beside), pack
+    return dense_view(context, value, form.orders[0], form.inputs), None, pack
 
 
 def _on_chip(form: Form, view: View, pack: int) -> tuple[Contracted, int] | None:
