@@ -35,6 +35,10 @@ COUNTS = (3, 16, 64, 100, 197, 512, 1024)
 FEW = (2, 3, 8, 16, 32, 64)
 LAST = (1, 2, 3, 7, 16, 32, 64, 127, 128, 129, 512)
 EDGES = (3, 16, 64, 128, 197, 256, 512, 1021)
+BATCHES = (1, 2, 8, 16)
+SIDES = (7, 14, 28, 37, 56, 112, 224)
+FEATURES = (3, 4, 16, 24, 64, 96, 127, 128, 129, 256, 512, 1000)
+WINDOWS = (1, 3, 5, 7)
 LENGTHS = (64, 128, 197, 256, 512, 1024, 2048, 4096)
 TYPES = ("float32", "bfloat16")
 LARGEST = 1 << 29
@@ -165,14 +169,46 @@ def attention(problem: Problem) -> Program:
 
 
 def convolution(problem: Problem) -> Program:
-    side, inputs, outputs, taps = problem.sizes
-    names = ("NHWC", "HWIO", "NHWC")
+    """``kind``: type, layout, what is computed, rank of images, stride, dilation, and groups (0: as many as inputs)."""
+    batch, side, inputs, outputs, taps = problem.sizes
+    dtype, layout, what, *numbers = problem.kind.split("/")
+    rank, stride, dilation, groups = map(int, numbers)
+    if not groups:
+        groups, outputs = inputs, inputs
+    letters = "DHW"[3 - rank :]
+    names = ("NC" + letters, "OI" + letters, "NC" + letters)
+    if layout == "last":
+        names = ("N" + letters + "C", letters + "IO", "N" + letters + "C")
 
     def function(x: Any, w: Any) -> Any:
-        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=names)
+        return jax.lax.conv_general_dilated(
+            x,
+            w,
+            (stride,) * rank,
+            "SAME",
+            rhs_dilation=(dilation,) * rank,
+            dimension_numbers=names,
+            feature_group_count=groups,
+        )
 
-    x, w = array((1, side, side, inputs), problem.kind), array((taps, taps, inputs, outputs), problem.kind)
-    return Program(function, (x, w), 2.0 * side * side * inputs * outputs * taps * taps)
+    def laid_out(letters: str, **sizes: int) -> jax.ShapeDtypeStruct:
+        return array([sizes.get(letter, side) for letter in letters], dtype)
+
+    x = laid_out(names[0], N=batch, C=inputs)
+    w = laid_out(names[1], O=outputs, I=inputs // groups, D=taps, H=taps, W=taps)
+    y = jax.eval_shape(function, x, w)
+    flops = 2.0 * batch * math.ceil(side / stride) ** rank * inputs // groups * outputs * taps**rank
+    if what == "forward":
+        return Program(function, (x, w), flops)
+    if what == "input":
+        return Program(lambda w, y: jax.linear_transpose(lambda x: function(x, w), x)(y)[0], (w, y), flops)
+    return Program(lambda x, y: jax.linear_transpose(lambda w: function(x, w), w)(y)[0], (x, y), flops)
+
+
+def kinds_of_convolutions(what: str) -> list[str]:
+    """Images mostly; strides, dilations and groups one at a time."""
+    forms = ["2/1/1/1"] * 3 + ["2/2/1/1", "2/1/2/1", "2/1/1/2", "2/1/1/32", "2/1/1/0", "1/1/1/1", "3/1/1/1"]
+    return [f"{dtype}/{layout}/{what}/{form}" for dtype in TYPES for layout in ("first", "last") for form in forms]
 
 
 def gather(problem: Problem) -> Program:
@@ -211,7 +247,10 @@ FAMILIES: dict[str, tuple[Callable[[Problem], Program], Sequence[Sequence[int]],
     "reduction4": (reduction, (DIMS, DIMS, DIMS, LAST), over_all_dims(4)),
     "reduction5": (reduction, (FEW, FEW, FEW, FEW, LAST), over_all_dims(5)),
     "attention": (attention, ((1, 12, 16), LENGTHS, (64, 80, 128)), TYPES),
-    "convolution": (convolution, ((7, 14, 28, 56), (3, 64, 128, 256, 512), (64, 128, 256, 512), (1, 3)), TYPES),
+    **{
+        f"convolution {what}": (convolution, (BATCHES, SIDES, FEATURES, FEATURES, WINDOWS), kinds_of_convolutions(what))
+        for what in ("forward", "weight", "input")
+    },
     "gather": (gather, ((1000, 5000, 50257), (1, 16, 64, 256, 768, 1024), (16, 128, 1000, 4096)), ["rows"]),
 }
 
@@ -232,9 +271,18 @@ def sample(family: str, count: int, source: random.Random) -> Iterator[tuple[Pro
             one, other = (Problem(family, (each.sizes[axis],) * 2, kind) for each in (one, other))
         if family in ("reduction3", "reduction4", "reduction5"):
             other = side_by_side(one)
+        if family.startswith("convolution") and not all(_divides(problem) for problem in (one, other)):
+            continue
         if all(_fits(FAMILIES[family][0](problem)) for problem in (one, other)):
             made += 1
             yield one, other
+
+
+def _divides(problem: Problem) -> bool:
+    """Whether a convolution's groups have equally many features, and few enough positions to be worth a look."""
+    groups, rank = int(problem.kind.split("/")[-1]) or 1, int(problem.kind.split("/")[3])
+    batch, side, inputs, outputs, _ = problem.sizes
+    return inputs % groups == outputs % groups == 0 and batch * side**rank <= 1 << 18
 
 
 def _nbytes(program: Program) -> int:

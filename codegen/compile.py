@@ -9,9 +9,9 @@ import numpy as np
 
 from neuronx_cc.codegen import donation, needs, wide_words
 from neuronx_cc.codegen.blocks import Block
+from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
-from neuronx_cc.codegen.dots.choose import Planner
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import LOWERINGS

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.dots.choose import Planner
+from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.dots.problem import Staged
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc

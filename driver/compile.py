@@ -20,8 +20,8 @@ from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine
 
 if TYPE_CHECKING:
+    from neuronx_cc.codegen.choose import Planner
     from neuronx_cc.codegen.context import Left, Transposes
-    from neuronx_cc.codegen.dots.choose import Planner
     from neuronx_cc.driver.parse import Parsed
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.isa.program import Debug
@@ -90,9 +90,9 @@ def generate(
 
     ``left`` is told what kernels leave in memory; ``planner`` knows what a search has found.
     """
+    from neuronx_cc.codegen.choose import Planner
     from neuronx_cc.codegen.compile import lower_module
     from neuronx_cc.codegen.context import Transposes
-    from neuronx_cc.codegen.dots.choose import Planner
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
     given = transposes or Transposes.VALUES

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from neuronx_cc import runtime
-from neuronx_cc.codegen.dots.choose import Planner, name_of, shortlist
+from neuronx_cc.codegen.choose import Planner, name_of, shortlist
 from neuronx_cc.driver.kept import compiler_files, place_of
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tuning.history import History

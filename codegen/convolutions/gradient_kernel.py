@@ -16,6 +16,7 @@ from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import axis_of, batch_axis
+from neuronx_cc.codegen.convolutions.candidates import NATURAL_SHARE
 from neuronx_cc.codegen.convolutions.gradient_plan import (
     ENOUGH,
     Loading,
@@ -32,11 +33,15 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     sum_banks,
     tiles_of,
 )
-from neuronx_cc.codegen.convolutions.gradient_stage import Side, merged
-from neuronx_cc.codegen.convolutions.plan import atom_of
-from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt, RowsAt
+from neuronx_cc.codegen.convolutions.gradient_stage import Side, Staging, merged
+from neuronx_cc.codegen.convolutions.placement import Form
+from neuronx_cc.codegen.convolutions.problem import atom_of
+from neuronx_cc.codegen.convolutions.stage import RowsAt
+from neuronx_cc.codegen.convolutions.turn import Turner
+from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
-from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.tiles import TilePool, dense
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -48,7 +53,6 @@ MAX_OUTPUTS = 64
 """Output positions whose sums are written out."""
 MAX_SUMS = 64
 """Sums that are written out at a time."""
-WHOLE = PackAt(0, 1, 1, Affine())
 
 
 def applies(op: hlo.ConvolutionOp) -> bool:
@@ -66,9 +70,19 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     _Gradient(context, op).emit()
 
 
-class _Gradient(ConvStaging):
+class _Gradient:
     def __init__(self, context: Context, op: hlo.ConvolutionOp) -> None:
-        super().__init__(context, op, 0)
+        self.context, self.op, self.builder = context, op, context.builder
+        form, sizes = Form(op), context.builder.sizes
+        self.window, self.pe_dtype = form.window, form.pe_dtype
+        self.fast = context.fast_relayout and itemsize(form.pe_dtype) < 4
+        self.tile_rows, self.tile_columns = min(sizes.rows, sizes.columns), sizes.bank_columns
+        self.raw_bytes = sizes.sbuf_share(NATURAL_SHARE)
+        self.emitter = Emitter(self.builder, lambda like, dtype: like)
+        self.pool = TilePool(self.builder, f"gradient {op.loc.name}")
+        self.tiles = Tiles(self.builder, op.loc.name, {}, self.pool)
+        self.planned: tuple[dict[tuple[str, int], int], ...] = ({}, {})
+        """Of each side, see ``Tiles``."""
         dims = op.dims.data
         lhs = hlo.shape_of(op.lhs)
         channels = lhs.dims[dims.lhs_feature]
@@ -77,32 +91,38 @@ class _Gradient(ConvStaging):
             replace(dim, size=out, stride=dim.rhs_dilation, rhs_dilation=dim.stride)
             for dim, out in zip(self.window, self.out_sizes, strict=True)
         ]
-        sizes = [lhs.dims[axis] for axis in dims.lhs_spatial]
+        images = [lhs.dims[axis] for axis in dims.lhs_spatial]
         taps = [batch_axis(channels)]
-        taps += [axis_of(size, dim.size, turned) for size, dim, turned in zip(sizes, self.window, flipped, strict=True)]
+        taps += [
+            axis_of(size, dim.size, turned) for size, dim, turned in zip(images, self.window, flipped, strict=True)
+        ]
         plain = [batch_axis(channels), *(batch_axis(dim.size) for dim in self.window)]
         self.axes = taps
         order = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
-        self.left = Side(context, op, op.lhs, order, taps)
+        self.out_order = form.orders[2]
+        self.sum_banks = sum_banks(sizes)
+        banks = self.pool.psum(sizes.banks - self.sum_banks, "transposes")
+        stages = []
+        for name, planned in zip(("left", "right"), self.planned, strict=True):
+            tiles = Tiles(self.builder, f"{name} of {op.loc.name}", planned, self.pool)
+            turner = Turner(context, self.emitter, tiles, banks, self.fast)
+            stages.append(Staging(self.emitter, tiles, turner, self.pe_dtype, self.raw_bytes))
+        self.left = Side(context, stages[0], op.lhs, order, taps)
         order = (dims.rhs_input_feature, dims.rhs_output_feature, *dims.rhs_spatial)
-        self.right = Side(context, op, op.rhs, order, plain)
+        self.right = Side(context, stages[1], op.rhs, order, plain)
         self.kept = self.left.inputs, self.right.inputs
         self.taps = [axis.taps[0] for axis in self.axes]
 
     def emit(self) -> None:
         context = self.context
-        context.identity(carrier_of(self.pe_dtype, self.fast(self.pe_dtype)))
-        home = context.new_hbm(self.result)
-        context.homes[self.result] = [home]
+        context.identity(carrier_of(self.pe_dtype, self.fast))
+        home = context.new_hbm(self.op.result)
+        context.homes[self.op.result] = [home]
         self.out = home.transpose(self.out_order)
         self.columns_are_left = atom_of(self.out, 1).stride != itemsize(self.out.dtype)
         """Whether ``o``, not ``n``, lies on the partitions of the result."""
-        sizes = self.builder.sizes
-        self.sum_banks = sum_banks(sizes)
-        self.sums = self.builder.ring(self.builder.psum, self.sum_banks * sizes.bank_bytes, 1, "sums")
-        self.banks.append(self.sums)
-        self.turned = self.left.turned = self.right.turned = self.make_bank(sizes.banks - self.sum_banks)
-        self.zeros = self.tile("zeros", self.pe_dtype, [self.tile_columns], 1, 1)
+        self.sums = self.builder.ring(self.builder.psum, self.sum_banks * self.builder.sizes.bank_bytes, 1, "sums")
+        self.zeros = self.tiles.tile(self.pe_dtype, [self.tile_columns], 1, "zeros", 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         if all(tap.count for tap in self.taps):
             self._choose()
@@ -112,9 +132,8 @@ class _Gradient(ConvStaging):
                     self.right.restrict(*right)
                     self._slab(left[0], right[0])
         self._store_unmet()
-        self.left.free()
-        self.right.free()
-        self.release()
+        self.pool.free()
+        self.builder.psum.free(self.sums.alloc)
 
     # ---- sizes ------------------------------------------------------------------------------------------------
 
@@ -153,13 +172,13 @@ class _Gradient(ConvStaging):
         _, self.slabs, self.rows, self.loaded = best
         self.columns = self._columns(*self.slabs)
         self.one_block = self.rows == totals
-        self.left.input_buffers = self.right.input_buffers = 1 if self.one_block else 2
+        self.left.buffers = self.right.buffers = 1 if self.one_block else 2
         self.turned_buffers = 1
         if not self.one_block and self._bytes(self.rows) + sum(self._turned_bytes(self.rows)) <= room:
             self.turned_buffers = 2
         left, right = self._turned_bytes(self.rows)
-        self.left.ring("turned left", left, self.turned_buffers)
-        self.right.ring("turned right", right, self.turned_buffers)
+        self.planned[0]["turned left", self.turned_buffers] = left
+        self.planned[1]["turned right", self.turned_buffers] = right
 
     def _spread(self, rows: Sequence[int]) -> Spread:
         """How a block of ``rows`` positions is dealt out, as things have been chosen."""
@@ -191,7 +210,7 @@ class _Gradient(ConvStaging):
         """Bytes a partition that staging a block and its transposed tiles take."""
         size = itemsize(self.pe_dtype)
         whole = all(count >= axis.rows for axis, count in zip(self.axes, rows, strict=True))
-        each = (1 if whole else 2) * size + (0 if self.fast(self.pe_dtype) else 2 * size)
+        each = (1 if whole else 2) * size + (0 if self.fast else 2 * size)
         extents = prod(axis.extent(count) for axis, count in zip(self.axes, rows, strict=True))
         chunks = [
             0 if loaded else -(-slab // self.tile_rows) for loaded, slab in zip(self.loaded, self.slabs, strict=True)
@@ -283,11 +302,11 @@ class _Gradient(ConvStaging):
         if self.loaded[0]:
             self.left.load_windows(left_at, left_tiles, left)
         else:
-            self.left.turn_windows(self.left.planes(self.left.stage_input(WHOLE, left_at), "left"), left_tiles, left)
+            self.left.turn_windows(self.left.planes(self.left.staged(left_at), "left"), left_tiles, left)
         if self.loaded[1]:
             self.right.load_windows(right_at, right_tiles, right)
         else:
-            w = self.right.planes(self.right.stage_input(WHOLE, right_at), "right")
+            w = self.right.planes(self.right.staged(right_at), "right")
             self.right.turn_windows(w, right_tiles, right)
         return spread, left, right
 
@@ -365,7 +384,7 @@ class _Gradient(ConvStaging):
 
     def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
         rows, columns = self._shape(sum_)
-        result = self.tile("result", self.out.dtype, [columns], rows, 4)
+        result = self.tiles.tile(self.out.dtype, [columns], rows, "result", 4)
         self.emitter.leave(result, self._bank(rows, columns, sum_))
         place = self._place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
         dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
@@ -385,7 +404,7 @@ class _Gradient(ConvStaging):
         free = [Atom(count, stride) for count, stride in zip(counts[1:], strides, strict=True)]
         free.append(Atom(piece.size, atom_of(self.out, 0).stride))
         order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
-        stored = self.tile("result", self.out.dtype, [free[dim].size for dim in order], rows, 4)
+        stored = self.tiles.tile(self.out.dtype, [free[dim].size for dim in order], rows, "result", 4)
         result = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
         for sum_ in sums:
             target = result
@@ -413,7 +432,8 @@ class _Gradient(ConvStaging):
         axes = (1, 0) if self.columns_are_left else (0, 1)
         rows, columns = (self.kept[axis] for axis in axes)
         row, column = (atom_of(self.out, axis).stride for axis in axes)
-        zeros = self.tile("no result", self.out.dtype, [min(columns, self.tile_columns)], min(rows, self.tile_rows), 1)
+        wide, high = min(columns, self.tile_columns), min(rows, self.tile_rows)
+        zeros = self.tiles.tile(self.out.dtype, [wide], high, "no result", 1)
         engine = Stream.VECTOR if self.out.dtype in FLOATS else Stream.GPSIMD
         self.emitter.over("memset", engine, [zeros], [], imm=[0.0])
         for index in unmet:

@@ -11,9 +11,14 @@ from typing import TypeAlias
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Pace, Tiles
-from neuronx_cc.codegen.convolutions.plan import atom_of, stride_of
-from neuronx_cc.codegen.convolutions.stage import ConvStaging, RowsAt
+from neuronx_cc.codegen.convolutions.placement import dense_view, source_of
+from neuronx_cc.codegen.convolutions.problem import atom_of, contracted, stride_of
+from neuronx_cc.codegen.convolutions.schedule import Comes
+from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
+from neuronx_cc.codegen.convolutions.turn import Turner
+from neuronx_cc.codegen.dots.tiles import Tiles as Buffers
 from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
@@ -24,6 +29,9 @@ from neuronx_cc.ir.types import itemsize
 
 GROUP = 4
 """Tiles of positions whose transposes share a bank."""
+QUEUE = Stream.DMA_WEIGHT
+"""Maps behind a gradient do not wait for this queue; they overlap with it where they do not read the gradient."""
+WHOLE = PackAt(0, 1, 1, Affine())
 Planes: TypeAlias = list[tuple[Block, str, int]]
 """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
@@ -51,31 +59,48 @@ class _Turning:
     """(tiles, bytes between them in ``source``), outermost first; in ``target`` they follow each other."""
 
 
-class Side(ConvStaging):
-    """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What one side stages with."""
+
+    emitter: Emitter
+    tiles: Buffers
+    turner: Turner
+    dtype: str
+    raw_bytes: int
+    """Of what is loaded before it is put between its padding."""
 
     @property
-    def _stream(self) -> Stream:
-        """A queue that maps behind this kernel do not wait for; they overlap with it where they do not read it."""
-        return Stream.DMA_WEIGHT
+    def height(self) -> int:
+        """Partitions of a tile."""
+        sizes = self.emitter.builder.sizes
+        return min(sizes.rows, sizes.columns)
+
+
+class Side:
+    """One operand: its kept dim (``n`` or ``o``) on the partitions, then ``c`` and the positions."""
 
     def __init__(
-        self, context: Context, op: hlo.ConvolutionOp, value: hlo.SSAValue, order: Sequence[int], axes: list[Axis]
+        self,
+        context: Context,
+        stage: Staging,
+        value: hlo.SSAValue,
+        order: Sequence[int],
+        axes: Sequence[Axis],
     ) -> None:
-        super().__init__(context, op, 0)
-        self.input = self._source(value)[0]
-        self.lhs_order = tuple(order)
+        self.context, self.stage = context, stage
+        self.builder = context.builder
+        self.input, self.order, self.axes = source_of(context, value), tuple(order), axes
         shape = hlo.shape_of(value)
-        self.groups = self.batch_groups = self.pack = self.outputs = 1
         self.inputs, self.batch = shape.dims[order[1]], shape.dims[order[0]]
-        self.axes = axes
+        self.buffers = 2
         self._whole: View | None = None
 
     @property
     def whole(self) -> View:
         """All of the operand, in HBM."""
         if self._whole is None:
-            self._whole = self.dense_view()
+            self._whole = dense_view(self.context, self.input, self.order, self.inputs)
         return self._whole
 
     def restrict(self, start: int, size: int) -> None:
@@ -83,7 +108,17 @@ class Side(ConvStaging):
         part = self.whole.slice(1, start, size)
         assert part is not None, "an HBM view of one progression slices"
         self.x, self.inputs = part, size
-        self._segment()
+        self.features = contracted(size, self.stage.height)
+
+    def staged(self, at: Sequence[RowsAt]) -> Block:
+        """A block [kept dim, chunks, positions...], zeros where the padding lies."""
+        stage = self.stage
+        width, lanes, timing = at[-1].piece.valid, self.features.lanes_of_pack(1), self.builder.timing
+        rows_are_cheap = lanes * timing.run_ns < timing.engine("tensor_copy", Stream.GPSIMD, max(1, width)).bound
+        comes = Comes.LOADED if rows_are_cheap else Comes.BESIDE
+        source = Source(self.x, QUEUE, self.features, stage.dtype, self.batch)
+        coming = Coming(comes, self.buffers, 0, stage.raw_bytes)
+        return Images(stage.emitter, stage.tiles, stage.turner, source, coming).block(WHOLE, at)
 
     def load_columns(self, sizes: Sequence[int]) -> float:
         """Columns of TensorE in the time of loading one feature at ``sizes`` positions of each axis."""
@@ -109,14 +144,14 @@ class Side(ConvStaging):
     def loaded_tile(self, loading: Loading, name: str, tiles: int, lanes: int, buffers: int) -> Block:
         """Room for transposed tiles: [lanes, tiles, kept dim], stored as they lie in HBM."""
         if loading is Loading.PLANES:
-            return self.tile(name, self.pe_dtype, [self.inputs, tiles], lanes, buffers).select([0, 2, 1])
-        return self.tile(name, self.pe_dtype, [tiles, self.inputs], lanes, buffers)
+            return self.stage.tiles.tile(self.stage.dtype, [self.inputs, tiles], lanes, name, buffers).select([0, 2, 1])
+        return self.stage.tiles.tile(self.stage.dtype, [tiles, self.inputs], lanes, name, buffers)
 
     def load_windows(self, at: Sequence[RowsAt], tiles: Tiles, target: Block) -> None:
         """Load tiles of positions into ``target`` [lanes, tiles, kept dim], zeros where they lie in the padding."""
         pieces = [rows.piece for rows in at]
         if any(piece.before or piece.after for piece in pieces):
-            self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
+            self.stage.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
         if any(not piece.valid for piece in pieces):
             return
         ends = [(piece.before, piece.before + piece.valid) for piece in pieces]
@@ -175,25 +210,25 @@ class Side(ConvStaging):
         order = list(range(len(goal.dims)))
         if target.dims[2].stride > target.dims[1].stride:
             order = [0, order[-1], *order[1:-1]]
-        copy(self.builder, goal.select(order), source.select(order), self._stream)
+        copy(self.builder, goal.select(order), source.select(order), QUEUE)
 
     def planes(self, tile: Block, name: str) -> Planes:
         """What TensorE transposes: the tile, or both halves of its bits (both alive at once)."""
-        if self.fast(tile.dtype):
+        if self.stage.turner.fast:
             return [(tile, tile.dtype, 0)]
         order = sorted(range(1, len(tile.dims)), key=lambda dim: -abs(tile.dims[dim].stride))
 
         def room(carrier: str, number: int) -> Block:
             sizes = [tile.dims[dim].size for dim in order]
-            stored = self.tile(f"{name} bits {number}", carrier, sizes, tile.dims[0].size, 1)
+            stored = self.stage.tiles.tile(carrier, sizes, tile.dims[0].size, f"{name} bits {number}", 1)
             return stored.select([0, *(1 + order.index(dim) for dim in range(1, len(tile.dims)))])
 
         def move(target: Block, source: Block) -> None:
-            for segment in self.segments_of(1):
+            for segment in self.features.segments:
                 pair = [block.index(1, Affine(segment.first), segment.chunks) for block in (target, source)]
                 to, of = (block.of((Atom(segment.lanes, 1, True), *block.dims[1:])) for block in pair)
                 # not on Vector, which what comes behind needs
-                self.emitter.over("tensor_copy", Stream.GPSIMD, [to], [of])
+                self.stage.emitter.over("tensor_copy", Stream.GPSIMD, [to], [of])
 
         return list(halves_of(tile, room, move))
 
@@ -217,7 +252,7 @@ class Side(ConvStaging):
                 self._turn_loops(windows, [*at, index])
             return
         count = loops[inner][0]
-        most = max(1, min(GROUP, self.tile_columns // self.lanes_of_pack(1)))
+        most = max(1, min(GROUP, self.builder.sizes.bank_columns // self.features.lanes_of_pack(1)))
         for start, groups, several in self.builder.tiles(count, -(-count // -(-count // most))):
             for group in self.builder.each(groups, 1):
                 for window in windows:
@@ -230,7 +265,7 @@ class Side(ConvStaging):
             place = place * count + index
             source = source.moved(index * step)
         goal = window.target.moved(place * window.target.dims[1].stride)
-        for segment in self.segments_of(1):
+        for segment in self.features.segments:
             for chunk in self.builder.each(segment.chunks):
                 tile = source.index(1, chunk + segment.first)
                 tile = tile.of((Atom(segment.lanes, 1, True), *tile.dims[1:]))
@@ -244,18 +279,14 @@ class Side(ConvStaging):
         kept, (several, columns) = source.dims[0].size, (atom.size for atom in target.dims[1:])
         identity = self.context.identity(source.dtype)
         unit = replace(identity, dims=(Atom(kept, 1, True), replace(identity.dims[1], size=columns)))
-        slot = self.builder.slot(self.turned, several=True)
-        bank = Block(self.turned.alloc, "f32", slot, (target.dims[0], *dense([several, columns], "f32")))
+        slot = self.builder.slot(self.stage.turner.banks, several=True)
+        bank = Block(self.stage.turner.banks.alloc, "f32", slot, (target.dims[0], *dense([several, columns], "f32")))
         positions = merged(source.dims)
         for number in range(several):
             moved = replace(source, offset=source.offset + number * step, dims=positions)
             self.builder.emit("load_stationary", Stream.TENSOR, [], [moved])
             self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(number))], [unit])
-        self.emitter.leave(target, bank)
-
-    def free(self) -> None:
-        for ring in self.rings:
-            self.builder.sbuf.free(ring.alloc)
+        self.stage.emitter.leave(target, bank)
 
 
 def _existing(first: int, loop: tuple[int, int], ends: tuple[int, int]) -> tuple[int, int]:

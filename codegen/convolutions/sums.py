@@ -12,10 +12,13 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.convolutions.axis import Taps
-from neuronx_cc.codegen.convolutions.plan import MAX_UNROLLED
+from neuronx_cc.codegen.convolutions.candidates import MAX_UNROLLED
+from neuronx_cc.codegen.convolutions.problem import Problem
+from neuronx_cc.codegen.convolutions.schedule import Schedule
 from neuronx_cc.codegen.convolutions.stage import PackAt
-from neuronx_cc.codegen.convolutions.weights import ConvWeights, OutputsAt
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.convolutions.turn import Turner
+from neuronx_cc.codegen.convolutions.weights import OutputsAt
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -41,7 +44,7 @@ class Terms:
     outs: OutputsAt
     x: Block
     kernel: Block | None
-    """None if its taps are staged one by one."""
+    """None if it is streamed."""
     taps: Sequence[Taps] = ()
     """Of the phase, for each axis."""
 
@@ -56,7 +59,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
+class Sum:
     """One sum: where it adds up, of which taps, for which features."""
 
     bank: Block
@@ -65,18 +68,25 @@ class _Sum:
     features: Features
 
 
-class ConvSums(ConvWeights):
+@dataclass(frozen=True, slots=True)
+class Sums:
     """Emits the products."""
 
-    sums: Ring
-    """Banks of PSUM, one for each sum."""
+    builder: Builder
+    problem: Problem
+    schedule: Schedule
+    turner: Turner
+    banks: Ring
+    """Of PSUM, one for each sum."""
     zeros: Block
     """A row of zeros, which starts sums whose first product is in a loop."""
 
-    def _bank(self, lanes: int, columns: int) -> Block:
-        return Block(self.sums.alloc, "f32", self.builder.slot(self.sums), (Atom(lanes, 1, True), Atom(columns, 4)))
+    def bank(self, lanes: int, columns: int, several: bool = False) -> Block:
+        """The next bank. ``several``: of sums that add up side by side."""
+        slot = self.builder.slot(self.banks, several)
+        return Block(self.banks.alloc, "f32", slot, (Atom(lanes, 1, True), Atom(columns, 4)))
 
-    def _sum(
+    def opened(
         self,
         terms: Terms,
         bank: Block,
@@ -84,86 +94,99 @@ class ConvSums(ConvWeights):
         sizes: Sequence[int],
         features: Features,
         columns_apart: int = 1,
-    ) -> None:
-        """``bank`` = the products of all taps and feature tiles, for the positions ``rows + [0, sizes)``.
-
-        Those of the last axis are ``columns_apart``.
-        """
-        x, kernel = terms.x, terms.kernel
-        taps = terms.taps if self.copies is None else self.copies.grouped()
+    ) -> Sum:
+        """What ``bank`` adds up for the positions ``rows + [0, sizes)``; those of the last axis ``columns_apart``."""
+        x, copies = terms.x, self.schedule.copies
+        taps = terms.taps if copies is None else copies.grouped()
         window, shifts = x, []
         for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
             stride = x.dims[2 + axis].stride
-            residues = self.copies.apart(axis) if self.copies is not None else 1
-            step = self.axes[axis].step // residues
-            offset = row * step + (taps[axis].offset - self.axes[axis].low) // residues
+            residues = copies.apart(axis) if copies is not None else 1
+            step = self.problem.axes[axis].step // residues
+            offset = row * step + (taps[axis].offset - self.problem.axes[axis].low) // residues
             apart = step * columns_apart if axis == len(sizes) - 1 else step
             dims = (*window.dims[: 2 + axis], Atom(size, stride * apart), *window.dims[3 + axis :])
             window = window.moved(offset * stride).of(dims)
             shifts.append(taps[axis].stride * stride // residues)
-        sum_ = _Sum(bank, Window(window, tuple(shifts)), taps, features)
-        total = self.chunks * prod(tap.count for tap in taps)
-        segments = self.segments_of(terms.pack.groups)
-        if total <= MAX_UNROLLED and kernel is not None:
-            done = False
+        return Sum(bank, Window(window, tuple(shifts)), taps, features)
+
+    def whole(self, terms: Terms, sum_: Sum, kernel: Block) -> None:
+        """The products of all taps and feature tiles of a kernel that is on chip."""
+        taps, segments = sum_.taps, self.problem.features.segments_of(terms.pack.groups)
+        if self.problem.chunks * prod(tap.count for tap in taps) > MAX_UNROLLED:
+            self.clear(sum_.bank)
             for segment in segments:
-                # the first product of all starts the sum, so a loop may begin with the second chunk
-                written = 1 if self._loops_over_chunks(segment.chunks, taps) else segment.chunks
-                for number in range(written):
-                    self._chunk(sum_, kernel, segment.lanes, Affine(segment.first + number), done)
-                    done = True
-                if written < segment.chunks:
-                    with self.builder.loop(segment.chunks - written) as index:
-                        at = index + (segment.first + written)
-                        self._chunk(sum_, kernel, segment.lanes, at, True)
+                for chunk in self.builder.each(segment.chunks, 1):
+                    self.add(sum_, kernel, segment.lanes, chunk + segment.first, chunk + segment.first, [])
             return
-        self._clear(bank)
-        self._tap_loops(terms, sum_, [])
+        done = False
+        for segment in segments:
+            # the first product of all starts the sum, so a loop may begin with the second chunk
+            written = 1 if self._loops_over_chunks(segment.chunks, taps) else segment.chunks
+            for number in range(written):
+                self._chunk(sum_, kernel, segment.lanes, Affine(segment.first + number), done)
+                done = True
+            if written < segment.chunks:
+                with self.builder.loop(segment.chunks - written) as index:
+                    self._chunk(sum_, kernel, segment.lanes, index + (segment.first + written), True)
 
     def _loops_over_chunks(self, chunks: int, taps: Sequence[Taps]) -> bool:
         """Whether all products of a sum but those of its first feature tile are a loop."""
         products = (chunks - 1) * prod(tap.count for tap in taps)
-        return products >= LOOPED_PRODUCTS and self.loops_pay(chunks)
+        return products >= LOOPED_PRODUCTS and self.turner.loops_pay(chunks)
 
-    def _chunk(self, sum_: _Sum, kernel: Block, lanes: int, chunk: Affine, accumulate: bool) -> None:
+    def _chunk(self, sum_: Sum, kernel: Block, lanes: int, chunk: Affine, accumulate: bool) -> None:
         """All taps of one feature tile."""
+        copies = self.schedule.copies
         for index in product(*(range(tap.count) for tap in sum_.taps)):
             steps = [Affine(i) for i in index]
-            met = lanes if self.copies is None else self.copies.lanes_of(index)
-            self._product(sum_, kernel, steps, met, chunk, accumulate)
+            met = lanes if copies is None else copies.lanes_of(index)
+            at = [step * tap.step + tap.first for tap, step in zip(sum_.taps[1:], steps[1:], strict=True)]
+            self._product(sum_, kernel, steps, at, met, chunk, chunk, accumulate)
             accumulate = True
 
-    def _clear(self, bank: Block) -> None:
+    def clear(self, bank: Block) -> None:
         """Zeros by a product, which starts the sum."""
         self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), bank.dims[0].size)])
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), bank.dims[1].size)])
 
-    def _tap_loops(self, terms: Terms, sum_: _Sum, steps: list[Affine]) -> None:
+    def add(self, sum_: Sum, kernel: Block, lanes: int, chunk: Affine, part: Affine, steps: Sequence[Affine]) -> None:
+        """One feature tile ``chunk``, which is ``part`` of ``kernel``, onto a sum that is open.
+
+        ``steps``: of the first axes the taps that the kernel holds alone; all taps of the others, in loops if many.
+        """
         taps = sum_.taps
-        if len(steps) < len(taps):
-            for index in self.builder.each(taps[len(steps)].count):
-                self._tap_loops(terms, sum_, [*steps, index])
-            return
-        part = terms.kernel
-        if part is None:
-            spatial = [index * tap.step + tap.first for tap, index in zip(taps[1:], steps[1:], strict=True)]
-            part = self.stage_kernel(terms.pack, terms.outs, spatial)
-        for segment in self.segments_of(terms.pack.groups):
-            for chunk in self.builder.each(segment.chunks, 8):
-                at = chunk + segment.first
-                self._product(sum_, part, steps, segment.lanes, at, True)
+        rest = taps[1 + len(steps) :]
+        unroll = MAX_UNROLLED if prod(tap.count for tap in rest) <= MAX_UNROLLED else 4
+
+        def inner(index: list[Affine]) -> None:
+            if len(index) < len(rest):
+                for at in self.builder.each(rest[len(index)].count, unroll):
+                    inner([*index, at])
+                return
+            met = [at * tap.step + tap.first for tap, at in zip(rest, index, strict=True)]
+            place = [*(Affine() for _ in steps), *met]
+            self._product(sum_, kernel, [Affine(), *steps, *index], place, lanes, chunk, part, True)
+
+        inner([])
 
     def _product(
-        self, sum_: _Sum, kernel: Block, steps: Sequence[Affine], lanes: int, chunk: Affine, accumulate: bool
+        self,
+        sum_: Sum,
+        kernel: Block,
+        steps: Sequence[Affine],
+        place: Sequence[Affine],
+        lanes: int,
+        chunk: Affine,
+        part: Affine,
+        accumulate: bool,
     ) -> None:
-        """One tap of one feature tile."""
-        x, w = sum_.window.block.index(1, chunk), kernel.index(1, chunk)
-        for axis, (tap, index, shift) in enumerate(zip(sum_.taps, steps, sum_.window.shifts, strict=True)):
+        """One tap of one feature tile: its ``steps`` among the taps, and its ``place`` in the kernel."""
+        x, w = sum_.window.block.index(1, chunk), kernel.index(1, part)
+        for index, shift in zip(steps, sum_.window.shifts, strict=True):
             x = x.moved(index * shift)
-            if axis:
-                # a streamed kernel has the one tap only
-                at = Affine() if self.streams_kernel else index * tap.step + tap.first
-                w = w.index(1, at)
+        for at in place:
+            w = w.index(1, at)
         features, stride = sum_.features, w.dims[1].stride
         columns = Atom(features.count, stride * features.step)
         w = w.moved(features.first * stride).of((Atom(lanes, 1, True), columns))
@@ -171,7 +194,7 @@ class ConvSums(ConvWeights):
         while len(free) > 1 and free[-2].stride == free[-1].stride * free[-1].size:
             free[-2:] = [Atom(free[-2].size * free[-1].size, free[-1].stride)]
         x = x.of((Atom(lanes, 1, True), *free))
-        stationary, moving = (x, w) if self.positions_on_lanes else (w, x)
+        stationary, moving = (x, w) if self.problem.positions_on_lanes else (w, x)
         flags = ["accumulate"] if accumulate else []
         self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
         self.builder.emit("multiply_moving", Stream.TENSOR, [sum_.bank], [moving], flags=flags)

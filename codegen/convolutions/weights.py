@@ -7,14 +7,20 @@ features on the partitions and transposed on TensorE. Packs of several groups be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.convolutions.plan import atom_of
-from neuronx_cc.codegen.convolutions.stage import ConvStaging, PackAt
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions.placement import Placed
+from neuronx_cc.codegen.convolutions.problem import Segment, atom_of
+from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, SPREAD_BUFFERS, Kernel, Schedule, kernel_way
+from neuronx_cc.codegen.convolutions.stage import PackAt
+from neuronx_cc.codegen.convolutions.turn import Turner
+from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
+from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps.plan import is_given
@@ -39,200 +45,238 @@ class OutputsAt:
         return self.index * self.size + self.start
 
 
-class ConvWeights(ConvStaging):
-    """Stages the kernel."""
+@dataclass(frozen=True, slots=True)
+class PartAt:
+    """A part of a kernel: ``count`` chunks of a segment from ``chunk`` on, one position of each of the first axes."""
 
-    _laid_out: dict[tuple[int, int, int, int], View]
+    segment: Segment
+    chunk: Affine
+    count: int
+    taps: tuple[Affine, ...] = ()
 
-    def stage_kernel(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None = None) -> Block:
-        """A block [lanes, chunks, kernel spatial..., outputs]; with ``taps`` only one kernel position of it."""
-        if self.data is not None:
-            kernel = self._constant(pack, outs, taps)
-        elif self.kernel_is_direct:
-            kernel = self._direct(outs, taps)
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Stages the kernel of one convolution."""
+
+    context: Context
+    emitter: Emitter
+    tiles: Tiles
+    turner: Turner
+    placed: Placed
+    schedule: Schedule
+    _laid_out: dict[tuple[int, int, int, int], View] = field(default_factory=dict)
+
+    def block(self, pack: PackAt, outs: OutputsAt) -> Block:
+        """The kernel [lanes, chunks, kernel spatial..., outputs], spread as the copies of the input are."""
+        problem, copies, buffers = self.placed.problem, self.schedule.copies, self.schedule.weight_buffers
+        way = kernel_way(problem)
+        if way is Kernel.LAID_OUT:
+            kernel = self._constant(pack, outs, None)
+        elif way is Kernel.LOADED:
+            kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
+            for segment in problem.features.segments:
+                self._load(outs, PartAt(segment, Affine(), segment.chunks), _of_segment(kernel, segment))
         else:
-            kernel = self._transposed(pack, outs, taps)
-        if self.copies is None:
+            kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
+            self._transpose(pack, outs, kernel)
+        if copies is None:
             return kernel
-        groups = [tap.count for tap in self.copies.grouped()[1:]]
-        lanes = self.inputs * self.copies.count
-        spread = self.tile("copies of kernel", self.pe_dtype, [1, *groups, outs.size], lanes, self.weight_buffers)
+        groups = [tap.count for tap in copies.grouped()[1:]]
+        spread = self.tiles.tile(
+            problem.dtype, [1, *groups, outs.size], copies.lanes * copies.count, "copies of kernel", buffers
+        )
         between = None
-        if self.copies.in_steps:
-            sizes = [1, *self.copies.inner_sizes(self.kernel), outs.size]
-            lanes = self.inputs * self.copies.inner
-            between = self.tile("inner copies of kernel", self.pe_dtype, sizes, lanes, self.weight_buffers)
-        self.copies.spread_kernel(self.builder, spread, kernel, between)
+        if copies.in_steps:
+            sizes = [1, *copies.inner_sizes(problem.kernel), outs.size]
+            lanes = copies.lanes * copies.inner
+            between = self.tiles.tile(problem.dtype, sizes, lanes, "inner copies of kernel", buffers)
+        copies.spread_kernel(self.emitter.builder, spread, kernel, between)
         return spread
 
+    def part(self, pack: PackAt, outs: OutputsAt, at: PartAt) -> Block:
+        """One part of it: [lanes, 1, positions..., outputs]."""
+        problem, way = self.placed.problem, kernel_way(self.placed.problem)
+        if way is Kernel.LAID_OUT:
+            return self._constant(pack, outs, at)
+        sizes = [1] * len(at.taps) + list(problem.kernel[len(at.taps) :])
+        kernel = self._tile(pack, outs, at.count, sizes)
+        if way is Kernel.LOADED:
+            self._load(outs, at, kernel.of((Atom(at.segment.lanes, 1, True), *kernel.dims[1:])))
+        else:
+            self._turn_part(pack, outs, at, kernel)
+        return kernel
+
+    def _tile(self, pack: PackAt, outs: OutputsAt, chunks: int, kernel: Sequence[int]) -> Block:
+        """Room for a kernel; what is loaded as it lies keeps the order of its dims in HBM."""
+        problem = self.placed.problem
+        lanes, sizes = problem.features.lanes_of_pack(pack.groups), [chunks, *kernel, outs.size]
+        order = list(range(len(sizes)))
+        if kernel_way(problem) is Kernel.LOADED:
+            w = problem.w.dims
+            strides = [problem.features.segments[0].chunk_step * w[1].stride, *(a.stride for a in w[2:]), w[0].stride]
+            order.sort(key=lambda dim: -abs(strides[dim]))
+        stored = self.tiles.tile(
+            problem.dtype, [sizes[dim] for dim in order], lanes, "kernel", self.schedule.weight_buffers
+        )
+        return stored.select([0, *(1 + order.index(dim) for dim in range(len(sizes)))])
+
     @property
-    def _weight_stream(self) -> Stream:
-        return Stream.DMA_WEIGHT if is_given(self.weights) else Stream.DMA_LOAD
+    def _stream(self) -> Stream:
+        return Stream.DMA_WEIGHT if is_given(self.placed.weights) else Stream.DMA_LOAD
 
     # ---- constants --------------------------------------------------------------------------------------------
 
-    def _constant(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None) -> Block:
-        key = (pack.start, pack.groups, outs.start, outs.size)
+    def _constant(self, pack: PackAt, outs: OutputsAt, part: PartAt | None) -> Block:
+        problem, key = self.placed.problem, (pack.start, pack.groups, outs.start, outs.size)
         if key not in self._laid_out:
             self._laid_out[key] = self._lay_out(pack, outs)
         view = self._laid_out[key]
-        lanes, size = self.lanes_of_pack(pack.groups), itemsize(self.pe_dtype)
-        sizes = [self.chunks, *self.kernel, outs.size]
+        lanes, size = problem.features.lanes_of_pack(pack.groups), itemsize(problem.dtype)
+        sizes = [problem.chunks, *problem.kernel, outs.size]
         row = prod(sizes) * size
         offset = (pack.index * outs.count + outs.index) * (lanes * row) + view.offset
-        source = Block(view.alloc, self.pe_dtype, offset, (Atom(lanes, row), *dense(sizes, self.pe_dtype)))
-        if taps is not None:
-            for axis, tap in enumerate(taps):
+        source = Block(view.alloc, problem.dtype, offset, (Atom(lanes, row), *dense(sizes, problem.dtype)))
+        if part is not None:
+            source = source.index(1, part.chunk + part.segment.first, part.count)
+            for axis, tap in enumerate(part.taps):
                 source = source.index(2 + axis, tap, 1)
-            sizes = [self.chunks, *(1 for _ in self.kernel), outs.size]
-        tile = self.tile("kernel", self.pe_dtype, sizes, lanes, self.weight_buffers)
-        copy(self.builder, tile, source, Stream.DMA_WEIGHT)
+        sizes = [atom.size for atom in source.dims[1:]]
+        tile = self.tiles.tile(problem.dtype, sizes, lanes, "kernel", self.schedule.weight_buffers)
+        copy(self.emitter.builder, tile, source, Stream.DMA_WEIGHT)
         return tile
 
     def _lay_out(self, pack: PackAt, outs: OutputsAt) -> View:
         """Register the constant as [packs, blocks of outputs, lanes, chunks, kernel..., outputs]."""
-        assert self.data is not None
-        raw = self.data.reshape(-1)
-        atoms = [atom_of(self.w, axis) for axis in range(len(self.w.dims))]
-        sizes = self.w.shape
+        problem = self.placed.problem
+        assert self.placed.data is not None
+        raw = self.placed.data.reshape(-1)
+        atoms = [atom_of(self.placed.w, axis) for axis in range(len(self.placed.w.dims))]
+        sizes = self.placed.w.shape
         strides = [atom.stride for atom in atoms]
         array = np.lib.stride_tricks.as_strided(
-            raw[self.w.offset // raw.itemsize :], sizes, strides, writeable=False
-        ).astype(NUMPY_DTYPE[self.pe_dtype])
-        array = array.reshape(self.groups, self.outputs, self.inputs, *self.kernel)
+            raw[self.placed.w.offset // raw.itemsize :], sizes, strides, writeable=False
+        ).astype(NUMPY_DTYPE[problem.dtype])
+        array = array.reshape(problem.groups, problem.outputs, problem.inputs, *problem.kernel)
         array = array[pack.start : pack.start + pack.count * pack.groups]
-        lanes = self.lanes_of_pack(pack.groups)
-        shape = (pack.count, outs.count, lanes, self.chunks, *self.kernel, outs.size)
+        lanes = problem.features.lanes_of_pack(pack.groups)
+        shape = (pack.count, outs.count, lanes, problem.chunks, *problem.kernel, outs.size)
         out = np.zeros(shape, array.dtype)
         if pack.groups > 1:
-            array = array.reshape(pack.count, pack.groups, self.outputs, self.inputs, *self.kernel)
+            array = array.reshape(pack.count, pack.groups, problem.outputs, problem.inputs, *problem.kernel)
             for group in range(pack.groups):
-                rows = slice(group * self.inputs, (group + 1) * self.inputs)
-                columns = slice(group * self.outputs, (group + 1) * self.outputs)
+                rows = slice(group * problem.inputs, (group + 1) * problem.inputs)
+                columns = slice(group * problem.outputs, (group + 1) * problem.outputs)
                 out[:, 0, rows, 0, ..., columns] = np.moveaxis(array[:, group], 1, -1)
         else:
             array = array[:, outs.start : outs.start + outs.count * outs.size]
-            array = array.reshape(pack.count, outs.count, outs.size, self.inputs, *self.kernel)
+            array = array.reshape(pack.count, outs.count, outs.size, problem.inputs, *problem.kernel)
             array = np.moveaxis(array, 2, -1)
-            for s in self.segments:
+            for s in problem.features.segments:
                 index = s.start + np.arange(s.lanes)[:, None] * s.lane_step + np.arange(s.chunks) * s.chunk_step
                 out[:, :, : s.lanes, s.first : s.first + s.chunks] = array[:, :, index]
-        name = f"{hlo.loc_of(self.weights).name}.{pack.start}.{outs.start}"
-        return self.context.constant(out, self.pe_dtype, name)
+        name = f"{hlo.loc_of(self.placed.weights).name}.{pack.start}.{outs.start}"
+        return self.context.constant(out, problem.dtype, name)
 
-    # ---- contracted features far apart ------------------------------------------------------------------------
+    # ---- other kernels ----------------------------------------------------------------------------------------
 
-    def _direct(self, outs: OutputsAt, taps: Sequence[Affine] | None) -> Block:
-        """DMA with the contracted features on the partitions; the tile keeps the order of dims in HBM."""
-        output, feature = atom_of(self.w, 0), atom_of(self.w, 1)
-        spatial = [atom_of(self.w, 2 + axis) for axis in range(len(self.kernel))]
-        offset = outs.first * output.stride + self.w.offset
-        if taps is not None:
-            for axis, tap in enumerate(taps):
-                offset = offset + tap * spatial[axis].stride
-                spatial[axis] = Atom(1, 0)
-        lanes = self.lanes_of_pack(1)
-        step = self.segments[0].chunk_step
-        free = [Atom(self.chunks, step * feature.stride), *spatial, Atom(outs.size, output.stride)]
-        order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
-        stored = self.tile("kernel", self.pe_dtype, [free[dim].size for dim in order], lanes, self.weight_buffers)
-        tile = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
-        for segment in self.segments:
-            lane = Atom(segment.lanes, segment.lane_step * feature.stride)
-            chunk = Atom(segment.chunks, segment.chunk_step * feature.stride)
-            source = Block(
-                self.w.alloc, self.w.dtype, offset + segment.start * feature.stride, (lane, chunk, *free[1:])
-            )
-            target = tile.index(1, Affine(segment.first), segment.chunks)
-            target = replace(target, dims=(Atom(segment.lanes, 1, True), *target.dims[1:]))
-            order_here = [0, *(1 + dim for dim in order)]
-            copy(self.builder, target.select(order_here), source.select(order_here), self._weight_stream)
-        return tile
+    def _source(self, pack: PackAt, first: Affine, rows: int, part: PartAt) -> Block:
+        """A part in HBM for outputs ``first + [0, rows)``: [outputs, chunks, lanes, kernel spatial...]."""
+        problem, w, segment = self.placed.problem, self.placed.w, part.segment
+        output, feature = atom_of(w, 0).stride, atom_of(w, 1).stride
+        spatial = [atom_of(w, 2 + axis) for axis in range(len(problem.kernel))]
+        offset = (pack.group * problem.outputs + first) * output + w.offset
+        offset = offset + (part.chunk * segment.chunk_step + segment.start) * feature
+        for axis, tap in enumerate(part.taps):
+            offset = offset + tap * spatial[axis].stride
+            spatial[axis] = Atom(1, 0)
+        chunks, lanes = Atom(part.count, segment.chunk_step * feature), Atom(segment.lanes, segment.lane_step * feature)
+        return Block(w.alloc, w.dtype, offset, (Atom(rows, output), chunks, lanes, *spatial))
 
-    # ---- output features on the partitions, to be transposed --------------------------------------------------
+    def _load(self, outs: OutputsAt, part: PartAt, target: Block) -> None:
+        """DMA with the contracted features on the partitions."""
+        source = self._source(PackAt(0, 1, 1, Affine()), outs.first, outs.size, part)
+        dims = source.dims
+        source = source.of((dims[2], dims[1], *dims[3:], dims[0]))
+        order = sorted(range(1, len(dims)), key=lambda dim: -abs(target.dims[dim].stride))
+        copy(self.emitter.builder, target.select([0, *order]), source.select([0, *order]), self._stream)
 
-    def _transposed(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None) -> Block:
-        source = self._natural(pack, outs, taps)
-        kernel = [atom.size for atom in source.dims[1:-1]]
-        lanes = self.lanes_of_pack(pack.groups)
-        tile = self.tile("kernel", self.pe_dtype, [self.chunks, *kernel, outs.size], lanes, self.weight_buffers)
-        for start in range(0, outs.size, self.tile_rows):
-            rows = min(self.tile_rows, outs.size - start)
-            target = tile.index(len(tile.dims) - 1, Affine(start), rows)
-            self._turn_kernel(pack, start, source.index(0, Affine(start), rows), target, 0)
-        return tile
+    def _transpose(self, pack: PackAt, outs: OutputsAt, target: Block) -> None:
+        """All of the kernel, as much at a time as is loaded together."""
+        problem, natural, builder = self.placed.problem, self.schedule.natural, self.emitter.builder
+        for segment in problem.features.segments:
+            within = _of_segment(target, segment) if pack.groups == 1 else target
+            for chunk, count in builder.pieces(segment.chunks, natural.chunks):
+                self._turn_axes(pack, outs, PartAt(segment, chunk, count), within.index(1, chunk, count))
 
-    def _natural(self, pack: PackAt, outs: OutputsAt, taps: Sequence[Affine] | None) -> Block:
-        """The kernel of ``outs`` as it lies in HBM: [outputs, kernel spatial..., inputs], of ``taps`` if given."""
-        output, feature = atom_of(self.w, 0), atom_of(self.w, 1)
-        spatial = [atom_of(self.w, 2 + axis).stride for axis in range(len(self.kernel))]
-        offset = (pack.group * self.outputs + outs.first) * output.stride + self.w.offset
-        sizes = self.kernel
-        if taps is not None:
-            sizes = [1 for _ in self.kernel]
-            for tap, stride in zip(taps, spatial, strict=True):
-                offset = offset + tap * stride
-        kernel = (Atom(size, stride) for size, stride in zip(sizes, spatial, strict=True))
-        dims = (Atom(outs.size, output.stride), *kernel, Atom(self.inputs, feature.stride))
-        return Block(self.w.alloc, self.w.dtype, offset, dims)
-
-    def _turn_kernel(self, pack: PackAt, start: int, source: Block, target: Block, done: int) -> None:
-        """Loop over kernel dims (from ``1 + done`` on) until a part is small enough to be loaded at once."""
-        spatial = len(source.dims) - 2
-        small = prod(atom.size for atom in source.dims[1:]) * itemsize(self.pe_dtype) <= self.natural_bytes
-        if done < spatial and not small:
-            for index in self.builder.each(source.dims[1 + done].size):
-                inner = source.index(1 + done, index, 1)
-                self._turn_kernel(pack, start, inner, target.index(2 + done, index, 1), done + 1)
+    def _turn_axes(self, pack: PackAt, outs: OutputsAt, part: PartAt, target: Block) -> None:
+        axis = len(part.taps)
+        if axis == len(self.placed.problem.kernel) - self.schedule.natural.axes:
+            self._turn_part(pack, outs, part, target)
             return
-        free = source.dims[1:]
-        order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
-        stored = self.tile("natural kernel", self.pe_dtype, [free[dim].size for dim in order], source.dims[0].size, 2)
-        natural = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
-        by_stride = [0, *(1 + dim for dim in order)]
-        copy(self.builder, natural.select(by_stride), source.select(by_stride), self._weight_stream)
-        if pack.groups > 1:
-            self._turn_pack(pack, start, natural, target, 0)
-            return
-        for plane, part, byte in self.carriers(natural):
-            self._turn_taps(plane, part_of(target, part, byte))
+        for tap in self.emitter.builder.each(target.dims[2 + axis].size):
+            one = PartAt(part.segment, part.chunk, part.count, (*part.taps, tap))
+            self._turn_axes(pack, outs, one, target.index(2 + axis, tap, 1))
 
-    def _turn_taps(self, plane: Block, target: Block) -> None:
-        """``plane`` [rows, kernel..., inputs] -> ``target`` [lanes, chunks, kernel..., rows]."""
-        *_, inputs = plane.dims
-        taps = merge_free([plane.of(plane.dims[:-1]), target.of((target.dims[0], *target.dims[2:-1]))])
+    def _turn_part(self, pack: PackAt, outs: OutputsAt, part: PartAt, target: Block) -> None:
+        """Load a part with its outputs on the partitions, and transpose it to ``target``."""
+        problem, builder = self.placed.problem, self.emitter.builder
+        height = min(builder.sizes.rows, builder.sizes.columns)
+        for start in range(0, outs.size, height):
+            rows = min(height, outs.size - start)
+            source = self._source(pack, outs.first + start, rows, part)
+            free = source.dims[1:]
+            order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
+            sizes = [free[dim].size for dim in order]
+            stored = self.tiles.tile(problem.dtype, sizes, rows, "natural kernel", ROW_BUFFERS)
+            natural = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
+            by_stride = [0, *(1 + dim for dim in order)]
+            copy(builder, natural.select(by_stride), source.select(by_stride), self._stream)
+            goal = target.index(len(target.dims) - 1, Affine(start), rows)
+            if pack.groups > 1:
+                taps = natural.of((natural.dims[0], *natural.dims[3:], natural.dims[2]))
+                self._turn_pack(pack, start, taps, goal)
+                continue
+            for plane, half, byte in self.turner.carriers(natural):
+                self._turn_taps(plane, part_of(goal, half, byte), len(problem.features.segments) == 1)
+
+    def _turn_taps(self, plane: Block, target: Block, alone: bool) -> None:
+        """``plane`` [rows, chunks, lanes, kernel...] -> ``target`` [lanes, chunks, kernel..., rows]."""
+        rows, chunks, lanes, *kernel = plane.dims
+        taps = merge_free([plane.of((rows, *kernel)), target.of((target.dims[0], *target.dims[2:-1]))])
         if len(taps[0].dims) > 2:
-            for tap in self.builder.each(plane.dims[1].size):
-                self._turn_taps(plane.index(1, tap), target.index(2, tap))
+            for tap in self.emitter.builder.each(kernel[0].size):
+                self._turn_taps(plane.index(3, tap), target.index(2, tap), alone)
             return
         count = taps[0].dims[1].size if len(taps[0].dims) > 1 else 1
-        loops = len(self.segments) == 1 and self.loops_pay(count)
-        for tap in self.builder.each(count, 1 if loops else 4):
+        loops = alone and self.turner.loops_pay(count)
+        for tap in self.emitter.builder.each(count, 1 if loops else 4):
             source, goal = (block.index(1, tap) if count > 1 else block for block in taps)
-            for segment in self.segments:
-                chunks = Atom(segment.chunks, segment.chunk_step * inputs.stride)
-                dims = (plane.dims[0], chunks, Atom(segment.lanes, segment.lane_step * inputs.stride))
-                natural = source.moved(segment.start * inputs.stride).of(dims)
-                place = goal.of(
-                    (Atom(segment.lanes, 1, True), Atom(segment.chunks, target.dims[1].stride), target.dims[-1])
-                )
-                self.turn(natural, place.moved(segment.first * target.dims[1].stride), loops)
+            place = goal.of((Atom(lanes.size, 1, True), target.dims[1], target.dims[-1]))
+            self.turner.turn(source.of((rows, chunks, Atom(lanes.size, lanes.stride))), place, loops)
 
-    def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block, done: int) -> None:
+    def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block) -> None:
         """Tap by tap: spread [rows, inputs] to the columns of each row's group, then transpose."""
+        builder, problem = self.emitter.builder, self.placed.problem
         if len(natural.dims) > 2:
-            for tap in self.builder.each(natural.dims[1].size):
-                self._turn_pack(pack, start, natural.index(1, tap), target.index(2, tap), done + 1)
+            for tap in builder.each(natural.dims[1].size):
+                self._turn_pack(pack, start, natural.index(1, tap), target.index(2, tap))
             return
         rows = natural.dims[0].size
-        wide = self.tile("spread kernel", self.pe_dtype, [pack.groups, self.inputs], rows, 2)
+        wide = self.tiles.tile(problem.dtype, [pack.groups, problem.inputs], rows, "spread kernel", SPREAD_BUFFERS)
         repeated = replace(natural, dims=(natural.dims[0], Atom(pack.groups, 0), natural.dims[1]))
-        steps = [1, -self.outputs, 0]
+        steps = [1, -problem.outputs, 0]
         below = [0.0, start, *steps]
-        above = [0.0, self.outputs - 1 - start, *(-step for step in steps)]
-        self.builder.emit("affine_select", Stream.GPSIMD, [wide], [repeated], ["is_ge"], below)
-        self.builder.emit("affine_select", Stream.GPSIMD, [wide], [wide], ["is_ge"], above)
-        flat = replace(wide, dims=(wide.dims[0], Atom(pack.groups * self.inputs, itemsize(self.pe_dtype))))
-        for plane, part, byte in self.carriers(flat):
+        above = [0.0, problem.outputs - 1 - start, *(-step for step in steps)]
+        builder.emit("affine_select", Stream.GPSIMD, [wide], [repeated], ["is_ge"], below)
+        builder.emit("affine_select", Stream.GPSIMD, [wide], [wide], ["is_ge"], above)
+        flat = replace(wide, dims=(wide.dims[0], Atom(pack.groups * problem.inputs, itemsize(problem.dtype))))
+        for plane, part, byte in self.turner.carriers(flat):
             one = replace(plane, dims=(plane.dims[0], Atom(1, 0), plane.dims[1]))
-            self.turn(one, part_of(target, part, byte))
+            self.turner.turn(one, part_of(target, part, byte))
+
+
+def _of_segment(kernel: Block, segment: Segment) -> Block:
+    """The chunks of a segment, on its partitions."""
+    part = kernel.index(1, Affine(segment.first), segment.chunks)
+    return part.of((Atom(segment.lanes, 1, True), *part.dims[1:]))

@@ -10,7 +10,7 @@ import pytest
 from generated import text_of
 
 import neuronx_cc
-from neuronx_cc.codegen.dots.choose import Planner
+from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.driver import cli, search
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.timing import Timing

@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 from generated import TRN1, compile_text, text_of
 
+from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.dots.candidates import candidates
-from neuronx_cc.codegen.dots.choose import Planner
 from neuronx_cc.codegen.dots.estimate import estimate
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.schedule import Schedule

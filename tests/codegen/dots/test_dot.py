@@ -10,9 +10,9 @@ import pytest
 from generated import TRN1, assert_close, check_function, compile_text, text_of
 from jax import lax
 
+from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.dots import stage as dot_stage
 from neuronx_cc.codegen.dots.candidates import candidates
-from neuronx_cc.codegen.dots.choose import Planner
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.schedule import Schedule
 from neuronx_cc.ir.errors import CompileError

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 from generated import TRN1
 
+from neuronx_cc.codegen.choose import Planner, choose
 from neuronx_cc.codegen.dots.candidates import candidates
-from neuronx_cc.codegen.dots.choose import Planner, choose
 from neuronx_cc.codegen.dots.estimate import bound, estimate
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result, segments_of
 from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums, Way, footprint, room_of
@@ -89,7 +89,7 @@ def test_quick_compilation_takes_a_good_one() -> None:
 def test_equal_problems_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner(TIMING)
     first = planner.choose(problem(64, 256, 32))
-    monkeypatch.setattr("neuronx_cc.codegen.dots.choose.choose", None)
+    monkeypatch.setattr("neuronx_cc.codegen.choose.choose", None)
     assert planner.choose(problem(64, 256, 32)) is first
 
 

@@ -1,0 +1,117 @@
+"""The schedule of a kernel: of its candidates the one that takes least by estimate, or the first good one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple, overload
+
+from neuronx_cc.codegen.convolutions import candidates as of_convolutions
+from neuronx_cc.codegen.convolutions import estimate as convolution_times
+from neuronx_cc.codegen.convolutions import problem as convolutions
+from neuronx_cc.codegen.convolutions.schedule import Schedule as Convolving
+from neuronx_cc.codegen.dots import candidates as of_dots
+from neuronx_cc.codegen.dots import estimate as dot_times
+from neuronx_cc.codegen.dots import problem as dots
+from neuronx_cc.codegen.dots.schedule import Schedule as Contracting
+from neuronx_cc.ir.isa.timing import Timing
+
+Problem = dots.Problem | convolutions.Problem
+Schedule = Contracting | Convolving
+
+
+class Family(NamedTuple):
+    """How problems of one kind are planned: all pure functions."""
+
+    candidates: Callable[[Any, Timing], Iterator[Any]]
+    estimate: Callable[[Any, Any, Timing], float]
+    bound: Callable[[Any, Timing], float]
+
+
+FAMILIES: dict[type[Problem], Family] = {
+    dots.Problem: Family(of_dots.candidates, dot_times.estimate, dot_times.bound),
+    convolutions.Problem: Family(of_convolutions.candidates, convolution_times.estimate, convolution_times.bound),
+}
+
+GOOD = 1.25
+"""A schedule is good if it takes at most so many times as long as the least work of TensorE and the DMA."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """Chooses schedules for one machine; equal problems are planned once."""
+
+    timing: Timing
+    level: int = 2
+    """1: the first good candidate; 2: the best by estimate."""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Name of a problem -> the number of its candidate that is taken whatever the estimate says."""
+    uses: Counter[Problem] = field(default_factory=Counter)
+    """How many kernels pose each problem."""
+    _chosen: dict[Problem, Schedule | None] = field(default_factory=dict)
+
+    @overload
+    def choose(self, problem: dots.Problem) -> Contracting | None: ...
+
+    @overload
+    def choose(self, problem: convolutions.Problem) -> Convolving | None: ...
+
+    def choose(self, problem: Problem) -> Schedule | None:
+        """The schedule for ``problem``; None where nothing fits."""
+        self.uses[problem] += 1
+        if problem not in self._chosen:
+            number = self.given.get(name_of(problem)) if self.given else None
+            offered = FAMILIES[type(problem)].candidates(problem, self.timing)
+            wanted = None if number is None else next(islice(offered, number, None), None)
+            self._chosen[problem] = wanted or choose(problem, self.timing, self.level)
+        return self._chosen[problem]
+
+    def by_weight(self) -> list[Problem]:
+        """The problems, those first in which a program spends most of its time by estimate."""
+        weights = {
+            problem: uses * FAMILIES[type(problem)].estimate(problem, chosen, self.timing)
+            for problem, uses in self.uses.items()
+            if (chosen := self._chosen[problem]) is not None
+        }
+        return sorted(weights, key=lambda problem: (-weights[problem], name_of(problem)))
+
+
+def name_of(problem: Problem) -> str:
+    """A short name that equal problems share, in every process."""
+    return hashlib.sha256(repr(problem).encode()).hexdigest()[:16]
+
+
+def shortlist(problem: Problem, timing: Timing, count: int) -> list[int]:
+    """Numbers of the ``count`` candidates that are best by estimate, the best one first."""
+    family = FAMILIES[type(problem)]
+    times = [family.estimate(problem, schedule, timing) for schedule in family.candidates(problem, timing)]
+    return sorted(range(len(times)), key=lambda number: (times[number], number))[:count]
+
+
+@overload
+def choose(problem: dots.Problem, timing: Timing, level: int = 2) -> Contracting | None: ...
+
+
+@overload
+def choose(problem: convolutions.Problem, timing: Timing, level: int = 2) -> Convolving | None: ...
+
+
+@overload
+def choose(problem: Problem, timing: Timing, level: int = 2) -> Schedule | None: ...
+
+
+def choose(problem: Problem, timing: Timing, level: int = 2) -> Schedule | None:
+    """The first good candidate (level 1), else the best by estimate; None where nothing fits."""
+    family = FAMILIES[type(problem)]
+    good = GOOD * family.bound(problem, timing) if level == 1 else 0.0
+    best, least = None, 0.0
+    for schedule in family.candidates(problem, timing):
+        time = family.estimate(problem, schedule, timing)
+        if best is None or time < least:
+            best, least = schedule, time
+        if time <= good:
+            break
+    return best

@@ -1,0 +1,248 @@
+"""Schedules of a convolution that fit the machine: pure functions of problem and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from neuronx_cc.codegen.convolutions.copies import Copies, copies_of
+from neuronx_cc.codegen.convolutions.problem import Home, Problem
+from neuronx_cc.codegen.convolutions.schedule import (
+    Comes,
+    Kernel,
+    Part,
+    Schedule,
+    footprint,
+    kernel_way,
+    natural_bytes,
+    outs_of,
+    room_of,
+    tile_shape,
+)
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+MAX_UNROLLED = 72
+"""Products of one sum that are unrolled; more of them become loops."""
+MAX_BANDS = 8
+"""Blocks of an image that are unrolled."""
+NATURAL_SHARE = (1, 11)
+"""Of a partition of SBUF: most of a kernel that is loaded at once to be transposed, and of input loaded beside."""
+ROW_SHARE = (1, 22)
+"""The same for a row of positions that are moved at once."""
+LARGE_IMAGE = 8192
+"""Positions from which a single image is staged in bands, so that loading and products overlap."""
+ENOUGH_BANKS = 4
+"""Of positions: a block of them is worth its transfer."""
+MAX_LOOPS = 8
+"""Loops over tiles of positions for which the sequencer's registers suffice."""
+FINER = 3
+"""Blocks are tried at this many sizes, each half as large as the one before."""
+
+
+def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+    """Schedules that fit; none where not even the smallest blocks do."""
+    yield from dict.fromkeys(_all(problem, timing))
+
+
+def _all(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+    sizes = timing.sizes
+    for copies in _copies(problem):
+        for comes in _ways(problem, copies):
+            for frame in _kernels(problem, _frame(problem, copies, comes, sizes), sizes):
+                for blocks in _blocks(problem, frame, sizes):
+                    yield from _results(problem, blocks, timing)
+
+
+def _copies(problem: Problem) -> Iterator[Copies | None]:
+    yield None
+    # a kernel whose outputs lie apart would be spread element by element
+    dense = not problem.kernel_is_direct or problem.w.near(0)
+    if not problem.features.packs_lanes or problem.groups % problem.pack or problem.batch_groups > 1 or not dense:
+        return
+    far = not problem.x.on_chip and not problem.turns_input
+    for residues in (False, True)[: 1 + far]:
+        found = copies_of(problem.lanes, problem.axes, MAX_UNROLLED, residues)
+        if found is not None and (found.residues > 1) == residues:
+            yield found
+
+
+def _ways(problem: Problem, copies: Copies | None) -> list[Comes]:
+    if copies is not None and copies.residues > 1:
+        return [Comes.RESIDUES]
+    if problem.x.on_chip:
+        return [Comes.CHIP]
+    if problem.turns_input:
+        rows = problem.batch_groups == 1 and len(problem.axes) > 2
+        return [Comes.TILES, Comes.ROWS][: 1 + rows]
+    return [Comes.LOADED, Comes.BESIDE]
+
+
+def _frame(problem: Problem, copies: Copies | None, comes: Comes, sizes: Sizes) -> Schedule:
+    """What schedules have in common, with all of the kernel and of the positions in one block."""
+    return Schedule(
+        copies=copies,
+        comes=comes,
+        rows=tuple(max(1, axis.rows) for axis in problem.axes),
+        outputs=problem.pack_outputs,
+        streamed=None,
+        natural=_natural(problem, sizes),
+        weight_buffers=1,
+        input_buffers=2 if copies is None else 3,
+        result_buffers=2,
+        row_bytes=sizes.sbuf_share(ROW_SHARE),
+        raw_bytes=min(sizes.sbuf_share(NATURAL_SHARE), problem.room // 8),
+        row_groups=0,
+        unrolled=len(problem.axes),
+    )
+
+
+def most_natural(sizes: Sizes, room: int) -> int:
+    """Bytes a partition of a kernel that are loaded at once to be transposed, at most."""
+    return min(sizes.sbuf_share(NATURAL_SHARE), room // 16)
+
+
+def _natural(problem: Problem, sizes: Sizes) -> Part:
+    """As many chunks of a kernel as a part of the room holds, else one of them, else some of its positions."""
+    most = most_natural(sizes, problem.room)
+    one = Part(1, len(problem.kernel))
+    whole = natural_bytes(problem, Part(problem.chunks, one.axes)) <= most
+    chunks = problem.chunks if whole else max(1, min(problem.chunks, most // natural_bytes(problem, one)))
+    fitting = [Part(chunks, axes) for axes in range(one.axes, -1, -1)]
+    return next((part for part in fitting if natural_bytes(problem, part) <= 2 * most), fitting[-1])
+
+
+# ---- kernels --------------------------------------------------------------------------------------------------
+
+
+def _kernels(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
+    """All of the kernel on chip, of ever fewer outputs, or in parts past open banks."""
+    taken = itemsize(problem.dtype) * problem.chunks * problem.taps
+    fitting = [size for size in _output_blocks(problem, sizes) if size * taken <= problem.room]
+    # small kernels come whole while the kernel before is computed
+    small = fitting[:1] == [problem.pack_outputs] and 2 * fitting[0] * taken <= problem.room
+    for outputs in fitting[: 1 if small else FINER]:
+        several = outputs < problem.pack_outputs or problem.packs > 1
+        for buffers in (1, 2)[: 1 + several]:
+            yield replace(frame, outputs=outputs, weight_buffers=buffers)
+    if frame.copies is None and taken * problem.pack_outputs > problem.room // 4:
+        outputs = _streamed_outputs(problem, sizes)
+        transposed = kernel_way(problem) is Kernel.TRANSPOSED
+        for axes in range(len(problem.kernel), -1, -1):
+            part = Part(1, axes)
+            schedule = replace(frame, outputs=outputs, streamed=part, weight_buffers=2)
+            schedule = replace(schedule, natural=part) if transposed else schedule
+            if outputs and room_of(footprint(problem, _least(schedule), sizes)) <= problem.room // 2:
+                yield schedule
+                return
+        if outputs:
+            yield replace(frame, outputs=outputs, streamed=Part(1, 0), natural=Part(1, 0), weight_buffers=1)
+
+
+def _least(schedule: Schedule) -> Schedule:
+    return replace(schedule, rows=tuple(1 for _ in schedule.rows))
+
+
+def _output_blocks(problem: Problem, sizes: Sizes) -> list[int]:
+    """Output features of a pack that are computed together: all, and ever fewer."""
+    total, tile = problem.pack_outputs, problem.out.lanes or min(sizes.rows, sizes.columns)
+    if problem.pack > 1:
+        return [total]
+    found, tiles = [total], -(-total // tile)
+    while tiles > 1:
+        tiles = -(-tiles // 2)
+        found.append(tiles * tile)
+    while not problem.out.on_chip and found[-1] > sizes.columns // 4:
+        found.append(-(-min(found[-1], total) // 2))
+    return sorted({min(total, each) for each in found}, reverse=True)
+
+
+def _streamed_outputs(problem: Problem, sizes: Sizes) -> int:
+    """Output features that add up in the partitions, or the columns, of one bank; 0 where these are not whole packs."""
+    most = sizes.bank_columns if problem.positions_on_lanes else problem.out.lanes or min(sizes.rows, sizes.columns)
+    if problem.pack > 1:
+        return problem.pack_outputs if problem.pack_outputs <= most else 0
+    return min(most, problem.pack_outputs)
+
+
+# ---- blocks of positions --------------------------------------------------------------------------------------
+
+
+def _blocks(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
+    """Some images, or bands of a large one, at a time, and ever fewer."""
+    rows = list(frame.rows)
+    positions = max(1, prod(rows[1:]))
+    rows[0] = min(rows[0], max(1, -(-ENOUGH_BANKS * sizes.bank_columns // positions)))
+    if len(rows) > 2 and positions > LARGE_IMAGE:
+        bands = -(-(2 if frame.copies is not None else 4) * positions // LARGE_IMAGE)
+        rows[1] = -(-rows[1] // (bands + bands % 2 if frame.copies is not None else bands))
+    for _ in range(FINER):
+        schedule = _shrunk(problem, replace(frame, rows=tuple(rows)), sizes)
+        if schedule is None:
+            return
+        yield schedule
+        rows = list(schedule.rows)
+        wide = next((axis for axis, size in enumerate(rows) if size > 1), None)
+        if wide is None:
+            return
+        rows[wide] = -(-rows[wide] // 2)
+
+
+def _shrunk(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule | None:
+    """With fewer positions a block until it fits, and until sums of a streamed kernel fit the banks."""
+    while True:
+        finished = _finished(problem, schedule)
+        fits = room_of(footprint(problem, finished, sizes)) <= problem.room
+        if fits and (schedule.streamed is None or _tiles(problem, schedule, sizes) <= sizes.banks // 2):
+            return finished
+        rows = list(schedule.rows)
+        wide = next((axis for axis, size in enumerate(rows) if size > 1), None)
+        if wide is None:
+            return finished if fits else None
+        rows[wide] = -(-rows[wide] // 2)
+        schedule = replace(schedule, rows=tuple(rows))
+
+
+def _tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Of a block's positions."""
+    limit = min(sizes.rows, sizes.columns) if problem.positions_on_lanes else sizes.bank_columns
+    shape = tile_shape(schedule.rows, limit)
+    return prod(-(-size // step) for size, step in zip(schedule.rows, shape, strict=True))
+
+
+def _finished(problem: Problem, schedule: Schedule) -> Schedule:
+    """With what follows from the blocks."""
+    counts = [-(-axis.rows // rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
+    several = prod(counts) * problem.packs > 1
+    unrolled = len(counts)
+    # what is loaded overlaps in loops, too
+    if several and schedule.streamed is None and (schedule.copies is not None or schedule.comes.transposed):
+        unrolled = next(axis for axis in range(len(counts) + 1) if prod(counts[axis:]) <= MAX_BANDS)
+    if several:
+        return replace(schedule, unrolled=unrolled)
+    return replace(schedule, unrolled=unrolled, input_buffers=1, result_buffers=1)
+
+
+def _results(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[Schedule]:
+    """Neighbouring positions on the partitions of a result, or whole rows or parts of them, stored in long runs."""
+    if schedule.streamed is not None or not problem.positions_on_lanes:
+        yield schedule
+        return
+    counts, sizes = outs_of(problem, schedule), timing.sizes
+    height = min(sizes.rows, sizes.columns)
+    short = schedule.outputs * itemsize(problem.out.dtype) < timing.long_run
+    found = []
+    if len(counts) > 2 and short and counts[-2] > 1 and counts[-1] > 1 and problem.out.home is Home.HBM:
+        dims, plain = problem.out.dims, all(axis.phases == 1 for axis in problem.axes)
+        even = plain and dims[-2].stride == counts[-1] * dims[-1].stride
+        rows = -(-counts[-2] // -(-counts[-2] // height))
+        found = [groups for groups in range(1, height // rows + 1 if even else 2) if counts[-1] % groups == 0]
+    steps = [-(-count // step) for count, step in zip(counts, tile_shape(counts, height), strict=True)]
+    blocks = prod(len(axis.pieces(rows)) for axis, rows in zip(problem.axes, schedule.rows, strict=True))
+    loops = blocks * prod(axis.phases for axis in problem.axes) * sum(step > 4 for step in steps)
+    if not found or loops <= MAX_LOOPS:
+        yield schedule
+    for groups in dict.fromkeys([*found[:1], *found[-1:]]):
+        yield replace(schedule, row_groups=groups)

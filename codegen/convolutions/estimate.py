@@ -1,0 +1,283 @@
+"""The time that a convolution takes with a schedule, as a pure function of the machine's timing.
+
+Work is added up for each resource of the core; the busiest one sets the time. To that comes what nothing hides: the
+first blocks of input and kernel, the last results, parts of a streamed kernel that come later than they are wanted, and
+a part of what the other resources do, for no schedule overlaps perfectly.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.convolutions.problem import Problem
+from neuronx_cc.codegen.convolutions.schedule import (
+    SPREAD_BUFFERS,
+    Comes,
+    Kernel,
+    Schedule,
+    kernel_way,
+    natural_bytes,
+    outs_of,
+    tile_shape,
+)
+from neuronx_cc.codegen.movement.halves import HALVES
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Tile, Timing, Work, total
+from neuronx_cc.ir.types import itemsize
+
+UNHIDDEN = 0.15
+"""Part of the second busiest resource's work that takes time nevertheless."""
+
+
+def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Nanoseconds."""
+    blocks, parts = _blocks(problem, schedule), -(-problem.pack_outputs // schedule.outputs)
+    streamed = schedule.streamed is not None
+    image, image_latency = _image(problem, schedule, timing)
+    kernel, kernel_latency = _kernel(problem, schedule, timing)
+    again = 1 if streamed or blocks == 1 else parts
+    images = image.times(blocks * problem.packs * again)
+    kernels = kernel.times(parts * problem.packs * (blocks if streamed else 1))
+    sums = _sums(problem, schedule, timing).times(blocks * parts * problem.packs)
+    stored = _stored(problem, schedule, timing)
+    work = total([images, kernels, sums, stored])
+    engines = max(work.tensor, work.vector, work.scalar, work.gpsimd, work.psum_port, work.sbuf_port)
+    others = sorted((work.tensor, work.vector, work.scalar, work.gpsimd, work.dma))[-2]
+    rounds = problem.packs * parts * (blocks if streamed else 1)
+    wait = timing.transfer_latency * (not problem.x.on_chip) + image_latency + max(0.0, image.dma - image.tensor)
+    if streamed:
+        busy = sums.times(1 / (rounds * _rounds(problem, schedule))).tensor
+        late = (kernel.dma / _rounds(problem, schedule) + kernel_latency) / schedule.weight_buffers - busy
+        wait += kernel_latency + max(0.0, late) * rounds * _rounds(problem, schedule)
+    else:
+        first = kernel_latency + max(0.0, kernel.dma - kernel.tensor)
+        wait += first * (rounds if schedule.weight_buffers == 1 else 1)
+    count = blocks * parts * problem.packs
+    each, last = sums.times(1 / count), stored.times(1 / count)
+    ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
+    if schedule.comes.transposed or streamed or schedule.copies is not None:
+        # transposes are emitted behind the products of the block before, or the loads behind its parts of the kernel
+        wait += image_latency * (blocks * problem.packs * again - 1)
+    else:
+        came = image.bound + image_latency + timing.transfer_latency * (not problem.x.on_chip)
+        left = last.bound + timing.transfer_latency * (not problem.out.on_chip)
+        stages = (came + each.bound + ends) / schedule.input_buffers, (left + ends) / schedule.result_buffers
+        wait += max(0.0, max(stages) - (image + each + last).bound) * (count - 1)
+    longest = max(engines + wait, work.dma + work.tensor / count)
+    return longest + UNHIDDEN * others + ends + last.bound + timing.transfer_latency * (not problem.out.on_chip)
+
+
+def bound(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds that no schedule is below: all products, each array moved once in long runs."""
+    positions = prod(axis.out for axis in problem.axes)
+    taps = problem.taps / prod(axis.phases for axis in problem.axes)
+    terms = problem.groups * problem.outputs * problem.inputs * taps
+    sizes = timing.sizes
+    products = positions * terms / (sizes.rows * sizes.columns) * timing.column(problem.dtype)
+    nbytes = problem.groups * problem.outputs * problem.inputs * problem.taps * itemsize(problem.w.dtype)
+    if not problem.x.on_chip:
+        images = problem.groups * problem.inputs * prod(axis.size for axis in problem.axes)
+        nbytes += images * itemsize(problem.x.dtype)
+    if not problem.out.on_chip:
+        nbytes += problem.groups * problem.outputs * positions * itemsize(problem.out.dtype)
+    return max(products, timing.transfer(nbytes, timing.long_run).bound)
+
+
+def _blocks(problem: Problem, schedule: Schedule) -> int:
+    return prod(-(-axis.rows // rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True))
+
+
+# ---- the input ------------------------------------------------------------------------------------------------
+
+
+def _image(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, float]:
+    """One block of the input of one pack: its work, and from its start until it is there beyond that."""
+    extents = [min(a.extent(rows), a.size) for a, rows in zip(problem.axes, schedule.rows, strict=True)]
+    elements = problem.chunks * prod(extents)
+    padded = any(a.low < 0 or a.extent(a.rows) + a.low > a.size for a in problem.axes)
+    comes, way = schedule.comes, problem.x
+    if comes is Comes.CHIP:
+        if not padded and way.dtype == problem.dtype and schedule.copies is None:
+            return NOTHING, 0.0
+        return _moved(problem, elements, timing, way.dtype), timing.latency(Stream.GPSIMD)
+    width, latency = max(itemsize(way.dtype), itemsize(problem.dtype)), timing.transfer_latency
+    nbytes = problem.lanes * elements * width
+    together = problem.features.segments[0]
+    features = together.chunks if together.lane_step > 1 else 1
+    run = way.run((extents[0], features, *extents[1:]))
+    if comes.transposed:
+        work, latency = _turned_image(problem, schedule, extents, timing), _turnaround(problem, timing)
+        more, spread = _copied(problem, schedule, extents, timing)
+        return work + more, latency + spread + more.dma
+    if (comes is Comes.LOADED and padded) or comes is Comes.RESIDUES:
+        run = min(run, extents[-1] * width)
+    work = timing.transfer(nbytes, run)
+    if comes is Comes.BESIDE and padded:
+        work, latency = work + _moved(problem, elements, timing, problem.dtype), latency + timing.latency(Stream.GPSIMD)
+    more, spread = _copied(problem, schedule, extents, timing)
+    return work + more, latency + spread
+
+
+def _copied(problem: Problem, schedule: Schedule, extents: list[int], timing: Timing) -> tuple[Work, float]:
+    """The shifted copies of a block, and how long they take beyond that."""
+    copies = schedule.copies
+    if copies is None:
+        return NOTHING, 0.0
+    more = copies.lanes * (copies.count - copies.residues) * prod(extents) // copies.residues
+    work = timing.transfer(max(1, more * itemsize(problem.dtype)), timing.long_run, "chip")
+    return work, timing.transfer_latency * ((copies.inner > 1) + (copies.outer > copies.residues))
+
+
+def _moved(problem: Problem, elements: int, timing: Timing, dtype: str) -> Work:
+    """A copy on chip, by GpSimd; of other types by Vector."""
+    stream = Stream.GPSIMD if dtype == problem.dtype else Stream.VECTOR
+    return timing.engine("tensor_copy", stream, elements, (Tile(problem.dtype),), (Tile(dtype),))
+
+
+def _turned_image(problem: Problem, schedule: Schedule, extents: list[int], timing: Timing) -> Work:
+    """Positions are loaded onto the partitions, and transposed."""
+    height = min(timing.sizes.rows, timing.sizes.columns)
+    features = min(problem.pack, problem.groups) * problem.inputs
+    width = max(itemsize(problem.x.dtype), itemsize(problem.dtype))
+    columns = extents[-1] if len(extents) > 1 else 1
+    lines = extents[-2] if len(extents) > 2 else 1
+    images = prod(extents) // (columns * lines)
+    if schedule.comes is Comes.ROWS and lines > 1:
+        together = max(1, min(columns, schedule.row_bytes // (features * itemsize(problem.dtype))))
+        run, loads = together * features * width, -(-lines // height) * -(-columns // together)
+        turns, rows = -(-lines // height) * columns, min(lines, height)
+    else:
+        several = max(1, height // columns) if columns <= height else 1
+        run, loads = features * width, -(-columns // height) * -(-lines // several)
+        turns, rows = loads, min(height, columns * min(several, lines))
+    loaded = timing.transfer(problem.lanes * problem.chunks * prod(extents) * width, run)
+    return loaded + _turned(problem, rows, turns * images, turns // max(1, loads) * images, timing)
+
+
+def _turned(problem: Problem, rows: int, turns: int, together: int, timing: Timing) -> Work:
+    """``turns`` transposes of ``rows`` with all chunks of features."""
+    del together
+    chunks, lanes, sizes = problem.chunks, problem.lanes, timing.sizes
+    parts, carrier, extract = 1, problem.dtype, NOTHING
+    if not problem.fast:
+        part, carrier = HALVES[itemsize(problem.dtype)]
+        parts = itemsize(problem.dtype) // itemsize(part)
+        tiles = (Tile(carrier),), (Tile(part, stride=itemsize(problem.dtype)),)
+        extract = _balanced("tensor_copy", chunks * lanes, tiles, timing)
+    out = (
+        Tile(problem.dtype) if parts == 1 else Tile(HALVES[itemsize(problem.dtype)][0], stride=itemsize(problem.dtype))
+    )
+    banks = max(1, -(-chunks * rows // sizes.bank_columns))
+    left = _balanced("tensor_copy", min(chunks * rows, sizes.bank_columns), ((out,), (F32_PSUM,)), timing).times(banks)
+    one = timing.product(lanes, rows, carrier).times(chunks) + left + extract
+    return one.times(turns * parts)
+
+
+def _balanced(op: str, size: int, tiles: tuple[tuple[Tile, ...], tuple[Tile, ...]], timing: Timing) -> Work:
+    """A copy by whichever of Vector and Scalar has less to do."""
+    del op
+    outs, ins = tiles
+    vector = timing.engine("tensor_copy", Stream.VECTOR, size, outs, ins)
+    if {outs[0].dtype, ins[0].dtype} & {"u32", "s32"}:
+        return vector
+    return vector.times(0.5) + timing.engine("activation", Stream.SCALAR, size, outs, ins, ("copy",)).times(0.5)
+
+
+def _turnaround(problem: Problem, timing: Timing) -> float:
+    """From the last transpose of a block until it has left PSUM."""
+    left = _balanced("", timing.sizes.bank_columns, ((Tile(problem.dtype),), (F32_PSUM,)), timing).bound
+    return timing.latency(Stream.TENSOR) + left + timing.latency(Stream.SCALAR)
+
+
+# ---- the kernel -----------------------------------------------------------------------------------------------
+
+
+def _rounds(problem: Problem, schedule: Schedule) -> int:
+    """Parts that a kernel for one block of outputs comes in."""
+    part = schedule.streamed
+    return 1 if part is None else -(-problem.chunks // part.chunks) * problem.taps // part.taps(problem)
+
+
+def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, float]:
+    """The kernel of one block of outputs: its work, and from its start until it is there beyond that."""
+    way, latency = kernel_way(problem), timing.transfer_latency
+    width = max(itemsize(problem.w.dtype), itemsize(problem.dtype))
+    elements = problem.lanes * problem.chunks * problem.taps * schedule.outputs
+    taps = (
+        problem.kernel if schedule.streamed is None else problem.kernel[len(problem.kernel) - schedule.streamed.axes :]
+    )
+    box = (1,) * (len(problem.kernel) - len(taps)) + tuple(taps)
+    if way is Kernel.LAID_OUT:
+        work = timing.transfer(elements * width, prod(taps) * schedule.outputs * width)
+    elif way is Kernel.LOADED:
+        work = timing.transfer(elements * width, problem.w.run((schedule.outputs, problem.chunks, *box)))
+    else:
+        natural = schedule.natural
+        box = tuple(problem.kernel[at] if at >= len(problem.kernel) - natural.axes else 1 for at in range(len(box)))
+        inputs = natural_bytes(problem, natural) // (natural.taps(problem) * itemsize(problem.dtype))
+        elements = problem.inputs * problem.taps * schedule.outputs
+        work = timing.transfer(elements * width, problem.w.run((1, inputs, *box)))
+        height = min(timing.sizes.rows, timing.sizes.columns)
+        tiles = -(-schedule.outputs // height)
+        work += _turned(problem, min(schedule.outputs, height), tiles * problem.taps, tiles, timing)
+        latency += _turnaround(problem, timing)
+        if problem.pack > 1:
+            size = problem.pack * problem.inputs
+            spread = timing.engine("tensor_copy", Stream.GPSIMD, size).times(2 * problem.taps * tiles)
+            through = timing.latency(Stream.GPSIMD) + _turnaround(problem, timing)
+            work, latency = work + spread, latency + through * problem.taps * tiles / SPREAD_BUFFERS
+    if schedule.copies is not None:
+        latency += timing.transfer_latency * (1 + schedule.copies.in_steps)
+        work += timing.transfer(elements * itemsize(problem.dtype), schedule.outputs * itemsize(problem.dtype), "chip")
+    return work, latency
+
+
+# ---- sums -----------------------------------------------------------------------------------------------------
+
+
+def _sums(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Products of one block of positions with one block of outputs, and what leaves PSUM."""
+    sizes, copies = timing.sizes, schedule.copies
+    height = min(sizes.rows, sizes.columns)
+    works = []
+    outs = outs_of(problem, schedule)
+    for phases in product(*(range(axis.phases) for axis in problem.axes)):
+        counts = [a.rows_of(phase, out) for a, phase, out in zip(problem.axes, phases, outs, strict=True)]
+        taps = [axis.taps[phase] for axis, phase in zip(problem.axes, phases, strict=True)]
+        terms = problem.chunks * prod(tap.count for tap in (taps if copies is None else copies.grouped()))
+        if not all(counts):
+            continue
+        if not problem.positions_on_lanes:
+            shape = tile_shape(counts, sizes.bank_columns)
+            tiles = -(-schedule.outputs // (problem.out.lanes or height))
+            columns, moving = min(schedule.outputs, problem.out.lanes or height), prod(shape)
+        else:
+            tiles = -(-schedule.outputs // sizes.bank_columns)
+            columns, moving = prod(tile_shape(counts, height)), min(schedule.outputs, sizes.bank_columns)
+            shape = tile_shape(counts, height)
+            if schedule.row_groups:
+                lines = -(-counts[-2] // -(-counts[-2] // height))
+                shape = [*(1 for _ in counts[:-2]), lines, max(1, schedule.row_groups)]
+                columns = lines * schedule.row_groups
+        count = tiles * prod(-(-size // step) for size, step in zip(counts, shape, strict=True))
+        leaves = ((Tile(problem.out.dtype),), (F32_PSUM,))
+        one = timing.product(columns, moving, problem.dtype).times(terms) + _balanced("", moving, leaves, timing)
+        if problem.pack > 1:
+            one += timing.engine("activation", Stream.SCALAR, moving, (Tile("bf16"),), (F32_PSUM,), ("copy",))
+        works.append(one.times(count))
+    return total(works)
+
+
+def _stored(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """All results."""
+    if problem.out.on_chip:
+        return NOTHING
+    outs, width = outs_of(problem, schedule), itemsize(problem.out.dtype)
+    nbytes = problem.groups * problem.outputs * prod(axis.out for axis in problem.axes) * width
+    if not problem.positions_on_lanes:
+        return timing.transfer(nbytes, problem.out.run((outs[0], 1, *outs[1:])), "write")
+    run = schedule.outputs * width
+    if schedule.row_groups:
+        run = max(run, min(schedule.row_bytes, run * (outs[-1] // schedule.row_groups)))
+    return timing.transfer(nbytes, run, "write")

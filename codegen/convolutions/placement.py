@@ -1,0 +1,230 @@
+"""Where the arrays of a convolution lie, in canonical order, and the problem that this poses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions.axis import Axis, axis_of, batch_axis
+from neuronx_cc.codegen.convolutions.candidates import most_natural
+from neuronx_cc.codegen.convolutions.problem import (
+    Contracted,
+    Home,
+    Problem,
+    Segment,
+    contracted,
+    operand,
+    stride_of,
+)
+from neuronx_cc.codegen.dots.problem import PE_DTYPES
+from neuronx_cc.codegen.emission.views import View, coalesce
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import WindowDim
+from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.features_first import CHANNELS
+
+PLANNED_SHARE = (23, 25)
+"""Of the room in one piece: what is planned with, for pieces of memory leave gaps."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the op says, in canonical order."""
+
+    op: hlo.ConvolutionOp
+
+    @cached_property
+    def window(self) -> tuple[WindowDim, ...]:
+        return tuple(self.op.window.data)
+
+    @cached_property
+    def orders(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Dims of input, kernel and result."""
+        dims = self.op.dims.data
+        return (
+            (dims.lhs_batch, dims.lhs_feature, *dims.lhs_spatial),
+            (dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial),
+            (dims.out_batch, dims.out_feature, *dims.out_spatial),
+        )
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of those dims."""
+        shapes = (hlo.shape_of(self.op.lhs), hlo.shape_of(self.op.rhs), self.op.shape)
+        lhs, rhs, out = (tuple(s.dims[d] for d in order) for s, order in zip(shapes, self.orders, strict=True))
+        return lhs, rhs, out
+
+    @property
+    def batch_groups(self) -> int:
+        return int(self.op.batch_group_count.data)
+
+    @property
+    def groups(self) -> int:
+        return int(self.op.feature_group_count.data) * self.batch_groups
+
+    @property
+    def inputs(self) -> int:
+        return self.sizes[1][1]
+
+    @property
+    def outputs(self) -> int:
+        return self.sizes[1][0] // self.groups
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        pairs = zip(self.sizes[0][2:], self.sizes[2][2:], self.window, strict=True)
+        batch = batch_axis(self.sizes[0][0] // self.batch_groups)
+        return (batch, *(axis_of(size, out, dim) for size, out, dim in pairs))
+
+    @cached_property
+    def pe_dtype(self) -> str:
+        """Type of the products."""
+        lhs, rhs = (hlo.shape_of(value).dtype for value in (self.op.lhs, self.op.rhs))
+        return lhs if lhs == rhs and lhs in PE_DTYPES else "f32"
+
+    @property
+    def may_be_infinite(self) -> bool:
+        return bool({hlo.shape_of(self.op.lhs).dtype, hlo.shape_of(self.op.rhs).dtype} & FLOATS)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A problem with the arrays that pose it."""
+
+    op: hlo.ConvolutionOp
+    problem: Problem
+    x: View
+    w: View
+    out: View
+    data: np.ndarray | None
+    """The kernel's bytes, if it is a constant."""
+    input: hlo.SSAValue
+    weights: hlo.SSAValue
+    """What ``x`` and ``w`` are homes of."""
+
+
+def source_of(context: Context, value: hlo.SSAValue) -> hlo.SSAValue:
+    """The value to read: a cast of given data happens on load."""
+    while value in context.load_casts:
+        value = context.load_casts[value]
+    return value
+
+
+def dense_view(context: Context, value: hlo.SSAValue, order: Sequence[int], channels: int) -> View:
+    """``value`` in HBM, every dim one progression; it has ``channels`` features a group."""
+    hbm = context.hbm(value).transpose(order)
+    # features_first has turned images of few channels, which lie side by side, into planes
+    beside = channels <= CHANNELS and stride_of(hbm, 1) == itemsize(hbm.dtype)
+    if beside or not _is_even(hbm):
+        hbm = context.dense(value).transpose(order)
+    return hbm
+
+
+def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Placed:
+    """Find or make homes for operands and result. ``apart``: groups share no products."""
+    form, sizes = Form(op), context.builder.sizes
+    height = min(sizes.rows, sizes.columns)
+    pack = _pack(form, height, height, apart)
+    value, weights = (source_of(context, each) for each in (op.lhs, op.rhs))
+    x, features, pack = _input(context, form, value, pack)
+    out = _output(context, form, pack, step, height)
+    last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1
+    if last and not x.in_sbuf:
+        pack = _pack(form, height, sizes.bank_columns, apart)
+    w, data = _kernel(context, weights, form.orders[1])
+    share, parts = PLANNED_SHARE
+    room = context.builder.sbuf.largest_gap() * share // parts
+    if features is None:
+        direct = data is not None or stride_of(w, 0) < stride_of(w, 1)
+        whole = form.inputs * prod(form.sizes[1][2:]) * itemsize(form.pe_dtype) <= most_natural(sizes, room)
+        short = prod(form.sizes[0][2:]) * itemsize(x.dtype) < context.timing.long_run
+        # transposed positions are runs of features however these are dealt out
+        beside = (direct or whole) and (short or stride_of(x, 1) == itemsize(x.dtype))
+        features = contracted(form.inputs, height, beside)
+    problem = Problem(
+        axes=form.axes,
+        kernel=form.sizes[1][2:],
+        groups=form.groups,
+        batch_groups=form.batch_groups,
+        outputs=form.outputs,
+        features=features,
+        pack=pack,
+        x=operand(x, Home.CHIP if x.in_sbuf else Home.HBM),
+        w=operand(w, Home.HBM if data is None else Home.CONSTANT),
+        out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
+        dtype=form.pe_dtype,
+        moves_values=not apart,
+        room=room,
+    )
+    return Placed(op, problem, x, w, out, data, value, weights)
+
+
+def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:
+    """Groups whose features share a tile."""
+    if apart:
+        return 1
+    return max(1, min(most_inputs // form.inputs, most_outputs // form.outputs, form.groups))
+
+
+def _input(context: Context, form: Form, value: hlo.SSAValue, pack: int) -> tuple[View, Contracted | None, int]:
+    """On chip with its features on the partitions, and how they lie there, else in HBM; groups that share a tile."""
+    for view in (view.transpose(form.orders[0]) for view in context.views(value)):
+        found = _on_chip(form, view, pack) if view.in_sbuf else None
+        if found is not None:
+            return (view, *found)
+    return dense_view(context, value, form.orders[0], form.inputs), None, pack
+
+
+def _on_chip(form: Form, view: View, pack: int) -> tuple[Contracted, int] | None:
+    """Contraction and groups a tile of a view on chip that has whole packs, or tiles of one group, on its lanes."""
+    lanes = lanes_of(view)
+    if form.batch_groups > 1 or lanes is None or lanes.axis != 1 or lanes.inner != 1 or len(coalesce(view.dims[1])) > 2:
+        return None
+    others = [dim for axis, dim in enumerate(view.dims) if axis != 1]
+    if any(len(coalesce(dim)) > 1 or any(atom.partition for atom in dim) for dim in others):
+        return None
+    size, inputs = lanes.size, form.inputs
+    if size % inputs == 0 and size // inputs <= pack:
+        return Contracted(inputs, (Segment(0, inputs, 1, 1, inputs, 0),)), size // inputs
+    if size % inputs and inputs % size == 0 and size >= min(64, inputs):
+        return Contracted(inputs, (Segment(0, size, inputs // size, 1, size, 0),)), pack
+    return None
+
+
+def _output(context: Context, form: Form, pack: int, step: int, height: int) -> View:
+    """On chip with output features on the partitions where that fits, else in HBM."""
+    result, shape = form.op.result, form.op.shape
+    total, wide = form.groups * form.outputs, pack * form.outputs
+    lanes = wide if form.groups > pack else lane_divisor(total)
+    even = form.groups % pack == 0 and wide <= height if form.groups > pack else total % lanes == 0
+    only_result = result in context.outputs and context.last_use(result) <= step
+    if even and lanes >= min(32, total) and lanes > 1 and not only_result:
+        near = context.last_use(result) - step <= RESIDENT_STEPS
+        per_partition = prod(shape.dims) // lanes * itemsize(shape.dtype)
+        alloc = context.new_resident(result, per_partition) if near else None
+        if alloc is not None:
+            home = resident_view(alloc, shape.dtype, shape.dims, Lanes(form.orders[2][1], lanes, 1))
+            context.homes[result] = [home]
+            return home.transpose(form.orders[2])
+    home = context.new_hbm(result)
+    context.homes[result] = [home]
+    return home.transpose(form.orders[2])
+
+
+def _kernel(context: Context, value: hlo.SSAValue, order: Sequence[int]) -> tuple[View, np.ndarray | None]:
+    """A constant's bytes, or the kernel in HBM; every dim one progression."""
+    literal = context.literal(value)
+    if literal is not None and _is_even(literal[0]):
+        return literal[0].transpose(order), literal[1]
+    view = context.hbm(value).transpose(order)
+    return (view if _is_even(view) else context.dense(value).transpose(order)), None
+
+
+def _is_even(view: View) -> bool:
+    return all(len(coalesce(atoms)) <= 1 for atoms in view.dims)

@@ -1,0 +1,222 @@
+"""A convolution as whoever plans it sees it: a frozen value. Equal problems are planned once.
+
+The canonical order is input [batch, features, spatial...], kernel [outputs, inputs of a group, spatial...] and result
+[batch, outputs, spatial...]. Groups with few features share a tile: their kernels form one block-diagonal matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from math import prod
+
+from neuronx_cc.codegen.convolutions.axis import Axis
+from neuronx_cc.codegen.dots.problem import divisor
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
+from neuronx_cc.ir.types import itemsize
+
+FEW_POSITIONS = 4096
+"""Elements of an input below which it is loaded feature by feature, however they lie."""
+
+
+class Home(Enum):
+    """Where an operand lies."""
+
+    HBM = "HBM"
+    CHIP = "SBUF"
+    CONSTANT = "constant"
+    """To be laid out at compile time, as the schedule wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Contracted features: ``chunks`` tiles of ``lanes``; feature = start + lane * lane_step + chunk * chunk_step."""
+
+    start: int
+    lanes: int
+    chunks: int
+    lane_step: int
+    chunk_step: int
+    first: int
+    """Its first chunk among those of all segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """The features that are contracted, on the partitions: ``inputs`` of each group."""
+
+    inputs: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def packs_lanes(self) -> bool:
+        """Whether all features of a group lie side by side on the partitions, and so do those of a pack of groups."""
+        return len(self.segments) == 1 and self.segments[0].chunks == 1
+
+    @property
+    def chunks(self) -> int:
+        return sum(segment.chunks for segment in self.segments)
+
+    def lanes_of_pack(self, groups: int) -> int:
+        """Partitions that a pack of ``groups`` groups (or a tile of one) contracts at most."""
+        return groups * self.inputs if self.packs_lanes else max(segment.lanes for segment in self.segments)
+
+    def segments_of(self, groups: int) -> tuple[Segment, ...]:
+        """The contraction of a pack."""
+        return (replace(self.segments[0], lanes=groups * self.inputs),) if self.packs_lanes else self.segments
+
+
+def contracted(inputs: int, rows: int, beside: bool = True) -> Contracted:
+    """Tiles of at most ``rows`` of the features of a group, for an input in HBM.
+
+    ``beside``: neighbours lie on one partition, which makes longer runs of small images; else on neighbouring ones, so
+    that a tile of features is one run of a kernel that is loaded to be transposed.
+    """
+    if inputs <= rows:
+        return Contracted(inputs, (Segment(0, inputs, 1, 1, inputs, 0),))
+    lanes = divisor(inputs, rows)
+    if lanes >= rows // 2:
+        chunks = inputs // lanes
+        return Contracted(inputs, (_segment(lanes, chunks, beside),))
+    chunks = inputs // rows
+    return Contracted(inputs, (_segment(rows, chunks, beside), Segment(chunks * rows, inputs % rows, 1, 1, 1, chunks)))
+
+
+def _segment(lanes: int, chunks: int, beside: bool) -> Segment:
+    return Segment(0, lanes, chunks, *((chunks, 1) if beside else (1, lanes)), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array as it lies: a progression for each dim in canonical order; of features on chip those off the partitions.
+
+    ``lanes``: features on the partitions; 0 in HBM.
+    """
+
+    home: Home
+    dtype: str
+    dims: tuple[Atom, ...]
+    lanes: int = 0
+
+    @property
+    def on_chip(self) -> bool:
+        return self.home is Home.CHIP
+
+    def near(self, dim: int) -> bool:
+        """Whether neighbours along ``dim`` are neighbours in HBM."""
+        return not self.on_chip and self.dims[dim].stride == itemsize(self.dtype)
+
+    def run(self, sizes: tuple[int, ...]) -> int:
+        """Bytes of the runs of a box of ``sizes`` elements along each dim, of an array in HBM."""
+        run = width = itemsize(self.dtype)
+        for atom, size in sorted(zip(self.dims, sizes, strict=True), key=lambda pair: (pair[0].stride, pair[1])):
+            if size > 1 and atom.stride == run:
+                run *= size
+            elif size > 1:
+                break
+        return max(run, width)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that plans depend on, but the machine. ``groups`` groups of ``inputs`` and ``outputs`` features each."""
+
+    axes: tuple[Axis, ...]
+    """The batch and those of positions."""
+    kernel: tuple[int, ...]
+    """Kernel positions of each axis of positions."""
+    groups: int
+    batch_groups: int
+    outputs: int
+    features: Contracted
+    pack: int
+    """Groups whose features share a tile, with zeros between them."""
+    x: Operand
+    w: Operand
+    out: Operand
+    dtype: str
+    """Of the products on TensorE."""
+    moves_values: bool
+    """Whether TensorE may transpose 16-bit values as such."""
+    room: int
+    """Bytes of each partition of SBUF in one piece."""
+
+    @property
+    def inputs(self) -> int:
+        return self.features.inputs
+
+    @property
+    def chunks(self) -> int:
+        return self.features.chunks
+
+    @cached_property
+    def pack_outputs(self) -> int:
+        """Output features of a pack."""
+        return min(self.pack, self.groups) * self.outputs
+
+    @cached_property
+    def packs(self) -> int:
+        return -(-self.groups // self.pack)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Partitions that a pack contracts at most."""
+        return self.features.lanes_of_pack(min(self.pack, self.groups))
+
+    @cached_property
+    def positions_on_lanes(self) -> bool:
+        """Whether positions, not output features, lie on the partitions of a result tile: features are neighbours."""
+        return self.out.near(1) and self.groups * self.outputs > 1
+
+    @cached_property
+    def fast(self) -> bool:
+        """Whether TensorE transposes values as such."""
+        return self.moves_values and itemsize(self.dtype) < 4
+
+    @cached_property
+    def kernel_is_direct(self) -> bool:
+        """Whether the kernel is loaded with the contracted features on the partitions."""
+        if self.groups > 1 or self.w.home is Home.CONSTANT:
+            return False
+        far = self.w.dims[1].stride > self.w.dims[0].stride
+        return far or self.outputs * self.inputs < 1024
+
+    @cached_property
+    def turns_input(self) -> bool:
+        """Whether features are neighbours in HBM, so that positions are loaded onto the partitions and transposed."""
+        elements = self.batch_groups * self.groups * self.inputs * prod(axis.size for axis in self.axes)
+        positions = prod(axis.size for axis in self.axes[1:])
+        near = self.x.near(1) and elements // self.batch_groups >= FEW_POSITIONS
+        return near and positions > 1 and self.inputs * self.pack >= 4
+
+    @cached_property
+    def taps(self) -> int:
+        """Kernel positions."""
+        return prod(self.kernel)
+
+    def products_of(self, phases: tuple[int, ...]) -> int:
+        """Kernel positions that outputs of ``phases`` meet."""
+        return prod(axis.taps[phase].count for axis, phase in zip(self.axes, phases, strict=True))
+
+
+def operand(view: View, home: Home) -> Operand:
+    """How ``view`` lies, whose dims are progressions off the partitions."""
+    on_chip = view.partition_atom
+    dims = tuple(_progression(atoms) for atoms in view.dims)
+    return Operand(home, view.dtype, dims, 0 if on_chip is None else on_chip.size)
+
+
+def _progression(atoms: tuple[Atom, ...]) -> Atom:
+    return next((atom for atom in coalesce(atoms) if not atom.partition), Atom(1, 0))
+
+
+def stride_of(view: View, axis: int) -> int:
+    """Bytes between neighbours along a dim of one progression; 0 for a dim of size 1."""
+    return atom_of(view, axis).stride
+
+
+def atom_of(view: View, axis: int) -> Atom:
+    """The progression of a dim (of size 1: stride 0)."""
+    atoms = coalesce(view.dims[axis])
+    return atoms[0] if atoms else Atom(1, 0)

@@ -1,0 +1,191 @@
+"""How a convolution is computed: a frozen value that says all that was decided, and prints in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from neuronx_cc.codegen.convolutions.copies import Copies
+from neuronx_cc.codegen.convolutions.problem import Home, Problem
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+ROW_BUFFERS = 2
+"""Of what is transposed next, or moved between its padding."""
+SPREAD_BUFFERS = 4
+"""Of positions of kernels that share a tile: each goes through several engines."""
+POSITION_BUFFERS = 3
+"""Of results with positions on the partitions."""
+
+
+class Comes(Enum):
+    """How blocks of the input come to where TensorE reads them."""
+
+    CHIP = "in place"
+    """Copied where there is padding, or another type."""
+    LOADED = "loaded"
+    BESIDE = "loaded in long runs, moved between its padding"
+    TILES = "transposed by tiles of neighbouring positions"
+    ROWS = "transposed by columns of whole rows"
+    RESIDUES = "loaded by residues of rows"
+
+    @property
+    def transposed(self) -> bool:
+        return self in (Comes.TILES, Comes.ROWS)
+
+
+class Kernel(Enum):
+    """How the kernel comes: with the contracted features on the partitions, or to be transposed."""
+
+    LAID_OUT = "laid out"
+    LOADED = "loaded"
+    TRANSPOSED = "transposed"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a kernel is loaded or multiplied together."""
+
+    chunks: int
+    """Tiles of contracted features."""
+    axes: int
+    """So many of the last axes with all their positions, the others one position at a time."""
+
+    def taps(self, problem: Problem) -> int:
+        """Its kernel positions."""
+        return prod(problem.kernel[len(problem.kernel) - self.axes :])
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All that emission needs to know beside the problem."""
+
+    copies: Copies | None
+    comes: Comes
+    rows: tuple[int, ...]
+    """Outputs a phase of each axis in one block."""
+    outputs: int
+    """Output features of a pack whose kernel is on chip together."""
+    streamed: Part | None
+    """What of the kernel comes at a time, past sums of a whole block in open banks; None: all of it is there first."""
+    natural: Part
+    """What is loaded at a time to be transposed."""
+    weight_buffers: int
+    input_buffers: int
+    result_buffers: int
+    row_bytes: int
+    """Of positions that are loaded to be transposed, or collected to be stored, at most."""
+    raw_bytes: int
+    """Of input that is loaded beside."""
+    row_groups: int
+    """Parts of a row of positions that lie on partitions of their own; 0: neighbouring positions do."""
+    unrolled: int
+    """The axis from which on loops over blocks are unrolled, so that the next one is staged during products."""
+
+    def line(self, problem: Problem) -> str:
+        """Problem and schedule for whoever reads along."""
+        images = "x".join(f"{axis.size}" for axis in problem.axes)
+        taps = "x".join(map(str, problem.kernel)) or "1"
+        groups = f" in {problem.groups} groups, {problem.pack} together" if problem.groups > 1 else ""
+        copies = "" if self.copies is None else f" in {self.copies.outer} x {self.copies.inner} shifted copies"
+        block = "x".join(map(str, self.rows))
+        streamed = "" if self.streamed is None else f" streamed {self.streamed.taps(problem)} positions at a time"
+        lanes = "positions" if problem.positions_on_lanes else "features"
+        return (
+            f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {problem.outputs} {problem.dtype}: "
+            f"images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
+            f"kernel {kernel_way(problem).value}{streamed} for {self.outputs} x{self.weight_buffers}, "
+            f"{lanes} on the partitions"
+        )
+
+
+def kernel_way(problem: Problem) -> Kernel:
+    """How the kernel comes."""
+    if problem.w.home is Home.CONSTANT:
+        return Kernel.LAID_OUT
+    return Kernel.LOADED if problem.kernel_is_direct else Kernel.TRANSPOSED
+
+
+def extents_of(problem: Problem, schedule: Schedule) -> list[int]:
+    """Input positions of a block along each axis, as a partition holds them."""
+    extents = [axis.extent(rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
+    return extents if schedule.copies is None else schedule.copies.packed(extents)
+
+
+def outs_of(problem: Problem, schedule: Schedule) -> list[int]:
+    """Output positions of a block along each axis."""
+    return [min(axis.out, rows * axis.phases) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
+
+
+def tile_shape(counts: Sequence[int], limit: int) -> list[int]:
+    """Tiles of at most ``limit`` of ``counts`` positions along each axis: inner axes whole as far as they fit."""
+    shape: list[int] = []
+    left = limit
+    for count in reversed(counts):
+        size = max(1, min(count, left))
+        size = -(-count // -(-count // size))
+        shape.insert(0, size)
+        left = left // size if size == count else 0
+    return shape
+
+
+def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
+    size, copies = itemsize(problem.dtype), schedule.copies
+    held = problem.chunks * prod(extents_of(problem, schedule)) * size
+    features = min(problem.pack, problem.groups) * problem.inputs * size
+    tiles = {("zeros", 1): sizes.bank_columns * size, ("input", schedule.input_buffers): held}
+    if problem.x.on_chip and not _is_copied(problem, schedule):
+        del tiles["input", schedule.input_buffers]
+    bits = 0
+    if schedule.comes is Comes.BESIDE:
+        tiles["raw input", ROW_BUFFERS] = min(schedule.raw_bytes, held)
+    elif schedule.comes.transposed:
+        bits = max(schedule.row_bytes, features) if schedule.comes is Comes.ROWS else features
+        tiles["positions", ROW_BUFFERS] = bits
+    part = schedule.streamed
+    taps, chunks = (problem.taps, problem.chunks) if part is None else (part.taps(problem), part.chunks)
+    tiles["kernel", schedule.weight_buffers] = chunks * taps * schedule.outputs * size
+    if copies is not None:
+        groups = prod(tap.count for tap in copies.grouped()[1:])
+        tiles["copies of kernel", schedule.weight_buffers] = groups * schedule.outputs * size
+        if copies.in_steps:
+            inner = prod(copies.inner_sizes(problem.kernel))
+            tiles["inner copies of kernel", schedule.weight_buffers] = inner * schedule.outputs * size
+    if kernel_way(problem) is Kernel.TRANSPOSED:
+        natural = natural_bytes(problem, schedule.natural)
+        tiles["natural kernel", ROW_BUFFERS] = natural
+        bits = max(bits, natural if problem.pack == 1 else features)
+        if problem.pack > 1:
+            tiles["spread kernel", SPREAD_BUFFERS] = features
+    if bits and not problem.fast:
+        tiles["bits", ROW_BUFFERS] = bits
+    width, outs = itemsize(problem.out.dtype), prod(outs_of(problem, schedule))
+    if problem.positions_on_lanes:
+        tiles["result", POSITION_BUFFERS] = max(
+            schedule.row_bytes * bool(schedule.row_groups), schedule.outputs * width
+        )
+    elif not problem.out.on_chip:
+        height = min(sizes.rows, sizes.columns)
+        tiles["result", schedule.result_buffers] = -(-schedule.outputs // height) * outs * width
+    return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
+
+
+def natural_bytes(problem: Problem, part: Part) -> int:
+    """Bytes a partition of what is loaded of a kernel to be transposed."""
+    features = problem.inputs if part.chunks >= problem.chunks else part.chunks * problem.lanes
+    return features * part.taps(problem) * itemsize(problem.dtype)
+
+
+def room_of(tiles: dict[tuple[str, int], int]) -> int:
+    """Bytes a partition of all buffers."""
+    return sum(count * nbytes for (_, count), nbytes in tiles.items())
+
+
+def _is_copied(problem: Problem, schedule: Schedule) -> bool:
+    """Whether any block of an input on chip is copied."""
+    pieces = (axis.pieces(rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True))
+    padded = any(piece.before or piece.after for several in pieces for piece in several)
+    return padded or problem.x.dtype != problem.dtype or schedule.copies is not None

@@ -1,0 +1,230 @@
+"""The sums of one block of a convolution, tile by tile: of output features, or of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from neuronx_cc.codegen.convolutions.axis import Taps
+from neuronx_cc.codegen.convolutions.candidates import MAX_UNROLLED
+from neuronx_cc.codegen.convolutions.problem import Problem
+from neuronx_cc.codegen.convolutions.result import Results
+from neuronx_cc.codegen.convolutions.schedule import Schedule, tile_shape
+from neuronx_cc.codegen.convolutions.stage import RowsAt
+from neuronx_cc.codegen.convolutions.sums import Features, Sum, Sums, Terms
+from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt, PartAt
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.tiles import dense
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Computes blocks of one convolution."""
+
+    builder: Builder
+    problem: Problem
+    schedule: Schedule
+    kernels: Kernels
+    sums: Sums
+    results: Results
+
+    def block(self, terms: Terms, at: list[RowsAt]) -> None:
+        """All output features of ``terms`` at the positions of one block."""
+        if self.problem.positions_on_lanes:
+            self._positions(terms, at)
+            return
+        results, outs = self.results, terms.outs
+        tiles = results.output_tiles(outs.size)
+        target = results.feature_target(terms.pack, outs, at, tiles)
+        for part in tiles:
+            for index in self.builder.each(part.tiles, 1):
+                to = target.index(1, index + part.first)
+                to = to.of((Atom(part.lanes, 1, True), *to.dims[1:]))
+                features = Features(index * part.tile_step + part.start, part.lanes, part.lane_step)
+                self._features(terms, features, at, to)
+        if not self.problem.out.on_chip:
+            results.store_features(terms.pack, outs, at, tiles, target)
+
+    def _features(self, whole: Terms, features: Features, at: list[RowsAt], target: Block) -> None:
+        """One tile of output features at all positions of the block; ``target`` is [lanes, batch, spatial...]."""
+        for taps, goal, counts in self._phases(at, target, 1):
+            terms = replace(whole, taps=taps)
+            if any(tap.count == 0 for tap in taps):
+                self.results.fill_zeros(goal)
+                continue
+            for several in self._open(terms, counts, self.builder.sizes.bank_columns, features.count, features):
+                for rows, sizes, sum_ in several:
+                    self.results.leave(_piece(goal, 1, rows, sizes), sum_.bank, sizes)
+
+    def _open(
+        self, terms: Terms, counts: Sequence[int], limit: int, lanes: int, features: Features
+    ) -> Iterator[list[tuple[list[Affine], list[int], Sum]]]:
+        """Tiles of at most ``limit`` positions with their finished sums: one by one, or as many as banks are open."""
+        shape = tile_shape(counts, limit)
+        on_lanes = self.problem.positions_on_lanes
+        if terms.kernel is not None:
+            for rows, sizes in self._tiles(counts, shape, [], []):
+                shown = (prod(sizes), features.count) if on_lanes else (lanes, prod(sizes))
+                sum_ = self.sums.opened(terms, self.sums.bank(*shown), rows, sizes, features)
+                self.sums.whole(terms, sum_, terms.kernel)
+                yield [(rows, sizes, sum_)]
+            return
+        tiles = list(_static(counts, shape))
+        for first in range(0, len(tiles), self.sums.banks.count):
+            several = []
+            for rows, sizes in tiles[first : first + self.sums.banks.count]:
+                shown = (prod(sizes), features.count) if on_lanes else (lanes, prod(sizes))
+                bank = self.sums.bank(*shown, several=True)
+                self.sums.clear(bank)
+                several.append((rows, sizes, self.sums.opened(terms, bank, rows, sizes, features)))
+            self._stream(terms, [sum_ for _, _, sum_ in several])
+            yield several
+
+    def _stream(self, terms: Terms, sums: Sequence[Sum]) -> None:
+        """All parts of the kernel, each added to all ``sums``."""
+        part = self.schedule.streamed
+        assert part is not None, "a kernel that is not there is streamed"
+        apart = len(self.problem.kernel) - part.axes
+        # a pack's features lie side by side; what comes of HBM is one group's
+        segments = self.problem.features.segments
+        met = self.problem.features.segments_of(terms.pack.groups)
+        for segment, wide in zip(segments, met, strict=True):
+            for chunk in self.builder.each(segment.chunks, 1):
+                for steps in self._steps(terms.taps[1 : 1 + apart], []):
+                    places = tuple(
+                        step * tap.step + tap.first for tap, step in zip(terms.taps[1:], steps, strict=False)
+                    )
+                    kernel = self.kernels.part(terms.pack, terms.outs, PartAt(segment, chunk, 1, places))
+                    for sum_ in sums:
+                        self.sums.add(sum_, kernel, wide.lanes, chunk + segment.first, Affine(), steps)
+
+    def _steps(self, taps: Sequence[Taps], at: list[Affine]) -> Iterator[list[Affine]]:
+        if len(at) == len(taps):
+            yield at
+            return
+        for index in self.builder.each(taps[len(at)].count):
+            yield from self._steps(taps, [*at, index])
+
+    def _phases(self, at: list[RowsAt], target: Block, first: int) -> Iterator[tuple[list[Taps], Block, list[int]]]:
+        """Of each combination of phases its taps, and its results in ``target``, whose axes begin at dim ``first``."""
+        for phases in product(*(range(axis.phases) for axis in self.problem.axes)):
+            counts = [rows.piece.axis.rows_of(phase, rows.piece.outs) for rows, phase in zip(at, phases, strict=True)]
+            if not all(counts):
+                continue
+            dims, offset = list(target.dims), target.offset
+            for axis, (phase, count) in enumerate(zip(phases, counts, strict=True)):
+                atom = dims[first + axis]
+                offset = offset + phase * atom.stride
+                dims[first + axis] = Atom(count, atom.stride * self.problem.axes[axis].phases)
+            taps = [axis.taps[phase] for axis, phase in zip(self.problem.axes, phases, strict=True)]
+            yield taps, replace(target, offset=offset, dims=tuple(dims)), counts
+
+    def _tiles(
+        self, counts: Sequence[int], shape: Sequence[int], at: list[Affine], sizes: list[int]
+    ) -> Iterator[tuple[list[Affine], list[int]]]:
+        if len(at) == len(counts):
+            yield at, sizes
+            return
+        for start, size in self.builder.pieces(counts[len(at)], shape[len(at)]):
+            yield from self._tiles(counts, shape, [*at, start], [*sizes, size])
+
+    # ---- positions on the partitions --------------------------------------------------------------------------
+
+    def _positions(self, whole: Terms, at: list[RowsAt]) -> None:
+        results, outs = self.results, whole.outs
+        everything = results.positions_target(whole.pack, outs, at)
+        for taps, goal, counts in self._phases(at, everything, 0):
+            terms = replace(whole, taps=taps)
+            if self.schedule.row_groups and len(counts) > 1 and counts[-2] > 1:
+                self._rows(terms, goal, counts)
+            elif any(tap.count == 0 for tap in taps) or outs.size > self.builder.sizes.bank_columns:
+                self._wide(terms, goal, counts)
+            else:
+                features = Features(Affine(), outs.size)
+                for several in self._open(terms, counts, results.height, results.height, features):
+                    for rows, sizes, sum_ in several:
+                        result = results.tile([outs.size], prod(sizes))
+                        results.leave(result, sum_.bank, [outs.size])
+                        results.store_positions(_piece(goal, 0, rows, sizes), result, 0)
+
+    def _wide(self, terms: Terms, goal: Block, counts: Sequence[int]) -> None:
+        """Results that fill more than a bank, or that no tap meets."""
+        outs, results = terms.outs, self.results
+        for rows, sizes in self._tiles(counts, tile_shape(counts, results.height), [], []):
+            result = results.tile([outs.size], prod(sizes))
+            if any(tap.count == 0 for tap in terms.taps):
+                results.fill_zeros(result)
+            else:
+                assert terms.kernel is not None, "a streamed kernel is for one bank of features"
+                for first, columns in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
+                    bank = self.sums.bank(prod(sizes), columns)
+                    sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
+                    self.sums.whole(terms, sum_, terms.kernel)
+                    results.leave(result.index(1, first, columns), bank, [columns])
+            results.store_positions(_piece(goal, 0, rows, sizes), result, 0)
+
+    def _rows(self, terms: Terms, goal: Block, counts: list[int]) -> None:
+        """Parts of each row of positions on the partitions, column by column, so that they are stored in long runs."""
+        outs, results = terms.outs, self.results
+        groups = self.schedule.row_groups if counts[-1] % self.schedule.row_groups == 0 else 1
+        span = counts[-1] // groups
+        width = max(1, self.schedule.row_bytes // (outs.size * itemsize(goal.dtype)))
+        width = -(-span // -(-span // width))
+        height = -(-counts[-2] // -(-counts[-2] // (results.height // groups)))
+        shape = [*(1 for _ in counts[:-2]), height, width]
+        for at, sizes in self._tiles([*counts[:-1], span], shape, [], []):
+            lanes, positions = sizes[-2] * groups, [*sizes[:-1], groups]
+            result = results.tile([sizes[-1], outs.size], lanes)
+            if any(tap.count == 0 for tap in terms.taps):
+                results.fill_zeros(result)
+            else:
+                self._columns(terms, at, positions, span, result)
+            *outer, rows, columns, features = _piece(goal, 0, at, sizes).dims
+            assert all(atom.size == 1 for atom in outer), "one image at a time"
+            if groups > 1:
+                rows = Atom(lanes, span * columns.stride)
+            target = _piece(goal, 0, at, sizes).of((rows, columns, features))
+            copy(self.builder, target, result, Stream.DMA_STORE)
+
+    def _columns(self, terms: Terms, at: Sequence[Affine], positions: Sequence[int], span: int, result: Block) -> None:
+        """``result`` [lanes, columns, features]: each column a sum, several of which share a bank."""
+        assert terms.kernel is not None, "rows are computed with all of the kernel"
+        outs, (lanes, columns, _) = terms.outs, result.dims
+        for column, several in self.builder.pieces(columns.size, self._together(outs, terms.taps)):
+            for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
+                whole = self.sums.bank(lanes.size, several * wide)
+                sums = whole.of((whole.dims[0], *dense([several, wide], "f32")))
+                for number in range(several):
+                    spot = [*at[:-1], at[-1] + (column + number)]
+                    bank = sums.index(1, Affine(number))
+                    sum_ = self.sums.opened(terms, bank, spot, positions, Features(place, wide), span)
+                    self.sums.whole(terms, sum_, terms.kernel)
+                goal = result.index(1, column, several).index(2, place, wide)
+                self.results.leave(goal, whole, [several, wide])
+
+    def _together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
+        """Columns whose sums share a bank, so that fewer instructions read PSUM."""
+        copies = self.schedule.copies
+        terms = self.problem.chunks * prod(tap.count for tap in (taps if copies is None else copies.grouped()))
+        return max(1, min(4, self.builder.sizes.bank_columns // outs.size, MAX_UNROLLED // terms))
+
+
+def _piece(block: Block, first: int, rows: Sequence[Affine], sizes: Sequence[int]) -> Block:
+    """The positions ``rows + [0, sizes)``, whose axes are the dims of ``block`` from ``first`` on."""
+    for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        block = block.index(first + axis, row, size)
+    return block
+
+
+def _static(counts: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[list[Affine], list[int]]]:
+    """Tiles of ``shape``, with their places as constants."""
+    ranges = [range(0, count, step) for count, step in zip(counts, shape, strict=True)]
+    for starts in product(*ranges):
+        sizes = [min(step, count - at) for at, step, count in zip(starts, shape, counts, strict=True)]
+        yield [Affine(at) for at in starts], sizes
