@@ -36,8 +36,8 @@ ROW_SHARE = 5
 """A row that is kept on every partition takes at most one part in so many of the room."""
 STREAMED = 4
 """Chunks of k from which on a block of them is worth its transfer."""
-LEAST_COLUMNS = 2
-"""Columns of a block of each tile of rows, as banks of sums: runs of a single one are short."""
+SEVERAL = 2
+"""Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
 MOST_STREAMED = 4
 """Blocks of k that are no loop: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
@@ -350,7 +350,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
     many: list[Schedule] = []
     for banks in (sizes.banks // 2 // tiles, sizes.banks // 4 // tiles):
         columns = banks * sizes.bank_columns
-        if banks < LEAST_COLUMNS:
+        if banks < SEVERAL:
             break
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
         if n > columns:
