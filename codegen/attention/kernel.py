@@ -39,7 +39,7 @@ UNROLLED_BLOCKS = 32
 """Blocks of rows that are no loop."""
 BUNCH = 4
 """Blocks of rows that an iteration takes."""
-STEP_BANKS = 4
+TAKEN_AT_ONCE = 4
 """Banks of scores that Vector and Scalar go over at once."""
 SMALL_BUFFERS = 4
 """Of what is one number a row."""
@@ -147,7 +147,7 @@ class _Kernel:
     @property
     def _step_columns(self) -> int:
         """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate."""
-        return STEP_BANKS * self.context.sizes.bank_columns
+        return TAKEN_AT_ONCE * self.context.sizes.bank_columns
 
     # ---- loops -----------------------------------------------------------------------------------------------
 
