@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice, product, zip_longest
+from itertools import chain, product, zip_longest
 from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.choose import factor_of, problem_of
 from neuronx_cc.codegen.attention.masks import ALU, NEGLIGIBLE
 from neuronx_cc.codegen.attention.pattern import Attention, Step
-from neuronx_cc.codegen.attention.schedule import PIECES, Problem, Schedule, choose, tiles_of
+from neuronx_cc.codegen.attention.schedule import PIECES, Problem, Schedule, choose, footprint, tiles_of
 from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_lanes
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.stage import transposer_of
@@ -39,6 +39,8 @@ UNROLLED_BLOCKS = 32
 """Blocks of rows that are no loop."""
 BUNCH = 4
 """Blocks of rows that an iteration takes."""
+TAKEN_AT_ONCE = 4
+"""Banks of scores that Vector and Scalar go over at once."""
 SMALL_BUFFERS = 4
 """Of what is one number a row."""
 UNROLLED_TURNS = 256
@@ -62,6 +64,7 @@ def lower(context: Context, attention: Attention) -> None:
             attention.product.loc,
         )
     builder.program.schedules[builder.kernel] = schedule.line(problem)
+    builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
         _Kernel(context, attention, arrays, problem, schedule, pool).emit()
 
@@ -124,8 +127,8 @@ class _Kernel:
         planned = tiles_of(self.problem, self.schedule, builder.sizes)
         self.tiles = Tiles(builder, self.attention.product.loc.name, planned, self.pool)
         self.emitter = Emitter(builder, self._scratch_tile)
-        self._scores = self.tiles.banks(max(1, banks // 2), "scores")
-        turns = self.tiles.banks(max(1, banks // 4), "transposes")
+        turns = self.tiles.banks(max(1, (3 * banks) // 8), "transposes")
+        self._scores = self.tiles.banks(max(1, (3 * banks) // 8), "scores")
         self._sums = self.tiles.banks(max(1, banks // 4), "weighted sums")
         transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
         self.stager = Stager(self.tiles, transposer, self.context.sizes.rows)
@@ -140,6 +143,11 @@ class _Kernel:
 
     def _tile(self, name: str, dtype: str, sizes: Sequence[int], lanes: int, count: int = 0) -> Block:
         return self.tiles.tile(dtype, sizes, lanes, name, count or self.schedule.scores, True)
+
+    @property
+    def _step_columns(self) -> int:
+        """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate."""
+        return TAKEN_AT_ONCE * self.context.sizes.bank_columns
 
     # ---- loops -----------------------------------------------------------------------------------------------
 
@@ -222,7 +230,7 @@ class _Kernel:
                 for at, each in enumerate(under):
                     staged = self._ready(under, at, staged)
                     deque(self._scores_of(each), 0)
-                    self._exponentials(each)
+                    deque(self._exponentials(each), 0)
                     deque(self._turned(each), 0)
                     deque(self._weighted(each), 0)
                 return
@@ -231,12 +239,8 @@ class _Kernel:
                 stages = [self._scores_of(each) for each in under[at : at + 1]]
                 stages += [self._turned(each) for each in under[max(0, at - 2) : max(0, at - 1)]]
                 stages += [self._weighted(each) for each in under[max(0, at - 3) : max(0, at - 2)]]
-                steps = chain.from_iterable(zip_longest(*stages))
-                half = len(stages) * -(-self.problem.columns // self.context.sizes.bank_columns) // 2
-                deque(islice(steps, half), 0)
-                if 0 < at <= len(under):
-                    self._exponentials(under[at - 1])
-                deque(steps, 0)
+                stages += [self._exponentials(each) for each in under[max(0, at - 1) : at]]
+                deque(chain.from_iterable(zip_longest(*stages)), 0)
                 staged = self._ready(under, at + 1, staged)
 
     def _ready(self, under: Sequence[_Under], at: int, staged: _Staged | None) -> _Staged | None:
@@ -282,8 +286,11 @@ class _Kernel:
         queries, keys = under.tiles["queries"], under.tiles["keys"]
         scores = under.tiles["scores"] = self._tile("scores", "f32", [rows.columns], rows.size)
         steps = attention.steps[self._factor is not None :]
-        taken = self.context.sizes.bank_columns if any(step.band is None for step in steps) else rows.columns
-        for start, size in pieces(rows.columns, taken):
+        taken = self._step_columns if all(step.band is not None for step in steps) else self.context.sizes.bank_columns
+        count = -(-rows.columns // taken)
+        most = under.tiles["most"] = self._tile("greatest", "f32", [1], rows.size, SMALL_BUFFERS)
+        parts = self._tile("greatest of parts", "f32", [count], rows.size, SMALL_BUFFERS)
+        for number, (start, size) in enumerate(pieces(rows.columns, taken)):
             part = scores.index(1, Affine(start), size)
             last = next((at for at in reversed(range(len(steps))) if steps[at].band is None), -1)
             into = part if last < 0 else self._tile("raw scores", "f32", [size], rows.size, 2)
@@ -297,9 +304,11 @@ class _Kernel:
                 out = part if at == last else self._tile(f"step {at}", dtype, [size], rows.size, 2)
                 self._step(step, under.at, rows, into, out, start)
                 into = out
+            self._mark(attention.product)
+            self._emit("tensor_reduce", Stream.VECTOR, [parts.index(1, Affine(number), 1)], [part], ["max"])
+            yield
         self._mark(attention.product)
-        most = under.tiles["most"] = self._tile("greatest", "f32", [1], rows.size, SMALL_BUFFERS)
-        self._emit("tensor_reduce", Stream.VECTOR, [most], [scores], ["max"], flags=["negate"])
+        self._emit("tensor_reduce", Stream.VECTOR, [most], [parts], ["max"], flags=["negate"])
 
     def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
         """Scores of columns from ``first`` on, times the factor."""
@@ -375,14 +384,21 @@ class _Kernel:
 
     # ---- weights ---------------------------------------------------------------------------------------------
 
-    def _exponentials(self, under: _Under) -> None:
-        """Of a block's scores beside the greatest of their row; and their sums."""
+    def _exponentials(self, under: _Under) -> Iterator[None]:
+        """Of a block's scores beside the greatest of their row; and their sums, with a step for each."""
+        rows, most, scores, taken = under.rows, under.tiles["most"], under.tiles["scores"], self._step_columns
         self._mark(self.attention.product)
-        rows, most, scores = under.rows, under.tiles["most"], under.tiles["scores"]
-        sums = under.tiles["sums"] = self._tile("sums", "f32", [1], rows.size, SMALL_BUFFERS)
+        parts = -(-rows.columns // taken)
+        sums = self._tile("sums", "f32", [parts], rows.size, SMALL_BUFFERS)
+        under.tiles["sums"] = sums
         out = self._tile("exponentials", self.problem.weight_dtype, [rows.columns], rows.size)
         under.tiles["exponentials"] = out
-        self._emit("activation", Stream.SCALAR, [out, sums], [scores, most], ["exp"], [1.0], ["bias", "accumulate"])
+        for at, (start, size) in enumerate(pieces(rows.columns, taken)):
+            self._mark(self.attention.product)
+            outs = [out.index(1, Affine(start), size), sums.index(1, Affine(at), 1)]
+            ins = [scores.index(1, Affine(start), size), most]
+            self._emit("activation", Stream.SCALAR, outs, ins, ["exp"], [1.0], ["bias", "accumulate"])
+            yield
 
     def _turned(self, under: _Under) -> Iterator[None]:
         """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
@@ -400,7 +416,11 @@ class _Kernel:
         builder, p, rows, lanes = self.context.builder, self.problem, under.rows, self.context.sizes.rows
         self._mark(self.attention.product)
         inverse = self._tile("inverse", "f32", [1], rows.size, SMALL_BUFFERS)
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [under.tiles["sums"]], [])
+        sums = under.tiles["sums"]
+        if sums.dims[1].size > 1:
+            self._emit("tensor_reduce", Stream.VECTOR, [inverse], [sums], ["add"])
+            sums = inverse
+        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
         bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
         for start, count in pieces(-(-rows.columns // lanes), PIECES):
             self._mark(self.attention.product)

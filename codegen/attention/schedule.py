@@ -24,6 +24,10 @@ STAGED_HEADS = 4
 """Heads whose keys and values are there, where blocks of several are under way at once."""
 SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
+OVERLAP = 1.5
+"""How much longer a block takes than its busiest engine, which others keep waiting now and then."""
+HANDOVERS = 4
+"""Times that engines wait for each other in a block, whatever its size."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -142,16 +146,21 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     p, rows = problem, min(problem.rows, timing.sizes.columns)
     work = block_work(p, timing, rows, p.columns)
     blocks = p.heads * p.groups * ceil(p.rows / rows)
-    waits = work.tensor + work.vector + work.scalar + 8 * timing.latency(Stream.VECTOR)
-    loaded = timing.transfer_latency * 3 * (1 if schedule.staged > 1 else p.heads)
-    return loaded + waits + (blocks - 1) * max(work.bound, waits if schedule.scores == 1 else 0.0)
+    alone = work.tensor + work.vector + work.scalar + 8 * timing.latency(Stream.VECTOR)
+    each = alone if schedule.scores == 1 else OVERLAP * work.bound + HANDOVERS * timing.latency(Stream.VECTOR)
+    staged = timing.transfer_latency * (1 if schedule.staged > 1 else 3)
+    return alone + blocks * each + p.heads * staged
 
 
 def apart(problem: Problem, timing: Timing) -> float:
-    """Nanoseconds of the same in kernels of its own for each product, and for what is between."""
+    """Nanoseconds of the same in kernels of its own for each product, and for what is between.
+
+    Rows of several heads fill the partitions together there.
+    """
     p, scores = problem, problem.heads * problem.groups * problem.rows * problem.columns
-    work = block_work(p, timing, min(p.rows, timing.sizes.columns), p.columns)
-    blocks = p.heads * p.groups * ceil(p.rows / timing.sizes.columns)
+    lanes = timing.sizes.columns
+    work = block_work(p, timing, min(p.rows, lanes), p.columns)
+    blocks = ceil(p.heads * p.groups * p.rows / lanes)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
     moved = timing.transfer(scores * passes, timing.long_run).bound
     return blocks * work.bound + moved + 6 * timing.transfer_latency

@@ -48,21 +48,24 @@ class Stager:
             copy(self.tiles.builder, replace_lanes(out, rest).index(1, Affine(whole)), last, stream)
 
     def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
-        """The same of rows that lie dense in HBM, not many of them: they are loaded, and transposed on TensorE."""
+        """The same of rows that lie dense in HBM, not many of them: they are loaded, and transposed on TensorE.
+
+        A partition takes neighbouring rows, which come in one run.
+        """
         contracted, free = source.dims
         whole, rest = divmod(free.size, self.rows)
         for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):
             if not count or not size:
                 continue
             rows = self.tiles.tile(out.dtype, [count, contracted.size], size, f"rows of {name}", ROW_BUFFERS, True)
-            dims = (Atom(size, free.stride), Atom(count, free.stride * self.rows), contracted)
+            dims = (Atom(size, free.stride * count), Atom(count, free.stride), contracted)
             copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
             for chunk, (start, terms) in enumerate(pieces(contracted.size, self.rows)):
                 into = replace_lanes(out.index(1, Affine(chunk)).index(1, Affine(first), count * size), terms)
                 step = into.dims[1].stride
                 self.transposer.transpose(
                     rows.index(2, Affine(start), terms),
-                    into.of((into.dims[0], Atom(count, size * step), Atom(size, step))),
+                    into.of((into.dims[0], Atom(count, step), Atom(size, count * step))),
                 )
 
 

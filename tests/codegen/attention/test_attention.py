@@ -15,7 +15,7 @@ from neuronx_cc.codegen.attention import choose
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 
-SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=65536"])
+SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=98304"])
 
 
 @pytest.fixture(autouse=True)
