@@ -120,7 +120,8 @@ def _targets(
     for index, value in enumerate(results):
         shape, alias = hlo.shape_of(value), shares.parameter.get(index, -1)
         alloc = context.homes[arguments[alias]][0].alloc if index in shares.shared else None
-        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index, alias, alloc)
+        name = context.module.outputs[index] if index < len(context.module.outputs) else ""
+        target = context.variable(f"out{index}", "output", shape.dtype, shape.dims, index, alias, alloc, name)
         targets.append(target)
     return targets
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.frontends.door import fixed_by, load_module
+from neuronx_cc.driver.frontends.door import fixed_by, of_bytes
 from neuronx_cc.driver.machines import planned_machine
 from neuronx_cc.driver.pipeline import dump_program, run_pipeline
+from neuronx_cc.driver.tensors import write_arrays
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import collector
 from neuronx_cc.ir.errors import CompileError
@@ -40,7 +41,11 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session, d
     session.importing = True
     session.module = (source, data)
     session.enter("importing the module")
-    module = load_module(data, source, fixed_by(parsed))
+    model = of_bytes(data, source, fixed_by(parsed))
+    module = model.load()
+    weights = parsed.values.get("save_weights")
+    if isinstance(weights, str):
+        write_arrays(weights, model.weights, CompileError)
     if devices is not None:
         from neuronx_cc.passes.resolve_collectives import spread
 

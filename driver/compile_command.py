@@ -27,7 +27,7 @@ from neuronx_cc.runtime.meetings import problem
 
 ENDINGS = (".hlo", ".txt", ".pb", ".mlir")
 """Of the files of a folder that are modules."""
-OF_ONE = ("dump", "dump_precision")
+OF_ONE = ("dump", "dump_precision", "save_weights")
 """Options that write about one module."""
 
 
@@ -45,6 +45,12 @@ def compile_command(session: Session) -> int:
     if len(sources) > 1:
         return _several(session, sources)
     source = sources[0]
+    if parsed.values["save_weights"] is not None:
+        if parsed.flag("inline_weights_to_neff"):
+            raise UsageError(
+                "EARG905", "weights are constants, --save-weights has none to write", "--no-inline-weights-to-neff"
+            )
+        files.check_writable(parsed.text("save_weights"), "--save-weights", (source,))
     files.check_writable(parsed.text("output"), "--output", (source,))
     session.enter("reading the module")
     data = read(source)

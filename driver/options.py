@@ -100,9 +100,9 @@ class Command:
     """Words of what it prints, and what they mean."""
 
 
-READ = ("inputs", "module", "machine", "diff")
+READ = ("inputs", "weights", "module", "machine", "diff")
 """Keys of options that name a file to read."""
-WRITTEN = ("output", "outputs", "trace", "dump_precision", "logfile")
+WRITTEN = ("output", "outputs", "save_weights", "trace", "dump_precision", "logfile")
 """Keys of options that name a file to write."""
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "user": 35, "error": 40, "critical": 50}
 RELEASES = ("2.1", "2.2", "2.3", "latest")
@@ -315,6 +315,23 @@ SHAPES = (
 )
 """What fixes a framework's model whose shapes are open."""
 
+WEIGHTS = (
+    Option(
+        ("--inline-weights-to-neff",),
+        Kind.FLAG,
+        "weights of a Keras, TensorFlow or PyTorch model are constants of the program (default)",
+        default=True,
+    ),
+    Option(
+        ("--no-inline-weights-to-neff",),
+        Kind.FLAG,
+        "they are parameters behind the inputs, called as the framework calls them",
+        dest="inline_weights_to_neff",
+        default=True,
+        const=False,
+    ),
+)
+
 DEVICES = (
     _plain(
         "--num-replicas",
@@ -425,6 +442,7 @@ OWN = (
         metavar="N",
     ),
     _plain("--print-schedules", "print what was decided about each contraction, a line each", Kind.FLAG, default=False),
+    _plain("--save-weights", "write the weights that are parameters, for run --weights", metavar="FILE"),
     _plain("--dump-precision", "write for each op what was cast to what and why", metavar="FILE"),
     _plain("--dump", "write the input, the IR after every stage and the options there", metavar="DIR"),
     _plain("--explain-options", "print every effective option and where it came from", Kind.FLAG, default=False),
@@ -489,7 +507,7 @@ COMPILE = Command(
     "compile a model to a NEFF: HLO (text, HloModuleProto), StableHLO, ONNX, .pt2, .keras, a SavedModel, jax.export; "
     "several modules to a NEFF each, programs of devices 0, 1, ... whose collectives meet: --output is then a folder",
     "MODEL_FILE...",
-    (*DOCUMENTED, *MACHINE, *DEVICES, *SHAPES, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
+    (*DOCUMENTED, *MACHINE, *DEVICES, *SHAPES, *WEIGHTS, *PRECISION, *PRINTING, *OWN, *UNDOCUMENTED, *WRAPPER),
     max_files=MAX_DEVICES,
 )
 TERMS = (
@@ -534,7 +552,12 @@ RUN = Command(
             "params['w'], or by those of HLO; inspect lists them",
             metavar="FILE",
         ),
-        _plain("--outputs", ".npz to write, keyed out0, out1, ...", metavar="FILE"),
+        _plain(
+            "--weights",
+            ".npz of the weights that are parameters, as compile --save-weights writes it; --inputs has the others",
+            metavar="FILE",
+        ),
+        _plain("--outputs", ".npz to write, keyed as the model calls its outputs, or out0, out1, ...", metavar="FILE"),
         _plain(
             "--devices",
             "devices that run the program together, as many as it was compiled for; inputs and outputs of device 3 are "
@@ -614,6 +637,7 @@ OPT = Command(
         _output("file to write instead of stdout"),
         *MACHINE,
         *SHAPES,
+        *WEIGHTS,
         *DEVICES,
         *PRECISION,
         *PRINTING,

@@ -19,10 +19,10 @@ from neuronx_cc.driver.profiles import write_trace
 from neuronx_cc.driver.summary import operator_table
 from neuronx_cc.driver.tensors import (
     Array,
+    output_names,
     parameters_of,
     random_inputs,
     read_device_inputs,
-    read_inputs,
     write_device_outputs,
     write_outputs,
 )
@@ -61,9 +61,10 @@ def run_command(session: Session) -> int:
     result = max(results, key=lambda each: each.report.time_ns)
     session.enter("writing the results")
     if parsed.text_or_none("outputs") and len(results) == 1:
-        write_outputs(parsed.text("outputs"), result.outputs)
+        write_outputs(parsed.text("outputs"), result.outputs, output_names(neff))
     elif parsed.text_or_none("outputs"):
-        write_device_outputs(parsed.text("outputs"), [each.outputs for each in results])
+        names = [output_names(each) for each in (neffs if len(neffs) > 1 else neffs * len(results))]
+        write_device_outputs(parsed.text("outputs"), [each.outputs for each in results], names)
     if parsed.text_or_none("trace"):
         session.enter("writing the trace")
         write_trace(parsed.text("trace"), [each.execution for each in results])
@@ -188,8 +189,9 @@ def _inputs(parsed: Parsed, neffs: list[Neff]) -> list[list[Array]]:
     count = max(len(neffs), parsed.integer("devices"))
     parameters = [parameters_of(neff) for neff in neffs] if len(neffs) > 1 else [parameters_of(neffs[0])] * count
     path = parsed.text_or_none("inputs")
-    if path is not None:
-        return [read_inputs(path, parameters[0])] if count == 1 else read_device_inputs(path, parameters)
+    weights = parsed.text_or_none("weights")
+    if path is not None or weights is not None:
+        return read_device_inputs([each for each in (path, weights) if each is not None], parameters)
     if parsed.flag("timing_only"):
         return [[] for _ in range(count)]
     return [random_inputs(each, parsed.integer("seed") + number) for number, each in enumerate(parameters)]

@@ -1,14 +1,16 @@
 """Program inputs and outputs as ``.npz`` files, and random inputs.
 
 Inputs are keyed ``arg0``, ``arg1``, ... by parameter number, or by any other of their names (``runtime.arguments``);
-outputs ``out0``, ``out1``, ...
+outputs as the model's framework calls them, else ``out0``, ``out1``, ...
 NumPy files know no bfloat16, no 8-bit floats, no 2- and 4-bit integers: the floats are stored as raw void arrays of the
 same width (what NumPy itself makes of them) and read back by the program's types, the integers as int8 and uint8.
 """
 
+import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,6 +28,8 @@ Parameter = tuple[Name, Shape]
 _WIDE = {dtype: np.dtype(np.int8 if dtype in SIGNED else np.uint8) for dtype in ("s2", "u2", "s4", "u4")}
 _WIDEST_BYTES, _HEADER_BYTES, _SLACK_BYTES = 16, 256, 1 << 20
 """Of an element and of an array's header in an ``.npz`` file, and for arrays there that are no parameters."""
+_NUMBERED = re.compile(r"out\d+|.*[@\0].*", re.DOTALL)
+"""Names that mean something else in a file."""
 RANDOM_INTEGERS = 8
 """Random integer inputs are 0 to 7: small enough to be indices into nearly everything."""
 
@@ -40,13 +44,22 @@ def read_inputs(path: str, parameters: Sequence[Parameter]) -> list[Array]:
     return _in_order(path, _load(path, [parameters]), parameters)
 
 
-def read_device_inputs(path: str, parameters: Sequence[Sequence[Parameter]]) -> list[list[Array]]:
-    """The arrays of each device, whose program has ``parameters[device]``.
+def read_device_inputs(paths: Sequence[str], parameters: Sequence[Sequence[Parameter]]) -> list[list[Array]]:
+    """The arrays of each device, whose program has ``parameters[device]``; of two files, those of both.
 
-    ``arg0@3`` is device 3's, ``arg0`` that of all devices that have such a parameter and none of their own.
+    ``arg0@3`` is device 3's, ``arg0`` that of all devices that have such a parameter and none of their own. Raises
+    ``RunError`` for anything missing, unknown, misfit or in both files.
     """
+    path, named = paths[0], dict(_load(paths[0], parameters))
+    for other in paths[1:]:
+        more = _load(other, parameters)
+        if twice := named.keys() & more.keys():
+            raise RunError("ERUN001", f"{min(twice)!r} is in {path} and in {other}", "keep it in one of them")
+        named |= more
+        path = f"{path} and {other}"
+    if len(parameters) == 1:
+        return [_in_order(path, named, parameters[0])]
     devices = len(parameters)
-    named = _load(path, parameters)
     common: dict[str, Array] = {}
     own: list[dict[str, Array]] = [{} for _ in range(devices)]
     for key, array in named.items():
@@ -130,19 +143,40 @@ def random_inputs(parameters: Sequence[Parameter], seed: int) -> list[Array]:
     return arrays
 
 
-def write_outputs(path: str, arrays: Sequence[Array]) -> None:
-    """Write ``out0``, ``out1``, ... to ``path`` by rename."""
-    _write(path, {f"out{index}": array for index, array in enumerate(arrays)})
+def output_names(neff: Neff) -> list[str]:
+    """What the results are called in a file: as the framework calls them, else, or where that is no name, ``out0``."""
+    given = [variable.argument for variable in neff.outputs]
+    return [
+        name if name and given.count(name) == 1 and not _NUMBERED.fullmatch(name) else f"out{index}"
+        for index, name in enumerate(given)
+    ]
 
 
-def write_device_outputs(path: str, devices: Sequence[Sequence[Array]]) -> None:
-    """Write ``out0@0``, ``out0@1``, ...: result 0 of device 0, of device 1, and so on."""
-    _write(path, {f"out{i}@{number}": array for number, arrays in enumerate(devices) for i, array in enumerate(arrays)})
+def write_outputs(path: str, arrays: Sequence[Array], names: Sequence[str]) -> None:
+    """Write the results to ``path`` by rename, under their names."""
+    write_arrays(path, dict(zip(names, arrays, strict=True)), RunError)
 
 
-def _write(path: str, arrays: Mapping[str, Array]) -> None:
-    named: dict[str, Any] = {key: _storable(array) for key, array in arrays.items()}
-    files.write(path, lambda file: np.savez(file, **named), RunError)
+def write_device_outputs(path: str, devices: Sequence[Sequence[Array]], names: Sequence[Sequence[str]]) -> None:
+    """Write ``out0@0``, ``out0@1``, ...: result 0 of device 0, of device 1, and so on, under their names."""
+    named = {
+        f"{name}@{number}": array
+        for number, (arrays, own) in enumerate(zip(devices, names, strict=True))
+        for name, array in zip(own, arrays, strict=True)
+    }
+    write_arrays(path, named, RunError)
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array], error_class: files.ErrorClass) -> None:
+    """Write an ``.npz`` of any names (``numpy.savez`` takes its own parameters' for others)."""
+
+    def fill(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, _storable(array), allow_pickle=False)
+
+    files.write(path, fill, error_class)
 
 
 def _storable(array: Array) -> Array:

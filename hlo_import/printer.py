@@ -1,8 +1,11 @@
 """``HloModule`` -> HLO text that XLA's own parser accepts.
 
-Names come from the locations; where passes left two ops with one name, later ones get a number. Layouts are row-major
-and left out, except in the header's entry layout.
+Names come from the locations; where passes left two ops with one name, later ones get a number. Layouts of instructions
+are left out: values are logical here, and no pass keeps them true. The header's entry layout is the imported one while
+parameters and results are, else row-major. A schedule stays one: any order that is printed is one that can be executed.
 """
+
+import re
 
 from neuronx_cc.hlo_import.attribute_text import attribute_texts, braces, quote
 from neuronx_cc.hlo_import.literals import literal_text
@@ -11,8 +14,10 @@ from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
 
-_STALE_HEADER = frozenset(["entry_computation_layout", "is_scheduled", "input_output_alias", "buffer_donor"])
-"""Header attributes printed afresh, or true only of the text they came from."""
+_AFRESH = frozenset(["entry_computation_layout", "input_output_alias", "buffer_donor"])
+"""Header attributes that do not print as they were read."""
+_LAYOUT = re.compile(r"(?<=\])\{[^{}]*\}|/\*.*?\*/|\s")
+"""What the text of a type may have that says nothing about the value."""
 
 
 def print_module(module: hlo.HloModule, large_constants: bool = True) -> str:
@@ -86,8 +91,11 @@ def _header(module: hlo.HloModule) -> str:
         parts.append(f"buffer_donor={{ {', '.join(donors)} }}")
     entry = module.entry
     arguments = ", ".join(type_text(argument.type, layout=True) for argument in entry.block.args)
-    parts.append(f"entry_computation_layout={{({arguments})->{type_text(entry.root.type, layout=True)}}}")
-    parts.extend(f"{name}={text}" for name, text in module.header if name not in _STALE_HEADER)
+    layout = f"{{({arguments})->{type_text(entry.root.type, layout=True)}}}"
+    imported = dict(module.header).get("entry_computation_layout", "")
+    same = _LAYOUT.sub("", imported) == _LAYOUT.sub("", layout)
+    parts.append(f"entry_computation_layout={imported if same else layout}")
+    parts.extend(f"{name}={text}" for name, text in module.header if name not in _AFRESH)
     return ", ".join(parts)
 
 

@@ -165,12 +165,12 @@ def _spread(value: hlo.SSAValue, anchor: hlo.Operation) -> None:
     for number, (path, part) in enumerate(flat):
         properties = {"index": hlo.IntAttr(number)}
         elements[path] = insert_before(anchor, hlo.GetTupleElementOp, (value,), part, loc, properties)
-    whole: hlo.SSAValue | None = None
-    for user, index in uses:
-        if isinstance(user, hlo.GetTupleElementOp) and (user.index.data,) in elements:
-            user.results[0].replace_all_uses_with(elements[(user.index.data,)])
-            erase(user)
-            continue
-        if whole is None:
-            whole = pack(anchor, type_, (), elements, loc)
-        user.operands[index] = whole
+    reads = [user for user, _ in uses if isinstance(user, hlo.GetTupleElementOp) and (user.index.data,) in elements]
+    if len(reads) < len(uses):
+        whole = pack(anchor, type_, (), elements, loc)
+        for user, index in uses:
+            user.operands[index] = whole
+    for read in reads:
+        # last, for one of them may be the anchor
+        read.results[0].replace_all_uses_with(elements[(read.index.data,)])
+        erase(read)

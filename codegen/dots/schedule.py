@@ -128,6 +128,10 @@ class Schedule:
         def dims(sizes: tuple[int, ...], partitions: int = -1) -> str:
             return "x".join(f"{size}{'p' * (dim == partitions)}" for dim, size in enumerate(sizes)) or "1"
 
+        def comes(operand: Operand) -> str:
+            narrow = itemsize(operand.stored) < itemsize(problem.dtype) and not operand.on_chip
+            return f"{self.coming(operand)}{f' as {operand.stored}' if narrow else ''}"
+
         batch = f"b {dims(problem.b)} " if problem.b else ""
         what = f"{batch}m {dims(problem.m)} n {dims(problem.n)} k {dims(problem.k, problem.k_dim)} {problem.dtype}"
         cut = "+".join(dims(box) for box in self.boxes)
@@ -136,10 +140,10 @@ class Schedule:
         stays = f"{self.stays} stays" if self.sums is Sums.PSUM else "both stream"
         adds = " + row" * problem.bias + " + array" * (problem.epilogue is not None)
         swapped = ", short rows stream" if self.swapped else ""
+        operands = f"lhs {comes(problem.lhs)}{group}, rhs {comes(problem.rhs)}"
         return (
-            f"{what}{adds}: {stays}, lhs {self.lhs}{group}, rhs {self.rhs}, k {whole} chunks summed in "
-            f"{self.sums.value}{swapped}, {self.leaves.value}"
-            + (f" of {self.columns} columns" if self.leaves is Leaves.TILES else "")
+            f"{what}{adds}: {stays}, {operands}, k {whole} chunks summed in {self.sums.value}{swapped}, "
+            f"{self.leaves.value}" + (f" of {self.columns} columns" if self.leaves is Leaves.TILES else "")
         )
 
 

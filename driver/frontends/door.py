@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SAVED_MODEL = "saved_model.pb"
 """What makes a folder a SavedModel."""
 _HERE = "neuronx_cc.driver.frontends"
+_WITH_WEIGHTS = frozenset([Format.KERAS, Format.SAVED_MODEL, Format.PT2])
+"""Whose weights may be parameters."""
 _INSTALL = {
     "keras": "pip install keras",
     "torch": "pip install torch",
@@ -44,8 +46,9 @@ def is_saved_model(path: str) -> bool:
 
 
 def fixed_by(parsed: Parsed) -> Fixed:
-    """What ``--shape`` and ``--value`` fix."""
-    return Fixed.of_words(parsed.names("shape"), parsed.names("value"))
+    """What ``--shape``, ``--value`` and ``--no-inline-weights-to-neff`` fix."""
+    inline = parsed.values.get("inline_weights_to_neff") is not False
+    return Fixed.of_words(parsed.names("shape"), parsed.names("value"), inline)
 
 
 def load_module(data: bytes, source: str, fixed: Fixed) -> "HloModule":
@@ -60,6 +63,12 @@ def load_module(data: bytes, source: str, fixed: Fixed) -> "HloModule":
 def of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
     """The same as a ``Model``."""
     kind = detect(data)
+    if not fixed.inline_weights and kind not in _WITH_WEIGHTS:
+        raise UsageError(
+            "EARG915",
+            f"{source or 'the model'} is {kind.value}, whose weights are what it makes of them",
+            "weights of .keras files, SavedModels and .pt2 files may be parameters; drop --no-inline-weights-to-neff",
+        )
     if kind is Format.ONNX:
         importer = _import(f"{_HERE}.onnx.importer")
         folder = str(Path(source).resolve().parent) if source else None
@@ -89,7 +98,7 @@ def of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
         )
     if kind is Format.PT2:
         archive = _import(f"{_HERE}.torch.archive", "torch", kind, source)
-        return _exported_program(archive.read_pt2(source), source)
+        return _exported_program(archive.read_pt2(source), source, fixed)
     if kind is Format.JAX_EXPORT:
         return Model("JAX", _exported(data, source), (), (), source)
     return Model("HLO", data, (), (), source)
@@ -100,15 +109,17 @@ def load_model(
     *arguments: Any,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, Any] | None = None,
+    inline_weights_to_neff: bool = True,
 ) -> Model:
     """A model of any framework as HLO, which ``neuronx_cc.compile`` takes.
 
     ``given`` is the path or the bytes of a file that ``neuronx-cc compile`` takes, an ``onnx.ModelProto``, an exported
     program of PyTorch, a ``tf.function``, a Keras model, or one of JAX's objects; ``arguments`` are a function's.
-    ``shapes`` fixes inputs, or dimensions by their names; ``values`` makes inputs constants. Raises what ``compile``
-    raises for files.
+    ``shapes`` fixes inputs, or dimensions by their names; ``values`` makes inputs constants. With
+    ``inline_weights_to_neff=False`` the weights of a Keras, TensorFlow or PyTorch model are parameters behind its
+    inputs, and the result's ``weights`` has their values by name. Raises what ``compile`` raises for files.
     """
-    fixed = Fixed(shapes or {}, values or {})
+    fixed = Fixed(shapes or {}, values or {}, inline_weights_to_neff)
     if isinstance(given, str | os.PathLike):
         path = os.fspath(given)
         return of_bytes(read(path), path, fixed)
@@ -128,7 +139,7 @@ def load_model(
             raise UsageError(
                 "EARG906", f"a {type(given).__name__} is no exported program", "torch.export.export(module, inputs)"
             )
-        return _exported_program(given, "")
+        return _exported_program(given, "", fixed)
     source = jax_objects.module_of(given, arguments)
     if source is None:
         raise UsageError(
@@ -137,10 +148,12 @@ def load_model(
     return Model("JAX", source.data, (), ())
 
 
-def _exported_program(program: Any, source: str) -> Model:
-    made = _import(f"{_HERE}.torch.export", "torch").lower_exported(program)
+def _exported_program(program: Any, source: str, fixed: Fixed) -> Model:
+    made = _import(f"{_HERE}.torch.export", "torch").lower_exported(program, fixed.inline_weights)
     module = made.lowered.module.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source)
+    to_numpy = _import(f"{_HERE}.torch.arrays").to_numpy
+    weights = {name: to_numpy(value) for name, value in made.weights.items()}
+    return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source, weights)
 
 
 def _exported(data: bytes, source: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Keras 3 models, traced on its JAX backend; weights become constants. Files are loaded in Keras' safe mode."""
+"""Keras 3 models, traced on its JAX backend. Files are loaded in Keras' safe mode."""
 
 import os
 import sys
@@ -45,11 +45,40 @@ def of_model(model: Any, fixed: Fixed, source: str = "") -> Model:
         for each in inputs
     ]
 
+    weights = {} if fixed.inline_weights else _weights(model)
+
     def main(*given: Any) -> Any:
-        return jax.tree.leaves(model(given[0] if len(given) == 1 else list(given), training=False))
+        arrays = list(given[: len(names)])
+        replaced = dict(zip(map(id, weights.values()), given[len(names) :], strict=True))
+        state = [[replaced.get(id(each), each.value) for each in kind] for kind in _variables(model)]
+        results, _ = model.stateless_call(*state, arrays[0] if len(arrays) == 1 else arrays, training=False)
+        return jax.tree.leaves(results)
 
     main.__name__ = "".join(c if c.isalnum() else "_" for c in model.name)
+    shapes += map(_shape_of, weights.values())
     lowered = jax.jit(main, keep_unused=True).trace(*shapes).lower(lowering_platforms=("cpu",))
     module = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
     outputs = tuple(each.name for each in model.outputs)
-    return Model("Keras", bytes(module), names, outputs, source, importer=True)
+    values = {name: np.asarray(each.value) for name, each in weights.items()}
+    return Model("Keras", bytes(module), names, outputs, source, values, importer=True)
+
+
+def _variables(model: Any) -> tuple[list[Any], list[Any]]:
+    return model.trainable_variables, model.non_trainable_variables
+
+
+def _weights(model: Any) -> dict[str, Any]:
+    """Name -> variable; states of random generators and metrics are no weights."""
+    found: dict[str, Any] = {}
+    for each in model.weights:
+        name, count = each.path, 1
+        while name in found:
+            name, count = f"{each.path}_{count}", count + 1
+        found[name] = each
+    return found
+
+
+def _shape_of(variable: Any) -> Any:
+    import jax
+
+    return jax.ShapeDtypeStruct(variable.value.shape, variable.value.dtype)  # type: ignore[no-untyped-call]

@@ -18,11 +18,13 @@ class Fixed:
     """Input -> its dimensions, or symbolic dimension -> its one size."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Input -> its value, a constant of the program; shapes may follow from it."""
+    inline_weights: bool = True
+    """Weights are constants of the program; else they are parameters behind the inputs."""
 
     @classmethod
-    def of_words(cls, shapes: Sequence[str], values: Sequence[str]) -> "Fixed":
+    def of_words(cls, shapes: Sequence[str], values: Sequence[str], inline_weights: bool = True) -> "Fixed":
         """From ``NAME=1,128`` words of the command line. Raises UsageError EARG902."""
-        return cls(_parsed("--shape", shapes, int), _parsed("--value", values, _number))
+        return cls(_parsed("--shape", shapes, int), _parsed("--value", values, _number), inline_weights)
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """``of_words`` of these gives the same."""
@@ -41,15 +43,18 @@ class Model:
     outputs: tuple[str, ...]
     source: str = ""
     """File that the model came from."""
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    """Name -> array of the parameters behind the inputs, where weights are parameters."""
     importer: bool = False
     """Source lines in the module are those of an importer, not the user's."""
 
     def load(self) -> "HloModule":
-        """The module, its parameters called as the framework calls its inputs."""
+        """The module, its parameters and results called as the framework calls them."""
         from neuronx_cc.hlo_import import load_module
 
         module = load_module(self.module, self.source)
-        for index, name in enumerate(self.inputs):
+        module.outputs = self.outputs
+        for index, name in enumerate((*self.inputs, *self.weights)):
             module.entry.set_parameter_loc(index, Loc(module.entry.parameter_loc(index).name, name))
         if self.importer:
             _forget_lines(module)

@@ -1,4 +1,4 @@
-"""TensorFlow: ``tf.function``s and SavedModels, lowered to HLO by TensorFlow's own bridge; variables become constants.
+"""TensorFlow: ``tf.function``s and SavedModels, lowered to HLO by TensorFlow's own bridge.
 
 A SavedModel is a program that TensorFlow runs when it loads it (initialisers, tables): load those that you trust.
 """
@@ -54,9 +54,8 @@ def of_function(function: Any, arguments: Sequence[Any], fixed: Fixed) -> Model:
 
 
 def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixed, source: str) -> Model:
-    """``function`` of keywords, its variables frozen."""
+    """``function`` of keywords, its variables frozen, or parameters behind them."""
     tf = import_module("tensorflow")
-    freeze = import_module("tensorflow.python.framework.convert_to_constants").convert_variables_to_constants_v2
     for name in (*fixed.shapes, *fixed.values):
         if name not in specs or name in fixed.values:
             raise UsageError("EARG915", f"{name!r} cannot be set", f"--shape takes {', '.join(specs) or 'nothing'}")
@@ -67,9 +66,16 @@ def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixe
         for name, spec in specs.items()
     }
     concrete = tf.function(lambda **values: function(**values)).get_concrete_function(**closed)
-    frozen = freeze(concrete)
-    names = [tensor.name.rpartition(":")[0] for tensor in frozen.inputs]
-    compiled = tf.function(lambda *values: frozen(*values), jit_compile=True)
+    weights: dict[str, Any] = {}
+    if fixed.inline_weights:
+        freeze = import_module("tensorflow.python.framework.convert_to_constants").convert_variables_to_constants_v2
+        frozen = freeze(concrete, lower_control_flow=False)
+        names = [tensor.name.rpartition(":")[0] for tensor in frozen.inputs]
+        compiled = tf.function(lambda *values: frozen(*values), jit_compile=True)
+    else:
+        names = list(closed)
+        compiled = tf.function(lambda *values: function(**dict(zip(names, values, strict=True))), jit_compile=True)
+        weights = _captured(compiled.get_concrete_function(*closed.values()))
     try:
         made = compiled.experimental_get_compiler_ir(*(closed[name] for name in names))(stage="hlo_serialized")
     except (tf.errors.OpError, ValueError, TypeError) as error:
@@ -81,7 +87,21 @@ def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixe
     results = concrete.structured_outputs
     keys = sorted(results) if isinstance(results, Mapping) else range(len(tf.nest.flatten(results)))
     outputs = tuple(key if isinstance(key, str) else f"out{key}" for key in keys)
-    return Model("TensorFlow", bytes(made), tuple(names), outputs, source)
+    return Model("TensorFlow", bytes(made), tuple(names), outputs, source, weights)
+
+
+def _captured(concrete: Any) -> dict[str, Any]:
+    """Name -> array of what a function reads from outside, in the order of its parameters."""
+    known = {id(variable.handle): variable for variable in concrete.graph.variables}
+    found: dict[str, Any] = {}
+    for number, captured in enumerate(concrete.captured_inputs):
+        variable = known.get(id(captured))
+        base = f"captured{number}" if variable is None else variable.name.rpartition(":")[0] or variable.name
+        name, count = base, 1
+        while name in found:
+            name, count = f"{base}_{count}", count + 1
+        found[name] = (captured if variable is None else variable).numpy()
+    return found
 
 
 def _said(error: Exception) -> str:

@@ -30,6 +30,8 @@ class HloModule:
     donors: tuple[tuple[int, tuple[int, ...]], ...] = ()
     header: tuple[tuple[str, str], ...] = ()
     """Other ``HloModule`` header attributes, as text (``entry_computation_layout``, ``replica_count`` ...)."""
+    outputs: tuple[str, ...] = ()
+    """What the framework calls the results, in order; none where it has no names for them."""
     source: str = ""
     """File the module came from, for error messages."""
     _by_name: dict[str, ComputationOp] = field(default_factory=dict, init=False, repr=False, compare=False)

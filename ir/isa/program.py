@@ -213,7 +213,8 @@ class Variable:
     The output may lie in that parameter's memory (``in_donated_memory``); no other variables share bytes.
     """
     argument: str = ""
-    """For inputs: path of the JAX function's argument, such as ``params['w']``, where the module says it."""
+    """For inputs: path of the JAX function's argument, such as ``params['w']``, where the module says it. For outputs:
+    what the model's framework calls them, where it has names."""
 
 
 def in_donated_memory(variables: Sequence[Variable]) -> frozenset[Variable]:

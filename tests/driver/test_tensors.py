@@ -18,7 +18,7 @@ ROUND_TRIP = [name for name in NUMPY_DTYPE if name != "tf32"]
 def test_outputs_read_back_as_inputs(dtype, tmp_path):
     values = np.array([[0, 1, 2], [3, -4 if dtype.startswith(("s", "f", "b")) else 4, 5]]).astype(NUMPY_DTYPE[dtype])
     path = str(tmp_path / "x.npz")
-    tensors.write_outputs(path, [values, values[0, 0]])
+    tensors.write_outputs(path, [values, values[0, 0]], ["out0", "out1"])
     with np.load(path) as file:
         assert file.files == ["out0", "out1"]
         stored = {"a": file["out0"], "arg1": file["out1"]}
@@ -33,7 +33,7 @@ def test_outputs_read_back_as_inputs(dtype, tmp_path):
 @pytest.mark.parametrize(("dtype", "width"), [("bf16", 2), ("f8e4m3", 1), ("f8e5m2", 1)])
 def test_narrow_floats_are_stored_as_raw_void(dtype, width, tmp_path):
     path = str(tmp_path / "x.npz")
-    tensors.write_outputs(path, [np.ones(3, NUMPY_DTYPE[dtype])])
+    tensors.write_outputs(path, [np.ones(3, NUMPY_DTYPE[dtype])], ["out0"])
     with np.load(path) as file:
         assert file["out0"].dtype == np.dtype(f"V{width}")
 
@@ -131,7 +131,7 @@ def test_absent_file(tmp_path):
 
 def test_unwritable_outputs_leave_nothing(tmp_path):
     with pytest.raises(RunError, match="cannot write"):
-        tensors.write_outputs(str(tmp_path / "no" / "out.npz"), [np.ones(3)])
+        tensors.write_outputs(str(tmp_path / "no" / "out.npz"), [np.ones(3)], ["out0"])
     assert os.listdir(tmp_path) == []
 
 
@@ -156,3 +156,16 @@ def test_random_inputs_are_seeded_and_typed():
     assert first[2].min() >= 0
     assert first[2].max() < tensors.RANDOM_INTEGERS
     assert set(np.unique(first[3])) == {False, True}
+
+
+def test_outputs_have_the_names_of_their_framework(tmp_path):
+    from types import SimpleNamespace
+
+    def named(*names):
+        return tensors.output_names(SimpleNamespace(outputs=[SimpleNamespace(argument=name) for name in names]))
+
+    assert named("scores", "", "a/b:0") == ["scores", "out1", "a/b:0"]
+    assert named("y", "y", "out7", "x@1") == ["out0", "out1", "out2", "out3"]
+    path = str(tmp_path / "x.npz")
+    tensors.write_outputs(path, [np.ones(2), np.zeros(3)], ["file", "a/b:0"])
+    assert sorted(np.load(path).files) == ["a/b:0", "file"]

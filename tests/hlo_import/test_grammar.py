@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from jaxlib import _hlo
 
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.hlo_import.printer import print_module
@@ -278,3 +279,26 @@ def test_large_constants_can_be_left_out() -> None:
     module = parse_text(text)
     assert "constant({...})" in print_module(module, large_constants=False)
     assert "18, 19}" in print_module(module)
+
+
+LAID_OUT = """HloModule m, is_scheduled=true,
+  entry_computation_layout={(f32[2,3]{0,1:T(8,128)}, /*index=1*/s32[])->f32[2,3]{0,1}}
+
+ENTRY e {
+  a = f32[2,3]{0,1} parameter(0)
+  b = s32[] parameter(1)
+  c = f32[] convert(b)
+  d = f32[2,3]{0,1} broadcast(c), dimensions={}
+  ROOT r = f32[2,3]{0,1} add(a, d)
+}
+"""
+
+
+def test_the_entry_layout_and_the_schedule_stay_while_they_are_true() -> None:
+    header = print_module(parse_text(LAID_OUT)).splitlines()[0]
+    assert "is_scheduled=true" in header
+    assert "entry_computation_layout={(f32[2,3]{0,1:T(8,128)}, s32[])->f32[2,3]{0,1}}" in header
+    _hlo.hlo_module_from_text(print_module(parse_text(LAID_OUT)))
+    other = LAID_OUT.replace("{(f32[2,3]{0,1:T(8,128)}, /*index=1*/s32[])", "{(f32[3,2]{0,1}, s32[])")
+    module = parse_text(other)
+    assert "{(f32[2,3]{1,0}, s32[])->f32[2,3]{1,0}}" in print_module(module)

@@ -144,6 +144,24 @@ def quantised() -> Made:
     return b.model({"image": [2, 3, 10, 10]}, [out]), {}, {"image": image}
 
 
+def quantised_mlp() -> Made:
+    """Two products of weights stored as int8, with a scale a channel; large enough to stay so."""
+    b = Builder(5, 19)
+
+    def weight(rows: int, columns: int, axis: int) -> str:
+        stored = b.constant(b.draw.integers(-127, 128, (rows, columns)).astype(np.int8))
+        count = (rows, columns)[axis]
+        scales = b.constant(b.draw.uniform(0.0001, 0.001, count).astype(np.float32))
+        return b.node("DequantizeLinear", stored, scales, b.constant(np.zeros(count, np.int8)), axis=axis)
+
+    parts = b.constant(np.float32(0.02)), b.constant(np.uint8(128))
+    x = b.node("DequantizeLinear", b.node("QuantizeLinear", "x", *parts), *parts)
+    x = b.node("Relu", b.node("Gemm", x, weight(128, 96, 0), transB=1, name="fc1"))
+    out = b.node("MatMul", x, weight(128, 80, 1), name="fc2")
+    return b.model({"x": [16, 96]}, [out]), {}, {"x": b.draw.uniform(-2, 2, (16, 96)).astype(np.float32)}
+
+
 MODELS: dict[str, Callable[[], Made]] = {
     "mlp": mlp, "cnn": cnn, "transformer": transformer, "lstm": lstm, "quantised": quantised,
+    "quantised_mlp": quantised_mlp,
 }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from neuronx_cc.driver.frontends.onnx.elementwise import convert
 from neuronx_cc.driver.frontends.onnx.linear import conv
@@ -74,7 +75,12 @@ def dequantize_linear(
     target = dtype_of(output_dtype, "the result") if output_dtype else np.dtype(x_scale.dtype)
     scale = _spread(x_scale, x, axis, block_size)
     wide = np.dtype(np.int32) if is_integer(x.dtype) else target
-    whole = jnp.asarray(x).astype(wide)
+    codes = jnp.asarray(x)
+    if isinstance(x, np.ndarray) and x.ndim == 2:
+        # JAX's lowering folds casts of constants up to some size; products read weights in their 8 bits, convolutions
+        # do not, and their kernels are better folded
+        codes = lax.optimization_barrier(codes)  # type: ignore[no-untyped-call]
+    whole = codes.astype(wide)
     if x_zero_point is not None:
         whole = whole - _spread(x_zero_point, x, axis, block_size).astype(wide)
     computed = np.dtype(np.float32) if np.dtype(scale.dtype).itemsize < 2 else np.dtype(scale.dtype)

@@ -127,6 +127,11 @@ def test_fixed_shapes_cannot_be_set() -> None:
         neuronx_cc.load_model(PROTO, shapes={"x": (4,)})
 
 
+def test_weights_are_parameters_of_some_formats_only() -> None:
+    with pytest.raises(UsageError, match=r"EARG915.*--no-inline-weights-to-neff"):
+        neuronx_cc.load_model(PROTO, inline_weights_to_neff=False)
+
+
 def test_words_are_read() -> None:
     fixed = Fixed.of_words(["a=1,128", "b=c=2", "s="], ["v=1,2.5", "w=(3,)"])
     assert fixed == Fixed({"a": [1, 128], "b=c": [2], "s": []}, {"v": [1, 2.5], "w": [3]})

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import neuronx_cc
+from neuronx_cc.driver.cli import main
 
 needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow")
 needs_keras = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
@@ -42,6 +43,14 @@ for given in (sys.argv[1], model):
     assert loaded.inputs == ("image", "scale"), loaded.inputs
     got = neuronx_cc.compile(loaded, auto_cast="none").run(inputs).outputs[0]
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+apart = neuronx_cc.load_model(model, shapes=shapes, inline_weights_to_neff=False)
+assert list(apart.weights) == [weight.path for weight in model.weights]
+doubled = {name: 2 * array if name == "head/bias" else array for name, array in apart.weights.items()}
+assert len({*apart.inputs, *doubled}) == 2 + len(model.weights)
+program = neuronx_cc.compile(apart, auto_cast="none")
+got = program.run({**inputs, **apart.weights}).outputs[0]
+np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+assert np.abs(program.run({**inputs, **doubled}).outputs[0] - want).max() > 1e-3
 try:
     neuronx_cc.load_model(model)
 except neuronx_cc.CompileError as error:
@@ -55,7 +64,7 @@ def test_keras_models_on_the_jax_backend(tmp_path: Path) -> None:
     """In a process of its own, for Keras has one backend a process."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", KERAS, str(tmp_path / "model.keras")]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stderr[-2000:]
 
 
@@ -105,6 +114,33 @@ def test_functions_and_saved_models(tmp_path: Path) -> None:
             neuronx_cc.load_model(given)
         with pytest.raises(neuronx_cc.UsageError, match="EARG915"):
             neuronx_cc.load_model(given, shapes={"other": (3,)})
+
+
+@needs_tensorflow
+def test_weights_as_parameters_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import tensorflow as tf
+
+    module = classifier(tf)
+    x = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
+    want = module(x)
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=module.__call__)
+    neff, weights, out = (str(tmp_path / name) for name in ("m.neff", "w.npz", "out.npz"))
+    common = ["--logfile", str(tmp_path / "log"), "--output", neff, "--auto-cast", "none", "--shape", "features=3,6"]
+    asked = ["compile", str(tmp_path / "saved"), *common, "--save-weights", weights]
+    assert main(asked) == 2
+    assert "weights are constants" in capsys.readouterr().err
+    assert main([*asked, "--no-inline-weights-to-neff"]) == 0
+    saved = np.load(weights)
+    assert sorted(map(np.shape, saved.values())) == [(4,), (6, 4)]
+    np.savez(tmp_path / "in.npz", features=x)
+    run = ["run", neff, "--inputs", str(tmp_path / "in.npz"), "--weights", weights, "--outputs", out]
+    assert main(run) == 0
+    assert sorted(np.load(out).files) == ["best", "scores"]
+    np.testing.assert_allclose(np.load(out)["scores"], want["scores"].numpy(), rtol=1e-5)
+    assert main([*run[:4], "--weights", str(tmp_path / "in.npz")]) == 1
+    assert "'features' is in" in capsys.readouterr().err
+    assert main(run[:4]) == 1
+    assert "no value for parameter 1, 2" in capsys.readouterr().err
 
 
 @needs_tensorflow

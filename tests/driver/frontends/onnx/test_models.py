@@ -64,7 +64,21 @@ def test_the_command_compiles_runs_and_checks(tmp_path: Path, capsys: pytest.Cap
     )
     assert "check: outputs agree" in capsys.readouterr().out
     (want,) = ReferenceEvaluator(proto).run(None, inputs)
-    np.testing.assert_allclose(np.load(tmp_path / "out.npz")["out0"], want, rtol=0.02, atol=0.01)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npz")[proto.graph.output[0].name], want, rtol=0.02, atol=0.01)
+
+
+def test_quantised_weights_stay_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """int8 weights between QuantizeLinear and DequantizeLinear are loaded by the products as int8."""
+    proto, _, inputs = onnx_models.quantised_mlp()
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    neff = tmp_path / "m.neff"
+    words = ["--auto-cast", "none", "--print-schedules", "--output", str(neff), "--logfile", str(tmp_path / "log")]
+    assert command(["compile", str(tmp_path / "m.onnx"), *words]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if ".dot: " in line]
+    assert len(lines) == 2
+    assert all("as s8" in line for line in lines), lines
+    (want,) = ReferenceEvaluator(proto).run(None, inputs)
+    np.testing.assert_allclose(neuronx_cc.load(neff).run(inputs).outputs[0], want, rtol=1e-4, atol=1e-4)
 
 
 def external(proto: Any, path: Path) -> Path:

@@ -1,0 +1,29 @@
+"""Keras files and SavedModels, damaged bit by bit and cut short: a refusal with a code, or a model all the same."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import damaged_models
+import pytest
+
+PACKAGES = {"keras": ("keras", "h5py"), "saved_model": ("tensorflow",)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "count"), [("keras", 24), ("saved_model", 10)])
+def test_damage_is_refused_in_one_paragraph(kind: str, count: int) -> None:
+    if not all(importlib.util.find_spec(package) for package in PACKAGES[kind]):
+        pytest.skip(f"needs {' and '.join(PACKAGES[kind])}")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, damaged_models.__file__, kind, str(count)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, (found[-1:], done.stderr[-1000:])
+    ended = [each for each in found if "code" in each]
+    assert 2 * len(ended) == len(found)
+    assert [each for each in ended if each["code"] in ("foreign", "INTERNAL") or "\n" in each.get("said", "")] == []
+    assert Counter(each["code"] for each in ended)["EVRF064"] > len(ended) / 2
