@@ -111,10 +111,17 @@ class _Inliner:
 
 
 def _name_under(inner: hlo.HloOp, call: hlo.HloOp) -> None:
-    """Give ``inner`` the whole name stack: of a function that several calls share, JAX writes what is inside alone."""
-    loc, above = inner.loc, call.loc.op_name
-    if above and loc.op_name and not loc.op_name.startswith(("jit(", above.partition("/")[0] + "/")):
-        inner.attributes["loc"] = hlo.LocAttr(with_fields(loc, op_name=f"{above}/{loc.op_name}"))
+    """Give ``inner`` the whole name stack: of a function that several calls share, JAX writes what is inside alone.
+
+    What says no line, such as the functions of a library that leaves its own out, has the line of the call.
+    """
+    loc, above = inner.loc, call.loc
+    if above.op_name and loc.op_name and not loc.op_name.startswith(("jit(", above.op_name.partition("/")[0] + "/")):
+        loc = with_fields(loc, op_name=f"{above.op_name}/{loc.op_name}")
+    if above.source_file and not loc.source_file:
+        loc = with_fields(loc, source_file=above.source_file, source_line=above.source_line)
+    if loc is not inner.loc:
+        inner.attributes["loc"] = hlo.LocAttr(loc)
 
 
 Handler = Callable[[_Inliner, hlo.HloOp], None]

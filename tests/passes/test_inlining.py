@@ -50,6 +50,27 @@ def test_nested_calls_are_moved_and_copied():
     assert [c.computation_name for c in module.computations()] == ["main"]
 
 
+def test_what_says_no_line_has_the_line_of_its_call():
+    """Both of two calls of one body, the copied and the moved one; an op with a line of its own keeps it."""
+    module = hlo.HloModule.empty("calls")
+
+    def body(emit, x):
+        kept = emit(hlo.NegateOp, (x,), F32)
+        kept.owner.attributes["loc"] = hlo.LocAttr(hlo.Loc(name="own", source_file="own.py", source_line=1))
+        return emit(hlo.AbsOp, (kept,), F32)
+
+    def entry(emit, x):
+        for line in (5, 9):
+            x = emit(hlo.CallOp, (x,), F32, to_apply=hlo.StrsAttr(("body",)))
+            x.owner.attributes["loc"] = hlo.LocAttr(hlo.Loc(name="call", source_file="user.py", source_line=line))
+        return x
+
+    computation(module, "body", [F32], body)
+    made = computation(module, "main", [F32], entry, is_entry=True)
+    run_passes(module, ["inline_calls"], PassContext())
+    assert [op.loc.place for op in ops_of(made.block)] == ["own.py:1", "user.py:5", "own.py:1", "user.py:9"]
+
+
 def test_call_of_identity_becomes_its_argument():
     module = hlo.HloModule.empty("m")
     computation(module, "same", [F32], lambda emit, x: x)

@@ -215,3 +215,20 @@ def test_what_cannot_be_traced():
         neuron.trace(3, torch.ones(2))
     with pytest.raises(UsageError, match="scripted"):
         neuron.trace(torch.jit.script(torch.nn.Linear(2, 2)), torch.ones(2, 2))
+
+
+class Library(torch.nn.Module):
+    """A row that calls functions which JAX lowers once for all of their calls."""
+
+    def forward(self, x):
+        return torch.nanmedian(x + 1, 1).values
+
+
+def test_functions_of_the_library_have_the_line_of_their_call():
+    for model in (torch.nn.Sequential(Library(), torch.nn.Tanh()), Library()):
+        entries = neuron.trace(model, torch.randn(3, 5), EXACT).executable.program.debug
+        line = line_of("torch.nanmedian(x + 1, 1)")
+        assert {(entry.source_file, entry.source_line) for entry in entries if "jit(argsort)" in entry.op_name} == {
+            (__file__, line)
+        }
+        assert not [entry for entry in entries if entry.op_name and not entry.source_file]
