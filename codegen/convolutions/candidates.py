@@ -34,8 +34,8 @@ ROW_SHARE = (1, 22)
 """The same for a row of positions that are moved at once."""
 LARGE_IMAGE = 8192
 """Positions from which a single image is staged in bands, so that loading and products overlap."""
-ENOUGH_BANKS = 4
-"""Of positions: a block of them is worth its transfer."""
+ENOUGH_TILES = 4
+"""Tiles of positions from which a block is worth its transfer."""
 MAX_LOOPS = 8
 """Loops over tiles of positions for which the sequencer's registers suffice."""
 FINER = 3
@@ -174,7 +174,7 @@ def _blocks(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedul
     """Some images, or bands of a large one, at a time, and ever fewer."""
     rows = list(frame.rows)
     positions = max(1, prod(rows[1:]))
-    rows[0] = min(rows[0], max(1, -(-ENOUGH_BANKS * sizes.bank_columns // positions)))
+    rows[0] = min(rows[0], max(1, -(-ENOUGH_TILES * sizes.bank_columns // positions)))
     if len(rows) > 2 and positions > LARGE_IMAGE:
         bands = -(-(2 if frame.copies is not None else 4) * positions // LARGE_IMAGE)
         rows[1] = -(-rows[1] // (bands + bands % 2 if frame.copies is not None else bands))

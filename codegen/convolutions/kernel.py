@@ -42,6 +42,9 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 
+SPARE_SHARE = (1, 11)
+"""Of a partition of SBUF: what is left beside the tiles, so that those of the kernel behind begin in other memory."""
+
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Emit the convolution and give its result a home."""
@@ -92,7 +95,8 @@ def emit(context: Context, placed: Placed, schedule: Schedule, finite: FiniteSum
     builder, problem = context.builder, placed.problem
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     planned = footprint(problem, schedule, builder.sizes)
-    builder.sbuf.make_room(room_of(planned))
+    room = room_of(planned) + builder.sizes.sbuf_share(SPARE_SHARE)
+    builder.sbuf.make_room(min(problem.room, room))
     emitter = Emitter(builder, lambda like, dtype: like)
     with TilePool(builder, f"convolution {placed.op.loc.name}") as pool:
         tiles = Tiles(builder, placed.op.loc.name, planned, pool)
