@@ -1,6 +1,6 @@
 """The simulator beside jaxlib's CPU client, program by program in one process: values, first runs, compile times.
 
-    python benchmarks/speed.py [--group examples classes conformance] [--repeat 3] [--json FILE] [PATTERN ...]
+    python benchmarks/speed.py [--group classes] ... [--repeat 3] [--json FILE] [PATTERN ...]
 
 Groups: the examples at full size, ``classes`` (kinds of work of which each program has one), and the programs of the
 conformance tests. Patterns (``fnmatch``) choose among their names. Columns: CPU milliseconds of a later run of the
@@ -179,7 +179,7 @@ def mean(values: Sequence[float]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="all programs without any")
-    parser.add_argument("--group", nargs="+", default=["examples", "classes"], choices=GROUPS)
+    parser.add_argument("--group", action="append", choices=GROUPS, help="default: examples and classes")
     parser.add_argument("--repeat", type=int, default=3, help="how many runs the least is of")
     parser.add_argument("--memory", type=float, default=4, metavar="GIB", help="most that a program's arrays may take")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
@@ -188,7 +188,7 @@ def main() -> int:
     watch()
     rows: list[Row] = []
     print(HEADER)
-    for name, make in programs(options.group):
+    for name, make in programs(options.group or ["examples", "classes"]):
         if options.patterns and not any(fnmatch.fnmatch(name, pattern) for pattern in options.patterns):
             continue
         try:
@@ -209,7 +209,7 @@ def main() -> int:
     if rows:
         worst = max(rows, key=lambda row: row.ratio)
         print(
-            f"{len(rows)} programs: {mean([row.ratio for row in rows]):.2f} times jaxlib's CPU seconds (mean), "
+            f"{len(rows)} programs: {mean([row.ratio for row in rows]):.2f} times jaxlib's CPU time (geometric mean), "
             f"at most {worst.ratio:.1f} ({worst.name}); first runs {sum(row.first for row in rows):.1f} s, "
             f"later {sum(row.run for row in rows):.1f} s; compiling {mean([row.compile_ratio for row in rows]):.2f}"
         )

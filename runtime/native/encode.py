@@ -29,34 +29,13 @@ WHOLE = frozenset(TYPES) - FLOATS
 BY_SIZE = {1: TYPES["u8"], 2: TYPES["u16"], 4: TYPES["u32"], 8: RAW8}
 """Types for operands of which only the bits matter."""
 
-_STEP_NAMES = (
-    *("add", "subtract", "divide", "multiply", "max", "min"),
-    *("is_equal", "not_equal", "is_ge", "is_gt", "is_le", "is_lt"),
-    *(
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "logical_shift_left",
-        "logical_shift_right",
-        "shift-right-arithmetic",
-    ),
-    *(
-        "remainder",
-        "mulhi",
-        "abs",
-        "bitwise_not",
-        "square",
-        "relu",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "sign",
-        "exp",
-        "tanh",
-    ),
-    *("sigmoid", "erf", "gelu", "gelu_apprx_tanh", "silu", "negate", "round-nearest-even", "softplus"),
-    *("truncate", "popcnt", "count-leading-zeros"),
+_STEP_TEXT = (
+    "add subtract divide multiply max min is_equal not_equal is_ge is_gt is_le is_lt bitwise_and bitwise_or "
+    "bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic remainder mulhi abs bitwise_not "
+    "square relu sqrt rsqrt reciprocal sign exp tanh sigmoid erf gelu gelu_apprx_tanh silu negate "
+    "round-nearest-even softplus truncate popcnt count-leading-zeros"
 )
+_STEP_NAMES = _STEP_TEXT.split()
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
 NO_FLOAT_STEPS = frozenset(range(STEP["bitwise_and"], STEP["abs"])) | {STEP["bitwise_not"]}
 _INTEGER_NAMES = {

@@ -432,7 +432,9 @@ def product(bench, weights, moving, out, flags=()):
 
 @built
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f8e5m2"])
-@pytest.mark.parametrize("sizes", [(128, 128, 512), (1, 1, 1), (37, 70, 65), (5, 13, 31), (128, 12, 33)])
+@pytest.mark.parametrize(
+    "sizes", [(128, 128, 512), (1, 1, 1), (128, 128, 1), (70, 37, 1), (37, 70, 65), (5, 13, 31), (128, 12, 33)]
+)
 def test_products(rng, dtype, sizes):
     """Every level gives the same bits, and they are within rounding of NumPy's."""
     depth, rows, columns = sizes
