@@ -362,18 +362,19 @@ class Context:
             if source != target:
                 transfer(self.builder, target, source, Stream.DMA_STORE)
 
-    def new_resident(self, value: hlo.SSAValue, bytes_per_partition: int) -> Alloc | None:
-        """SBUF for a resident home of ``value``, or None when it would crowd the tiles out."""
-        if (
-            bytes_per_partition > self.sizes.sbuf_share(RESIDENT_VALUE_SHARE)
-            or self.resident_bytes + bytes_per_partition > self.resident_limit
-        ):
-            return None
-        alloc = self.builder.sbuf.allocate(bytes_per_partition, hlo.loc_of(value).name, from_top=True)
+    def new_resident(self, value: hlo.SSAValue, nbytes: int) -> Alloc | None:
+        """SBUF for a resident home of ``value``, ``nbytes`` a partition, or None when it would crowd the tiles out."""
+        name = hlo.loc_of(value).name
+        alloc = self.builder.sbuf.allocate(nbytes, name, from_top=True) if self.may_stay(nbytes) else None
         if alloc is not None:
             self._owned.setdefault(base(value), []).append(alloc)
             self.resident_bytes += alloc.hi - alloc.lo
         return alloc
+
+    def may_stay(self, nbytes: int, beside: int = 0) -> bool:
+        """Whether a value of ``nbytes`` a partition may stay on chip, with ``beside`` bytes of others that will."""
+        most = self.sizes.sbuf_share(RESIDENT_VALUE_SHARE)
+        return nbytes <= min(most, self.resident_limit - self.resident_bytes - beside)
 
     @property
     def resident_limit(self) -> int:
@@ -392,8 +393,7 @@ class Context:
         if self.resident_bytes + self._staged_bytes + bytes_per_partition > most:
             return None
         alloc = self.builder.sbuf.allocate(bytes_per_partition, name, from_top=True)
-        if alloc is not None:
-            self._staged_bytes += alloc.hi - alloc.lo
+        self._staged_bytes += 0 if alloc is None else alloc.hi - alloc.lo
         return alloc
 
     def free_staged(self, alloc: Alloc) -> None:

@@ -36,7 +36,8 @@ from neuronx_cc.codegen.maps.plan import (
     choose_output,
     external_operands,
     lane_divisor,
-    used_outside,
+    only_stored,
+    results_of,
 )
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.maps.space import Views, tile_space
@@ -66,7 +67,7 @@ MOST_SCALES = 256
 
 def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     """Emit ``kernel``, in parts if rows that are reduced do not fit SBUF, and give its results homes."""
-    for part in fitting(context, kernel, member):
+    for part in fitting(context, kernel, member, step):
         first = part.ops[0]
         if isinstance(first, hlo.ReduceOp) and too_long(context, part, member):
             reduce_kernel.lower(context, first, step)
@@ -77,10 +78,8 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)
-    results = [op.results[0] for op in kernel.ops]
-    results = [value for value in results if used_outside(value, kernel, member) or value in context.outputs]
-    stores = all(value in context.outputs and context.last_use(value) <= step for value in results)
-    plan.lanes = choose_lanes(context, plan, external, stores)
+    results = results_of(context, kernel, member)
+    plan.lanes = choose_lanes(context, plan, external, only_stored(context, results, step))
     turned.turn(context, plan, external)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}

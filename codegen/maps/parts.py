@@ -1,11 +1,13 @@
 """Parts of a map kernel whose smallest tiles do not fit SBUF together.
 
 Input: a map kernel; rows that it folds or scans lie on one partition as a whole. Output: kernels of some of its ops
-each, in order, which fit; values that cross from one to the next go through memory.
+each, in order, which fit beside those of their results that stay on chip; values that cross from one to the next go
+through memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -13,30 +15,32 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
-from neuronx_cc.codegen.maps.plan import MapPlan, external_operands
+from neuronx_cc.codegen.maps.plan import (
+    MapPlan,
+    choose_lanes,
+    external_operands,
+    full_view,
+    only_stored,
+    results_of,
+    staying_bytes,
+)
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 
 SPLIT_ROW = 1024
-"""Elements of a reduced row from which operands that are rows or columns count nothing beside it."""
+"""Elements of a reduced row from which operands with one element a row count nothing beside it."""
 LEAST_TILE = 16
 """Elements a partition of the smallest tiles: fewer of four bytes take as much of SBUF."""
 
 
-def fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
-    """``kernel``, or two with a part of its ops each (and so on) where the rows alive at once would fill SBUF."""
-    if len(kernel.ops) == 1:
-        return [kernel]
-    whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
-    row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
-    sbuf = context.builder.sbuf
-    room = (sbuf.largest_gap() - max(0, context.resident_limit - context.resident_bytes)) * 0.95
-    operands = [*external_operands(context, plan := MapPlan(kernel), member), *plan.iotas]
-    if row >= SPLIT_ROW:
-        operands = [value for value in operands if prod(hlo.shape_of(base(value)).dims) * row > prod(kernel.shape)]
-    alive = tiles_alive(kernel, operands, last_uses(kernel, member))
-    if alive.aligned(max(row, LEAST_TILE), max(1, LEAST_TILE // row), sbuf.alignment) <= room:
-        return [kernel]
+def fitting(context: Context, kernel: Kernel, member: Member, step: int) -> Iterator[Kernel]:
+    """``kernel``, or two with a part of its ops each (and so on) where the rows alive at once would fill SBUF.
+
+    A part is to be emitted before the next one is asked for, which finds the room that its results have left.
+    """
+    if len(kernel.ops) == 1 or _fits(context, kernel, member, step):
+        yield kernel
+        return
     parts = []
     cut = _thinnest_cut(kernel, member)
     for ops in (kernel.ops[:cut], kernel.ops[cut:]):
@@ -45,7 +49,34 @@ def fitting(context: Context, kernel: Kernel, member: Member) -> list[Kernel]:
             part = replace(part, reduced=0, shape=squeeze(ops[0].shape.dims))
         member.update({op.results[0]: part for op in ops})
         parts.append(part)
-    return [smaller for part in parts for smaller in fitting(context, part, member)]
+    for part in parts:
+        yield from fitting(context, part, member, step)
+
+
+def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
+    """Whether the smallest tiles of ``kernel`` fit beside those of its results that stay on chip."""
+    whole = set(range(len(kernel.rows), len(kernel.shape))) if kernel.reduced else set()
+    row = prod(kernel.shape[axis] for axis in whole | ({kernel.scanned} - {-1}))
+    sbuf = context.builder.sbuf
+    plan = MapPlan(kernel)
+    external = external_operands(context, plan, member)
+    results = results_of(context, kernel, member)
+    tiles = [*(value for value in external if row < SPLIT_ROW or _along(context, value, kernel) > 1), *plan.iotas]
+    alive = tiles_alive(kernel, tiles, last_uses(kernel, member))
+    nbytes = alive.aligned(max(row, LEAST_TILE), max(1, LEAST_TILE // row), sbuf.alignment)
+    room = sbuf.largest_gap() * 0.95
+    if nbytes > room or nbytes <= room - max(0, context.resident_limit - context.resident_bytes):
+        return nbytes <= room  # whatever stays
+    plan.lanes = choose_lanes(context, plan, external, only_stored(context, results, step))
+    return nbytes <= room - staying_bytes(context, plan, results, step)
+
+
+def _along(context: Context, value: hlo.SSAValue, kernel: Kernel) -> int:
+    """Elements of an operand along a row that is folded or scanned, without repetitions."""
+    view = full_view(context.in_place(value)[0], kernel)
+    rows = len(kernel.rows) if kernel.reduced else len(kernel.shape)
+    axes = {*range(rows, len(kernel.shape)), kernel.scanned} - {-1}
+    return prod(atom.size for axis in axes for atom in view.dims[axis] if atom.stride)
 
 
 def too_long(context: Context, kernel: Kernel, member: Member) -> bool:

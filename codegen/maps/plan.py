@@ -314,6 +314,41 @@ def used_outside(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue,
     return False
 
 
+def results_of(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
+    """What others than ``kernel`` read of what it computes."""
+    made = [op.results[0] for op in kernel.ops]
+    return [value for value in made if used_outside(value, kernel, member) or value in context.outputs]
+
+
+def only_stored(context: Context, results: Sequence[hlo.SSAValue], step: int) -> bool:
+    """Whether all are results of the program that nothing reads behind the kernel of number ``step``."""
+    return all(value in context.outputs and context.last_use(value) <= step for value in results)
+
+
+def staying_bytes(context: Context, plan: MapPlan, results: Sequence[hlo.SSAValue], step: int) -> int:
+    """Bytes a partition that ``choose_output`` will take for those ``results`` that stay on chip."""
+    taken = 0
+    for value in results:
+        nbytes = _resident_bytes(context, plan, value, step)
+        if nbytes and context.may_stay(nbytes, beside=taken):
+            alignment = context.builder.sbuf.alignment
+            taken += -(-nbytes // alignment) * alignment
+    return taken
+
+
+def _resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> int:
+    """Bytes a partition of a result in the kernel's lanes; 0 where it does not stay in them."""
+    shape, lanes = hlo.shape_of(value), plan.lanes
+    if (
+        lanes is None
+        or only_stored(context, [value], step)
+        or plan.kernel.shape[lanes.axis] % (lanes.size * lanes.inner)
+    ):
+        return 0
+    nbytes = prod(shape.dims) // lanes.size * itemsize(shape.dtype)
+    return nbytes if context.last_use(value) - step <= RESIDENT_STEPS or nbytes <= 1024 else 0
+
+
 def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
     """Resident in the kernel's lanes if it fits and is used again soon; else HBM."""
     shape = hlo.shape_of(value)
@@ -322,11 +357,8 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
     target = context.outputs.get(value)
     if target is not None and target.in_sbuf and lanes_of(squeezed(target)) == lanes:
         return target
-    only_result = target is not None and context.last_use(value) <= step
-    if lanes is not None and not only_result and plan.kernel.shape[lanes.axis] % (lanes.size * lanes.inner) == 0:
-        per_partition = prod(dims) // lanes.size * itemsize(shape.dtype)
-        near = context.last_use(value) - step <= RESIDENT_STEPS or per_partition <= 1024
-        alloc = context.new_resident(value, per_partition) if near else None
+    if lanes is not None and (nbytes := _resident_bytes(context, plan, value, step)):
+        alloc = context.new_resident(value, nbytes)
         if alloc is not None:
             made = _resident_rows if plan.kernel.scanned >= 0 and lanes.inner == 1 else resident_view
             return _unsqueezed(made(alloc, shape.dtype, dims, lanes), shape.dims)
