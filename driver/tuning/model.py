@@ -19,7 +19,9 @@ from neuronx_cc.driver.check import Progress
 from neuronx_cc.driver.options import COMPILE, TUNE_STRATEGIES
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
+from neuronx_cc.driver.tuning.bench import Bench
 from neuronx_cc.driver.tuning.history import History
+from neuronx_cc.driver.tuning.mixing import Mixing
 from neuronx_cc.driver.tuning.op_wise import OpWise
 from neuronx_cc.driver.tuning.tuner import Goal, Runs, Tuner, Tuning
 from neuronx_cc.driver.version import COMPILER_VERSION
@@ -28,7 +30,7 @@ from neuronx_cc.ir.errors import NeuronError, UsageError
 from neuronx_cc.passes.precision.policy import NO_RULES
 
 Array = np.ndarray[Any, np.dtype[Any]]
-STRATEGIES: dict[str, type[Tuner]] = dict(zip(TUNE_STRATEGIES, (Tuner, OpWise), strict=True))
+STRATEGIES: dict[str, type[Tuner]] = dict(zip(TUNE_STRATEGIES, (Mixing, OpWise), strict=True))
 Evaluate = Callable[[Runs], float]
 """A number for a program, which takes and gives lists of arrays."""
 
@@ -62,14 +64,14 @@ def tune_model(
     if strategy not in STRATEGIES:
         raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
     identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}
-    module, imported = model.before_casts()
+    bench = Bench(model, inputs, progress=progress)
     if metric is not None:
         goal = _judged(goal, metric, model.executable(NO_RULES))
     history = History(
         Path(workspace) / f"{strategy}.jsonl" if workspace is not None else None,
         {**identity, "compiler": COMPILER_VERSION},
     )
-    found = STRATEGIES[strategy](module, imported, inputs, model.executable, history, types, goal, progress).tune()
+    found = STRATEGIES[strategy](bench, bench.trials, history, types, goal, progress).tune()
     if goal.loss is None and found.chosen.error > goal.tolerance:
         raise UsageError(
             "EARG913",
