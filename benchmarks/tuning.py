@@ -1,6 +1,7 @@
 """Tunes the examples at full size: what is chosen at two tolerances, beside the strategy that goes op by op.
 
     python benchmarks/tuning.py measure [PROGRAM ...]      # into docs/tuning.json, one process a program
+    python benchmarks/tuning.py basic [PROGRAM ...]        # beside what was measured
     python benchmarks/tuning.py write                      # docs/tuning.md and docs/images/tuning-*.svg from it
 
 Every count of trials is that of a tuning by itself; equal trials of one program's tunings are made once here. The
@@ -15,32 +16,36 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 from full_size import PROGRAMS
 
+ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE, IMAGES = ROOT / "docs/tuning.json", ROOT / "docs/tuning.md", ROOT / "docs/images"
 TOLERANCES = (1e-2, 1e-3)
 SHARE = 5
+MOST = 40
+"""Trials of ``basic`` at most, for the sake of time."""
+FRONT = 1
+"""Points of the front that are looked for besides."""
 NEAR = 0.2
 """Relative difference of predicted and true errors that is not remarked on."""
 CHOSEN = ("gpt2", "bert", "llama", "resnet", "mamba", "moe", "unet", "diffusion")
 INTRODUCTION = f"""# Tuning the examples
 
-By `benchmarks/tuning.py`: the programs of `examples/` at full size, weights as parameters, random values, types `bf16`,
-`fp16`, `tf32` and `fp8_e4m3`. A trial is the whole program compiled and run once; the FP32 program and the reference
-count too. `basic` goes op by op and was given {SHARE} times the trials of the default strategy: "not done" means that it
-had looked at some of the types only by then. Errors are relative 2-norms of the worst output against FP32, of the
-simulated program.
+By `benchmarks/tuning.py`: the programs of `examples/` at full size, weights as parameters, random values, types
+`bf16`, `fp16`, `tf32` and `fp8_e4m3`. A trial is the whole program compiled and run once; the FP32 program and the
+reference count too. `basic` goes op by op and was given {SHARE} times the trials of the default strategy, but {MOST} at
+most: "not done" means that it had looked at some of the types only by then. Errors are relative 2-norms of the worst
+output against FP32, of the simulated program.
 
 | program | contractions | FP32 | tolerance | chosen | error | trials | `basic` | its trials |
 |---|---|---|---|---|---|---|---|---|
 """
 
 
-def measured(name: str) -> dict[str, Any]:
-    """Both strategies at each tolerance, for one program."""
+def measured(name: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    """The default strategy at each tolerance, for one program; or ``before``, with ``basic`` beside it."""
     import numpy as np
 
     from neuronx_cc.driver.options import CAST_TYPES
@@ -69,34 +74,35 @@ def measured(name: str) -> dict[str, Any]:
         tuner = kind(bench, once, History(None, {}), CAST_TYPES, goal, lambda what, done, of: None)
         found = tuner.tune()
         document = found.to_json()
-        if kind is Mixing and goal.tolerance == TOLERANCES[0]:
+        if goal.front:
             (IMAGES / f"tuning-{name}.svg").write_text(chart(found))
         keys = ("error", "microseconds", "fp32_microseconds", "trials", "complete", "front")
         return {key: document[key] for key in keys} | {"contractions": len(document["groups"])}
 
+    if before is not None:
+        for row in before["rows"]:
+            bound = min(SHARE * row["ours"]["trials"], MOST)
+            row["basic"] = tuned(OpWise, Goal(row["tolerance"], max_trials=bound))
+        return before
     started = time.monotonic()
-    rows = []
-    for tolerance in TOLERANCES:
-        ours = tuned(Mixing, Goal(tolerance))
-        rows.append({"tolerance": tolerance, "ours": ours})
-        print(f"{name} {tolerance}: {ours}", file=sys.stderr, flush=True)
-    seconds = time.monotonic() - started
-    for row in rows:
-        bound = SHARE * row["ours"]["trials"]
-        row["basic"] = tuned(OpWise, Goal(row["tolerance"], max_trials=bound))
-    return {"program": name, "seconds": round(seconds), "rows": rows}
+    rows = [{"tolerance": tolerance, "ours": tuned(Mixing, Goal(tolerance))} for tolerance in TOLERANCES]
+    seconds = round(time.monotonic() - started)
+    return {"program": name, "seconds": seconds, "rows": rows, "front": tuned(Mixing, Goal(TOLERANCES[0], front=FRONT))}
 
 
 def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Lines of the page."""
     for result in results:
         for row in result["rows"]:
-            ours, basic = row["ours"], row["basic"]
-            done = "" if basic["complete"] else ", not done"
+            ours, basic = row["ours"], row.get("basic")
+            beside = ["", ""]
+            if basic is not None:
+                done = "" if basic["complete"] else ", not done"
+                beside = [f"{basic['microseconds'] / 1e3:.3f} ms", f"{basic['trials']}{done}"]
             yield (
                 f"| {result['program']} | {ours['contractions']} | {ours['fp32_microseconds'] / 1e3:.3f} ms "
                 f"| {row['tolerance']:.0e} | {ours['microseconds'] / 1e3:.3f} ms | {ours['error']:.1e} "
-                f"| {ours['trials']} | {basic['microseconds'] / 1e3:.3f} ms | {basic['trials']}{done} |"
+                f"| {ours['trials']} | {' | '.join(beside)} |"
             )
 
 
@@ -105,8 +111,8 @@ def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     for result in results:
         pairs = {
             (point["predicted"], point["error"])
-            for row in result["rows"]
-            for point in row["ours"]["front"]
+            for found in (result["front"], *(row["ours"] for row in result["rows"]))
+            for point in found["front"]
             if point["predicted"] and 0 < point["error"] < float("inf")
         }
         if pairs:
@@ -120,21 +126,22 @@ def write(results: Sequence[dict[str, Any]]) -> None:
     parts.append("\nPredicted errors of mixed assignments on the fronts, beside the true ones:\n\n")
     parts.append("| program | assignments | farthest off |\n|---|---|---|\n")
     parts += [f"{line}\n" for line in predictions(results)]
-    parts.append("\nWhat was measured for a tolerance of 1e-2, error against simulated time:\n\n")
+    parts.append(f"\nError against simulated time, with `--front {FRONT}`:\n\n")
     parts += [f"![{each['program']}](images/tuning-{each['program']}.svg)\n" for each in results]
     PAGE.write_text("".join(parts))
 
 
 def main(words: Sequence[str]) -> int:
+    results = {each["program"]: each for each in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
     if words[:1] == ["one"]:
-        print(json.dumps(measured(words[1])))
+        print(json.dumps(measured(words[2], results[words[2]] if words[1] == "basic" else None)))
         return 0
-    if words[:1] not in (["measure"], ["write"]) or set(words[1:]) - set(PROGRAMS):
+    if words[:1] not in (["measure"], ["basic"], ["write"]) or set(words[1:]) - set(PROGRAMS):
         print(__doc__, file=sys.stderr)
         return 2
-    results = {each["program"]: each for each in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
-    for name in (words[1:] or CHOSEN) if words[0] == "measure" else ():
-        child = subprocess.run([sys.executable, __file__, "one", name], stdout=subprocess.PIPE, text=True)
+    for name in (words[1:] or CHOSEN) if words[0] != "write" else ():
+        command = [sys.executable, __file__, "one", words[0], name]
+        child = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if child.returncode == 0:
             results[name] = json.loads(child.stdout.splitlines()[-1])
             RESULTS.write_text(json.dumps([results[key] for key in sorted(results)], indent=1) + "\n")

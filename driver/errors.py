@@ -199,6 +199,16 @@ CATALOGUE: dict[str, Entry] = {
         "compile the module again",
     ),
     "ERUN921": Entry("operand read in part", "A kernel leaves out a part of an operand that it needs.", PLAN_ANEW),
+    "ERUN922": Entry(
+        "cluster lost",
+        "The scheduler of a cluster does not answer, or no longer does.",
+        "start it again; what a workspace or a cache keeps is not done twice",
+    ),
+    "ERUN923": Entry(
+        "trial failed",
+        "A process that makes trials for a tuning failed, or died twice.",
+        "tune with fewer --workers; what the workspace has is not measured again",
+    ),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

@@ -12,7 +12,7 @@ from typing import Any
 
 from neuronx_cc.driver import files
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.jobs import Job, Outcome, outcomes
+from neuronx_cc.driver.jobs import Engine, Job, Outcome, engine
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.ir.errors import UsageError
@@ -34,8 +34,7 @@ def sweep_command(session: Session) -> int:
     jobs = {_job(path, point): [value for _, value, _ in point] for point in points}
     for job in jobs:
         from_keywords(COMPILE, dict(job.options))  # bad values are said before anything is compiled
-    session.enter("compiling")
-    done = dict(outcomes(list(jobs), _workers(parsed)))
+    done = _done(session, list(jobs), engine(parsed))
     rows = [{**dict(zip(names, values, strict=True)), **_told(done[job])} for job, values in jobs.items()]
     return _show(session, parsed, [*names, "microseconds", "error"], rows)
 
@@ -63,8 +62,7 @@ def batch_command(session: Session) -> int:
     if len(set(written)) < len(written):
         twice = next(name for name in written if written.count(name) > 1)
         raise UsageError("EARG905", f"two modules would be compiled to {twice}", "give them other names")
-    session.enter("compiling")
-    done = dict(outcomes(jobs, _workers(parsed)))
+    done = _done(session, jobs, engine(parsed))
     rows = [{"module": job.path, "neff": job.output, **_told(done[job])} for job in jobs]
     return _show(session, parsed, ["module", "neff", "microseconds", "error"], rows)
 
@@ -108,8 +106,16 @@ def _few_enough(count: int) -> None:
         raise UsageError("EARG902", f"{count} compilations; at most {MOST_JOBS} are made at once", "take fewer values")
 
 
-def _workers(parsed: Parsed) -> int:
-    return parsed.integer_or_none("workers") or len(os.sched_getaffinity(0))
+def _done(session: Session, jobs: Sequence[Job], workers: Engine) -> dict[Job, Outcome]:
+    session.enter("compiling")
+    done = {}
+    try:
+        for job, outcome in workers.outcomes(jobs):
+            done[job] = outcome
+            session.progress.enter(f"compiling, {len(done)} of {len(jobs)} done")
+    finally:
+        workers.close()
+    return done
 
 
 def _neff_beside(path: str, folder: str | None) -> str:

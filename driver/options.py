@@ -13,8 +13,8 @@ Value = str | int | bool | None | tuple[str, ...]
 """What an option can hold."""
 
 CAST_TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
-TUNE_STRATEGIES = ("error-model", "basic")
 """Types that FP32 values can be cast to."""
+TUNE_STRATEGIES = ("error-model", "basic")
 
 
 class Effect(Enum):
@@ -599,6 +599,21 @@ OPT = Command(
         VERBOSE,
     ),
 )
+JOBS = (
+    _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+    _plain(
+        "--scheduler", "address of a Dask cluster whose workers compile instead: tcp://HOST:8786", metavar="ADDRESS"
+    ),
+)
+SWEPT = Option(
+    ("--option",),
+    Kind.ASSIGNMENTS,
+    "the same of an option of compile, without dashes: auto-cast=none,matmult",
+    metavar="OPTION=VALUE,VALUE...",
+    default=(),
+    recorded=False,
+)
+"""An option of ``compile`` with its values."""
 TUNE = Command(
     "tune",
     "find the types in which a model is fastest at an error, or a loss, that is tolerated; write them as a policy",
@@ -633,8 +648,13 @@ TUNE = Command(
             values=TUNE_STRATEGIES,
             default=TUNE_STRATEGIES[0],
         ),
-        _plain("--max-trials", "evaluations and compilations to make at most", Kind.INTEGER, "N", default=1000),
+        _plain(
+            "--max-trials", "compilations and runs of the whole model to make at most", Kind.INTEGER, "N", default=1000
+        ),
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
+        _plain("--front", "points of the Pareto front to look for besides", Kind.INTEGER, "N", default=0),
+        replace(JOBS[0], doc="processes that make trials at once", default=1),
+        JOBS[1],
         _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
         _output("policy to write", default="policy.json"),
         _plain("--chart", "SVG image of the Pareto front to write", metavar="FILE"),
@@ -658,15 +678,8 @@ SWEEP = Command(
             default=(),
             recorded=False,
         ),
-        Option(
-            ("--option",),
-            Kind.ASSIGNMENTS,
-            "the same of an option of compile, without dashes: auto-cast=none,matmult",
-            metavar="OPTION=VALUE,VALUE...",
-            default=(),
-            recorded=False,
-        ),
-        _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+        SWEPT,
+        *JOBS,
         _plain("--json", "print the table as JSON", Kind.FLAG, default=False),
         OPTIONAL_LOGFILE,
         VERBOSE,
@@ -678,15 +691,12 @@ BATCH = Command(
     "LIST",
     (
         _output("folder of the NEFFs", "DIR"),
-        Option(
-            ("--option",),
-            Kind.ASSIGNMENTS,
-            "an option of compile for all of them, without dashes: auto-cast=none",
+        replace(
+            SWEPT,
+            doc="an option of compile for all of them, without dashes: auto-cast=none",
             metavar="OPTION=VALUE",
-            default=(),
-            recorded=False,
         ),
-        _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+        *JOBS,
         _plain("--json", "print the table as JSON", Kind.FLAG, default=False),
         OPTIONAL_LOGFILE,
         VERBOSE,

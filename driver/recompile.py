@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.compile import generate, planner_of
@@ -43,6 +43,11 @@ class Model:
         self.machine, self.options = planned_machine(parsed), pass_options(parsed)
         self._planner = planner_of(parsed, self.machine)
         self._last: tuple[str, Neff] | None = None
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options, by keyword."""
+        return self._parsed.recorded()
 
     @cached_property
     def _imported(self) -> tuple[hlo.HloModule, frozenset[str]]:

@@ -6,8 +6,9 @@ brought to the casts once; a trial is what comes after them, one run of values a
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -17,11 +18,15 @@ import numpy as np
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.check import Progress, largest_difference
+from neuronx_cc.driver.jobs import Engine, Job
+from neuronx_cc.driver.options import COMPILE
+from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
+from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.ir import reference
-from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.errors import CompileError, RunError
 from neuronx_cc.ir.isa.blas import one_thread
-from neuronx_cc.passes.precision.policy import NO_RULES, Policy
+from neuronx_cc.passes.precision.policy import NO_RULES, Policy, entries_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,6 +41,7 @@ class Trial:
     """Infinite where nothing fits the core."""
 
 
+PER_TRIAL = ("precision_policy", "keep_fp32")
 FAILED = Trial(math.inf, math.inf)
 
 
@@ -88,22 +94,40 @@ Measure = Callable[[Sequence[Policy]], Iterator[tuple[Policy, Trial]]]
 """Makes trials, in any order."""
 
 
+def sent(bench: Bench, engine: Engine, folder: Path) -> Measure:
+    """Trials as jobs of ``engine``, whose processes read the module and the arrays from ``folder``."""
+    module, data = folder / "module.hlo", folder / "arrays.npz"
+    module.write_text(print_module(bench.model.load()))
+    write_arrays(data, bench)
+    options = tuple((key, value) for key, value in bench.model.recorded.items() if key not in PER_TRIAL)
+
+    def trials(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
+        jobs = {}
+        for policy in policies:
+            text = json.dumps(entries_of(policy))
+            jobs[Job(str(module), (*options, ("precision_policy", text)), data=str(data))] = policy
+        for job, outcome in engine.outcomes(list(jobs)):
+            if outcome.microseconds is None or outcome.difference is None:
+                raise RunError("ERUN923", f"a trial failed: {outcome.error}")
+            yield jobs[job], Trial(outcome.difference, outcome.microseconds)
+
+    return trials
+
+
 @lru_cache(maxsize=1)
 def bench_of(path: str, data: str, options: tuple[tuple[str, Any], ...]) -> Bench:
     """That of a module's file and of the arrays beside it, kept in a process that makes trials for another one."""
-    from neuronx_cc.driver.tuning.model import model_of
     from neuronx_cc.hlo_import import load_module
 
-    model = model_of(lambda: load_module(Path(path).read_bytes()), dict(options))
+    model = Model(lambda: load_module(Path(path).read_bytes()), from_keywords(COMPILE, dict(options)))
     arrays = read_arrays(data)
     return Bench(model, arrays["in"], arrays["out"])
 
 
 def write_arrays(path: Path, bench: Bench) -> None:
-    """The inputs of ``bench`` and what is expected."""
-    parts: Mapping[str, Sequence[Array]] = {"in": bench.inputs, "out": bench.expected}
-    named = {}
-    for key, arrays in parts.items():
+    """The inputs of ``bench`` and what is expected: bytes, and type and dims as text."""
+    named: dict[str, Array] = {}
+    for key, arrays in (("in", bench.inputs), ("out", bench.expected)):
         for number, array in enumerate(arrays):
             named[f"{key}{number}"] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
             named[f"{key}{number}.type"] = np.array([str(array.dtype), *map(str, array.shape)])
@@ -112,12 +136,11 @@ def write_arrays(path: Path, bench: Bench) -> None:
 
 def read_arrays(path: str) -> dict[str, list[Array]]:
     """The opposite, without pickle."""
-    import ml_dtypes  # noqa: F401  - names of types
-
     found: dict[str, list[Array]] = {"in": [], "out": []}
     with np.load(path, allow_pickle=False) as loaded:
         for key, arrays in found.items():
             while (name := f"{key}{len(arrays)}") in loaded:
                 dtype, *dims = (str(word) for word in loaded[f"{name}.type"])
-                arrays.append(np.frombuffer(loaded[name].tobytes(), np.dtype(dtype)).reshape([int(d) for d in dims]))
+                stored = np.frombuffer(loaded[name].tobytes(), np.dtype(dtype))
+                arrays.append(stored.reshape([int(size) for size in dims]))
     return found

@@ -8,6 +8,8 @@
    tolerance, is halved again.
 4. Which parts fit is solved exactly and measured whole. Where the sum of squares was wrong, the bound is moved by as
    much, and it is solved again.
+5. Of what was chosen, the smallest contractions go back to FP32, like ones together, as long as that is faster: there a
+   cast may cost more than it saves.
 
 So ops whose types make no difference are never looked at one by one. With a user's metric the same is done for
 tolerances between the last uniform assignment that it accepts and the first that it does not, and the front is
@@ -24,7 +26,7 @@ from itertools import chain
 import numpy as np
 
 from neuronx_cc.driver.tuning.assignments import Assignment, fastest
-from neuronx_cc.driver.tuning.tuner import Point, Tuner, pareto
+from neuronx_cc.driver.tuning.tuner import KEPT, Point, Tuner, pareto
 
 PARTINGS = 14
 """Times that parts of one base and target are halved for one tolerance."""
@@ -36,6 +38,8 @@ FULL = 0.9
 """Share of the tolerance that leaves no room worth a trial."""
 DIFFERENCE = 0.8
 """Share of a part's squared error up to which that of its rest is told by difference."""
+PATIENT = 2
+"""Swaps in a row that gain nothing before the others, of larger contractions, are not tried."""
 BETWEEN = 4
 """Tolerances that are tried between two uniform assignments for a user's metric."""
 
@@ -75,9 +79,26 @@ class Mixing(Tuner):
         if self._goal.loss is not None:
             return self._by_metric()
         self._reach(self._goal.tolerance)
+        chosen = self._swapped(self._fastest(self._goal.tolerance))
         for tolerance in self._between(self._ends, self._goal.front):
             self._reach(tolerance)
-        return self._fastest(self._goal.tolerance)
+        return chosen
+
+    def _swapped(self, point: Point) -> Point:
+        """``point``, or what is faster and tolerated with like ops of it in FP32."""
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for number in self._order:
+            alike.setdefault(self.groups[number].likeness, []).append(number)
+        failed = 0
+        for ops in sorted(alike.values(), key=lambda ops: self.groups[ops[0]].work):
+            if failed == PATIENT or point.types == self._uniform(KEPT):
+                break
+            types = tuple(KEPT if number in ops else dtype for number, dtype in enumerate(point.types))
+            if types == point.types or not (found := self._measured([types])):
+                continue
+            faster = found[0].microseconds < point.microseconds and found[0].error <= self._goal.tolerance
+            point, failed = (found[0], 0) if faster else (point, failed + 1)
+        return point
 
     def _fastest(self, tolerance: float) -> Point:
         """Of what was measured; FP32 where nothing is tolerated."""

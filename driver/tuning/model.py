@@ -10,16 +10,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.check import Progress
+from neuronx_cc.driver.jobs import Engine
 from neuronx_cc.driver.options import COMPILE, TUNE_STRATEGIES
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
-from neuronx_cc.driver.tuning.bench import Bench
+from neuronx_cc.driver.tuning.bench import Bench, sent
 from neuronx_cc.driver.tuning.history import History
 from neuronx_cc.driver.tuning.mixing import Mixing
 from neuronx_cc.driver.tuning.op_wise import OpWise
@@ -59,8 +61,12 @@ def tune_model(
     strategy: str,
     workspace: str | None,
     progress: Progress,
+    engine: Engine | None = None,
 ) -> Tuning:
-    """Raises UsageError EARG912 for an evaluator that fails, EARG913 where nothing meets the goal."""
+    """Trials are made by ``engine``, or here.
+
+    Raises UsageError EARG912 for an evaluator that fails, EARG913 where nothing meets the goal.
+    """
     if strategy not in STRATEGIES:
         raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
     identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}
@@ -71,7 +77,9 @@ def tune_model(
         Path(workspace) / f"{strategy}.jsonl" if workspace is not None else None,
         {**identity, "compiler": COMPILER_VERSION},
     )
-    found = STRATEGIES[strategy](bench, bench.trials, history, types, goal, progress).tune()
+    with TemporaryDirectory() as folder:
+        measure = bench.trials if engine is None else sent(bench, engine, Path(folder))
+        found = STRATEGIES[strategy](bench, measure, history, types, goal, progress).tune()
     if goal.loss is None and found.chosen.error > goal.tolerance:
         raise UsageError(
             "EARG913",

@@ -6,6 +6,7 @@ assignment of types, which gives its error and its simulated time at once; a str
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -47,6 +48,12 @@ class Group:
         first = self.ops[0]
         shapes = [str(hlo.shape_of(value)) for value in (*first.operands, *first.results)]
         return (first.opcode, *shapes, first.loc.numberless, first.loc.place)
+
+    @property
+    def work(self) -> float:
+        """About the multiplications of one of the ops: the root of what its arrays' sizes multiply to."""
+        first = self.ops[0]
+        return math.prod(float(hlo.shape_of(value).size) for value in (*first.operands, *first.results)) ** 0.5
 
     def __str__(self) -> str:
         several = f" and {len(self.ops) - 1} like it" if len(self.ops) > 1 else ""
