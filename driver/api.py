@@ -150,7 +150,7 @@ def tune(
     when the evaluator fails, EARG913 when nothing meets the tolerance, and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
-    from neuronx_cc.driver.jobs import engine_of
+    from neuronx_cc.driver.engines import engine_of
     from neuronx_cc.driver.tuning.model import Metric, model_of, tune_model
     from neuronx_cc.driver.tuning.tuner import Goal
 

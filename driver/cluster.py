@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronx_cc.driver import files
-from neuronx_cc.driver.jobs import TRIES, Job, Outcome, died, do
+from neuronx_cc.driver.jobs import TRIES, Job, Outcome, died
 from neuronx_cc.driver.version import COMPILER_VERSION
+from neuronx_cc.driver.work import do
 from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
 
 PATIENCE = 10.0

@@ -1,4 +1,4 @@
-"""Compilations that depend on nothing but files and options: in this process, on several, or on a cluster's.
+"""Compilations that depend on nothing but files and options, in this process or on several.
 
 A job is data, and so is its outcome, so that any process may do it, and do it again: what a worker had in hand when it
 died is given to another one, once. Equal jobs are done once.
@@ -7,16 +7,11 @@ died is given to another one, once. Equal jobs are done once.
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from neuronx_cc.driver.parse import Parsed
+from typing import Protocol
 
 TRIES = 2
 """Times that a job is begun: one that ends its worker twice has failed."""
@@ -61,53 +56,10 @@ class Engine(Protocol):
         """Nothing is done afterwards."""
 
 
-def engine(parsed: Parsed) -> Engine:
-    """That of ``--workers`` and ``--scheduler``."""
-    return engine_of(parsed.integer_or_none("workers"), parsed.text_or_none("scheduler"))
-
-
-def engine_of(workers: int | None, scheduler: str | None) -> Engine:
-    """So many processes, or as many as there are processors; a cluster. Raises what ``Cluster`` raises."""
-    if scheduler is None:
-        return Processes(workers or len(os.sched_getaffinity(0)))
-    from neuronx_cc.driver.cluster import Cluster
-
-    return Cluster(scheduler)
-
-
-def do(job: Job) -> Outcome:
-    """Compile and time one job, in this process."""
-    import neuronx_cc
-    from neuronx_cc.driver.errors import render
-
-    options: dict[str, Any] = {"auto_cast": "matmult", "int64": "truncate", **dict(job.options)}
-    if job.output:
-        options["output"] = job.output
-    try:
-        if job.data:
-            return _tried(job)
-        executable = neuronx_cc.compile(Path(job.path), **options)
-        return Outcome(executable.run([], timing_only=True).report.time_ns / 1e3)
-    except neuronx_cc.NeuronError as error:
-        return Outcome(None, render(error), error.exit_status)
-
-
-def _tried(job: Job) -> Outcome:
-    """One of many of a module, which this process keeps as it comes to the casts."""
-    from neuronx_cc.driver.policy_file import policy_of
-    from neuronx_cc.driver.tuning.bench import bench_of
-
-    options = dict(job.options)
-    policy = options.pop("precision_policy")
-    assert isinstance(policy, str)
-    found = bench_of(job.path, job.data, tuple(options.items())).trial(policy_of(policy, ()))
-    return Outcome(found.microseconds, difference=found.error)
-
-
 class Processes:
     """Processes of this machine, kept until they are closed; a single one is this process."""
 
-    def __init__(self, workers: int, do: Do = do) -> None:
+    def __init__(self, workers: int, do: Do) -> None:
         self._workers, self._do = workers, do
         self._pool: ProcessPoolExecutor | None = None
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from neuronx_cc.driver import files
+from neuronx_cc.driver.engines import engine
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.jobs import Engine, Job, Outcome, engine
+from neuronx_cc.driver.jobs import Engine, Job, Outcome
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.ir.errors import UsageError

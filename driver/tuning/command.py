@@ -8,9 +8,9 @@ import sys
 from typing import cast
 
 from neuronx_cc.driver import files
+from neuronx_cc.driver.engines import engine
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
-from neuronx_cc.driver.jobs import engine
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.tensors import parameters_of, random_inputs, read_inputs
 from neuronx_cc.driver.tuning.chart import chart

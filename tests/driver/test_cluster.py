@@ -16,6 +16,7 @@ import neuronx_cc
 from neuronx_cc.driver import cli, cluster
 from neuronx_cc.driver.cluster import Cluster
 from neuronx_cc.driver.jobs import Job, Outcome, Processes
+from neuronx_cc.driver.work import do
 from neuronx_cc.ir.errors import RunError, UsageError
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
@@ -51,7 +52,7 @@ def in_order(outcomes: Iterator[tuple[Job, Outcome]], jobs: list[Job]) -> list[O
 
 
 def test_outcomes_and_neffs_are_those_of_this_process(local, jobs: list[Job]) -> None:
-    here = in_order(Processes(1).outcomes(jobs), jobs)
+    here = in_order(Processes(1, do).outcomes(jobs), jobs)
     neffs = [Path(job.output).read_bytes() for job in jobs[:-1]]
     for job in jobs[:-1]:
         Path(job.output).unlink()
@@ -63,7 +64,7 @@ def test_outcomes_and_neffs_are_those_of_this_process(local, jobs: list[Job]) ->
 
 
 def test_a_worker_that_is_killed_loses_nothing(local, jobs: list[Job]) -> None:
-    here = in_order(Processes(1).outcomes(jobs), jobs)
+    here = in_order(Processes(1, do).outcomes(jobs), jobs)
     there = Cluster(local.scheduler_address)
     outcomes = there.outcomes(jobs)
     found = dict([next(outcomes)])
