@@ -543,6 +543,12 @@ RUN = Command(
             Kind.FLAG,
             default=False,
         ),
+        _plain(
+            "--fp64",
+            "with --check: say how far outputs, and FP32 semantics, are from FP64; for programs that amplify last bits",
+            Kind.FLAG,
+            default=False,
+        ),
         _plain("--module", "the module that the NEFF was compiled from, for --check", metavar="FILE"),
         _plain("--json", "print the report as JSON", Kind.FLAG, default=False),
         *TABLES,

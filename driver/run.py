@@ -37,6 +37,7 @@ from neuronx_cc.runtime.profiling.analysis import analyse
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
     from neuronx_cc.driver.compare import Comparison
+    from neuronx_cc.driver.fp64 import FromFp64
 
 
 def run_command(session: Session) -> int:
@@ -81,17 +82,20 @@ class _Verdicts:
 
     comparison: "Comparison"
     check: "Check"
+    fp64: "FromFp64 | None"
+    """Where it was asked for."""
 
 
 def _checker(parsed: Parsed, neff: Neff, session: Session) -> Callable[[list[Array], list[Array]], _Verdicts]:
     """Finds the module before time is spent on the simulation; running a NEFF without ``--check`` needs no compiler."""
-    from neuronx_cc.driver.check_neff import check_neff, compare_neff, find_module
+    from neuronx_cc.driver.check_neff import check_neff, compare_fp64, compare_neff, find_module
 
     source = find_module(neff, parsed.files[0], parsed.text_or_none("module"))
 
     def verdicts(inputs: list[Array], outputs: list[Array]) -> _Verdicts:
         comparison = compare_neff(neff, source, inputs, outputs)
-        return _Verdicts(comparison, check_neff(neff, source, inputs, outputs, session))
+        wide = compare_fp64(neff, source, inputs, outputs) if parsed.flag("fp64") else None
+        return _Verdicts(comparison, check_neff(neff, source, inputs, outputs, session), wide)
 
     return verdicts
 
@@ -110,7 +114,9 @@ def _print(session: Session, result: RunResult, verdicts: _Verdicts | None) -> N
         if not parsed.flag("timing_only"):
             report["simulator"] = library.chosen(parsed.integer_or_none("stochastic_rounding"))
         if verdicts is not None:
-            check = verdicts.check
+            check, wide = verdicts.check, verdicts.fp64
+            if wide is not None:
+                report["fp64"] = {"outputs": wide.outputs, "fp32": wide.fp32}
             report["accuracy"] = verdicts.comparison.to_json()
             report["check"] = {"passed": check.passed, "error": check.error, "summary": check.summary}
         if chosen:
@@ -123,6 +129,8 @@ def _print(session: Session, result: RunResult, verdicts: _Verdicts | None) -> N
         print("\n".join(["", *operator_table(document, rows, columns)]))
     if verdicts is not None:
         print(verdicts.comparison, end="")
+        if verdicts.fp64 is not None:
+            print(verdicts.fp64)
         if verdicts.check.passed:
             print(f"check: {verdicts.check.summary}")
 
@@ -140,6 +148,8 @@ def _check_options(parsed: Parsed) -> None:
                 raise UsageError("EARG905", f"--timing-only computes no values, {option} needs them", "drop one")
     if not 1 <= parsed.integer("devices") <= devices.MAX_DEVICES:
         raise UsageError("EARG902", f"--devices takes 1 to {devices.MAX_DEVICES}", "see --help")
+    if parsed.flag("fp64") and not parsed.flag("check"):
+        raise UsageError("EARG905", "--fp64 is a part of --check", "give both")
     if parsed.flag("check") and parsed.integer("devices") > 1:
         raise UsageError("EARG905", "--check runs the reference semantics of one device", "drop --devices")
     if parsed.flag("check") and parsed.values["stochastic_rounding"] is not None:
