@@ -13,7 +13,6 @@ from neuronx_cc.driver.fp64 import from_fp64, widened
 from neuronx_cc.hlo_import import load_module
 from neuronx_cc.ir import reference
 
-
 RATE = float(np.float32(3.9))
 
 

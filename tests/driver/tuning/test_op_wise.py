@@ -86,6 +86,22 @@ def test_where_contractions_are_unlike_the_model_of_errors_is_never_slower(model
     assert found.chosen.microseconds <= op_wise.chosen.microseconds * (1 + 1e-6)
 
 
+def deep(x, w, v):
+    """Forty products: the one of the last layer alone in what is large, so that errors are unlike."""
+    for number in range(20):
+        x = x + jnp.tanh(x @ w / 9) @ v / (9 + 3 * number)
+    return x
+
+
+@pytest.mark.slow
+def test_a_fifth_of_the_trials_are_enough() -> None:
+    op_wise = neuronx_cc.tune(jax.jit(deep), arrays(64), 1e-2, strategy="basic")
+    found = neuronx_cc.tune(jax.jit(deep), arrays(64), 1e-2)
+    assert max(op_wise.chosen.error, found.chosen.error) <= 1e-2
+    assert found.chosen.microseconds <= op_wise.chosen.microseconds * (1 + 1e-6)
+    assert found.trials * 5 <= op_wise.trials
+
+
 def test_of_several_types_the_fastest_is_taken() -> None:
     alone = [
         neuronx_cc.tune(jax.jit(layers), arrays(), 1e-2, types=(dtype,), strategy="basic").chosen.microseconds
