@@ -37,9 +37,9 @@ INTRODUCTION = f"""# Tuning the examples
 
 By `benchmarks/tuning.py`: the programs of `examples/` at full size, weights as parameters, random values, types
 `bf16`, `fp16`, `tf32` and `fp8_e4m3`. A trial is the whole program compiled and run once; the FP32 program and the
-reference count too. `basic` goes op by op and was given {SHARE} times the trials of the default strategy, but {MOST} at
-most: "not done" means that it had looked at some of the types only by then. Errors are relative 2-norms of the worst
-output against FP32, of the simulated program.
+reference count too. `basic` goes op by op and may make {SHARE} times the trials of the default strategy, {MOST} at
+most: "not done" means that it had looked at some of the types only by then; nothing, that it was not measured. Errors
+are relative 2-norms of the worst output against FP32, of the simulated program; of integers the share that differs.
 
 | program | contractions | FP32 | tolerance | chosen | error | trials | `basic` | its trials |
 |---|---|---|---|---|---|---|---|---|
@@ -124,10 +124,13 @@ def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def write(results: Sequence[dict[str, Any]]) -> None:
-    parts = [INTRODUCTION, *(f"{line}\n" for line in table(results))]
-    parts.append("\nPredicted errors of mixed assignments on the fronts, beside the true ones:\n\n")
-    parts.append("| program | assignments | farthest off |\n|---|---|---|\n")
-    parts += [f"{line}\n" for line in predictions(results)]
+    parts = [INTRODUCTION, *(f"{line}\n" for line in table(results)), "\n"]
+    for result in results:
+        parts.append(f"{result['program']} was tuned at both tolerances in {result['seconds']} s on a busy machine.\n")
+    if lines := list(predictions(results)):
+        parts.append("\nPredicted errors of mixed assignments on the fronts, beside the true ones:\n\n")
+        parts.append("| program | assignments | farthest off |\n|---|---|---|\n")
+        parts += [f"{line}\n" for line in lines]
     parts.append("\nError against simulated time; crosses are predicted errors:\n\n")
     parts += [f"![{each['program']}](images/tuning-{each['program']}.svg)\n" for each in results]
     PAGE.write_text("".join(parts))
