@@ -155,6 +155,9 @@ def tune(
     strategy: str = options.TUNE_STRATEGIES[0],
     max_trials: int = 1000,
     timeout: float = 0.0,
+    front: int = 0,
+    workers: int = 1,
+    scheduler: str | None = None,
     workspace: str | os.PathLike[str] | None = None,
     progress: Progress = lambda what, done, of: None,
     **options_: Any,
@@ -169,6 +172,7 @@ def tune(
     when the evaluator fails, EARG913 when nothing meets the tolerance, and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
+    from neuronx_cc.driver.engines import engine_of
     from neuronx_cc.driver.tuning.model import Metric, model_of, tune_model
     from neuronx_cc.driver.tuning.tuner import Goal
 
@@ -181,9 +185,15 @@ def tune(
     fixed = fixed_by(from_keywords(options.COMPILE, options_))
     model = model_of(lambda: load_module(*given, fixed) if isinstance(given, tuple) else given.copy(), options_)
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
-    goal = Goal(tolerance, None, max_trials, timeout)
+    goal = Goal(tolerance, None, max_trials, timeout, front)
     place = None if workspace is None else os.fspath(workspace)
-    return tune_model(model, [np.asarray(array) for array in inputs], goal, metric, types, strategy, place, progress)
+    arrays = [np.asarray(array) for array in inputs]
+    engine = engine_of(workers, scheduler) if workers > 1 or scheduler is not None else None
+    try:
+        return tune_model(model, arrays, goal, metric, types, strategy, place, progress, engine)
+    finally:
+        if engine is not None:
+            engine.close()
 
 
 def _compile(module: Any, session: Session) -> "Neff":

@@ -18,6 +18,7 @@ from neuronx_cc.driver.check import Array, Check, Rerun, check
 from neuronx_cc.driver.compare import Comparison, compare_module
 from neuronx_cc.driver.compile import MODULE_DIGEST, MODULE_NAME, generate
 from neuronx_cc.driver.failure import Session
+from neuronx_cc.driver.fp64 import FromFp64, from_fp64
 from neuronx_cc.driver.frontends.door import fixed_by, load_module
 from neuronx_cc.driver.log import Log
 from neuronx_cc.driver.machines import planned_machine
@@ -65,6 +66,13 @@ def compare_neff(neff: Neff, source: tuple[str, bytes], inputs: list[Array], out
     parsed = compiled_with(neff)
     model = Model(lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed)
     return compare_module(model, inputs, outputs, Progress())
+
+
+def compare_fp64(neff: Neff, source: tuple[str, bytes], inputs: list[Array], outputs: list[Array]) -> FromFp64:
+    """How far ``outputs`` and FP32 semantics are from FP64."""
+    parsed = compiled_with(neff)
+    module, _ = Model(lambda: load_module(source[1], source[0], fixed_by(parsed)), parsed).before_casts()
+    return from_fp64(module, inputs, outputs)
 
 
 def check_neff(

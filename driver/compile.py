@@ -95,13 +95,12 @@ def generate(
 
     ``left`` is told what kernels leave in memory; ``planner`` knows what a search has found.
     """
-    from neuronx_cc.codegen.choose import Planner
     from neuronx_cc.codegen.compile import lower_module
     from neuronx_cc.codegen.context import Transposes
     from neuronx_cc.ir.neff import Neff, PlannedFor
 
     given = transposes or Transposes.VALUES
-    planner = planner or Planner(Timing(machine), 1 if parsed.text("optlevel") == "1" else 2)
+    planner = planner or planner_of(parsed, machine)
     program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, planner)
     if parsed.values.get("print_schedules"):
         for kernel, line in program.schedules.items():
@@ -118,6 +117,13 @@ def generate(
         parsed.flag("fast_loading_neuron_binaries"),
         PlannedFor(machine.name, machine.digest()),
     )
+
+
+def planner_of(parsed: "Parsed", machine: Machine) -> "Planner":
+    """What chooses schedules at the level of the options."""
+    from neuronx_cc.codegen.choose import Planner
+
+    return Planner(Timing(machine), 1 if parsed.text("optlevel") == "1" else 2)
 
 
 def write_neff(neff: "Neff", path: str, session: Session) -> None:

@@ -204,6 +204,16 @@ CATALOGUE: dict[str, Entry] = {
         "Devices of a group come to different collectives, or some of them never come.",
         "let every member reach the same collectives, with equal groups and shapes, in one order",
     ),
+    "ERUN923": Entry(
+        "cluster lost",
+        "The scheduler of a cluster does not answer, or no longer does.",
+        "start it again; what a workspace or a cache keeps is not done twice",
+    ),
+    "ERUN924": Entry(
+        "trial failed",
+        "A process that makes trials for a tuning failed, or died twice.",
+        "tune with fewer --workers; what the workspace has is not measured again",
+    ),
     "INTERNAL": Entry(
         "internal error",
         "A defect of this compiler; a reproducer is written.",

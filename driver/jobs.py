@@ -1,4 +1,4 @@
-"""Compilations that depend on nothing but a module and its options, on several processes of this machine.
+"""Compilations that depend on nothing but files and options, in this process or on several.
 
 A job is data, and so is its outcome, so that any process may do it, and do it again: what a worker had in hand when it
 died is given to another one, once. Equal jobs are done once.
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 TRIES = 2
 """Times that a job is begun: one that ends its worker twice has failed."""
@@ -28,6 +27,8 @@ class Job:
     """Of ``compile``, by keyword."""
     output: str = ""
     """Of the NEFF; empty: none is written."""
+    data: str = ""
+    """Inputs and expected outputs (``tuning.bench.write_arrays``); empty: the clock alone is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +39,38 @@ class Outcome:
     error: str = ""
     status: int = 0
     """Exit status that ``compile`` would have had."""
+    difference: float | None = None
+    """Largest relative 2-norm of the difference to an expected output, of a job with data."""
 
 
-def do(job: Job) -> Outcome:
-    """Compile and time one job, in this process."""
-    import neuronx_cc
-    from neuronx_cc.driver.errors import render
-
-    options: dict[str, Any] = {"auto_cast": "matmult", "int64": "truncate", **dict(job.options)}
-    if job.output:
-        options["output"] = job.output
-    try:
-        executable = neuronx_cc.compile(Path(job.path), **options)
-        return Outcome(executable.run([], timing_only=True).report.time_ns / 1e3)
-    except neuronx_cc.NeuronError as error:
-        return Outcome(None, render(error), error.exit_status)
+Do = Callable[[Job], Outcome]
 
 
-def outcomes(jobs: Sequence[Job], workers: int, do: Callable[[Job], Outcome] = do) -> Iterator[tuple[Job, Outcome]]:
-    """Each different job with its outcome, as they come. ``workers`` 1: in this process."""
-    todo = dict.fromkeys(jobs, 0)
-    if workers <= 1:
-        for job in todo:
-            yield job, do(job)
-        return
-    while todo:
-        # processes of their own, not copies: this one may have threads
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context) as pool:
-            futures: dict[Future[Outcome], Job] = {pool.submit(do, job): job for job in todo}
+class Engine(Protocol):
+    """Does jobs."""
+
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Each different job with its outcome, as they come."""
+
+    def close(self) -> None:
+        """Nothing is done afterwards."""
+
+
+class Processes:
+    """Processes of this machine, kept until they are closed; a single one is this process."""
+
+    def __init__(self, workers: int, do: Do) -> None:
+        self._workers, self._do = workers, do
+        self._pool: ProcessPoolExecutor | None = None
+
+    def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        todo = dict.fromkeys(jobs, 0)
+        if self._workers <= 1:
+            for job in todo:
+                yield job, self._do(job)
+            return
+        while todo:
+            futures: dict[Future[Outcome], Job] = {self._submit(job): job for job in todo}
             broken = False
             for future in as_completed(futures):
                 job = futures[future]
@@ -77,20 +81,42 @@ def outcomes(jobs: Sequence[Job], workers: int, do: Callable[[Job], Outcome] = d
                     continue
                 del todo[job]
                 yield job, outcome
-        if not broken:
-            return
-        # nobody says which job it was: each is begun once more, by itself from the second time on
-        for job in list(todo):
-            todo[job] += 1
-            if todo[job] >= TRIES or len(todo) == 1:
-                del todo[job]
-                yield job, _alone(job, do)
+            if not broken:
+                return
+            self.close()
+            # nobody says which job it was: each is begun once more, by itself from the second time on
+            for job in list(todo):
+                todo[job] += 1
+                if todo[job] >= TRIES or len(todo) == 1:
+                    del todo[job]
+                    yield job, self._alone(job)
 
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
-def _alone(job: Job, do: Callable[[Job], Outcome]) -> Outcome:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    def _submit(self, job: Job) -> Future[Outcome]:
+        if self._pool is None:
+            # processes of their own, not copies: this one may have threads
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=context)
         try:
-            return pool.submit(do, job).result()
-        except BrokenProcessPool:
-            return Outcome(None, f"the process that compiled {job.path} died", 1)
+            return self._pool.submit(self._do, job)
+        except BrokenProcessPool as error:  # one died while others were still handed out
+            failed: Future[Outcome] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _alone(self, job: Job) -> Outcome:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            try:
+                return pool.submit(self._do, job).result()
+            except BrokenProcessPool:
+                return died(job)
+
+
+def died(job: Job) -> Outcome:
+    """That of a job which no worker survives."""
+    return Outcome(None, f"the process that compiled {job.path} died", 1)

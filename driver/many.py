@@ -4,15 +4,15 @@ Input: a module and values to go through, or a list of modules. Output: simulate
 """
 
 import json
-import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from neuronx_cc.driver import files
+from neuronx_cc.driver.engines import engine
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.jobs import Job, Outcome, outcomes
+from neuronx_cc.driver.jobs import Engine, Job, Outcome
 from neuronx_cc.driver.options import COMPILE
 from neuronx_cc.driver.parse import Parsed, from_keywords
 from neuronx_cc.ir.errors import UsageError
@@ -34,8 +34,7 @@ def sweep_command(session: Session) -> int:
     jobs = {_job(path, point): [value for _, value, _ in point] for point in points}
     for job in jobs:
         from_keywords(COMPILE, dict(job.options))  # bad values are said before anything is compiled
-    session.enter("compiling")
-    done = dict(outcomes(list(jobs), _workers(parsed)))
+    done = _done(session, list(jobs), engine(parsed))
     rows = [{**dict(zip(names, values, strict=True)), **_told(done[job])} for job, values in jobs.items()]
     return _show(session, parsed, [*names, "microseconds", "error"], rows)
 
@@ -58,8 +57,7 @@ def batch_command(session: Session) -> int:
     jobs = [Job(path, options, neff_beside(path, folder)) for path in dict.fromkeys(paths)]
     written = [job.output for job in jobs]
     check_once(written)
-    session.enter("compiling")
-    done = dict(outcomes(jobs, _workers(parsed)))
+    done = _done(session, jobs, engine(parsed))
     rows = [{"module": job.path, "neff": job.output, **_told(done[job])} for job in jobs]
     return _show(session, parsed, ["module", "neff", "microseconds", "error"], rows)
 
@@ -103,8 +101,16 @@ def _few_enough(count: int) -> None:
         raise UsageError("EARG902", f"{count} compilations; at most {MOST_JOBS} are made at once", "take fewer values")
 
 
-def _workers(parsed: Parsed) -> int:
-    return parsed.integer_or_none("workers") or len(os.sched_getaffinity(0))
+def _done(session: Session, jobs: Sequence[Job], workers: Engine) -> dict[Job, Outcome]:
+    session.enter("compiling")
+    done = {}
+    try:
+        for job, outcome in workers.outcomes(jobs):
+            done[job] = outcome
+            session.progress.enter(f"compiling, {len(done)} of {len(jobs)} done")
+    finally:
+        workers.close()
+    return done
 
 
 def check_once(written: Sequence[str]) -> None:

@@ -588,6 +588,12 @@ RUN = Command(
             Kind.FLAG,
             default=False,
         ),
+        _plain(
+            "--fp64",
+            "with --check: say how far outputs, and FP32 semantics, are from FP64; for programs that amplify last bits",
+            Kind.FLAG,
+            default=False,
+        ),
         _plain("--module", "the module that the NEFF was compiled from, for --check", metavar="FILE"),
         _plain("--json", "print the report as JSON", Kind.FLAG, default=False),
         *TABLES,
@@ -646,6 +652,21 @@ OPT = Command(
         VERBOSE,
     ),
 )
+JOBS = (
+    _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+    _plain(
+        "--scheduler", "address of a Dask cluster whose workers compile instead: tcp://HOST:8786", metavar="ADDRESS"
+    ),
+)
+SWEPT = Option(
+    ("--option",),
+    Kind.ASSIGNMENTS,
+    "the same of an option of compile, without dashes: auto-cast=none,matmult",
+    metavar="OPTION=VALUE,VALUE...",
+    default=(),
+    recorded=False,
+)
+"""An option of ``compile`` with its values."""
 TUNE = Command(
     "tune",
     "find the types in which a model is fastest at an error, or a loss, that is tolerated; write them as a policy",
@@ -680,8 +701,13 @@ TUNE = Command(
             values=TUNE_STRATEGIES,
             default=TUNE_STRATEGIES[0],
         ),
-        _plain("--max-trials", "evaluations and compilations to make at most", Kind.INTEGER, "N", default=1000),
+        _plain(
+            "--max-trials", "compilations and runs of the whole model to make at most", Kind.INTEGER, "N", default=1000
+        ),
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
+        _plain("--front", "points of the Pareto front to look for besides", Kind.INTEGER, "N", default=0),
+        replace(JOBS[0], doc="processes that make trials at once", default=1),
+        JOBS[1],
         _plain("--workspace", "keeps what was measured there; a tuning that was stopped goes on", metavar="DIR"),
         _output("policy to write", default="policy.json"),
         _plain("--chart", "SVG image of the Pareto front to write", metavar="FILE"),
@@ -705,15 +731,8 @@ SWEEP = Command(
             default=(),
             recorded=False,
         ),
-        Option(
-            ("--option",),
-            Kind.ASSIGNMENTS,
-            "the same of an option of compile, without dashes: auto-cast=none,matmult",
-            metavar="OPTION=VALUE,VALUE...",
-            default=(),
-            recorded=False,
-        ),
-        _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+        SWEPT,
+        *JOBS,
         _plain("--json", "print the table as JSON", Kind.FLAG, default=False),
         OPTIONAL_LOGFILE,
         VERBOSE,
@@ -725,15 +744,12 @@ BATCH = Command(
     "LIST",
     (
         _output("folder of the NEFFs", "DIR"),
-        Option(
-            ("--option",),
-            Kind.ASSIGNMENTS,
-            "an option of compile for all of them, without dashes: auto-cast=none",
+        replace(
+            SWEPT,
+            doc="an option of compile for all of them, without dashes: auto-cast=none",
             metavar="OPTION=VALUE",
-            default=(),
-            recorded=False,
         ),
-        _plain("--workers", "processes that compile at once; default: one for each processor", Kind.INTEGER, "N"),
+        *JOBS,
         _plain("--json", "print the table as JSON", Kind.FLAG, default=False),
         OPTIONAL_LOGFILE,
         VERBOSE,

@@ -39,6 +39,7 @@ from neuronx_cc.runtime.profiling.together import time_together
 if TYPE_CHECKING:
     from neuronx_cc.driver.check import Check
     from neuronx_cc.driver.compare import Comparison
+    from neuronx_cc.driver.fp64 import FromFp64
 
 
 def run_command(session: Session) -> int:
@@ -85,17 +86,20 @@ class _Verdicts:
 
     comparison: "Comparison"
     check: "Check"
+    fp64: "FromFp64 | None"
+    """Where it was asked for."""
 
 
 def _checker(parsed: Parsed, neff: Neff, session: Session) -> Callable[[list[Array], list[Array]], _Verdicts]:
     """Finds the module before time is spent on the simulation; running a NEFF without ``--check`` needs no compiler."""
-    from neuronx_cc.driver.check_neff import check_neff, compare_neff, find_module
+    from neuronx_cc.driver.check_neff import check_neff, compare_fp64, compare_neff, find_module
 
     source = find_module(neff, parsed.files[0], parsed.text_or_none("module"))
 
     def verdicts(inputs: list[Array], outputs: list[Array]) -> _Verdicts:
         comparison = compare_neff(neff, source, inputs, outputs)
-        return _Verdicts(comparison, check_neff(neff, source, inputs, outputs, session))
+        wide = compare_fp64(neff, source, inputs, outputs) if parsed.flag("fp64") else None
+        return _Verdicts(comparison, check_neff(neff, source, inputs, outputs, session), wide)
 
     return verdicts
 
@@ -114,7 +118,9 @@ def _print(session: Session, results: list[RunResult], result: RunResult, verdic
         if not parsed.flag("timing_only"):
             report["simulator"] = library.chosen(parsed.integer_or_none("stochastic_rounding"))
         if verdicts is not None:
-            check = verdicts.check
+            check, wide = verdicts.check, verdicts.fp64
+            if wide is not None:
+                report["fp64"] = {"outputs": wide.outputs, "fp32": wide.fp32}
             report["accuracy"] = verdicts.comparison.to_json()
             report["check"] = {"passed": check.passed, "error": check.error, "summary": check.summary}
         if chosen:
@@ -135,6 +141,8 @@ def _print(session: Session, results: list[RunResult], result: RunResult, verdic
         print("\n".join(["", *operator_table(document, rows, columns)]))
     if verdicts is not None:
         print(verdicts.comparison, end="")
+        if verdicts.fp64 is not None:
+            print(verdicts.fp64)
         if verdicts.check.passed:
             print(f"check: {verdicts.check.summary}")
 
@@ -163,6 +171,8 @@ def _check_options(parsed: Parsed) -> None:
         raise UsageError(
             "EARG905", f"{len(parsed.files)} programs run on as many devices", "drop --devices, or give one program"
         )
+    if parsed.flag("fp64") and not parsed.flag("check"):
+        raise UsageError("EARG905", "--fp64 is a part of --check", "give both")
     if parsed.flag("check") and max(len(parsed.files), parsed.integer("devices")) > 1:
         raise UsageError("EARG905", "--check runs the reference semantics of one device", "give one program for one")
     if parsed.flag("check") and parsed.values["stochastic_rounding"] is not None:

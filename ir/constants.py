@@ -25,6 +25,12 @@ class ConstantPool:
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
 
+    def copy(self) -> "ConstantPool":
+        """The same arrays in a pool of its own: what is added to or dropped from one leaves the other alone."""
+        other = ConstantPool()
+        other._arrays = dict(self._arrays)
+        return other
+
     def add(self, array: np.ndarray[Any, Any], dtype: str) -> str:
         """Store ``array`` (of NumPy type ``NUMPY_DTYPE[dtype]``) and return its digest.
 

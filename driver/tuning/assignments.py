@@ -45,13 +45,3 @@ def fastest(
     assert found.x is not None, "all in FP32 is always a solution"
     chosen = {flat[column][0]: flat[column][1] for column in np.flatnonzero(found.x > 0.5)}
     return tuple(chosen[group] for group in range(len(names)))
-
-
-def front(errors: Sequence[Mapping[str, float]], times: Sequence[Mapping[str, float]], points: int) -> list[Assignment]:
-    """Different assignments from the most accurate to the fastest."""
-    finite = [value for row in errors for value in row.values() if np.isfinite(value) and value > 0]
-    if not finite:
-        return [fastest(errors, times, 1.0)]
-    most = float(np.sqrt(sum(max(v for v in row.values() if np.isfinite(v)) ** 2 for row in errors)))
-    bounds = [min(finite) / 2, *np.geomspace(min(finite) * 1.001, most * 1.001, points - 1)]
-    return list(dict.fromkeys(fastest(errors, times, bound) for bound in bounds))

@@ -8,6 +8,7 @@ import sys
 from typing import cast
 
 from neuronx_cc.driver import files
+from neuronx_cc.driver.engines import engine
 from neuronx_cc.driver.failure import Session
 from neuronx_cc.driver.frontends.door import fixed_by, load_module, read
 from neuronx_cc.driver.parse import Parsed
@@ -29,7 +30,8 @@ def tune_command(session: Session) -> int:
     image = parsed.text_or_none("chart")
     if image is not None:
         files.check_writable(image, "--chart", [path])
-    goal = Goal(_share(parsed, "tolerance"), None, parsed.integer("max_trials"), float(parsed.integer("timeout")))
+    bounds = parsed.integer("max_trials"), float(parsed.integer("timeout")), parsed.integer("front")
+    goal = Goal(_share(parsed, "tolerance"), None, *bounds)
     metric = _metric(parsed)
     session.enter("reading the module")
     data = read(path)
@@ -47,18 +49,25 @@ def tune_command(session: Session) -> int:
     session.enter("tuning")
 
     def progress(what: str, done: int, of: int) -> None:
-        session.progress.enter(f"tuning, {what} {done} of {of}")
+        session.progress.enter(f"tuning, {what} {done} of {of}" if what != "trial" else f"tuning, trial {done}")
 
-    found = tune_model(
-        model,
-        inputs,
-        goal,
-        metric,
-        parsed.names("types"),
-        parsed.text("strategy"),
-        parsed.text_or_none("workspace"),
-        progress,
-    )
+    elsewhere = parsed.integer("workers") > 1 or parsed.text_or_none("scheduler") is not None
+    workers = engine(parsed) if elsewhere else None
+    try:
+        found = tune_model(
+            model,
+            inputs,
+            goal,
+            metric,
+            parsed.names("types"),
+            parsed.text("strategy"),
+            parsed.text_or_none("workspace"),
+            progress,
+            workers,
+        )
+    finally:
+        if workers is not None:
+            workers.close()
     policy = json.dumps(entries_of(found.policy), indent=1) + "\n"
     files.write_text(parsed.text("output"), policy, CompileError)
     if image is not None:

@@ -6,7 +6,7 @@ forgotten. No line is ever changed.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class History:
 
     def __init__(self, path: Path | None, identity: Mapping[str, str]) -> None:
         self._path = path
-        self._known: dict[str, float] = {}
+        self._known: dict[str, tuple[float, ...]] = {}
         self.resumed = 0
         """Measurements that were there already."""
         if path is not None:
@@ -38,9 +38,9 @@ class History:
             for line in lines[1:]:
                 entry = _parsed(line)
                 if isinstance(entry, dict) and isinstance(entry.get("key"), str):
-                    value = entry.get("value")
-                    if isinstance(value, int | float) and not isinstance(value, bool):
-                        self._known[entry["key"]] = float(value)
+                    values = entry.get("values")
+                    if isinstance(values, list) and all(type(value) in (int, float) for value in values):
+                        self._known[entry["key"]] = tuple(map(float, values))
             if lines[-1]:  # cut off in the middle
                 with path.open("ab") as file:
                     file.write(b"\n")
@@ -51,10 +51,18 @@ class History:
     def measured(self, key: str, measure: Callable[[], float]) -> float:
         """What ``measure`` gives, or gave when it was called for ``key`` before."""
         if key not in self._known:
-            self._known[key] = value = measure()
-            if self._path is not None:
-                self._append({"key": key, "value": value})
-        return self._known[key]
+            self.add(key, (measure(),))
+        return self._known[key][0]
+
+    def add(self, key: str, values: Sequence[float]) -> None:
+        """Keep numbers that were measured together."""
+        self._known[key] = tuple(values)
+        if self._path is not None:
+            self._append({"key": key, "values": list(values)})
+
+    def get(self, key: str) -> tuple[float, ...] | None:
+        """Those that ``add`` was given; None for what was not measured."""
+        return self._known.get(key)
 
     def __contains__(self, key: str) -> bool:
         return key in self._known

@@ -10,16 +10,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from neuronx_cc import runtime
 from neuronx_cc.driver.check import Progress
+from neuronx_cc.driver.jobs import Engine
 from neuronx_cc.driver.options import COMPILE, TUNE_STRATEGIES
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
+from neuronx_cc.driver.tuning.bench import Bench, sent
 from neuronx_cc.driver.tuning.history import History
+from neuronx_cc.driver.tuning.mixing import Mixing
 from neuronx_cc.driver.tuning.op_wise import OpWise
 from neuronx_cc.driver.tuning.tuner import Goal, Runs, Tuner, Tuning
 from neuronx_cc.driver.version import COMPILER_VERSION
@@ -28,7 +32,7 @@ from neuronx_cc.ir.errors import NeuronError, UsageError
 from neuronx_cc.passes.precision.policy import NO_RULES
 
 Array = np.ndarray[Any, np.dtype[Any]]
-STRATEGIES: dict[str, type[Tuner]] = dict(zip(TUNE_STRATEGIES, (Tuner, OpWise), strict=True))
+STRATEGIES: dict[str, type[Tuner]] = dict(zip(TUNE_STRATEGIES, (Mixing, OpWise), strict=True))
 Evaluate = Callable[[Runs], float]
 """A number for a program, which takes and gives lists of arrays."""
 
@@ -57,19 +61,25 @@ def tune_model(
     strategy: str,
     workspace: str | None,
     progress: Progress,
+    engine: Engine | None = None,
 ) -> Tuning:
-    """Raises UsageError EARG912 for an evaluator that fails, EARG913 where nothing meets the goal."""
+    """Trials are made by ``engine``, or here.
+
+    Raises UsageError EARG912 for an evaluator that fails, EARG913 where nothing meets the goal.
+    """
     if strategy not in STRATEGIES:
         raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
     identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}
-    module, imported = model.before_casts()
+    bench = Bench(model, inputs, progress=progress)
     if metric is not None:
         goal = _judged(goal, metric, model.executable(NO_RULES))
     history = History(
         Path(workspace) / f"{strategy}.jsonl" if workspace is not None else None,
         {**identity, "compiler": COMPILER_VERSION},
     )
-    found = STRATEGIES[strategy](module, imported, inputs, model.executable, history, types, goal, progress).tune()
+    with TemporaryDirectory() as folder:
+        measure = bench.trials if engine is None else sent(bench, engine, Path(folder))
+        found = STRATEGIES[strategy](bench, measure, history, types, goal, progress).tune()
     if goal.loss is None and found.chosen.error > goal.tolerance:
         raise UsageError(
             "EARG913",

@@ -12,38 +12,20 @@ The first assignment that is tolerated ends the search for its type; of the type
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from neuronx_cc.driver.tuning.assignments import Assignment
-from neuronx_cc.driver.tuning.tuner import KEPT, Group, Point, Tuner, contractions_of, group_of
-from neuronx_cc.ir import hlo
+from neuronx_cc.driver.tuning.tuner import KEPT, Point, Tuner
 
 
 class OpWise(Tuner):
     """Each contraction by itself."""
 
-    def _grouped(self, module: hlo.HloModule, imported: frozenset[str]) -> list[Group]:
-        """By names that the module was imported with; what the passes have made, by its path: rules tell no more."""
-        groups: dict[tuple[str, str], list[hlo.HloOp]] = {}
-        for op in contractions_of(module):
-            loc = op.loc
-            key = loc.name if loc.name in imported or not loc.op_name else loc.op_name
-            groups.setdefault((op.opcode, key), []).append(op)
-        return [group_of(ops, imported) for ops in groups.values()]
-
-    def _search(self) -> tuple[list[Point], Point]:
-        found = [Point(self._fp32, 0.0, self._microseconds(self._fp32))]
-        for number, dtype in enumerate(self._types if self.groups else (), 1):
+    def _search(self) -> Point:
+        found = [self._fp32()]
+        for dtype in self._types if self.groups else ():
             types = self._first_tolerated(dtype)
             if types is not None:
-                error = self._simulated_error(types) if self._goal.loss is None else self._error(types)
-                found.append(Point(types, error, self._microseconds(types)))
-            self._progress("type", number, len(self._types))
-        chosen = min(found, key=lambda point: (point.microseconds, point.error))
-        if chosen.types == self._fp32 and self._goal.loss is None:
-            chosen = replace(chosen, error=self._simulated_error(chosen.types))
-        return found, chosen
+                found += self._measured([types], bounded=False)
+        return min(found, key=lambda point: (point.microseconds, point.error))
 
     def _first_tolerated(self, dtype: str) -> Assignment | None:
         """None where only FP32 is, or trials or time ran out."""
@@ -52,36 +34,28 @@ class OpWise(Tuner):
         for number, group in enumerate(self.groups):
             by_opcode.setdefault(group.ops[0].opcode, set()).add(number)
         for kept in (frozenset[int](), *(frozenset(same) for same in by_opcode.values() if same != everything)):
-            if not self._has_time():
-                return None
-            if self._lost(self._without(dtype, kept)) <= self._goal.tolerance:
-                return self._without(dtype, kept)
-        lost: dict[int, float] = {}
+            lost = self._judged(types := self._without(dtype, kept))
+            if lost is None or lost <= self._goal.tolerance:
+                return types if lost is not None else None
+        losses: dict[int, float] = {}
         for number in reversed(range(len(self.groups))):
-            if not self._has_time():
-                return None
-            lost[number] = self._lost(types := self._without(dtype, frozenset([number])))
-            if lost[number] <= self._goal.tolerance:
-                return types
-        return self._accumulated(dtype, sorted(lost, key=lambda number: lost[number]))
-
-    def _accumulated(self, dtype: str, order: list[int]) -> Assignment | None:
+            lost = self._judged(types := self._without(dtype, frozenset([number])))
+            if lost is None or lost <= self._goal.tolerance:
+                return types if lost is not None else None
+            losses[number] = lost
+        order = sorted(losses, key=lambda number: losses[number])
         for count in range(2, len(order)):
-            types = self._without(dtype, frozenset(order[:count]))
-            if not self._has_time():
-                return None
-            if self._lost(types) <= self._goal.tolerance:
-                return types
+            lost = self._judged(types := self._without(dtype, frozenset(order[:count])))
+            if lost is None or lost <= self._goal.tolerance:
+                return types if lost is not None else None
         return None
 
     def _without(self, dtype: str, kept: frozenset[int]) -> Assignment:
         return tuple(KEPT if number in kept else dtype for number in range(len(self.groups)))
 
-    def _lost(self, types: Assignment) -> float:
-        """What is judged: the loss of the user's metric, or the error, confirmed in the simulator where tolerated."""
+    def _judged(self, types: Assignment) -> float | None:
+        """The loss of the user's metric, or the error; None where nothing more may be tried."""
         if self._goal.loss is not None:
-            return self._goal.loss(self._program(types))
-        error = self._error(types)
-        if error <= self._goal.tolerance:
-            error = max(error, self._simulated_error(types))
-        return math.inf if math.isnan(error) else error
+            return self._lost(types) if self._has_time() else None
+        found = self._measured([types])
+        return found[0].error if found else None

@@ -42,8 +42,8 @@ class HloModule:
         return cls(name, ModuleOp([]))
 
     def copy(self) -> "HloModule":
-        """The same module in ops of its own, for passes that work in place; constants are shared."""
-        return replace(self, op=self.op.clone())
+        """The same module in ops of its own, for passes that work in place; the arrays of constants are shared."""
+        return replace(self, op=self.op.clone(), constants=self.constants.copy())
 
     def computations(self) -> Iterator[ComputationOp]:
         op = self.op.body.block.first_op

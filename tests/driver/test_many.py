@@ -8,7 +8,7 @@ from job_cases import deadly, once_deadly
 
 import neuronx_cc
 from neuronx_cc.driver import cli
-from neuronx_cc.driver.jobs import Job, outcomes
+from neuronx_cc.driver.jobs import Job, Processes
 
 Capture = pytest.CaptureFixture[str]
 TEXT = """HloModule m
@@ -75,12 +75,12 @@ def test_a_batch_writes_a_neff_for_each(module: Path, capsys: Capture) -> None:
 
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
     jobs = [Job(name, (), str(tmp_path / "mark")) for name in ("a", "deadly", "bb", "ccc", "a")]
-    found = {job.path: outcome.microseconds for job, outcome in outcomes(jobs, 2, once_deadly)}
+    found = {job.path: outcome.microseconds for job, outcome in Processes(2, once_deadly).outcomes(jobs)}
     assert found == {"a": 1, "deadly": 6, "bb": 2, "ccc": 3}
 
 
 def test_a_job_that_always_ends_its_worker_fails_alone() -> None:
-    found = {job.path: outcome for job, outcome in outcomes([Job("a"), Job("deadly"), Job("bb")], 2, deadly)}
+    found = {job.path: outcome for job, outcome in Processes(2, deadly).outcomes([Job("a"), Job("deadly"), Job("bb")])}
     assert found["a"].microseconds == 1
     assert found["bb"].microseconds == 2
     assert "died" in found["deadly"].error

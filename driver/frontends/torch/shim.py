@@ -16,8 +16,8 @@ from neuronx_cc.driver.frontends.torch.lowering import CompilerArgs
 from neuronx_cc.driver.frontends.torch.module import NeuronModule
 from neuronx_cc.driver.frontends.torch.programs import execute_apart
 from neuronx_cc.ir.errors import RunError, UsageError
+from neuronx_cc.ir.targets import MAX_DEVICES
 from neuronx_cc.runtime import Executable
-from neuronx_cc.runtime.devices import MAX_DEVICES
 
 LOG = logging.getLogger("neuronx_cc.torch")
 CORES = 2

@@ -1,0 +1,158 @@
+"""Tunes the examples at full size: what is chosen at two tolerances, beside the strategy that goes op by op.
+
+    python benchmarks/tuning.py measure [PROGRAM ...]      # into docs/tuning.json, one process a program
+    python benchmarks/tuning.py basic [PROGRAM ...]        # beside what was measured
+    FRONT=2 python benchmarks/tuning.py measure gpt2       # with that many points of the front besides
+    python benchmarks/tuning.py write                      # docs/tuning.md and docs/images/tuning-*.svg from it
+
+Every count of trials is that of a tuning by itself; equal trials of one program's tunings are made once here. The
+strategy ``basic`` may make ``SHARE`` times the trials of ours: where it is not done by then, the table says so.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+from full_size import PROGRAMS
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PAGE, IMAGES = ROOT / "docs/tuning.json", ROOT / "docs/tuning.md", ROOT / "docs/images"
+TOLERANCES = (1e-2, 1e-3)
+SHARE = 5
+MOST = 40
+"""Trials of ``basic`` at most, for the sake of time."""
+FRONT = int(os.environ.get("FRONT", "0"))
+"""Points of the front that are looked for besides."""
+NEAR = 0.2
+"""Relative difference of predicted and true errors that is not remarked on."""
+CHOSEN = ("gpt2", "bert", "llama", "resnet", "mamba", "moe", "unet", "diffusion")
+INTRODUCTION = f"""# Tuning the examples
+
+By `benchmarks/tuning.py`: the programs of `examples/` at full size, weights as parameters, random values, types
+`bf16`, `fp16`, `tf32` and `fp8_e4m3`. A trial is the whole program compiled and run once; the FP32 program and the
+reference count too. `basic` goes op by op and may make {SHARE} times the trials of the default strategy, {MOST} at
+most: "not done" means that it had looked at some of the types only by then; nothing, that it was not measured. Errors
+are relative 2-norms of the worst output against FP32, of the simulated program; of integers the share that differs.
+
+| program | contractions | FP32 | tolerance | chosen | error | trials | `basic` | its trials |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def measured(name: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    """The default strategy at each tolerance, for one program; or ``before``, with ``basic`` beside it."""
+    import numpy as np
+
+    from neuronx_cc.driver.options import CAST_TYPES
+    from neuronx_cc.driver.tuning.bench import Bench, Trial
+    from neuronx_cc.driver.tuning.chart import chart
+    from neuronx_cc.driver.tuning.history import History
+    from neuronx_cc.driver.tuning.mixing import Mixing
+    from neuronx_cc.driver.tuning.model import model_of
+    from neuronx_cc.driver.tuning.op_wise import OpWise
+    from neuronx_cc.driver.tuning.tuner import Goal, Tuner
+    from neuronx_cc.hlo_import import load_module
+    from neuronx_cc.passes.precision.policy import Policy
+
+    program = PROGRAMS[name]()
+    bench = Bench(model_of(lambda: load_module(program.proto), {}), [np.asarray(each) for each in program.arguments])
+    known: dict[Policy, Trial] = {}
+
+    def once(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
+        for policy in policies:
+            if policy not in known:
+                known[policy] = bench.trial(policy)
+                print(f"{name} {len(known)} {known[policy]}", file=sys.stderr, flush=True)
+            yield policy, known[policy]
+
+    def tuned(kind: type[Tuner], goal: Goal) -> dict[str, Any]:
+        tuner = kind(bench, once, History(None, {}), CAST_TYPES, goal, lambda what, done, of: None)
+        found = tuner.tune()
+        document = found.to_json()
+        if kind is Mixing and goal.tolerance == TOLERANCES[0]:
+            (IMAGES / f"tuning-{name}.svg").write_text(chart(found))
+        keys = ("error", "microseconds", "fp32_microseconds", "trials", "complete", "front")
+        return {key: document[key] for key in keys} | {"contractions": len(document["groups"])}
+
+    if before is not None:
+        for row in before["rows"]:
+            bound = min(SHARE * row["ours"]["trials"], MOST)
+            row["basic"] = tuned(OpWise, Goal(row["tolerance"], max_trials=bound))
+        return before
+    started = time.monotonic()
+    rows = [{"tolerance": tolerance, "ours": tuned(Mixing, Goal(tolerance))} for tolerance in TOLERANCES]
+    seconds = round(time.monotonic() - started)
+    return {"program": name, "seconds": seconds, "rows": rows, "front": tuned(Mixing, Goal(TOLERANCES[0], front=FRONT))}
+
+
+def table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Lines of the page."""
+    for result in results:
+        for row in result["rows"]:
+            ours, basic = row["ours"], row.get("basic")
+            beside = ["", ""]
+            if basic is not None:
+                done = "" if basic["complete"] else ", not done"
+                beside = [f"{basic['microseconds'] / 1e3:.3f} ms", f"{basic['trials']}{done}"]
+            yield (
+                f"| {result['program']} | {ours['contractions']} | {ours['fp32_microseconds'] / 1e3:.3f} ms "
+                f"| {row['tolerance']:.0e} | {ours['microseconds'] / 1e3:.3f} ms | {ours['error']:.1e} "
+                f"| {ours['trials']} | {' | '.join(beside)} |"
+            )
+
+
+def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What the sum of squares said of each mixed assignment that was measured for a front."""
+    for result in results:
+        pairs = {
+            (point["predicted"], point["error"])
+            for found in (result["front"], *(row["ours"] for row in result["rows"]))
+            for point in found["front"]
+            if point["predicted"] and 0 < point["error"] < float("inf")
+        }
+        if pairs:
+            off = [abs(predicted / error - 1) for predicted, error in pairs]
+            remark = "" if max(off) <= NEAR else ": its errors do not add up by squares everywhere"
+            yield f"| {result['program']} | {len(pairs)} | {max(off):.0%}{remark} |"
+
+
+def write(results: Sequence[dict[str, Any]]) -> None:
+    parts = [INTRODUCTION, *(f"{line}\n" for line in table(results)), "\n"]
+    for result in results:
+        parts.append(f"{result['program']} was tuned at both tolerances in {result['seconds']} s on a busy machine.\n")
+    if lines := list(predictions(results)):
+        parts.append("\nPredicted errors of mixed assignments on the fronts, beside the true ones:\n\n")
+        parts.append("| program | assignments | farthest off |\n|---|---|---|\n")
+        parts += [f"{line}\n" for line in lines]
+    parts.append("\nError against simulated time; crosses are predicted errors:\n\n")
+    parts += [f"![{each['program']}](images/tuning-{each['program']}.svg)\n" for each in results]
+    PAGE.write_text("".join(parts))
+
+
+def main(words: Sequence[str]) -> int:
+    results = {each["program"]: each for each in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    if words[:1] == ["one"]:
+        print(json.dumps(measured(words[2], results[words[2]] if words[1] == "basic" else None)))
+        return 0
+    if words[:1] not in (["measure"], ["basic"], ["write"]) or set(words[1:]) - set(PROGRAMS):
+        print(__doc__, file=sys.stderr)
+        return 2
+    for name in (words[1:] or CHOSEN) if words[0] != "write" else ():
+        command = [sys.executable, __file__, "one", words[0], name]
+        child = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if child.returncode == 0:
+            results[name] = json.loads(child.stdout.splitlines()[-1])
+            RESULTS.write_text(json.dumps([results[key] for key in sorted(results)], indent=1) + "\n")
+    write([results[key] for key in sorted(results)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

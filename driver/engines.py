@@ -1,0 +1,23 @@
+"""Where jobs are done: on processes of this machine, or on a cluster's."""
+
+from __future__ import annotations
+
+import os
+
+from neuronx_cc.driver.jobs import Engine, Processes
+from neuronx_cc.driver.parse import Parsed
+from neuronx_cc.driver.work import do
+
+
+def engine(parsed: Parsed) -> Engine:
+    """That of ``--workers`` and ``--scheduler``."""
+    return engine_of(parsed.integer_or_none("workers"), parsed.text_or_none("scheduler"))
+
+
+def engine_of(workers: int | None, scheduler: str | None) -> Engine:
+    """So many processes, or as many as there are processors; a cluster. Raises what ``Cluster`` raises."""
+    if scheduler is None:
+        return Processes(workers or len(os.sched_getaffinity(0)), do)
+    from neuronx_cc.driver.cluster import Cluster
+
+    return Cluster(scheduler)

@@ -1,0 +1,146 @@
+"""One trial: a module compiled under a policy and run once, for its error and its time.
+
+Input: a model, inputs, and what FP32 gives on them. Output: a relative error and simulated microseconds. The module is
+brought to the casts once; a trial is what comes after them, one run of values and one of the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuronx_cc import runtime
+from neuronx_cc.driver.check import Progress, largest_difference
+from neuronx_cc.driver.jobs import Engine, Job
+from neuronx_cc.driver.options import COMPILE
+from neuronx_cc.driver.parse import from_keywords
+from neuronx_cc.driver.recompile import Model
+from neuronx_cc.hlo_import.printer import print_module
+from neuronx_cc.ir import reference
+from neuronx_cc.ir.errors import CompileError, RunError
+from neuronx_cc.ir.isa.blas import one_thread
+from neuronx_cc.passes.precision.policy import NO_RULES, Policy, entries_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one program is worth."""
+
+    error: float
+    """Largest relative 2-norm of the difference to an output of FP32; infinite where one is not finite."""
+    microseconds: float
+    """Infinite where nothing fits the core."""
+
+
+PER_TRIAL = ("precision_policy", "keep_fp32")
+FAILED = Trial(math.inf, math.inf)
+
+
+class Bench:
+    """Trials of one model in this process."""
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[Array],
+        expected: Sequence[Array] | None = None,
+        progress: Progress = lambda what, done, of: None,
+    ) -> None:
+        self.model, self.inputs, self._given, self._progress = model, inputs, expected, progress
+
+    @cached_property
+    def expected(self) -> list[Array]:
+        """Outputs in FP32, by the reference semantics."""
+        if self._given is not None:
+            return list(self._given)
+        module, _ = self.model.before_casts()
+        steps, seen = sum(1 for _ in module.entry.block.ops), iter(range(1 << 60))
+        with one_thread():
+            return reference.evaluate(
+                module, list(self.inputs), lambda op, value: self._progress("op in FP32", next(seen), steps)
+            )
+
+    def executable(self, policy: Policy) -> runtime.Executable:
+        """The program, for whom its outputs are not enough."""
+        return self.model.executable(policy)
+
+    def trial(self, policy: Policy) -> Trial:
+        """Compile and run once. Raises what compiling without any casts raises."""
+        try:
+            executable = self.model.executable(policy)
+        except CompileError:
+            if policy == NO_RULES or not any(rule.operands not in ("", "fp32") for rule in policy.rules):
+                raise
+            return FAILED
+        result = executable.run(self.inputs, machine=self.model.machine)
+        return Trial(largest_difference(result.outputs, self.expected), result.report.time_ns / 1e3)
+
+    def trials(self, policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
+        """Each of them, as it is done."""
+        for policy in policies:
+            yield policy, self.trial(policy)
+
+
+Measure = Callable[[Sequence[Policy]], Iterator[tuple[Policy, Trial]]]
+"""Makes trials, in any order."""
+
+
+def sent(bench: Bench, engine: Engine, folder: Path) -> Measure:
+    """Trials as jobs of ``engine``, whose processes read the module and the arrays from ``folder``."""
+    module, data = folder / "module.hlo", folder / "arrays.npz"
+    module.write_text(print_module(bench.model.load()))
+    write_arrays(data, bench)
+    options = tuple((key, value) for key, value in bench.model.recorded.items() if key not in PER_TRIAL)
+
+    def trials(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
+        jobs = {}
+        for policy in policies:
+            text = json.dumps(entries_of(policy))
+            jobs[Job(str(module), (*options, ("precision_policy", text)), data=str(data))] = policy
+        for job, outcome in engine.outcomes(list(jobs)):
+            if outcome.microseconds is None or outcome.difference is None:
+                raise RunError("ERUN924", f"a trial failed: {outcome.error}")
+            yield jobs[job], Trial(outcome.difference, outcome.microseconds)
+
+    return trials
+
+
+@lru_cache(maxsize=1)
+def bench_of(path: str, data: str, options: tuple[tuple[str, Any], ...]) -> Bench:
+    """That of a module's file and of the arrays beside it, kept in a process that makes trials for another one."""
+    from neuronx_cc.hlo_import import load_module
+
+    model = Model(lambda: load_module(Path(path).read_bytes()), from_keywords(COMPILE, dict(options)))
+    arrays = read_arrays(data)
+    return Bench(model, arrays["in"], arrays["out"])
+
+
+def write_arrays(path: Path, bench: Bench) -> None:
+    """The inputs of ``bench`` and what is expected: bytes, and type and dims as text."""
+    named: dict[str, Array] = {}
+    for key, arrays in (("in", bench.inputs), ("out", bench.expected)):
+        for number, array in enumerate(arrays):
+            named[f"{key}{number}"] = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+            named[f"{key}{number}.type"] = np.array([str(array.dtype), *map(str, array.shape)])
+    np.savez(path, **named)  # type: ignore[arg-type]
+
+
+def read_arrays(path: str) -> dict[str, list[Array]]:
+    """The opposite, without pickle."""
+    found: dict[str, list[Array]] = {"in": [], "out": []}
+    with np.load(path, allow_pickle=False) as loaded:
+        for key, arrays in found.items():
+            while (name := f"{key}{len(arrays)}") in loaded:
+                dtype, *dims = (str(word) for word in loaded[f"{name}.type"])
+                stored = np.frombuffer(loaded[name].tobytes(), np.dtype(dtype))
+                arrays.append(stored.reshape([int(size) for size in dims]))
+    return found
