@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronx_cc.codegen import donation, needs, wide_words
+from neuronx_cc.codegen.attention.kernel import NoRoomLeft
 from neuronx_cc.codegen.blocks import Block
 from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.context import Context, Left, Transposes
@@ -43,11 +44,19 @@ def lower_module(
 
     Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
     """
+    wide_words.run(module)
+    apart: set[hlo.Operation] = set()
     with collector.paused():
-        context = Context(module, machine, fast_relayout, transposes, planner)
-        context.left = left
-        context.notes_needs = needs.wanted()
-        return _lower(module, context)
+        while True:
+            context = Context(module, machine, fast_relayout, transposes, planner, apart)
+            context.left = left
+            context.notes_needs = needs.wanted()
+            try:
+                return _lower(module, context)
+            except NoRoomLeft as found:
+                apart.add(found.scores)
+                if left is not None:
+                    left.clear()
 
 
 def _arguments(entry: hlo.ComputationOp) -> list[str]:
@@ -60,7 +69,6 @@ def _arguments(entry: hlo.ComputationOp) -> list[str]:
 def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.ndarray]]:
     context.builder.program.devices = device_counts(module)
     entry = module.entry
-    wide_words.run(module)
     arguments = _arguments(entry)
     for index, argument in enumerate(entry.block.args):
         shape = hlo.shape_of(argument)

@@ -7,7 +7,7 @@ them the operand is copied to a dense array first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -74,8 +74,11 @@ class Context:
         fast_relayout: bool = True,
         transposes: Transposes = Transposes.VALUES,
         planner: Planner | None = None,
+        apart: Set[hlo.Operation] = frozenset(),
     ) -> None:
         self.module = module
+        self.apart = apart
+        """Contractions that are no part of an attention's kernel."""
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
@@ -83,7 +86,6 @@ class Context:
         self.planner = planner or Planner(self.timing)
         self.transposes = transposes
         self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
-        """Of values that TensorE transposes."""
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
         self._constant_homes: dict[tuple[str, str], View] = {}
@@ -94,9 +96,7 @@ class Context:
         self.prefix = ""
         """Of kernel names: the region that is being lowered."""
         self.carried: dict[hlo.SSAValue, View] = {}
-        """Elements of a loop body's parameter -> the buffers that the body may overwrite when it is done with them.
-
-        In the entry: donated parameters."""
+        """Elements of a loop body's parameter, donated ones of the entry -> buffers to overwrite when it is done."""
         self.moving: dict[hlo.SSAValue, View] = {}
         """Windows of given arrays whose place depends on the counts of open loops: read where they are."""
         self.counted: dict[hlo.SSAValue, Affine] = {}

@@ -28,7 +28,7 @@ def worthwhile(
     found = []
     for attention in find(computation, context.combiners, context.splat):
         staged = any((op, index) in context.staged for op in (attention.scores, attention.product) for index in (0, 1))
-        if staged or not without.isdisjoint(attention.ops):
+        if staged or attention.scores in context.apart or not without.isdisjoint(attention.ops):
             continue
         problem = problem_of(context, attention, _least_room(context))
         blocks = -(-problem.rows // context.sizes.columns)

@@ -32,7 +32,6 @@ from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_BLOCKS = 32
@@ -47,8 +46,16 @@ UNROLLED_TURNS = 256
 """Banks of transposes that are no loop."""
 
 
+class NoRoomLeft(Exception):
+    """What stays on chip leaves no piece of SBUF that is large enough for an attention, which was to be one kernel."""
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__(attention.product.loc.name)
+        self.scores = attention.scores
+
+
 def lower(context: Context, attention: Attention) -> None:
-    """Emit the kernel and give its result a home."""
+    """Emit the kernel and give its result a home. Raises NoRoomLeft."""
     builder = context.builder
     for operand in (*attention.scores.operands, *attention.product.operands):
         dtype = hlo.shape_of(operand).dtype
@@ -57,12 +64,7 @@ def lower(context: Context, attention: Attention) -> None:
     problem = problem_of(context, attention, builder.sbuf.largest_gap())
     schedule = choose(problem, context.timing)
     if schedule is None:
-        raise CompileError(
-            "EXSP001",
-            f"SBUF has no room for the scores of a block of rows: {problem.room} bytes a partition are left",
-            "a smaller batch may fit",
-            attention.product.loc,
-        )
+        raise NoRoomLeft(attention)
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:

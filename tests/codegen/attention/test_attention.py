@@ -199,6 +199,12 @@ def test_little_room(columns: int, random: np.random.Generator) -> None:
     check(plain, inputs, fused=columns < 1000, machine=SMALL)
 
 
+def test_room_that_is_gone_when_it_is_wanted(random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays on chip may leave less than was thought: then the kernels are apart after all."""
+    monkeypatch.setattr(choose, "LEFT", 100.0)
+    check(plain, drawn(random, (140, 32), (9000, 32), (9000, 32)), fused=False, machine=SMALL)
+
+
 def test_gradient(random: np.random.Generator) -> None:
     """Training keeps what it needs."""
 
