@@ -10,7 +10,7 @@ import pytest
 from generated import text_of
 
 import neuronx_cc
-from neuronx_cc.codegen.choose import Planner
+from neuronx_cc.codegen.choose import FAMILIES, Planner
 from neuronx_cc.driver import cli, search
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.timing import Timing
@@ -41,10 +41,9 @@ def histories(module: Path) -> list[Path]:
 
 def worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """An estimate that is wrong throughout, so that the clock has something to find."""
-    from neuronx_cc.codegen.dots import choose
-
-    right = choose.estimate
-    monkeypatch.setattr(choose, "estimate", lambda *given: -right(*given))
+    for problem, family in FAMILIES.items():
+        wrong = family._replace(estimate=lambda *given, right=family.estimate: -right(*given))
+        monkeypatch.setitem(FAMILIES, problem, wrong)
 
 
 def test_the_clock_decides(module: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

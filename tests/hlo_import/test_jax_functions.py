@@ -1,5 +1,6 @@
 """JAX functions over many ops: text, proto and StableHLO import alike, and what we print runs alike on XLA's CPU."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -111,11 +112,18 @@ def texts(lowered: Any) -> tuple[str, str, bytes]:
 
 def test_forms_agree(case: tuple[Any, tuple[Any, ...]]) -> None:
     text, full, proto = texts(case[0])
-    from_full = print_module(load_module(full.encode()))
-    assert print_module(load_module(proto)) == from_full
+    from_full = _without_layouts(print_module(load_module(full.encode())))
+    assert _without_layouts(print_module(load_module(proto))) == from_full
     plain = load_module(text.encode())
     verify_module(plain)
-    assert print_module(plain) == print_module(_without_metadata(load_module(proto)))
+    again = print_module(_without_metadata(load_module(proto)))
+    assert _without_layouts(print_module(plain)) == _without_layouts(again)
+
+
+def _without_layouts(text: str) -> str:
+    """Of the entry's parameters and results: protos say nothing of them here, text keeps what it said."""
+    header, rest = text.split("\n", 1)
+    return re.sub(r"\]\{[\d,]*\}", "]", header) + "\n" + rest
 
 
 def _without_metadata(module: hlo.HloModule) -> hlo.HloModule:

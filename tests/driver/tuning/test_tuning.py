@@ -177,6 +177,6 @@ def test_weights_in_eight_bits_are_a_candidate() -> None:
     result = executable.run([x, v])
     exact = np.tanh(x.astype(np.float64) @ w) @ v
     error = np.linalg.norm(result.outputs[0] - exact) / np.linalg.norm(exact)
-    assert found.points[-1].predicted == pytest.approx(error, rel=0.05)
+    assert found.chosen.error == pytest.approx(error, rel=0.05)
     assert error > 4e-3, "more than that of BF16"
     assert result.report.time_ns / 1e3 == pytest.approx(found.chosen.microseconds, rel=1e-6)
