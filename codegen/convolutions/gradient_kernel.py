@@ -101,6 +101,9 @@ class _Gradient:
         order = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
         self.out_order = form.orders[2]
         self.sum_banks = sum_banks(sizes)
+        # all of PSUM, the sums in one piece first
+        self.builder.psum.make_room(sizes.psum_bytes)
+        self.sums = self.builder.ring(self.builder.psum, self.sum_banks * sizes.bank_bytes, 1, "sums")
         banks = self.pool.psum(sizes.banks - self.sum_banks, "transposes")
         stages = []
         for name, planned in zip(("left", "right"), self.planned, strict=True):
@@ -121,7 +124,6 @@ class _Gradient:
         self.out = home.transpose(self.out_order)
         self.columns_are_left = atom_of(self.out, 1).stride != itemsize(self.out.dtype)
         """Whether ``o``, not ``n``, lies on the partitions of the result."""
-        self.sums = self.builder.ring(self.builder.psum, self.sum_banks * self.builder.sizes.bank_bytes, 1, "sums")
         self.zeros = self.tiles.tile(self.pe_dtype, [self.tile_columns], 1, "zeros", 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         if all(tap.count for tap in self.taps):
