@@ -1,7 +1,7 @@
 """Sorts, top-k and random numbers: simulated time against a roofline, simulator wall time against jaxlib's.
 
 The roofline is the larger of two times: inputs and results at the rate that the DMA engines reach (272 GB/s), and what
-the processors have to do, one operation a lane and cycle (GpSimd: 128 lanes, 1.4 GHz). A sort does the
+the processors have to do, one operation a partition and cycle (GpSimd: 128 partitions, 1.4 GHz). A sort does the
 compare-exchanges of a bitonic network (n / 2 in each of L (L + 1) / 2 stages, L = log2 n), a top-k one comparison an
 element; ThreeFry's 20 rounds are an addition, a rotation and an exclusive or each, Philox's 10 four products and four
 exclusive ors for four numbers. "Simulated" leaves out the preamble and the postamble.
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 BANDWIDTH = 272.0
 """Bytes a ns of the DMA engines of one core on trn1 (hardware description, dma.bw_per_engine)."""
 OPERATIONS = 128 * 1.4
-"""Operations a ns of GpSimd's lanes (hardware description, clock.gpsimd_ghz)."""
+"""Operations a ns of GpSimd's partitions (hardware description, clock.gpsimd_ghz)."""
 MILLION = 1 << 20
 
 

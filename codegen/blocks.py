@@ -53,7 +53,7 @@ class Block:
         return cls(context, kernels, member)
 
     def note_uses(self, results: Iterable[hlo.SSAValue]) -> None:
-        """Tell the context until when each value is needed; ``results`` are needed behind the last kernel."""
+        """Tell the context until when each value is needed; ``results`` are needed after the last kernel."""
         for step, kernel in enumerate(self.kernels):
             for op in kernel.ops:
                 for value in (*operands_of(op), *op.results):

@@ -59,7 +59,7 @@ class Left:
     """What a kernel has left in memory, for who looks at it there."""
 
     record: int
-    """The one behind the kernel."""
+    """The one after the kernel."""
     value: hlo.SSAValue
     view: View
 
@@ -203,8 +203,8 @@ class Context:
             self._identities[dtype] = block
         return self._identities[dtype]
 
-    def ones(self, lanes: int, dtype: str = "f32", terms: int = 1) -> Block:
-        """Ones on the first partitions, the stationary that repeats the sum of ``terms`` rows over ``lanes``."""
+    def ones(self, partitions: int, dtype: str = "f32", terms: int = 1) -> Block:
+        """Ones on the first partitions, the stationary that repeats the sum of ``terms`` rows over ``partitions``."""
         if (dtype, terms) not in self._ones:
             width = hlo.itemsize(dtype)
             alloc = self.builder.sbuf.allocate(self.sizes.columns * width, "ones", from_top=True)
@@ -212,7 +212,7 @@ class Context:
             block = Block(alloc, dtype, Affine(alloc.lo), (Atom(terms, 1, True), Atom(self.sizes.columns, width)))
             self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
             self._ones[dtype, terms] = block
-        return self._ones[dtype, terms].index(1, Affine(0), lanes)
+        return self._ones[dtype, terms].index(1, Affine(0), partitions)
 
     # ---- homes -----------------------------------------------------------------------------------------------
 
@@ -425,7 +425,7 @@ class Context:
     def scope(self, name: str) -> Iterator[None]:
         """The values of one computation, its kernels named after ``name``: what it owns is freed at its end.
 
-        What is made once on request, in a computation that may not be run, is not there behind it.
+        What is made once on request, in a computation that may not be run, is not there after it.
         """
         outside = self.homes, self.outputs, self.carried, self._last_use, self._owned
         moving, self.moving = self.moving, {}

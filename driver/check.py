@@ -159,7 +159,7 @@ class _Judge:
         self._progress("kernel", self._number, len(self._again.kernels))
 
     def results(self, outputs: Sequence[Array]) -> Divergence | None:
-        """What is behind the kernels: views, and copies to where results belong."""
+        """What is after the kernels: views, and copies to where results belong."""
         if self.divergence is None:
             self._compare(outputs_of(self._again.module), outputs)
         return self.divergence
@@ -235,7 +235,7 @@ def _to_evaluate(value: hlo.SSAValue, known: dict[hlo.SSAValue, Any]) -> Iterato
 
 
 def _last_needs(entry: hlo.ComputationOp, kernels: Sequence[Sequence[hlo.SSAValue]]) -> dict[hlo.SSAValue, int]:
-    """Value -> the number of the last kernel that is evaluated with it; behind all for what results need."""
+    """Value -> the number of the last kernel that is evaluated with it; after all for what results need."""
     made = {value: number for number, values in enumerate(kernels) for value in values}
     needed: dict[hlo.SSAValue, int] = {}
     for op in reversed(list(entry.block.ops)):

@@ -325,7 +325,7 @@ WEIGHTS = (
     Option(
         ("--no-inline-weights-to-neff",),
         Kind.FLAG,
-        "they are parameters behind the inputs, called as the framework calls them",
+        "they are parameters after the inputs, called as the framework calls them",
         dest="inline_weights_to_neff",
         default=True,
         const=False,

@@ -3,7 +3,7 @@
 A program is compiled with the best schedules by estimate; then, contraction by contraction, those first that take most
 of its time, the next best candidates are put in their place, one at a time, and the whole program is timed, so that
 what overlaps counts for nothing. What makes it faster stays. Times are kept beside the compile cache: the same search
-reads them, a longer one goes on behind them.
+reads them, a longer one goes on after them.
 
 For a given number of candidates the search is a function of the module, the machine and the compiler; for a given
 number of seconds it is not.
@@ -35,7 +35,7 @@ FOUND = "schedules_found"
 """Option of a NEFF that has what was found, as a list of ``problem=candidate``."""
 LOGGER = logging.getLogger("neuronx_cc")
 OWN_OPTIONS = ("search_seconds", "search_candidates")
-"""A longer search goes on behind a shorter one."""
+"""A longer search goes on after a shorter one."""
 SHORTLIST = 8
 """Candidates that are tried for a problem, the best one by estimate among them."""
 LEAST_GAIN = 1e-3

@@ -71,14 +71,14 @@ class SourceText:
         return repr(match.group()[:60] if match else self.text[position])
 
     def expect(self, position: int, token: str, where: str) -> int:
-        """Position behind ``token``, which must come next."""
+        """Position after ``token``, which must come next."""
         position = self.skip(position)
         if not self.text.startswith(token, position):
             raise self.error(position, f"expected {token!r} {where}, found {self.found(position)}")
         return position + len(token)
 
     def identifier(self, position: int, what: str) -> tuple[str, int]:
-        """The name at ``position`` without its ``%``, and the position behind it."""
+        """The name at ``position`` without its ``%``, and the position after it."""
         position = self.skip(position)
         match = IDENTIFIER.match(self.text, position)
         if match is None:
@@ -86,7 +86,7 @@ class SourceText:
         return match.group(1), match.end()
 
     def closing(self, position: int) -> int:
-        """Position behind the bracket that closes the one at ``position``; quotes and comments are skipped."""
+        """Position after the bracket that closes the one at ``position``; quotes and comments are skipped."""
         stack = [_CLOSER[self.text[position]]]
         scan = position + 1
         while stack:
@@ -111,7 +111,7 @@ class SourceText:
         return scan
 
     def quoted_end(self, position: int) -> int:
-        """Position behind the quoted string that starts at ``position``."""
+        """Position after the quoted string that starts at ``position``."""
         match = QUOTED.match(self.text, position)
         if match is None:
             raise self.error(position, "expected a closing quote for this string, found the end of the text")
@@ -124,7 +124,7 @@ class SourceText:
         return end + 2
 
     def value_end(self, position: int) -> int:
-        """Position behind one attribute value: atoms, strings and bracketed groups without space between them."""
+        """Position after one attribute value: atoms, strings and bracketed groups without space between them."""
         length = len(self.text)
         while position < length:
             token = self.text[position]

@@ -55,7 +55,7 @@ def _small(text: str) -> bool:
 
 
 def read_table(name: str, source: SourceText, position: int, frames: StackFrames) -> int:
-    """Reads the rows of table ``name`` that start at ``position``; returns the position behind them."""
+    """Reads the rows of table ``name`` that start at ``position``; returns the position after them."""
     row = _STRING_ROW if name in ("FileNames", "FunctionNames") else _FIELD_ROW
     while match := row.match(source.text, source.skip(position)):
         number = int(match.group(1))

@@ -51,7 +51,7 @@ def parse_text(text: str, source: str = "") -> hlo.HloModule:
 
 
 class TextParser:
-    """Recursive descent over one text; every method takes a position and returns the one behind what it read."""
+    """Recursive descent over one text; every method takes a position and returns the one after what it read."""
 
     def __init__(self, text: str, source: str = ""):
         self.source = SourceText(text, source)
@@ -117,7 +117,7 @@ class TextParser:
         scan = source.skip(position + 1)
         while source.at(scan) != ")":
             _, scan = source.identifier(scan, "the name of a parameter")
-            _, scan = self.types.read(source.expect(scan, ":", "behind the name of a parameter"))
+            _, scan = self.types.read(source.expect(scan, ":", "after the name of a parameter"))
             scan = source.skip(scan)
             if source.at(scan) != ")":
                 scan = source.skip(source.expect(scan, ",", "between parameters"))
@@ -163,7 +163,7 @@ class TextParser:
             if match is None:
                 raise source.error(scan, f"expected an opcode and '(', found {source.found(scan)}")
             opcode, opcode_position = match.group(), scan
-            scan = source.expect(match.end(), "(", f"behind the opcode {opcode}")
+            scan = source.expect(match.end(), "(", f"after the opcode {opcode}")
             if typed.type is INFERRED and opcode in _TYPED:
                 raise source.error(type_start, f"expected a type such as f32[2,3], found {opcode!r}")
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
@@ -198,7 +198,7 @@ class TextParser:
         return scan
 
     def _head(self, position: int) -> tuple[bool, str, int]:
-        """Whether ``ROOT`` stands at ``position``, the name behind it, and the position behind the equals sign."""
+        """Whether ``ROOT`` stands at ``position``, the name after it, and the position after the equals sign."""
         source = self.source
         root = _ROOT.match(self.text, position)
         scan = source.skip(root.end()) if root else position
@@ -286,10 +286,10 @@ class TextParser:
         if number is None:
             raise source.error(position, f"expected the number of a parameter, found {source.found(position)}")
         instruction.parameter = int(number.group())
-        return source.expect(number.end(), ")", "behind the number of a parameter")
+        return source.expect(number.end(), ")", "after the number of a parameter")
 
     def _constant(self, position: int, instruction: RawInstruction) -> int:
-        """Reads a literal into the constant pool; ``position`` is behind the opening parenthesis."""
+        """Reads a literal into the constant pool; ``position`` is after the opening parenthesis."""
         source, text = self.source, self.text
         depth, end = 1, position
         while depth:
@@ -317,7 +317,7 @@ class TextParser:
         return end
 
     def _operands(self, position: int) -> tuple[list[str], list[hlo.Attribute | None] | None, int]:
-        """Names of the operands, the types before them if there are any, and the position behind the parenthesis."""
+        """Names of the operands, the types before them if there are any, and the position after the parenthesis."""
         match = _OPERANDS.match(self.text, position)
         if match is not None:
             names = match.group(1).replace("%", "").replace(" ", "").split(",")

@@ -99,7 +99,7 @@ class TypeReader:
         return found
 
     def read(self, position: int, depth: int = 0) -> tuple[TypedText, int]:
-        """The type at ``position`` and the position behind it."""
+        """The type at ``position`` and the position after it."""
         source = self.source
         position = source.skip(position)
         if source.at(position) == "(":
@@ -109,8 +109,8 @@ class TypeReader:
             raise source.error(position, f"expected a type such as f32[2,3], found {source.found(position)}")
         end = match.end()
         layout = None
-        if _BEGINS_LAYOUT.match(source.text, behind := source.skip(end)):
-            end = behind
+        if _BEGINS_LAYOUT.match(source.text, after := source.skip(end)):
+            end = after
             match_layout = _LAYOUT.match(source.text, end)
             if match_layout is None:
                 raise source.error(end, "expected a layout such as {1,0}")

@@ -39,7 +39,7 @@ Schema = dict[str, dict[int, FieldSpec]]
 
 
 def varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """The unsigned varint at ``position`` and the position behind it."""
+    """The unsigned varint at ``position`` and the position after it."""
     value = shift = 0
     for scan in range(position, min(end, position + 10)):
         byte = data[scan]

@@ -75,7 +75,7 @@ def _element(value: Any) -> int:
 
 
 def _following(op: Any, module: "hlo.HloModule", index: int) -> Any:
-    """Element ``index`` of the state behind one trip of the loop ``op``."""
+    """Element ``index`` of the state after one trip of the loop ``op``."""
     root: Any = module.computation(op.body.data[0]).root
     return root.owner.operands[index] if getattr(root.owner, "opcode", "") == "tuple" else root
 

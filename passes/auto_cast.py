@@ -7,7 +7,7 @@
 A policy chooses op by op (``precision.policy``, ``precision.decisions``). Program inputs and outputs keep their types,
 and values that are not FP32 are never touched.
 
-bf16, fp16 and fp8 operands are behind ``convert``. tf32 has no type of its own: the operand is behind
+bf16, fp16 and fp8 operands are after ``convert``. tf32 has no type of its own: the operand is after
 ``reduce-precision(8, 10)`` and the dot carries ``algorithm=dot_tf32_tf32_f32``.
 """
 

@@ -66,9 +66,9 @@ def _whole(op: hlo.HloOp, shares: Shares) -> Whole | None:
     gathers: dict[hlo.AllGatherOp, None] = {}
     before = []
     for operand in op.operands:
-        behind = _gathers(operand)
-        gathers.update(dict.fromkeys(behind))
-        before += [shares.of(each.operands[0]) for each in behind] or [shares.of(operand)]
+        after = _gathers(operand)
+        gathers.update(dict.fromkeys(after))
+        before += [shares.of(each.operands[0]) for each in after] or [shares.of(operand)]
     if not gathers or (isinstance(op, hlo.ReduceOp) and all(_one_each(each) for each in gathers)):
         return None
     kinds = len(set(shares.of(op.results[0])))

@@ -84,7 +84,7 @@ def _merge(module: HloModule, op: hlo.HloOp) -> None:
 
 
 def _delay(module: HloModule, loop: hlo.WhileOp) -> None:
-    """Sums behind ``loop`` in the place of those in it, element by element of its state."""
+    """Sums after ``loop`` in the place of those in it, element by element of its state."""
     if trip_count(loop, module) in (0, 1):
         return
     body = module.computation(loop.body.data[0])
@@ -97,7 +97,7 @@ def _delay(module: HloModule, loop: hlo.WhileOp) -> None:
         if inside is None or ahead is None or not inside.ops or index in condition:
             continue
         if inside.reads == _reads(body, index) and ahead.agrees(inside):
-            _sum_behind(loop, index, inside.ops[0])
+            _sum_after(loop, index, inside.ops[0])
             _bypass([*inside.ops, *ahead.ops])
 
 
@@ -106,7 +106,7 @@ def _reads(body: hlo.ComputationOp, index: int) -> int:
     return sum(len(list(each.results[0].uses)) for each in elements(body.block.args[0]).get(index, ()))
 
 
-def _sum_behind(loop: hlo.WhileOp, index: int, like: hlo.AllReduceOp) -> None:
+def _sum_after(loop: hlo.WhileOp, index: int, like: hlo.AllReduceOp) -> None:
     anchor = loop.next_op
     assert anchor is not None, "a block ends with a return"
     found = elements(loop.results[0]).get(index, [])

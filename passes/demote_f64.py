@@ -1,7 +1,7 @@
 """Computes FP64 in FP32 where ``--fp64-as-fp32`` asks for it: f64 becomes f32, c128 becomes c64.
 
 Input: an inlined module whose entry returns one array or one ``tuple`` op. Output: no f64 or c128 value but the
-entry's parameters and results, which keep their types with conversions behind the parameters and before the root (a
+entry's parameters and results, which keep their types with conversions after the parameters and before the root (a
 c128 array part by part). Constants are rounded. One warning says so.
 """
 

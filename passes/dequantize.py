@@ -1,4 +1,4 @@
-"""Multiplies by the scales of quantised weights behind the contraction, and leaves 8-bit weights to it as they are.
+"""Multiplies by the scales of quantised weights after the contraction, and leaves 8-bit weights to it as they are.
 
 Input: canonical hlo, ahead of ``auto_cast``. Weights arrive as ``(convert(q) - zero point) * scale``, in any order of
 casts, or divided by the scale; q holds 8-bit integers or floats. What does not vary along the dims that a contraction

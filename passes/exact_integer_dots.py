@@ -205,8 +205,8 @@ def _one_by_one(b: Build, op: hlo.DotOp) -> Value:
             if axis not in place:
                 place[axis], free = free, free + 1
         order = sorted(range(shape.rank), key=lambda axis: place[axis])
-        turned = b.transpose(b.convert(value, "s32"), order)
-        spread.append(b.broadcast(turned, dims, [place[axis] for axis in order]))
+        transposed = b.transpose(b.convert(value, "s32"), order)
+        spread.append(b.broadcast(transposed, dims, [place[axis] for axis in order]))
     return b.sum(b.mul(*spread), range(rank, len(dims)))
 
 

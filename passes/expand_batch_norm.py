@@ -52,9 +52,9 @@ class _Norm:
         return self.build.broadcast(vector, self.dims, [self.feature])
 
     def sum(self, value: Value) -> Value:
-        """Over all dims but the feature's: first those behind it, whose sums are along rows."""
-        behind = [axis for axis in self.axes if axis > self.feature]
-        return self.build.sum(self.build.sum(value, behind), range(self.feature))
+        """Over all dims but the feature's: first those after it, whose sums are along rows."""
+        after = [axis for axis in self.axes if axis > self.feature]
+        return self.build.sum(self.build.sum(value, after), range(self.feature))
 
     def mean(self, value: Value) -> Value:
         return self.scaled(self.sum(value), 1 / self.count if self.count else float("nan"))

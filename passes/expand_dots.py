@@ -2,7 +2,7 @@
 
 Input: any module. Output: neither. A ragged dot has groups of run-time sizes along one dim of lhs, one after another:
 its operands are masked group by group and contracted at once, so it costs the work of as many dots as there are
-groups. The ragged dim may be a free dim of lhs (rhs has a dim of groups; rows behind the last group are zero), a
+groups. The ragged dim may be a free dim of lhs (rhs has a dim of groups; rows after the last group are zero), a
 contracting dim (the result has a leading dim of groups) or a batch dim (a plain batched dot). A scaled dot multiplies
 each operand by its scales first, one for each block of equally many elements. Sources: chlo.ragged_dot of the StableHLO
 specification; XLA's operation semantics (ScaledDot).
@@ -58,7 +58,7 @@ def _ragged(b: Build, op: hlo.RaggedDotOp) -> Value:
 
 
 def _groups_first(b: Build, op: hlo.RaggedDotOp, grouped: Value, rhs: Value) -> Value:
-    """The groups are a free dim of ``grouped``, which a dot's result has behind the batch dims."""
+    """The groups are a free dim of ``grouped``, which a dot's result has after the batch dims."""
     dims = op.dims.data
     batch = len(dims.lhs_batch)
     groups, *rest = op.shape.dims

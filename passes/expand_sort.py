@@ -246,7 +246,9 @@ def _padded(b: Build, word: Value, length: int, number: int) -> Value:
 
 
 def _blocks(rows: int, count: int, words: int) -> int:
-    """Partitions for a row: 1, or a power of two where few rows would leave lanes idle; 0 when 128 do not hold it."""
+    """Partitions for a row: 1, or a power of two where few rows would leave partitions idle; 0 when 128 do not hold
+    it.
+    """
     best, least = 0, 0.0
     blocks = 1
     while blocks <= PARTITIONS:
@@ -299,7 +301,7 @@ def _expand_topk(module: HloModule, op: hlo.TopkOp) -> None:
 
 
 def _largest(b: Build, rows: Value, wanted: int) -> tuple[Value, Value]:
-    """The ``wanted`` largest of f32 or s32 rows, and their places; rows are cut where lanes or SBUF ask for it."""
+    """The ``wanted`` largest of f32 or s32 rows, and their places; rows are cut where partitions or SBUF ask for it."""
     height, count = hlo.shape_of(rows).dims
     most = PARTITION_WORDS // 2 - 2 * wanted
     spread = max(SORTED_SHARE * wanted, 512, -(-count * height // PARTITIONS))

@@ -155,9 +155,9 @@ class _Known:
             return self.in_blocks(value, start, axis, dim, blocks)
         order = [place for place in range(len(dims)) if place != axis] + [axis]
         back = [order.index(place) for place in range(len(dims))]
-        turned = self.build.transpose(value, order)
+        transposed = self.build.transpose(value, order)
         window = tuple(dim if place == len(dims) - 1 else PLAIN for place in range(len(dims)))
-        return self.build.transpose(self.again(turned, start, window), back)
+        return self.build.transpose(self.again(transposed, start, window), back)
 
     def again(self, value: Value, start: Value, window: tuple[WindowDim, ...]) -> Value:
         dims = [_windows(size, dim) for size, dim in zip(hlo.shape_of(value).dims, window, strict=True)]

@@ -4,8 +4,8 @@ Input: canonical hlo. Output: a convolution of many positions gives [features, b
 program asked for, and the transposes that restore the program's order are moved down past everything that need not
 care: elementwise ops, reductions, windows, pads, slices, concatenates. Where they meet the transposes of other operands
 they vanish; convolutions take them into their dimension numbers. Only transposes that this pass made are moved, and an
-op is turned only if most of its operands' elements come in the new order already. No value changes; reductions may add
-in another order.
+op is transposed only if most of its operands' elements come in the new order already. No value changes; reductions may
+add in another order.
 """
 
 from collections.abc import Callable, Set
@@ -62,7 +62,7 @@ class Mover:
             self._turn(op, list(op.operands), lambda order: {"dimension": hlo.IntAttr(order[axis])})
         elif type(op) in DIMWISE and isinstance(op.results[0].type, hlo.ArrayType):
             data, make = DIMWISE[type(op)]
-            self._turn(op, [op.operands[0]], lambda order: make(_turned(data(op), order)))
+            self._turn(op, [op.operands[0]], lambda order: make(_transposed(data(op), order)))
 
     # sources of the new order
 
@@ -198,13 +198,13 @@ class Mover:
         inputs = [self._in_order(op, value, order) if value in arrays else value for value in op.operands]
         place = _inverse(order)
         dims = tuple(op.shape.dims[axis] for axis in place)
-        turned = copy_op(op, inputs, hlo.array_type(op.shape.dtype, dims))
+        transposed = copy_op(op, inputs, hlo.array_type(op.shape.dtype, dims))
         for name, attr in properties(order).items():
-            turned.properties[name] = attr
+            transposed.properties[name] = attr
         block = op.parent
         assert block is not None
-        block.insert_op_before(turned, op)
-        self._restore(op, turned.results[0], order)
+        block.insert_op_before(transposed, op)
+        self._restore(op, transposed.results[0], order)
 
     def _is_free(self, value: Value, order: Order) -> bool:
         source = self._source(value)
@@ -256,7 +256,7 @@ def _at(order: Order | None, axis: int) -> int:
     return axis if order is None else order[axis]
 
 
-def _turned(each: tuple[object, ...], order: Order) -> tuple[object, ...]:
+def _transposed(each: tuple[object, ...], order: Order) -> tuple[object, ...]:
     """What is given for each old dim, for each new one."""
     return tuple(each[axis] for axis in _inverse(order))
 
@@ -267,7 +267,7 @@ DIMWISE: dict[type, tuple[Callable[..., tuple[object, ...]], Callable[..., dict[
     hlo.ReduceWindowOp: (lambda op: op.window.data, lambda each: {"window": hlo.WindowAttr(each)}),
     hlo.ReverseOp: (
         lambda op: tuple(axis in op.dimensions.data for axis in range(op.shape.rank)),
-        lambda each: {"dimensions": hlo.IntsAttr(tuple(axis for axis, turned in enumerate(each) if turned))},
+        lambda each: {"dimensions": hlo.IntsAttr(tuple(axis for axis, transposed in enumerate(each) if transposed))},
     ),
 }
 """Ops with an attribute for each dim: how to read it, and how to write it."""

@@ -2,7 +2,7 @@
 
 Input: an inlined module. Output: every ``while`` takes a ``tuple`` op of arrays; its body and condition take that tuple
 and use it through ``get-tuple-element`` alone; the body's root is a ``tuple`` op. Every operand of a ``conditional``
-behind the selector is such a tuple, and so are the parameters and roots of its branches. Results are used through
+after the selector is such a tuple, and so are the parameters and roots of its branches. Results are used through
 ``get-tuple-element`` alone, once for each element. No computation serves two of these ops. An index that selects a
 branch is not negative. What is not used any more is left to ``dissolve_tuples``.
 """

@@ -73,8 +73,8 @@ def _is_worth(op: hlo.HloOp) -> bool:
         return False
     if not isinstance(op.results[0].type, hlo.ArrayType):
         return False
-    behind = sum(hlo.shape_of(source).nbytes for source in {_source(operand) for operand in op.operands})
-    return hlo.shape_of(op.results[0]).nbytes <= MOST_GROWTH * behind
+    after = sum(hlo.shape_of(source).nbytes for source in {_source(operand) for operand in op.operands})
+    return hlo.shape_of(op.results[0]).nbytes <= MOST_GROWTH * after
 
 
 def _source(value: hlo.SSAValue) -> hlo.SSAValue:

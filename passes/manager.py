@@ -124,7 +124,7 @@ class PassContext:
     precision: list[PrecisionRecord] = field(default_factory=list)
     timings: list[PassTiming] = field(default_factory=list)
     timed: bool = True
-    """Whether to fill ``timings``, which takes counting all ops behind each pass."""
+    """Whether to fill ``timings``, which takes counting all ops after each pass."""
     failed_pass: str = ""
     """Name of the pass that raised, for the reproducer of an internal error."""
 

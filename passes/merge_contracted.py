@@ -1,7 +1,7 @@
 """Gives dots that contract many elements along several dims one contracted dim.
 
 Input: canonical hlo. Output: a dot whose contracted dims follow each other in one operand otherwise than in the other,
-and hold more elements than a partition has room for, has one operand or both turned, and one contracted dim. Code
+and hold more elements than a partition has room for, has one operand or both transposed, and one contracted dim. Code
 generation cuts one contracted dim into blocks, but takes several whole.
 """
 
@@ -40,8 +40,8 @@ def _merged(b: Build, op: hlo.DotOp) -> Value:
     dims, left, right = op.dims.data, hlo.shape_of(op.lhs), hlo.shape_of(op.rhs)
     pairs = list(zip(dims.lhs_contracting, dims.rhs_contracting, strict=True))
     pairs.sort(key=lambda pair: pair[0] if left.size >= right.size else pair[1])
-    lhs = _turned(b, op.lhs, dims.lhs_batch, [pair[0] for pair in pairs])
-    rhs = _turned(b, op.rhs, dims.rhs_batch, [pair[1] for pair in pairs])
+    lhs = _transposed(b, op.lhs, dims.lhs_batch, [pair[0] for pair in pairs])
+    rhs = _transposed(b, op.rhs, dims.rhs_batch, [pair[1] for pair in pairs])
     batch = tuple(range(len(dims.lhs_batch)))
     last = [hlo.shape_of(value).rank - 1 for value in (lhs, rhs)]
     kept = {name: attr for name, attr in op.properties.items() if name != "dims"}
@@ -49,10 +49,10 @@ def _merged(b: Build, op: hlo.DotOp) -> Value:
     return b.typed(hlo.DotOp, (lhs, rhs), op.results[0].type, dims=hlo.DotDimsAttr(numbers), **kept)
 
 
-def _turned(b: Build, value: Value, batch: tuple[int, ...], contracted: list[int]) -> Value:
+def _transposed(b: Build, value: Value, batch: tuple[int, ...], contracted: list[int]) -> Value:
     """[batch..., free..., contracted elements]."""
     shape = hlo.shape_of(value)
     free = [axis for axis in range(shape.rank) if axis not in batch and axis not in contracted]
-    turned = b.transpose(value, [*batch, *free, *contracted])
+    transposed = b.transpose(value, [*batch, *free, *contracted])
     sizes = [shape.dims[axis] for axis in (*batch, *free)]
-    return b.reshape(turned, [*sizes, prod(shape.dims[axis] for axis in contracted)])
+    return b.reshape(transposed, [*sizes, prod(shape.dims[axis] for axis in contracted)])

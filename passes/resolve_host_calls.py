@@ -1,6 +1,6 @@
 """Brings calls of functions of the host to one form: arrays that memory holds as operands, a tuple of such as result.
 
-Input: custom calls with the target ``HOST_CALL``. Their ``backend_config`` is the number of the function, and behind a
+Input: custom calls with the target ``HOST_CALL``. Their ``backend_config`` is the number of the function, and after a
 blank, if the call is made once for all partitions, the number of the partition that makes it. Output: the same, without
 arrays ``pred[0]``, in which there is nothing and which stand for tokens, with two f32 arrays for each c64 array, and
 with a tuple as result, of which every element is read by a ``get-tuple-element``. A call with effects that one
@@ -49,7 +49,7 @@ def _number(op: hlo.HloOp, least: Mapping[str, int]) -> int | None:
 
 
 def _sort(computation: hlo.ComputationOp, numbers: Mapping[hlo.HloOp, int]) -> None:
-    """Bring the ops ``numbers`` into their order: each moves up, behind what it needs, which moves with it."""
+    """Bring the ops ``numbers`` into their order: each moves up, after what it needs, which moves with it."""
     wanted = sorted(numbers, key=lambda op: numbers[op])
     if wanted == list(numbers):
         return

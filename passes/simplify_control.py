@@ -2,7 +2,7 @@
 
 Input: ``flatten_control``'s form. Output: the same form, in which
 
-* what a loop hands on unchanged is, behind the loop, what it was before it;
+* what a loop hands on unchanged is, after the loop, what it was before it;
 * constants among such elements, and among the operands of branches, stand in the computations themselves;
 * elements of a loop's state that nothing needs, and results of branches that nothing uses, are gone;
 * a loop that is never run is gone.
@@ -143,17 +143,17 @@ def _used(value: hlo.SSAValue) -> set[int]:
 
 def _dependences(body: hlo.ComputationOp, effectful: Set[str]) -> tuple[list[set[int]], set[int]]:
     """For each element of the root, the parameter's elements that it is computed from; those that effects need."""
-    behind: dict[hlo.SSAValue, int] = {body.block.args[0]: 0}
+    after: dict[hlo.SSAValue, int] = {body.block.args[0]: 0}
     effects = 0
     for op in ops_of(body.block):
         index = element_of(op.results[0], body)
         mask = 0 if index is None else 1 << index
         for operand in op.operands:
-            mask |= behind[operand]
-        behind[op.results[0]] = mask
+            mask |= after[operand]
+        after[op.results[0]] = mask
         if has_effects(op, effectful):
             effects |= mask
-    return [_bits(behind[value]) for value in packed(body.root)], _bits(effects)
+    return [_bits(after[value]) for value in packed(body.root)], _bits(effects)
 
 
 def _bits(mask: int) -> set[int]:

@@ -229,7 +229,7 @@ class Splitter(Words):
         return b.typed(kind, [self.low(b, x) for x in op.operands], narrowed(op.results[0].type), **op.properties)
 
     def _apart(self, b: Build, op: hlo.HloOp, operands: Sequence[Value], others: Sequence[Value]) -> Pair | Value:
-        """``op`` done for each word where its result is whole; ``others``: operands behind, of 32 bits."""
+        """``op`` done for each word where its result is whole; ``others``: operands after, of 32 bits."""
         result = op.results[0]
         if not is_wide(result.type) or not self.is_whole(result):
             taken = [*(self.low(b, x) for x in operands), *others]

@@ -1,6 +1,6 @@
 """Computes contractions in the order in which their results are read.
 
-Input: canonical hlo behind ``features_first``, whose transposes of single operands stand where two orders meet. Output:
+Input: canonical hlo after ``features_first``, whose transposes of single operands stand where two orders meet. Output:
 a contraction whose result comes to such transposes, past elementwise ops and slices, has its operands swapped instead,
 where that turns fewer elements than before. What lies between moves along (``features_first.Mover``). No value changes.
 """
@@ -13,7 +13,7 @@ from neuronx_cc.passes.features_first import ELEMENTWISE, Mover
 from neuronx_cc.passes.manager import PassContext
 
 MOST = 64
-"""Ops behind a contraction that are looked at."""
+"""Ops after a contraction that are looked at."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -21,21 +21,21 @@ def run(module: HloModule, context: PassContext) -> None:
         ops = list(ops_of(computation.block))
         if not any(isinstance(op, hlo.TransposeOp) for op in ops):
             continue
-        chosen = {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_turned(op)}
+        chosen = {op for op in ops if isinstance(op, hlo.DotOp) and _is_read_transposed(op)}
         if chosen:
             mover = Mover(chosen)
             for op in ops_of(computation.block):
                 mover.visit(op)
 
 
-def _is_read_turned(dot: hlo.DotOp) -> bool:
-    """Whether more elements of what is made of ``dot`` are turned than are read in its own order."""
+def _is_read_transposed(dot: hlo.DotOp) -> bool:
+    """Whether more elements of what is made of ``dot`` are transposed than are read in its own order."""
     order = swapped_order(dot)
     if order == tuple(range(len(order))):
         return False
     inside: dict[hlo.SSAValue, None] = {dot.result: None}
     pending = [dot.result]
-    turned = 0
+    transposed = 0
     while pending and len(inside) <= MOST:
         value = pending.pop()
         size = hlo.shape_of(value).size
@@ -47,9 +47,9 @@ def _is_read_turned(dot: hlo.DotOp) -> bool:
                     inside[result] = None
                     pending.append(result)
             elif isinstance(user, hlo.TransposeOp):
-                turned += size if user.dimensions.data == order else 0
+                transposed += size if user.dimensions.data == order else 0
             elif not isinstance(user, hlo.BroadcastOp | hlo.DotOp) and not _is_convolved(user):
-                turned -= size
+                transposed -= size
     missing = {
         operand: hlo.shape_of(operand).size
         for value in inside
@@ -59,7 +59,7 @@ def _is_read_turned(dot: hlo.DotOp) -> bool:
         and hlo.shape_of(operand).rank == len(order)
         and not isinstance(defining_op(operand), hlo.BroadcastOp | hlo.IotaOp)
     }
-    return not pending and turned > sum(missing.values())
+    return not pending and transposed > sum(missing.values())
 
 
 def _is_convolved(op: hlo.Operation) -> bool:

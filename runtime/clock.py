@@ -100,7 +100,7 @@ class Timing:
     nodes: list[Node]
 
 
-class _Lane:
+class _Cursor:
     """State of a stream during the simulation."""
 
     __slots__ = (
@@ -154,7 +154,7 @@ def _walk(items: list[Item], registers: list[int]) -> Iterator[Node]:
 
 
 def _rewind(items: list[Item]) -> None:
-    """Counters behind phase registers start anew with each piece."""
+    """Counters after phase registers start anew with each piece."""
     for item in items:
         if isinstance(item, Nest):
             item.begun = 0
@@ -187,7 +187,7 @@ class Clock:
         """``watcher`` is told of the piece as one that begins at ``begin``."""
         self.program = program
         self.piece = piece
-        self.lanes = {int(stream): _Lane(stream, items, table) for stream, items in sorted(piece.trees.items())}
+        self.cursors = {int(stream): _Cursor(stream, items, table) for stream, items in sorted(piece.trees.items())}
         self._table = table
         self._watcher, self._begin = watcher, begin
         self._heap: list[tuple[float, int]] = []
@@ -215,7 +215,7 @@ class Clock:
 
     def run(self) -> Profile:
         """Simulate to the end. Raises RunError ERUN913 on a deadlock."""
-        for stream in self.lanes:
+        for stream in self.cursors:
             self._next(stream)
         while self._heap:
             now, stream = heappop(self._heap)
@@ -228,10 +228,10 @@ class Clock:
                 self._start(stream)
                 self._wake(stream)
             self._next(stream)
-        if any(lane.head is not None for lane in self.lanes.values()):
+        if any(cursor.head is not None for cursor in self.cursors.values()):
             raise self._deadlock()
-        streams = {Stream(stream): lane.stats for stream, lane in self.lanes.items()}
-        scalar = self.lanes.get(int(Stream.SCALAR))
+        streams = {Stream(stream): cursor.stats for stream, cursor in self.cursors.items()}
+        scalar = self.cursors.get(int(Stream.SCALAR))
         nodes = [(node, node.count, node.busy, node.first, node.last) for node in self.piece.nodes]
         for node in self.piece.nodes:
             node.count, node.busy, node.first, node.last = 0, 0.0, -1.0, 0.0
@@ -240,21 +240,21 @@ class Clock:
 
     def _next(self, stream: int) -> None:
         """Fetch the stream's next instruction and queue it, or note what it waits for."""
-        lane = self.lanes[stream]
-        lane.head = next(lane.walk, None)
-        if lane.head is not None:
-            self._resolve(stream, lane)
+        cursor = self.cursors[stream]
+        cursor.head = next(cursor.walk, None)
+        if cursor.head is not None:
+            self._resolve(stream, cursor)
 
-    def _resolve(self, stream: int, lane: _Lane) -> None:
-        assert lane.head is not None
-        ready, cause, needed, base = lane.free, None, 0, self.piece.base
-        for producer, count, coefs in lane.head.waits:
+    def _resolve(self, stream: int, cursor: _Cursor) -> None:
+        assert cursor.head is not None
+        ready, cause, needed, base = cursor.free, None, 0, self.piece.base
+        for producer, count, coefs in cursor.head.waits:
             for register, coef in coefs:
-                count += coef * lane.registers[register]
+                count += coef * cursor.registers[register]
             count -= base.get(producer, 0)
             if count <= 0:
                 continue
-            other = self.lanes.get(producer)
+            other = self.cursors.get(producer)
             done = other.done if other is not None else ()
             if len(done) < count:
                 self._blocked.setdefault(producer, []).append((count, stream))
@@ -262,10 +262,10 @@ class Clock:
             at = done[count - 1] + self._semaphore
             if at > ready:
                 ready, cause, needed = at, producer, count
-        lane.ready = ready
-        lane.cause, lane.count = None if cause is None else Stream(cause), needed
-        if lane.head.software:
-            ready = lane.software_free = max(ready, lane.software_free) + lane.head.software
+        cursor.ready = ready
+        cursor.cause, cursor.count = None if cause is None else Stream(cause), needed
+        if cursor.head.software:
+            ready = cursor.software_free = max(ready, cursor.software_free) + cursor.head.software
         heappush(self._heap, (ready, stream))
 
     def _wake(self, producer: int) -> None:
@@ -273,52 +273,52 @@ class Clock:
         blocked = self._blocked.get(producer)
         if not blocked:
             return
-        finished = len(self.lanes[producer].done)
+        finished = len(self.cursors[producer].done)
         due = [waiter for count, waiter in blocked if count <= finished]
         if due:
             blocked[:] = [entry for entry in blocked if entry[0] > finished]
             for waiter in due:
-                self._resolve(waiter, self.lanes[waiter])
+                self._resolve(waiter, self.cursors[waiter])
 
     def _start(self, stream: int) -> None:
-        lane = self.lanes[stream]
-        node = lane.head
+        cursor = self.cursors[stream]
+        node = cursor.head
         assert node is not None
-        begin, reason = lane.ready, ""
-        before = lane.free
+        begin, reason = cursor.ready, ""
+        before = cursor.free
         if node.kind == LOAD:
             multiply = self._multiply_start if self._background else self._multiply_free
             begin = self._keep(begin, multiply, self._load_free)
-            self._load_last = len(lane.done)
+            self._load_last = len(cursor.done)
             end = self._load_free = begin + node.duration
-            done, lane.free = end + node.latency, begin
+            done, cursor.free = end + node.latency, begin
         elif node.kind == MULTIPLY:
             begin = self._keep(begin, self._multiply_free, self._load_free)
-            self._multiply_last = len(lane.done)
+            self._multiply_last = len(cursor.done)
             end = self._multiply_free = begin + node.duration
-            self._multiply_start = lane.free = begin
+            self._multiply_start = cursor.free = begin
             done = end + node.latency
         elif node.kind == CONTROL:
-            end = done = lane.free = begin + node.duration
+            end = done = cursor.free = begin + node.duration
         else:
-            begin, reason = self._engine_start(stream, lane, node)
-            end = lane.free = begin + node.duration
-            lane.previous = (end, lane.previous[0])
+            begin, reason = self._engine_start(stream, cursor, node)
+            end = cursor.free = begin + node.duration
+            cursor.previous = (end, cursor.previous[0])
             done = end + node.latency
-        finished = lane.done
+        finished = cursor.done
         if finished and done < finished[-1]:
             done = finished[-1]
         finished.append(done)
-        issue = Issue(before, lane.ready, lane.cause, lane.count)
-        self._account(lane, node, issue, begin, end, done, reason)
+        issue = Issue(before, cursor.ready, cursor.cause, cursor.count)
+        self._account(cursor, node, issue, begin, end, done, reason)
 
     def _post(self, stream: int, now: float) -> None:
         """Post a transfer to its queue, or what the queue does beside: it is done in its turn."""
-        lane = self.lanes[stream]
-        node = lane.head
+        cursor = self.cursors[stream]
+        node = cursor.head
         assert node is not None
-        issue = Issue(lane.free, lane.ready, lane.cause, lane.count)
-        lane.free = now if node.kind == DMA else now + node.duration
+        issue = Issue(cursor.free, cursor.ready, cursor.cause, cursor.count)
+        cursor.free = now if node.kind == DMA else now + node.duration
         self._serve(now)
         work = node.duration if node.kind == DMA else 0.0
         shares = (node.read / work, node.write / work) if work else (0.0, 0.0)
@@ -328,18 +328,18 @@ class Clock:
     def _serve(self, now: float) -> None:
         """Finish the transfers that have been served until ``now``."""
         for transfer, served in self._transfers.advance(now):
-            lane, node = self.lanes[transfer.stream], transfer.node
+            cursor, node = self.cursors[transfer.stream], transfer.node
             begin, end = transfer.begun, served
             if node.kind == DMA:
                 done = end = served + node.latency
             else:
                 done = end = max(served, transfer.posted + node.duration)
-            if lane.done and done < lane.done[-1]:
-                done = lane.done[-1]
-            lane.done.append(done)
+            if cursor.done and done < cursor.done[-1]:
+                done = cursor.done[-1]
+            cursor.done.append(done)
             reason = "descriptors" if node.software and begin == transfer.posted else "dma engines"
-            self._holder = (transfer.stream, len(lane.done) - 2)
-            self._account(lane, node, transfer.issue, begin, end, done, reason)
+            self._holder = (transfer.stream, len(cursor.done) - 2)
+            self._account(cursor, node, transfer.issue, begin, end, done, reason)
             self._wake(transfer.stream)
         self._plan()
 
@@ -351,21 +351,21 @@ class Clock:
             heappush(self._heap, (ends, SERVED))
 
     def _keep(self, ready: float, multiply: float, load: float) -> float:
-        """Start of an instruction of TensorE behind its last product and its last load, whichever keeps it longest."""
+        """Start of an instruction of TensorE after its last product and its last load, whichever keeps it longest."""
         if ready >= multiply and ready >= load:
             self._kept_by = -1
             return ready
         self._kept_by = self._multiply_last if multiply >= load else self._load_last
         return max(multiply, load)
 
-    def _engine_start(self, stream: int, lane: _Lane, node: Node) -> tuple[float, str]:
-        begin, reason = lane.ready, ""
-        for depends, ended in zip(node.dependent, lane.previous, strict=True):
+    def _engine_start(self, stream: int, cursor: _Cursor, node: Node) -> tuple[float, str]:
+        begin, reason = cursor.ready, ""
+        for depends, ended in zip(node.dependent, cursor.previous, strict=True):
             if depends and ended + self._dependent[stream] > begin:
                 begin, reason = ended + self._dependent[stream], "dependency"
-        if node.table_set and node.table_set != lane.table:
-            lane.table = node.table_set
-            loaded = lane.free + self._table_load
+        if node.table_set and node.table_set != cursor.table:
+            cursor.table = node.table_set
+            loaded = cursor.free + self._table_load
             if loaded > begin:
                 begin, reason = loaded, "function table"
         for space, first, second, exclusive in (
@@ -376,7 +376,7 @@ class Clock:
                 taken = self._port_free.get((space, second if stream == first else first), 0.0)
                 if taken > begin:
                     begin, reason, other = taken, "port", second if stream == first else first
-                    self._holder = (int(other), len(self.lanes[int(other)].done) - 1)
+                    self._holder = (int(other), len(self.cursors[int(other)].done) - 1)
         if node.uses_sbuf:
             self._port_free["sbuf", stream] = begin + node.duration
         if node.uses_psum:
@@ -384,13 +384,13 @@ class Clock:
         return begin, reason
 
     def _account(
-        self, lane: _Lane, node: Node, issue: Issue, begin: float, end: float, done: float, reason: str
+        self, cursor: _Cursor, node: Node, issue: Issue, begin: float, end: float, done: float, reason: str
     ) -> None:
-        stats = lane.stats
+        stats = cursor.stats
         stats.instructions += 1
-        if end > lane.active_until:
-            stats.active += end - max(begin, lane.active_until)
-            lane.active_until = end
+        if end > cursor.active_until:
+            stats.active += end - max(begin, cursor.active_until)
+            cursor.active_until = end
         stats.end = max(stats.end, done)
         if issue.cause is not None and issue.ready > issue.before:
             name = issue.cause.name.lower()
@@ -403,12 +403,12 @@ class Clock:
             node.first = begin
         node.last = max(node.last, done)
         if self._watcher is not None:
-            self._tell(self._watcher, lane, node, issue, begin, end, done, reason)
+            self._tell(self._watcher, cursor, node, issue, begin, end, done, reason)
 
     def _tell(
         self,
         watcher: Watcher,
-        lane: _Lane,
+        cursor: _Cursor,
         node: Node,
         issue: Issue,
         begin: float,
@@ -416,7 +416,7 @@ class Clock:
         done: float,
         reason: str,
     ) -> None:
-        stream, number = int(lane.stats.stream), len(lane.done) - 1
+        stream, number = int(cursor.stats.stream), len(cursor.done) - 1
         after: Instruction | None = (stream, number - 1) if number else None
         why = "order"
         if reason in ("port", "dma engines") and begin > issue.ready:
@@ -435,16 +435,16 @@ class Clock:
         loc = Loc()
         for producer, blocked in sorted(self._blocked.items()):
             for count, waiter in blocked:
-                lane = self.lanes[waiter]
-                if lane.head is None:
+                cursor = self.cursors[waiter]
+                if cursor.head is None:
                     continue
-                has = len(self.lanes[producer].done) if producer in self.lanes else 0
+                has = len(self.cursors[producer].done) if producer in self.cursors else 0
                 lines.append(
-                    f"{Stream(waiter).name.lower()} waits with {lane.head.instr.op} (record {lane.head.index}) until "
-                    f"{Stream(producer).name.lower()} has finished {count} instructions; it has finished {has}"
+                    f"{Stream(waiter).name.lower()} waits with {cursor.head.instr.op} (record {cursor.head.index}) "
+                    f"until {Stream(producer).name.lower()} has finished {count} instructions; it has finished {has}"
                 )
                 debug = self.program.debug
-                if lane.head.instr.debug < len(debug):
-                    at = debug[lane.head.instr.debug]
+                if cursor.head.instr.debug < len(debug):
+                    at = debug[cursor.head.instr.debug]
                     loc = Loc(at.hlo, at.op_name, at.source_file, at.source_line)
         return RunError("ERUN913", "deadlock: " + "; ".join(lines), COMPILE_AGAIN, loc)

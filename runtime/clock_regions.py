@@ -1,7 +1,7 @@
 """Times a whole program: its pieces (``clock``), placed and counted as the course of the run says.
 
 Input: a ``Program``, a machine description and a ``Course``. Output: a ``Timing``. A region costs a barrier at its
-start and one behind each iteration or case. An iteration's time depends on the path taken in it and on the function
+start and one after each iteration or case. An iteration's time depends on the path taken in it and on the function
 table that ScalarE holds at its start, on nothing else; so each of these is simulated once, however often it is run.
 """
 

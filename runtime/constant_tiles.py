@@ -56,10 +56,10 @@ class ConstantTiles:
 def _hull(ref: Ref, ranges: Mapping[int, int]) -> tuple[int, int, int, int]:
     """First partition and the end, least byte and the end. ``ranges`` tells how many values registers have; one that
     it does not know was loaded at run time and may reach everything."""
-    lanes = (ref.partition, ref.partition + ref.dims[0][0])
+    partitions = (ref.partition, ref.partition + ref.dims[0][0])
     if any(register not in ranges for register, _ in ref.coefs):
-        return *lanes, 0, EVERYTHING
+        return *partitions, 0, EVERYTHING
     reach = [(count - 1) * stride for count, stride in ref.dims[1:]]
     reach += [(ranges[register] - 1) * coef for register, coef in ref.coefs]
     low = ref.offset + sum(min(r, 0) for r in reach)
-    return *lanes, low, ref.offset + sum(max(r, 0) for r in reach) + itemsize(ref.dtype)
+    return *partitions, low, ref.offset + sum(max(r, 0) for r in reach) + itemsize(ref.dtype)

@@ -1,7 +1,7 @@
 """Whether programs of several devices meet: known before they run, as far as no run-time value decides it.
 
 Input: one program for each device. The collectives of a device come in the order of its stream; those inside loops and
-regions, and all behind them, are left to the run, where the fabric compares the same facts.
+regions, and all after them, are left to the run, where the fabric compares the same facts.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def _pages(footprints: Footprints, touched: Array) -> tuple[Array, Array]:
     """First and last page of each footprint, for accesses to ``touched``. Those of all memories have one count."""
     low, high = np.zeros((2, len(footprints)), np.int64)
     times = np.bincount(touched, minlength=len(footprints))
-    behind = 0
+    after = 0
     for space in Space:
         here = np.flatnonzero((footprints.space == int(space)) & (times > 0))
         if not len(here):
@@ -177,9 +177,9 @@ def _pages(footprints: Footprints, touched: Array) -> tuple[Array, Array]:
         base, last = base // size[stretch], last // size[stretch]
         most = np.zeros(len(covered), np.int64)
         np.maximum.at(most, stretch, last + 1)
-        start = np.cumsum(most) - most + behind
+        start = np.cumsum(most) - most + after
         low[here], high[here] = base + start[stretch], last + start[stretch]
-        behind = int(start[-1] + most[-1])
+        after = int(start[-1] + most[-1])
     return low, high
 
 

@@ -168,7 +168,7 @@ class Unrolling:
         """The program's, and those of the open cases."""
         self._areas: list[Area] = []
         self._loops: list[tuple[dict[int, Array], int | Array, int, int] | None] = []
-        """For each open loop the state behind it, for each open region None."""
+        """For each open loop the state after it, for each open region None."""
 
     def run(self) -> Trace:
         """Raises RunError: ERUN914 address outside its memory; ERUN913, EBIR902 registers that nothing sets."""
@@ -227,8 +227,8 @@ class Unrolling:
 
     def _enter_loop(self, row: int, loop: Loop) -> None:
         self._ranges.enter(row, loop.streams or STREAMS, [(loop.register, loop.count), *loop.phases])
-        behind = self._offset + loop.count * self._sizes[row]
-        self._loops.append((self._values, self._starts, behind, self._iterations))
+        after = self._offset + loop.count * self._sizes[row]
+        self._loops.append((self._values, self._starts, after, self._iterations))
         self._values = {register: np.repeat(values, loop.count) for register, values in self._values.items()}
         begun = np.arange(self._iterations * loop.count)
         self._values[loop.register] = begun % loop.count

@@ -54,7 +54,7 @@ class Executor:
     def __init__(
         self, program: Program, memory: Memory, seed: int | None = None, stops: Mapping[int, Step] | None = None
     ) -> None:
-        """``stops``: what is called ahead of records outside of all loops and regions, or behind the last one."""
+        """``stops``: what is called ahead of records outside of all loops and regions, or after the last one."""
         self.program = program
         self._stops = stops or {}
         self.memory = memory

@@ -146,8 +146,8 @@ def _written(context: Context, attention: Attention) -> _Bound:
         home = context.new_hbm(value)
     else:
         users = [use.operation for use in value.uses]
-        turned = users[0] if len(users) == 1 and isinstance(users[0], hlo.TransposeOp) else None
-        order = list(turned.dimensions.data) if turned is not None else list(range(shape.rank))
+        transposed = users[0] if len(users) == 1 and isinstance(users[0], hlo.TransposeOp) else None
+        order = list(transposed.dimensions.data) if transposed is not None else list(range(shape.rank))
         stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
         home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
     context.homes[value] = [home]

@@ -20,7 +20,7 @@ from neuronx_cc.codegen.attention.choose import factor_of, problem_of
 from neuronx_cc.codegen.attention.masks import ALU, NEGLIGIBLE
 from neuronx_cc.codegen.attention.pattern import Attention, Step
 from neuronx_cc.codegen.attention.schedule import PIECES, Problem, Schedule, choose, footprint, tiles_of
-from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_lanes
+from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_partitions
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.stage import transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -143,8 +143,8 @@ class _Kernel:
             f"scratch {self._scratch}", dtype, [atom.size for atom in like.dims[1:]], like.dims[0].size, 1
         )
 
-    def _tile(self, name: str, dtype: str, sizes: Sequence[int], lanes: int, count: int = 0) -> Block:
-        return self.tiles.tile(dtype, sizes, lanes, name, count or self.schedule.scores, True)
+    def _tile(self, name: str, dtype: str, sizes: Sequence[int], partitions: int, count: int = 0) -> Block:
+        return self.tiles.tile(dtype, sizes, partitions, name, count or self.schedule.scores, True)
 
     @property
     def _step_columns(self) -> int:
@@ -233,13 +233,13 @@ class _Kernel:
                     staged = self._ready(under, at, staged)
                     deque(self._scores_of(each), 0)
                     deque(self._exponentials(each), 0)
-                    deque(self._turned(each), 0)
+                    deque(self._transposed(each), 0)
                     deque(self._weighted(each), 0)
                 return
             staged = self._ready(under, 0, staged)
             for at in range(len(under) + 3):
                 stages = [self._scores_of(each) for each in under[at : at + 1]]
-                stages += [self._turned(each) for each in under[max(0, at - 2) : max(0, at - 1)]]
+                stages += [self._transposed(each) for each in under[max(0, at - 2) : max(0, at - 1)]]
                 stages += [self._weighted(each) for each in under[max(0, at - 3) : max(0, at - 2)]]
                 stages += [self._exponentials(each) for each in under[max(0, at - 1) : at]]
                 deque(chain.from_iterable(zip_longest(*stages)), 0)
@@ -259,22 +259,22 @@ class _Kernel:
 
     def _stage(self, at: tuple[Affine, ...]) -> _Staged:
         """Keys [term, chunk, column] and values [column, chunk, feature] of a head."""
-        p, arrays, lanes = self.problem, self.arrays, self.context.sizes.rows
+        p, arrays, partitions = self.problem, self.arrays, self.context.sizes.rows
         place = (*at, *(Affine() for _ in arrays.sizes[len(at) :]))
-        deep, chunks = -(-p.depth // lanes), -(-p.columns // lanes)
+        deep, chunks = -(-p.depth // partitions), -(-p.columns // partitions)
         count = self.schedule.staged
         self._mark(self.attention.scores)
-        keys = self._tile("keys", p.dtype, [deep, p.columns], min(p.depth, lanes), count)
+        keys = self._tile("keys", p.dtype, [deep, p.columns], min(p.depth, partitions), count)
         self.stager.fill("keys", keys, arrays.keys.at(place).select([2, 1]), arrays.keys.stream)
         self._mark(self.attention.product)
-        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(p.columns, lanes), count)
+        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(p.columns, partitions), count)
         self.stager.fill("values", values, arrays.values.at(place).select([1, 2]), arrays.values.stream)
         return _Staged(at, keys, values)
 
     def _queries(self, under: _Under) -> Block:
-        p, lanes, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
+        p, partitions, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
         self._mark(self.attention.scores)
-        tile = self._tile("queries", p.dtype, [-(-p.depth // lanes), rows.size], min(p.depth, lanes))
+        tile = self._tile("queries", p.dtype, [-(-p.depth // partitions), rows.size], min(p.depth, partitions))
         source = queries.at(under.at).index(0, rows.start, rows.size).select([2, 0])
         self.stager.fill("queries", tile, source, queries.stream)
         return tile
@@ -315,12 +315,12 @@ class _Kernel:
     def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
         """Scores of columns from ``first`` on, times the factor."""
         builder, depth = self.context.builder, self.problem.depth
-        lanes, rows = self.context.sizes.rows, out.dims[0].size
+        partitions, rows = self.context.sizes.rows, out.dims[0].size
         for start, size in pieces(out.dims[1].size, self.context.sizes.bank_columns):
             bank = tile_in(builder, self._scores, [size], "f32", rows, True)
-            for chunk, (_, terms) in enumerate(pieces(depth, lanes)):
-                stationary = replace_lanes(queries.index(1, Affine(chunk)), terms)
-                moving = replace_lanes(keys.index(1, Affine(chunk)).index(1, Affine(first + start), size), terms)
+            for chunk, (_, terms) in enumerate(pieces(depth, partitions)):
+                stationary = replace_partitions(queries.index(1, Affine(chunk)), terms)
+                moving = replace_partitions(keys.index(1, Affine(chunk)).index(1, Affine(first + start), size), terms)
                 builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
                 flags = ["accumulate"] * (chunk > 0)
                 builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
@@ -348,10 +348,10 @@ class _Kernel:
 
     def _mask(self, step: Step, rows: _Rows, block: Block, first: int) -> None:
         """Mask columns from ``first`` on by their numbers, but those that no row of the block masks."""
-        band, builder, lanes = step.band, self.context.builder, self.context.sizes.rows
+        band, builder, partitions = step.band, self.context.builder, self.context.sizes.rows
         assert band is not None, "of steps with a band"
         begin = rows.start.const
-        for start, size in pieces(block.dims[1].size, lanes):
+        for start, size in pieces(block.dims[1].size, partitions):
             if band.keeps_all(begin, begin + rows.size - 1, first + start + size):
                 continue
             size = block.dims[1].size - start
@@ -402,20 +402,22 @@ class _Kernel:
             self._emit("activation", Stream.SCALAR, outs, ins, ["exp"], [1.0], ["bias", "accumulate"])
             yield
 
-    def _turned(self, under: _Under) -> Iterator[None]:
+    def _transposed(self, under: _Under) -> Iterator[None]:
         """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
         rows, sizes = under.rows, self.context.sizes
         chunks = -(-rows.columns // sizes.rows)
-        lanes = min(rows.columns, sizes.rows)
-        turned = under.tiles["turned"] = self._tile("turned", self.problem.weight_dtype, [chunks, rows.size], lanes)
+        partitions = min(rows.columns, sizes.rows)
+        transposed = under.tiles["transposed"] = self._tile(
+            "transposed", self.problem.weight_dtype, [chunks, rows.size], partitions
+        )
         for start, count in pieces(chunks, max(1, sizes.bank_columns // rows.size)):
             self._mark(self.attention.product)
-            self._turn(under.tiles["exponentials"], turned, start, count)
+            self._turn(under.tiles["exponentials"], transposed, start, count)
             yield
 
     def _weighted(self, under: _Under) -> Iterator[None]:
         """The product with the values, divided by the sums and stored."""
-        builder, p, rows, lanes = self.context.builder, self.problem, under.rows, self.context.sizes.rows
+        builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
         self._mark(self.attention.product)
         inverse = self._tile("inverse", "f32", [1], rows.size, SMALL_BUFFERS)
         sums = under.tiles["sums"]
@@ -424,10 +426,10 @@ class _Kernel:
             sums = inverse
         self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
         bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
-        for start, count in pieces(-(-rows.columns // lanes), PIECES):
+        for start, count in pieces(-(-rows.columns // partitions), PIECES):
             self._mark(self.attention.product)
             for chunk in range(start, start + count):
-                self._add(bank, under.tiles["turned"], under.tiles["values"], chunk, rows.columns)
+                self._add(bank, under.tiles["transposed"], under.tiles["values"], chunk, rows.columns)
             yield
         self._mark(self.attention.product)
         target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
@@ -435,23 +437,25 @@ class _Kernel:
         self._emit("activation", Stream.SCALAR, [out], [bank, inverse], ["copy"], flags=["scale_ap"])
         copy(builder, target, out, self.arrays.result.stream)
 
-    def _add(self, bank: Block, turned: Block, values: Block, chunk: int, columns: int) -> None:
+    def _add(self, bank: Block, transposed: Block, values: Block, chunk: int, columns: int) -> None:
         """The product of a chunk of columns."""
-        builder, lanes = self.context.builder, self.context.sizes.rows
-        terms = min(lanes, columns - chunk * lanes)
-        builder.emit("load_stationary", Stream.TENSOR, [], [replace_lanes(turned.index(1, Affine(chunk)), terms)])
-        moving = replace_lanes(values.index(1, Affine(chunk)), terms)
+        builder, partitions = self.context.builder, self.context.sizes.rows
+        terms = min(partitions, columns - chunk * partitions)
+        builder.emit(
+            "load_stationary", Stream.TENSOR, [], [replace_partitions(transposed.index(1, Affine(chunk)), terms)]
+        )
+        moving = replace_partitions(values.index(1, Affine(chunk)), terms)
         builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"] * (chunk > 0))
 
     def _turn(self, source: Block, out: Block, first: int, count: int) -> None:
         """Exponentials of so many chunks of columns from the ``first`` on, with the columns on the partitions."""
-        lanes, columns, width = self.context.sizes.rows, source.dims[1].size, source.dims[1].stride
-        whole = min(count, columns // lanes - first)
-        rest = columns - lanes * (first + whole) if whole < count else 0
-        for start, several, size in ((first, whole, lanes), (first + whole, 1, rest)):
+        partitions, columns, width = self.context.sizes.rows, source.dims[1].size, source.dims[1].stride
+        whole = min(count, columns // partitions - first)
+        rest = columns - partitions * (first + whole) if whole < count else 0
+        for start, several, size in ((first, whole, partitions), (first + whole, 1, rest)):
             if several and size:
-                dims = (source.dims[0], Atom(several, lanes * width), Atom(size, width))
-                chunks = replace_lanes(out.index(1, Affine(start), several), size)
-                self.stager.transposer.transpose(source.moved(start * lanes * width).of(dims), chunks)
+                dims = (source.dims[0], Atom(several, partitions * width), Atom(size, width))
+                chunks = replace_partitions(out.index(1, Affine(start), several), size)
+                self.stager.transposer.transpose(source.moved(start * partitions * width).of(dims), chunks)
                 left = self.context.timing.transpose(source.dims[0].size, size, source.dtype).times(several)
                 self._busy[Stream.SCALAR] += left.scalar

@@ -90,7 +90,7 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
         ("queries", schedule.scores): deep * sizes.columns * size,
         ("scores", schedule.scores): p.columns * 4,
         ("exponentials", schedule.scores): p.columns * weight,
-        ("turned", schedule.scores): chunks * sizes.columns * weight,
+        ("transposed", schedule.scores): chunks * sizes.columns * weight,
         ("result", schedule.scores): p.width * 4,
     }
 
@@ -158,9 +158,9 @@ def apart(problem: Problem, timing: Timing) -> float:
     Rows of several heads fill the partitions together there.
     """
     p, scores = problem, problem.heads * problem.groups * problem.rows * problem.columns
-    lanes = timing.sizes.columns
-    work = block_work(p, timing, min(p.rows, lanes), p.columns)
-    blocks = ceil(p.heads * p.groups * p.rows / lanes)
+    partitions = timing.sizes.columns
+    work = block_work(p, timing, min(p.rows, partitions), p.columns)
+    blocks = ceil(p.heads * p.groups * p.rows / partitions)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
     moved = timing.transfer(scores * passes, timing.long_run).bound
     return blocks * work.bound + moved + 6 * timing.transfer_latency

@@ -40,12 +40,12 @@ class Stager:
             return
         whole, rest = divmod(contracted.size, self.rows)
         if whole:
-            target = replace_lanes(out, self.rows).index(1, Affine(0), whole)
+            target = replace_partitions(out, self.rows).index(1, Affine(0), whole)
             dims = (replace(contracted, size=self.rows), Atom(whole, contracted.stride * self.rows), free)
             copy(self.tiles.builder, target, source.of(dims), stream)
         if rest:
             last = source.of((replace(contracted, size=rest), free)).moved(whole * self.rows * contracted.stride)
-            copy(self.tiles.builder, replace_lanes(out, rest).index(1, Affine(whole)), last, stream)
+            copy(self.tiles.builder, replace_partitions(out, rest).index(1, Affine(whole)), last, stream)
 
     def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """The same of rows that lie dense in HBM, not many of them: they are loaded, and transposed on TensorE.
@@ -61,7 +61,7 @@ class Stager:
             dims = (Atom(size, free.stride * count), Atom(count, free.stride), contracted)
             copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
             for chunk, (start, terms) in enumerate(pieces(contracted.size, self.rows)):
-                into = replace_lanes(out.index(1, Affine(chunk)).index(1, Affine(first), count * size), terms)
+                into = replace_partitions(out.index(1, Affine(chunk)).index(1, Affine(first), count * size), terms)
                 step = into.dims[1].stride
                 self.transposer.transpose(
                     rows.index(2, Affine(start), terms),
@@ -69,6 +69,6 @@ class Stager:
                 )
 
 
-def replace_lanes(block: Block, lanes: int) -> Block:
-    """The first ``lanes`` partitions of a tile."""
-    return block.of((replace(block.dims[0], size=lanes), *block.dims[1:]))
+def replace_partitions(block: Block, partitions: int) -> Block:
+    """The first ``partitions`` of a tile."""
+    return block.of((replace(block.dims[0], size=partitions), *block.dims[1:]))

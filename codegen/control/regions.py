@@ -132,7 +132,7 @@ class _Body:
         """Elements that need no home at all: the counter, when only addresses depend on it."""
         self.without: set[hlo.Operation] = set()
 
-    def count(self, counting: Count, register: int, used_behind: bool) -> None:
+    def count(self, counting: Count, register: int, used_after: bool) -> None:
         """The loop counts in ``register``: note what is affine in it, and what need not be computed for that."""
         context, index = self.context, counting.index
         context.builder.sync.register_range[register] = counting.trips
@@ -140,7 +140,7 @@ class _Body:
             context.counted[element] = Affine(counting.start, ((register, counting.step),))
         counters.note(context, self.computation)
         result = self.results[index]
-        alone = not used_behind and self.results.count(result) == 1
+        alone = not used_after and self.results.count(result) == 1
         self.without = counters.unneeded(context, self.computation, result if alone else None)
         if alone and all(element.owner in self.without for element in self.old.get(index, ())):
             self.dropped.add(index)

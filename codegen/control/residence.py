@@ -138,7 +138,7 @@ def _is_dense(view: View, shape: hlo.Shape) -> bool:
 
 
 def assign(context: Context, target: View, value: hlo.SSAValue) -> None:
-    """Copy ``value`` to a dense HBM view, or to one on chip: there by an engine where lanes agree."""
+    """Copy ``value`` to a dense HBM view, or to one on chip: there by an engine where partitions agree."""
     shape = hlo.shape_of(value)
     if shape.size == 0:
         return

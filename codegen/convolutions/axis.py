@@ -108,7 +108,7 @@ class Piece:
     before: int
     """Positions of the block's input that lie in the padding before the array."""
     after: int
-    """The same behind the array."""
+    """The same after the array."""
 
     @property
     def extent(self) -> int:

@@ -60,11 +60,11 @@ def _copies(problem: Problem) -> Iterator[Copies | None]:
     yield None
     # a kernel whose outputs lie apart would be spread element by element
     dense = not problem.kernel_is_direct or problem.w.near(0)
-    if not problem.features.packs_lanes or problem.groups % problem.pack or problem.batch_groups > 1 or not dense:
+    if not problem.features.packs_partitions or problem.groups % problem.pack or problem.batch_groups > 1 or not dense:
         return
     far = not problem.x.on_chip and not problem.turns_input
     for residues in (False, True)[: 1 + far]:
-        found = copies_of(problem.lanes, problem.axes, MAX_UNROLLED, residues)
+        found = copies_of(problem.partitions, problem.axes, MAX_UNROLLED, residues)
         if found is not None and (found.residues > 1) == residues:
             yield found
 
@@ -147,7 +147,7 @@ def _least(schedule: Schedule) -> Schedule:
 
 def _output_blocks(problem: Problem, sizes: Sizes) -> list[int]:
     """Output features of a pack that are computed together: all, and ever fewer."""
-    total, tile = problem.pack_outputs, problem.out.lanes or min(sizes.rows, sizes.columns)
+    total, tile = problem.pack_outputs, problem.out.partitions or min(sizes.rows, sizes.columns)
     if problem.pack > 1:
         return [total]
     found, tiles = [total], -(-total // tile)
@@ -161,7 +161,11 @@ def _output_blocks(problem: Problem, sizes: Sizes) -> list[int]:
 
 def _streamed_outputs(problem: Problem, sizes: Sizes) -> int:
     """Output features that add up in the partitions, or the columns, of one bank; 0 where these are not whole packs."""
-    most = sizes.bank_columns if problem.positions_on_lanes else problem.out.lanes or min(sizes.rows, sizes.columns)
+    most = (
+        sizes.bank_columns
+        if problem.positions_on_partitions
+        else problem.out.partitions or min(sizes.rows, sizes.columns)
+    )
     if problem.pack > 1:
         return problem.pack_outputs if problem.pack_outputs <= most else 0
     return min(most, problem.pack_outputs)
@@ -207,7 +211,7 @@ def _shrunk(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule | No
 
 def _tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Of a block's positions."""
-    limit = min(sizes.rows, sizes.columns) if problem.positions_on_lanes else sizes.bank_columns
+    limit = min(sizes.rows, sizes.columns) if problem.positions_on_partitions else sizes.bank_columns
     shape = tile_shape(schedule.rows, limit)
     return prod(-(-size // step) for size, step in zip(schedule.rows, shape, strict=True))
 
@@ -227,7 +231,7 @@ def _finished(problem: Problem, schedule: Schedule) -> Schedule:
 
 def _results(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[Schedule]:
     """Neighbouring positions on the partitions of a result, or whole rows or parts of them, stored in long runs."""
-    if schedule.streamed is not None or not problem.positions_on_lanes:
+    if schedule.streamed is not None or not problem.positions_on_partitions:
         yield schedule
         return
     counts, sizes = outs_of(problem, schedule), timing.sizes

@@ -1,7 +1,7 @@
 """Convolutions of few features: shifted copies of the input on further partitions, so that one product sums some taps.
 
 A tile of ``inputs`` features fills ``inputs`` of TensorE's 128 rows. Copies of it, each shifted by some taps, lie on
-the partitions behind; the kernel's taps are spread in the same way. Along the last axis the copies divide the taps
+the partitions after; the kernel's taps are spread in the same way. Along the last axis the copies divide the taps
 evenly, along the one before the last group of taps may have fewer copies: these are the first partitions.
 
 Where outputs lie several rows apart, the first copies hold the rows of one residue each, as they come from HBM, and the
@@ -25,9 +25,9 @@ from neuronx_cc.ir.isa.program import Stream
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """``outer`` x ``inner`` copies of ``lanes`` partitions; ``outer`` along the last axis but one."""
+    """``outer`` x ``inner`` copies of ``partitions``; ``outer`` along the last axis but one."""
 
-    lanes: int
+    partitions: int
     outer: int
     inner: int
     taps: tuple[Taps, ...]
@@ -45,12 +45,12 @@ class Copies:
         pairs = zip(self.taps, each, strict=True)
         return [Taps(0, 1, -(-tap.count // copies), tap.offset, tap.stride * copies) for tap, copies in pairs]
 
-    def lanes_of(self, index: Sequence[int]) -> int:
+    def partitions_of(self, index: Sequence[int]) -> int:
         """Partitions that take part in the product of the groups ``index``."""
         if len(self.taps) < 3:
-            return self.lanes * self.count
+            return self.partitions * self.count
         left = self.taps[-2].count - index[-2] * self.outer
-        return self.lanes * self.inner * min(self.outer, left)
+        return self.partitions * self.inner * min(self.outer, left)
 
     def _each(self) -> list[int]:
         each = [1 for _ in self.taps]
@@ -75,29 +75,31 @@ class Copies:
         return self.residues if axis == len(self.taps) - 2 else 1
 
     def spread_input(self, builder: Builder, tile: Block, stored: Block) -> None:
-        """Fill the copies of ``tile`` [lanes, chunk, axes...], whose memory is that of the dense ``stored``.
+        """Fill the copies of ``tile`` [partitions, chunk, axes...], whose memory is that of the dense ``stored``.
 
-        Residue r is there from partition ``r * lanes * inner`` on.
+        Residue r is there from partition ``r * partitions * inner`` on.
         """
         size = stored.dims[-1].stride
         column = self.taps[-1].stride
-        group = self.lanes * self.inner
+        group = self.partitions * self.inner
         for residue, number in product(range(self.residues), range(1, self.inner)):
             source = residue * group
-            self._shift(builder, stored, (source, source + number * self.lanes), self.lanes, number * column, 0)
+            self._shift(
+                builder, stored, (source, source + number * self.partitions), self.partitions, number * column, 0
+            )
         missing = (self.inner - 1) * column
         if len(self.taps) > 2:
             row = self.taps[-2].stride * tile.dims[-2].stride // size
             for number in range(self.residues, self.outer, self.residues):
-                lanes = group * min(self.residues, self.outer - number)
-                self._shift(builder, stored, (0, number * group), lanes, number // self.residues * row, missing)
+                partitions = group * min(self.residues, self.outer - number)
+                self._shift(builder, stored, (0, number * group), partitions, number // self.residues * row, missing)
 
     def _shift(
-        self, builder: Builder, stored: Block, places: tuple[int, int], lanes: int, shift: int, missing: int
+        self, builder: Builder, stored: Block, places: tuple[int, int], partitions: int, shift: int, missing: int
     ) -> None:
-        """Copy ``lanes`` partitions between ``places``, ``shift`` elements on; the last ``missing`` are not there."""
+        """Copy ``partitions`` between ``places``, ``shift`` elements on; the last ``missing`` are not there."""
         total, size = prod(atom.size for atom in stored.dims[1:]), stored.dims[-1].stride
-        dims = (Atom(lanes, 1, True), Atom(total - shift - missing, size))
+        dims = (Atom(partitions, 1, True), Atom(total - shift - missing, size))
         source = replace(stored, partition=places[0], offset=stored.offset + shift * size, dims=dims)
         copy(builder, replace(stored, partition=places[1], dims=dims), source, Stream.DMA_LOAD)
 
@@ -106,25 +108,26 @@ class Copies:
         return [*kernel[:-1], self.grouped()[-1].count]
 
     def spread_kernel(self, builder: Builder, target: Block, kernel: Block, between: Block | None) -> None:
-        """``target`` [all lanes, chunk, groups..., outputs] from ``kernel`` [lanes, chunk, spatial..., outputs].
+        """``target`` [all partitions, chunk, groups..., outputs] from ``kernel`` [partitions, chunk, spatial...,
+        outputs].
 
-        ``between`` [lanes of inner copies, chunk, inner sizes..., outputs]: room for the first of two steps.
+        ``between`` [partitions of inner copies, chunk, inner sizes..., outputs]: room for the first of two steps.
         """
         axes = list(range(1, len(self.taps)))
         if between is None:
             axis = axes[-2] if self.outer > 1 else axes[-1]
-            self._spread(builder, target, kernel, axes, axis, self.lanes)
+            self._spread(builder, target, kernel, axes, axis, self.partitions)
             return
-        self._spread(builder, between, kernel, axes[-1:], axes[-1], self.lanes)
-        self._spread(builder, target, between, axes[:-1], axes[-2], self.lanes * self.inner)
+        self._spread(builder, between, kernel, axes[-1:], axes[-1], self.partitions)
+        self._spread(builder, target, between, axes[:-1], axes[-2], self.partitions * self.inner)
 
     def _spread(
-        self, builder: Builder, target: Block, kernel: Block, axes: Sequence[int], axis: int, lanes: int
+        self, builder: Builder, target: Block, kernel: Block, axes: Sequence[int], axis: int, partitions: int
     ) -> None:
-        """Copies along ``axis`` of ``lanes`` partitions; of each of ``axes``, the taps that take part."""
+        """Copies along ``axis`` of ``partitions``; of each of ``axes``, the taps that take part."""
         each = self._each()
         for number in range(each[axis]):
-            source, goal = kernel, replace(target, partition=number * lanes)
+            source, goal = kernel, replace(target, partition=number * partitions)
             for other in axes:
                 tap, step = self.taps[other], number if other == axis else 0
                 groups = -(-(tap.count - step) // each[other])
@@ -133,12 +136,12 @@ class Copies:
                 dims = (*source.dims[: 1 + other], Atom(groups, atom.stride * tap.step * each[other]))
                 source = replace(source, offset=offset, dims=(*dims, *source.dims[2 + other :]))
                 goal = goal.index(1 + other, Affine(), groups)
-            rows = Atom(lanes, 1, True)
+            rows = Atom(partitions, 1, True)
             source, goal = (replace(block, dims=(rows, *block.dims[1:])) for block in (source, goal))
             copy(builder, goal, source, Stream.DMA_LOAD)
 
 
-def copies_of(lanes: int, axes: Sequence[Axis], most: int, residues: bool) -> Copies | None:
+def copies_of(partitions: int, axes: Sequence[Axis], most: int, residues: bool) -> Copies | None:
     """The copies that fill TensorE's rows, if there is room for any and at most ``most`` products are left.
 
     ``residues``: whether rows of one residue each may be loaded.
@@ -146,7 +149,7 @@ def copies_of(lanes: int, axes: Sequence[Axis], most: int, residues: bool) -> Co
     if len(axes) < 2 or any(axis.phases > 1 or not axis.taps[0].count for axis in axes):
         return None
     taps = tuple(axis.taps[0] for axis in axes)
-    room = PARTITIONS // lanes
+    room = PARTITIONS // partitions
     inner = max(n for n in range(1, taps[-1].count + 1) if taps[-1].count % n == 0 and n <= max(1, room))
     outer, apart = 1, 1
     if len(axes) > 2:
@@ -157,7 +160,7 @@ def copies_of(lanes: int, axes: Sequence[Axis], most: int, residues: bool) -> Co
         whole = outer if groups == 1 else -(-outer // step) * step
         if step <= outer and whole <= room:
             outer, apart = whole, step
-    found = Copies(lanes, outer, inner, taps, apart)
+    found = Copies(partitions, outer, inner, taps, apart)
     if found.count == 1 or prod(tap.count for tap in found.grouped()) > most:
         return None
     return found

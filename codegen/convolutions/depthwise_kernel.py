@@ -13,7 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.maps.plan import Lanes, is_given, resident_view
+from neuronx_cc.codegen.maps.plan import Partitions, is_given, resident_view
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -28,10 +28,10 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
     dims = op.dims.data
     order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
     found = [view.transpose(order) for view in context.in_place(op.lhs) if view.in_sbuf]
-    source = next((view for view in found if _pays(context.timing, op, _lanes(view))), None)
-    if source is None or source.shape[0] % _lanes(source) or any(len(atoms) > 1 for atoms in source.dims[1:]):
+    source = next((view for view in found if _pays(context.timing, op, _partitions(view))), None)
+    if source is None or source.shape[0] % _partitions(source) or any(len(atoms) > 1 for atoms in source.dims[1:]):
         return False
-    target = _result(context, op, _lanes(source))
+    target = _result(context, op, _partitions(source))
     if target is None:
         return False
     context.homes[op.result] = [target]
@@ -57,20 +57,20 @@ def _is_depthwise(context: Context, op: hlo.ConvolutionOp) -> bool:
     )
 
 
-def _pays(timing: Timing, op: hlo.ConvolutionOp, lanes: int) -> bool:
-    """Whether sums of shifted copies of ``lanes`` features at a time take less time than products.
+def _pays(timing: Timing, op: hlo.ConvolutionOp, partitions: int) -> bool:
+    """Whether sums of shifted copies of ``partitions`` features at a time take less time than products.
 
     TensorE multiplies as many features at a time as it has rows with matrices, whose diagonals are loaded element by
     element, one after the other; the input is copied between its padding, and sums leave PSUM.
     """
-    if not lanes:
+    if not partitions:
         return False
     (window,) = op.window.data
     features, sizes = op.feature_group_count.data, timing.sizes
     positions = op.shape.size // features
     taps = timing.engine("tensor_scalar", Stream.VECTOR, positions, alu=("multiply",))
     more = timing.engine("scalar_tensor_tensor", Stream.VECTOR, positions, ins=(F32, F32), alu=("multiply", "add"))
-    copies = (taps + more.times(window.size - 1)).times(features / lanes)
+    copies = (taps + more.times(window.size - 1)).times(features / partitions)
     rows = min(features, sizes.rows)
     product = timing.product(rows, sizes.bank_columns, "f32").times(positions / sizes.bank_columns)
     width = itemsize("f32")
@@ -82,40 +82,44 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, lanes: int) -> bool:
     return copies.bound < (products.bound + loads) * (features / rows)
 
 
-def _lanes(view: View) -> int:
+def _partitions(view: View) -> int:
     """Features on the partitions, as [others, features on the partitions]; 0 for other layouts."""
     feature = view.dims[0]
     apart = [atom for atom in feature if atom.partition]
     return apart[0].size if len(apart) == 1 and feature[-1] is apart[0] and len(feature) <= 2 else 0
 
 
-def _result(context: Context, op: hlo.ConvolutionOp, lanes: int) -> View | None:
+def _result(context: Context, op: hlo.ConvolutionOp, partitions: int) -> View | None:
     """A home on chip with as many features on the partitions; None where it does not fit, or goes elsewhere."""
     dims = op.shape.dims
     if op.result in context.outputs:
         return None
-    alloc = context.new_resident(op.result, prod(dims) // lanes * 4)
-    return None if alloc is None else resident_view(alloc, "f32", dims, Lanes(op.dims.data.out_feature, lanes, 1))
+    alloc = context.new_resident(op.result, prod(dims) // partitions * 4)
+    return (
+        None
+        if alloc is None
+        else resident_view(alloc, "f32", dims, Partitions(op.dims.data.out_feature, partitions, 1))
+    )
 
 
 def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, kernel: View) -> None:
     builder = context.builder
     (window,) = op.window.data
-    features, lanes = source.shape[0], _lanes(source)
-    outer = features // lanes
+    features, partitions = source.shape[0], _partitions(source)
+    outer = features // partitions
     pool = TilePool(builder, "kernel of each feature")
     ring = pool.ring(window.size * outer * 4, 1)
     scales = Block(
         ring.alloc,
         "f32",
         Affine(ring.alloc.lo),
-        (Atom(lanes, 1, True), Atom(window.size, outer * 4), Atom(outer, 4)),
+        (Atom(partitions, 1, True), Atom(window.size, outer * 4), Atom(outer, 4)),
     )
     stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
-    stored = (Atom(lanes, stride), Atom(window.size, step), Atom(outer, lanes * stride))
+    stored = (Atom(partitions, stride), Atom(window.size, step), Atom(outer, partitions * stride))
     stream = Stream.DMA_WEIGHT if is_given(op.rhs) else Stream.DMA_LOAD
     column_kernel.copy(builder, scales, Block(kernel.alloc, "f32", kernel.start, stored), stream)
-    x, y = (_block(view, lanes) for view in (source, target))
+    x, y = (_block(view, partitions) for view in (source, target))
     for batch in builder.each(source.shape[1], 1):
         with builder.loop(outer) as index:
             rows = [block.index(1, index).index(1, batch) for block in (x, y)]
@@ -123,17 +127,17 @@ def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, k
     pool.free()
 
 
-def _block(view: View, lanes: int) -> Block:
-    """[lanes, other features, batch, positions]."""
+def _block(view: View, partitions: int) -> Block:
+    """[partitions, other features, batch, positions]."""
     size = view.shape
     feature = view.dims[0][0] if len(view.dims[0]) == 2 else Atom(1, 0)
     others = [atoms[0] if atoms else Atom(1, 0) for atoms in view.dims[1:]]
-    assert feature.size * lanes == size[0]
-    return Block(view.alloc, view.dtype, view.start, (Atom(lanes, 1, True), feature, *others))
+    assert feature.size * partitions == size[0]
+    return Block(view.alloc, view.dtype, view.start, (Atom(partitions, 1, True), feature, *others))
 
 
 def _row(context: Context, window: hlo.WindowDim, x: Block, y: Block, scales: Block) -> None:
-    """``y[o] = sum over k of x[o stride + k dilation - low] scales[k]`` for [lanes, positions]."""
+    """``y[o] = sum over k of x[o stride + k dilation - low] scales[k]`` for [partitions, positions]."""
     builder = context.builder
     length, count = x.dims[1].size, y.dims[1].size
     taps = []

@@ -57,7 +57,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     each, last = sums.times(1 / count), stored.times(1 / count)
     ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
     if schedule.comes.transposed or streamed or schedule.copies is not None:
-        # transposes are emitted behind the products of the block before, or the loads behind its parts of the kernel
+        # transposes are emitted after the products of the block before, or the loads after its parts of the kernel
         wait += image_latency * (blocks * problem.packs * again - 1)
     else:
         came = image.bound + image_latency + timing.transfer_latency * (not problem.x.on_chip)
@@ -102,12 +102,12 @@ def _image(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, 
             return NOTHING, 0.0
         return _moved(problem, elements, timing, way.dtype), timing.latency(Stream.GPSIMD)
     width, latency = max(itemsize(way.dtype), itemsize(problem.dtype)), timing.transfer_latency
-    nbytes = problem.lanes * elements * width
+    nbytes = problem.partitions * elements * width
     together = problem.features.segments[0]
-    features = together.chunks if together.lane_step > 1 else 1
+    features = together.chunks if together.partition_step > 1 else 1
     run = way.run((extents[0], features, *extents[1:]))
     if comes.transposed:
-        work, latency = _turned_image(problem, schedule, extents, timing), _turnaround(problem, timing)
+        work, latency = _transposed_image(problem, schedule, extents, timing), _turnaround(problem, timing)
         more, spread = _copied(problem, schedule, extents, timing)
         return work + more, latency + spread + more.dma
     if (comes is Comes.LOADED and padded) or comes is Comes.RESIDUES:
@@ -124,7 +124,7 @@ def _copied(problem: Problem, schedule: Schedule, extents: list[int], timing: Ti
     copies = schedule.copies
     if copies is None:
         return NOTHING, 0.0
-    more = copies.lanes * (copies.count - copies.residues) * prod(extents) // copies.residues
+    more = copies.partitions * (copies.count - copies.residues) * prod(extents) // copies.residues
     work = timing.transfer(max(1, more * itemsize(problem.dtype)), timing.long_run, "chip")
     return work, timing.transfer_latency * ((copies.inner > 1) + (copies.outer > copies.residues))
 
@@ -135,7 +135,7 @@ def _moved(problem: Problem, elements: int, timing: Timing, dtype: str) -> Work:
     return timing.engine("tensor_copy", stream, elements, (Tile(problem.dtype),), (Tile(dtype),))
 
 
-def _turned_image(problem: Problem, schedule: Schedule, extents: list[int], timing: Timing) -> Work:
+def _transposed_image(problem: Problem, schedule: Schedule, extents: list[int], timing: Timing) -> Work:
     """Positions are loaded onto the partitions, and transposed."""
     height = min(timing.sizes.rows, timing.sizes.columns)
     features = min(problem.pack, problem.groups) * problem.inputs
@@ -151,26 +151,26 @@ def _turned_image(problem: Problem, schedule: Schedule, extents: list[int], timi
         several = max(1, height // columns) if columns <= height else 1
         run, loads = features * width, -(-columns // height) * -(-lines // several)
         turns, rows = loads, min(height, columns * min(several, lines))
-    loaded = timing.transfer(problem.lanes * problem.chunks * prod(extents) * width, run)
-    return loaded + _turned(problem, rows, turns * images, turns // max(1, loads) * images, timing)
+    loaded = timing.transfer(problem.partitions * problem.chunks * prod(extents) * width, run)
+    return loaded + _transposed(problem, rows, turns * images, turns // max(1, loads) * images, timing)
 
 
-def _turned(problem: Problem, rows: int, turns: int, together: int, timing: Timing) -> Work:
+def _transposed(problem: Problem, rows: int, turns: int, together: int, timing: Timing) -> Work:
     """``turns`` transposes of ``rows`` with all chunks of features."""
     del together
-    chunks, lanes, sizes = problem.chunks, problem.lanes, timing.sizes
+    chunks, partitions, sizes = problem.chunks, problem.partitions, timing.sizes
     parts, carrier, extract = 1, problem.dtype, NOTHING
     if not problem.fast:
         part, carrier = HALVES[itemsize(problem.dtype)]
         parts = itemsize(problem.dtype) // itemsize(part)
         tiles = (Tile(carrier),), (Tile(part, stride=itemsize(problem.dtype)),)
-        extract = _balanced("tensor_copy", chunks * lanes, tiles, timing)
+        extract = _balanced("tensor_copy", chunks * partitions, tiles, timing)
     out = (
         Tile(problem.dtype) if parts == 1 else Tile(HALVES[itemsize(problem.dtype)][0], stride=itemsize(problem.dtype))
     )
     banks = max(1, -(-chunks * rows // sizes.bank_columns))
     left = _balanced("tensor_copy", min(chunks * rows, sizes.bank_columns), ((out,), (F32_PSUM,)), timing).times(banks)
-    one = timing.product(lanes, rows, carrier).times(chunks) + left + extract
+    one = timing.product(partitions, rows, carrier).times(chunks) + left + extract
     return one.times(turns * parts)
 
 
@@ -203,7 +203,7 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
     """The kernel of one block of outputs: its work, and from its start until it is there beyond that."""
     way, latency = kernel_way(problem), timing.transfer_latency
     width = max(itemsize(problem.w.dtype), itemsize(problem.dtype))
-    elements = problem.lanes * problem.chunks * problem.taps * schedule.outputs
+    elements = problem.partitions * problem.chunks * problem.taps * schedule.outputs
     taps = (
         problem.kernel if schedule.streamed is None else problem.kernel[len(problem.kernel) - schedule.streamed.axes :]
     )
@@ -220,7 +220,7 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         work = timing.transfer(elements * width, problem.w.run((1, inputs, *box)))
         height = min(timing.sizes.rows, timing.sizes.columns)
         tiles = -(-schedule.outputs // height)
-        work += _turned(problem, min(schedule.outputs, height), tiles * problem.taps, tiles, timing)
+        work += _transposed(problem, min(schedule.outputs, height), tiles * problem.taps, tiles, timing)
         latency += _turnaround(problem, timing)
         if problem.pack > 1:
             size = problem.pack * problem.inputs
@@ -248,10 +248,10 @@ def _sums(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         terms = problem.chunks * prod(tap.count for tap in (taps if copies is None else copies.grouped()))
         if not all(counts):
             continue
-        if not problem.positions_on_lanes:
+        if not problem.positions_on_partitions:
             shape = tile_shape(counts, sizes.bank_columns)
-            tiles = -(-schedule.outputs // (problem.out.lanes or height))
-            columns, moving = min(schedule.outputs, problem.out.lanes or height), prod(shape)
+            tiles = -(-schedule.outputs // (problem.out.partitions or height))
+            columns, moving = min(schedule.outputs, problem.out.partitions or height), prod(shape)
         else:
             tiles = -(-schedule.outputs // sizes.bank_columns)
             columns, moving = prod(tile_shape(counts, height)), min(schedule.outputs, sizes.bank_columns)
@@ -275,7 +275,7 @@ def _stored(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         return NOTHING
     outs, width = outs_of(problem, schedule), itemsize(problem.out.dtype)
     nbytes = problem.groups * problem.outputs * prod(axis.out for axis in problem.axes) * width
-    if not problem.positions_on_lanes:
+    if not problem.positions_on_partitions:
         return timing.transfer(nbytes, problem.out.run((outs[0], 1, *outs[1:])), "write")
     run = schedule.outputs * width
     if schedule.row_groups:

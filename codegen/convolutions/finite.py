@@ -3,7 +3,7 @@
 A product with zeros between its blocks, or with a unit matrix, gives each output the sum of some products and of zeros
 times other values: the same, unless one of those is an infinity or NaN. Then the sum is NaN. So where no sum is an
 infinity or NaN all are right, which ScalarE sees as they leave PSUM; else all is computed once more by other means. The
-decision is taken once, behind the kernel. Finite sums that together exceed FP32 take the second way as well.
+decision is taken once, after the kernel. Finite sums that together exceed FP32 take the second way as well.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class FiniteSums:
         builder.emit("memset", Stream.VECTOR, [self._found], [], imm=[0.0])
 
     def look(self, bank: Block) -> None:
-        """Note whether all of ``bank`` [lanes, columns], dense FP32 in PSUM, is finite."""
-        builder, (lanes, columns) = self.builder, bank.dims
+        """Note whether all of ``bank`` [partitions, columns], dense FP32 in PSUM, is finite."""
+        builder, (partitions, columns) = self.builder, bank.dims
         scratch, total = (
-            Block(ring.alloc, dtype, builder.slot(ring), (lanes, *dense([size], dtype)))
+            Block(ring.alloc, dtype, builder.slot(ring), (partitions, *dense([size], dtype)))
             for ring, dtype, size in ((self._scratch, "bf16", columns.size), (self._totals, "f32", 1))
         )
         builder.emit("activation", Stream.SCALAR, [scratch, total], [bank], ["copy"], [1.0], ["accumulate"])
-        found = self._found.of((lanes, self._found.dims[1]))
+        found = self._found.of((partitions, self._found.dims[1]))
         builder.emit("scalar_tensor_tensor", Stream.VECTOR, [found], [total, found], ["multiply", "add"], [0.0])
 
     @contextmanager
@@ -49,7 +49,7 @@ class FiniteSums:
         answer = self._fixed.tile([1], "s32", 1)
         builder.emit("memset", Stream.VECTOR, [ones], [], imm=[1.0])
         ring = self._fixed.bank(4)
-        assert ring is not None, "PSUM is free behind a kernel"
+        assert ring is not None, "PSUM is free after a kernel"
         total = tile_in(builder, ring, [1], "f32")
         builder.emit("load_stationary", Stream.TENSOR, [], [self._found])
         builder.emit("multiply_moving", Stream.TENSOR, [total], [ones])

@@ -4,7 +4,7 @@
 positions ``k`` and ``c``, which go on the partitions: blocks of both operands are staged with ``n`` and ``o`` on the
 partitions, TensorE transposes up to 128 positions at a time, and the products of all positions add up in PSUM. To ``x``
 the output positions are the taps of a convolution over ``k``; ``gradient_plan`` says how a transposed tile of it
-serves several taps. Nothing reads the result soon: Vector and its queue are left to the kernels behind.
+serves several taps. Nothing reads the result soon: Vector and its queue are left to the kernels after.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class _Gradient:
         images = [lhs.dims[axis] for axis in dims.lhs_spatial]
         taps = [batch_axis(channels)]
         taps += [
-            axis_of(size, dim.size, turned) for size, dim, turned in zip(images, self.window, flipped, strict=True)
+            axis_of(size, dim.size, transposed)
+            for size, dim, transposed in zip(images, self.window, flipped, strict=True)
         ]
         plain = [batch_axis(channels), *(batch_axis(dim.size) for dim in self.window)]
         self.axes = taps
@@ -167,7 +168,7 @@ class _Gradient:
                 # fewer features at a time only for a clear gain
                 if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
                     best = cost, slabs, rows, loaded
-                if prod(spread.lanes) >= ENOUGH * self.tile_rows and again == 1:
+                if prod(spread.partitions) >= ENOUGH * self.tile_rows and again == 1:
                     break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
@@ -175,12 +176,12 @@ class _Gradient:
         self.columns = self._columns(*self.slabs)
         self.one_block = self.rows == totals
         self.left.buffers = self.right.buffers = 1 if self.one_block else 2
-        self.turned_buffers = 1
-        if not self.one_block and self._bytes(self.rows) + sum(self._turned_bytes(self.rows)) <= room:
-            self.turned_buffers = 2
-        left, right = self._turned_bytes(self.rows)
-        self.planned[0]["turned left", self.turned_buffers] = left
-        self.planned[1]["turned right", self.turned_buffers] = right
+        self.transposed_buffers = 1
+        if not self.one_block and self._bytes(self.rows) + sum(self._transposed_bytes(self.rows)) <= room:
+            self.transposed_buffers = 2
+        left, right = self._transposed_bytes(self.rows)
+        self.planned[0]["transposed left", self.transposed_buffers] = left
+        self.planned[1]["transposed right", self.transposed_buffers] = right
 
     def _spread(self, rows: Sequence[int]) -> Spread:
         """How a block of ``rows`` positions is dealt out, as things have been chosen."""
@@ -219,9 +220,9 @@ class _Gradient:
         ]
         raw = 2 * min(self.raw_bytes, chunks[0] * prod(rows) * size)
         staged = chunks[0] * extents + chunks[1] * prod(rows)
-        return staged * each + raw + sum(self._turned_bytes(rows))
+        return staged * each + raw + sum(self._transposed_bytes(rows))
 
-    def _turned_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
+    def _transposed_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
         """Bytes a partition of the transposed tiles of both operands, of the block that has most."""
         sizes = [{count, axis.rows % count or count} for axis, count in zip(self.axes, rows, strict=True)]
         spreads = [self._spread(block) for block in product(*sizes)]
@@ -294,12 +295,14 @@ class _Gradient:
                 yield from self._blocks([*left, RowsAt(piece, index)], [*right, RowsAt(same, index)])
 
     def _stage(self, left_at: list[RowsAt], right_at: list[RowsAt]) -> tuple[Spread, Block, Block]:
-        """Both operands of a block, transposed: [lanes, tiles, kept dim]."""
+        """Both operands of a block, transposed: [partitions, tiles, kept dim]."""
         spread = self._spread([at.piece.rows for at in left_at])
-        lanes = prod(spread.lanes)
-        left = self.left.loaded_tile(self.loaded[0], "turned left", spread.tiles, lanes, self.turned_buffers)
+        partitions = prod(spread.partitions)
+        left = self.left.loaded_tile(
+            self.loaded[0], "transposed left", spread.tiles, partitions, self.transposed_buffers
+        )
         count = prod(spread.inner)
-        right = self.right.loaded_tile(self.loaded[1], "turned right", count, lanes, self.turned_buffers)
+        right = self.right.loaded_tile(self.loaded[1], "transposed right", count, partitions, self.transposed_buffers)
         left_tiles, right_tiles = tiles_of(spread, self.axes)
         if self.loaded[0]:
             self.left.load_windows(left_at, left_tiles, left)
@@ -416,9 +419,9 @@ class _Gradient:
             dims = dense([*sum_.left.taps[1:], piece.size], "f32")
             self.emitter.leave(target, replace(bank, dims=(bank.dims[0], *dims)))
         place = self._place(left_start + piece.start, right_start + start, first)
-        lanes = Atom(rows, atom_of(self.out, 1).stride)
+        partitions = Atom(rows, atom_of(self.out, 1).stride)
         by_stride = [0, *(1 + dim for dim in order)]
-        target = Block(self.out.alloc, self.out.dtype, place, (lanes, *free))
+        target = Block(self.out.alloc, self.out.dtype, place, (partitions, *free))
         copy(self.builder, target.select(by_stride), result.select(by_stride), Stream.DMA_STORE)
 
     def _store_unmet(self) -> None:
@@ -442,8 +445,10 @@ class _Gradient:
             offset = self.out.offset
             for axis, at in enumerate(index):
                 offset += at * atom_of(self.out, 2 + axis).stride
-            for (start, lanes), (first, wide) in product(even(rows, self.tile_rows), even(columns, self.tile_columns)):
-                dims = (Atom(lanes, row), Atom(wide, column))
+            for (start, partitions), (first, wide) in product(
+                even(rows, self.tile_rows), even(columns, self.tile_columns)
+            ):
+                dims = (Atom(partitions, row), Atom(wide, column))
                 target = Block(self.out.alloc, self.out.dtype, Affine(offset + start * row + first * column), dims)
-                source = replace(zeros, dims=(Atom(lanes, 1, True), Atom(wide, itemsize(self.out.dtype))))
+                source = replace(zeros, dims=(Atom(partitions, 1, True), Atom(wide, itemsize(self.out.dtype))))
                 copy(self.builder, target, source, Stream.DMA_STORE)

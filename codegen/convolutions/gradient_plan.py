@@ -1,6 +1,6 @@
 """How a gradient of a kernel spreads positions over partitions, and which pieces of its result are summed together.
 
-The positions of a block are dealt out: along each axis ``lanes`` partitions take ``inner`` neighbouring positions each.
+The positions of a block are dealt out: along each axis ``partitions`` take ``inner`` neighbouring positions each.
 So the ``inner`` positions of all partitions are tiles of TensorE, and a tap, which shifts every position by the same
 distance, finds its operand in another tile of the same partitions: a tile is transposed once for all taps that meet it.
 """
@@ -104,9 +104,9 @@ def reach_of(inner: int, steps: Steps, gaps: bool = False) -> Reach:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of a block's positions, axis by axis; ``lanes * inner`` are all of them."""
+    """Of a block's positions, axis by axis; ``partitions * inner`` are all of them."""
 
-    lanes: tuple[int, ...]
+    partitions: tuple[int, ...]
     inner: tuple[int, ...]
     reach: tuple[Reach, ...]
     products: int
@@ -140,16 +140,16 @@ def spread_of(
     best: Spread | None = None
     taps = prod(steps.taps for steps in axes)
     sums = columns or taps * -(-left // pace.rows) * max(right, 64)
-    for lanes in _lanes([steps.positions for steps in axes], pace.rows):
-        if sum(count > 1 for count in lanes) > MAX_FREE_DIMS or (any(loaded) and _outer(lanes) > MAX_LOADS):
+    for partitions in _partitions([steps.positions for steps in axes], pace.rows):
+        if sum(count > 1 for count in partitions) > MAX_FREE_DIMS or (any(loaded) and _outer(partitions) > MAX_LOADS):
             continue
-        inner = tuple(steps.positions // count for steps, count in zip(axes, lanes, strict=True))
+        inner = tuple(steps.positions // count for steps, count in zip(axes, partitions, strict=True))
         reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
         plain = tuple(Reach(((count, 1),), 1, 1) for count in inner)
-        turns = _stage_columns(pace, loaded[0], lanes, reach, left) + _stage_columns(
-            pace, loaded[1], lanes, plain, right
+        turns = _stage_columns(pace, loaded[0], partitions, reach, left) + _stage_columns(
+            pace, loaded[1], partitions, plain, right
         )
-        found = Spread(lanes, inner, reach, prod(inner) * sums, turns)
+        found = Spread(partitions, inner, reach, prod(inner) * sums, turns)
         if best is None or found.cost < best.cost:
             best = found
     assert best is not None, "one partition always does"
@@ -160,7 +160,7 @@ def spread_of(
 class Tiles:
     """The tiles of one operand: which positions lie on the partitions together, and how tiles follow each other."""
 
-    lanes: tuple[int, ...]
+    partitions: tuple[int, ...]
     """Partitions along each axis."""
     apart: tuple[int, ...]
     """Input positions between neighbouring ones of them."""
@@ -176,7 +176,7 @@ def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
     """The tiles of the operand with taps and of the other."""
     apart = tuple(axis.step * count for axis, count in zip(axes, spread.inner, strict=True))
     plain = tuple(Reach(((count, 1),), 1, 1) for count in spread.inner)
-    return Tiles(spread.lanes, apart, spread.reach), Tiles(spread.lanes, spread.inner, plain)
+    return Tiles(spread.partitions, apart, spread.reach), Tiles(spread.partitions, spread.inner, plain)
 
 
 def _turn_columns(features: int, rows: int) -> int:
@@ -184,17 +184,19 @@ def _turn_columns(features: int, rows: int) -> int:
     return 2 * max(64, features) + 64 * -(-features // rows)
 
 
-def _outer(lanes: Sequence[int]) -> int:
+def _outer(partitions: Sequence[int]) -> int:
     """Loads of one tile: the partitions of the last axis that has several are loaded together."""
-    several = [count for count in lanes if count > 1]
+    several = [count for count in partitions if count > 1]
     return prod(several[:-1])
 
 
-def _stage_columns(pace: Pace, loading: Loading, lanes: Sequence[int], reach: Sequence[Reach], features: int) -> int:
+def _stage_columns(
+    pace: Pace, loading: Loading, partitions: Sequence[int], reach: Sequence[Reach], features: int
+) -> int:
     """The time of bringing positions onto the partitions, in the columns that TensorE takes meanwhile."""
     if loading is Loading.TURNED:
         return prod(each.count for each in reach) * _turn_columns(features, pace.rows)
-    runs, elements = prod(lanes) * prod(each.count for each in reach[:-1]), 1
+    runs, elements = prod(partitions) * prod(each.count for each in reach[:-1]), 1
     (count, distance), *_ = reach[-1].loops
     runs, elements = (runs, count) if distance == 1 else (runs * count, 1)
     if loading is Loading.ROWS:
@@ -204,14 +206,14 @@ def _stage_columns(pace: Pace, loading: Loading, lanes: Sequence[int], reach: Se
     return int(runs * pace.columns(elements))
 
 
-def _lanes(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+def _partitions(positions: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
     """Numbers of partitions that divide the positions of each axis."""
     if not positions:
         yield ()
         return
     for count in range(1, min(positions[0], most) + 1):
         if positions[0] % count == 0:
-            for rest in _lanes(positions[1:], most // count):
+            for rest in _partitions(positions[1:], most // count):
                 yield count, *rest
 
 
@@ -233,7 +235,7 @@ def rows_that_fit(
     best: tuple[float, list[int]] | None = None
     rows = list(totals)
     while True:
-        for cut in _trimmed(rows, spread(rows).lanes, partitions):
+        for cut in _trimmed(rows, spread(rows).partitions, partitions):
             if needed(cut) > room:
                 continue
             blocks = prod(-(-total // size) for total, size in zip(totals, cut, strict=True))
@@ -248,10 +250,10 @@ def rows_that_fit(
         rows[shrinkable[0]] = -(-rows[shrinkable[0]] // 2)
 
 
-def _trimmed(rows: list[int], lanes: tuple[int, ...], partitions: int) -> Iterator[list[int]]:
+def _trimmed(rows: list[int], filled: tuple[int, ...], partitions: int) -> Iterator[list[int]]:
     """``rows``, and with one axis cut to a number with more divisors where few partitions are filled."""
     yield rows
-    if prod(lanes) >= min(ENOUGH * partitions, prod(rows)):
+    if prod(filled) >= min(ENOUGH * partitions, prod(rows)):
         return
     for axis, size in enumerate(rows):
         for multiple in (partitions, 16, 4):

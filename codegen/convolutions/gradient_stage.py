@@ -30,14 +30,14 @@ from neuronx_cc.ir.types import itemsize
 GROUP = 4
 """Tiles of positions whose transposes share a bank."""
 QUEUE = Stream.DMA_WEIGHT
-"""Maps behind a gradient do not wait for this queue; they overlap with it where they do not read the gradient."""
+"""Maps after a gradient do not wait for this queue; they overlap with it where they do not read the gradient."""
 WHOLE = PackAt(0, 1, 1, Affine())
 Planes: TypeAlias = list[tuple[Block, str, int]]
 """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Lanes:
+class _Partitions:
     """Neighbouring partitions along one axis that are loaded together."""
 
     partition: int
@@ -54,7 +54,7 @@ class _Turning:
     source: Block
     """[kept dim, its tiles, positions on the partitions...]"""
     target: Block
-    """[lanes, tiles, kept dim]"""
+    """[partitions, tiles, kept dim]"""
     loops: tuple[tuple[int, int], ...]
     """(tiles, bytes between them in ``source``), outermost first; in ``target`` they follow each other."""
 
@@ -113,8 +113,8 @@ class Side:
     def staged(self, at: Sequence[RowsAt]) -> Block:
         """A block [kept dim, chunks, positions...], zeros where the padding lies."""
         stage = self.stage
-        width, lanes, timing = at[-1].piece.valid, self.features.lanes_of_pack(1), self.builder.timing
-        rows_are_cheap = lanes * timing.run_ns < timing.engine("tensor_copy", Stream.GPSIMD, max(1, width)).bound
+        width, partitions, timing = at[-1].piece.valid, self.features.partitions_of_pack(1), self.builder.timing
+        rows_are_cheap = partitions * timing.run_ns < timing.engine("tensor_copy", Stream.GPSIMD, max(1, width)).bound
         comes = Comes.LOADED if rows_are_cheap else Comes.BESIDE
         source = Source(self.x, QUEUE, self.features, stage.dtype, self.batch)
         coming = Coming(comes, self.buffers, 0, stage.raw_bytes)
@@ -141,14 +141,16 @@ class Side:
             return [Loading.TURNED, Loading.PLANES]
         return [Loading.TURNED]
 
-    def loaded_tile(self, loading: Loading, name: str, tiles: int, lanes: int, buffers: int) -> Block:
-        """Room for transposed tiles: [lanes, tiles, kept dim], stored as they lie in HBM."""
+    def loaded_tile(self, loading: Loading, name: str, tiles: int, partitions: int, buffers: int) -> Block:
+        """Room for transposed tiles: [partitions, tiles, kept dim], stored as they lie in HBM."""
         if loading is Loading.PLANES:
-            return self.stage.tiles.tile(self.stage.dtype, [self.inputs, tiles], lanes, name, buffers).select([0, 2, 1])
-        return self.stage.tiles.tile(self.stage.dtype, [tiles, self.inputs], lanes, name, buffers)
+            return self.stage.tiles.tile(self.stage.dtype, [self.inputs, tiles], partitions, name, buffers).select(
+                [0, 2, 1]
+            )
+        return self.stage.tiles.tile(self.stage.dtype, [tiles, self.inputs], partitions, name, buffers)
 
     def load_windows(self, at: Sequence[RowsAt], tiles: Tiles, target: Block) -> None:
-        """Load tiles of positions into ``target`` [lanes, tiles, kept dim], zeros where they lie in the padding."""
+        """Load tiles of positions into ``target`` [partitions, tiles, kept dim], zeros for those in the padding."""
         pieces = [rows.piece for rows in at]
         if any(piece.before or piece.after for piece in pieces):
             self.stage.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
@@ -156,33 +158,33 @@ class Side:
             return
         ends = [(piece.before, piece.before + piece.valid) for piece in pieces]
         loops = [reach.loops[0] for reach in tiles.reach]
-        several = [axis for axis, count in enumerate(tiles.lanes) if count > 1]
+        several = [axis for axis, count in enumerate(tiles.partitions) if count > 1]
         last = several[-1] if several else 0
-        first = [range(count) if axis != last else range(1) for axis, count in enumerate(tiles.lanes)]
-        for number, lane in enumerate(product(*first)):
+        first = [range(count) if axis != last else range(1) for axis, count in enumerate(tiles.partitions)]
+        for number, partition in enumerate(product(*first)):
             # of each axis the tiles whose positions exist
             ranges = [
                 _existing(begin * gap, loop, end)
-                for begin, gap, loop, end in zip(lane, tiles.apart, loops, ends, strict=True)
+                for begin, gap, loop, end in zip(partition, tiles.apart, loops, ends, strict=True)
             ]
             if any(start >= stop for axis, (start, stop) in enumerate(ranges) if axis != last):
                 continue
             # partitions that lack the same tiles are loaded together: all but those at the borders
             loop, gap = loops[last], tiles.apart[last]
-            met = [_existing(index * gap, loop, ends[last]) for index in range(tiles.lanes[last])]
+            met = [_existing(index * gap, loop, ends[last]) for index in range(tiles.partitions[last])]
             for (start, stop), same in groupby(range(len(met)), met.__getitem__):
                 together = list(same)
                 if start < stop:
                     ranges[last] = start, stop
-                    firsts = [*lane[:last], together[0], *lane[last + 1 :]]
-                    lanes = _Lanes(number * len(met) + together[0], len(together), last, firsts)
-                    self._load_tiles(at, tiles, lanes, ranges, target)
+                    firsts = [*partition[:last], together[0], *partition[last + 1 :]]
+                    partitions = _Partitions(number * len(met) + together[0], len(together), last, firsts)
+                    self._load_tiles(at, tiles, partitions, ranges, target)
 
     def _load_tiles(
         self,
         at: Sequence[RowsAt],
         tiles: Tiles,
-        lanes: _Lanes,
+        partitions: _Partitions,
         ranges: Sequence[tuple[int, int]],
         target: Block,
     ) -> None:
@@ -192,21 +194,23 @@ class Side:
         for axis, rows in enumerate(at):
             stride = atom_of(self.x, axis if axis == 0 else axis + 1).stride
             (start, stop), (total, distance) = ranges[axis], tiles.reach[axis].loops[0]
-            position = lanes.first[axis] * tiles.apart[axis] + start * distance - rows.piece.before
+            position = partitions.first[axis] * tiles.apart[axis] + start * distance - rows.piece.before
             offset = offset + (rows.input + position) * stride
             free.append(Atom(stop - start, distance * stride))
             first = first * total + start
-            behind = prod(each.loops[0][0] for each in tiles.reach[axis + 1 :])
-            kept.append(Atom(stop - start, behind * target.dims[1].stride))
-        stride = atom_of(self.x, lanes.axis if lanes.axis == 0 else lanes.axis + 1).stride
+            after = prod(each.loops[0][0] for each in tiles.reach[axis + 1 :])
+            kept.append(Atom(stop - start, after * target.dims[1].stride))
+        stride = atom_of(self.x, partitions.axis if partitions.axis == 0 else partitions.axis + 1).stride
         source = Block(
             self.x.alloc,
             self.x.dtype,
             offset,
-            (Atom(lanes.count, tiles.apart[lanes.axis] * stride), *free, atom_of(self.x, 1)),
+            (Atom(partitions.count, tiles.apart[partitions.axis] * stride), *free, atom_of(self.x, 1)),
         )
         goal = target.moved(first * target.dims[1].stride)
-        goal = replace(goal, partition=lanes.partition, dims=(Atom(lanes.count, 1, True), *kept, target.dims[2]))
+        goal = replace(
+            goal, partition=partitions.partition, dims=(Atom(partitions.count, 1, True), *kept, target.dims[2])
+        )
         order = list(range(len(goal.dims)))
         if target.dims[2].stride > target.dims[1].stride:
             order = [0, order[-1], *order[1:-1]]
@@ -226,19 +230,19 @@ class Side:
         def move(target: Block, source: Block) -> None:
             for segment in self.features.segments:
                 pair = [block.index(1, Affine(segment.first), segment.chunks) for block in (target, source)]
-                to, of = (block.of((Atom(segment.lanes, 1, True), *block.dims[1:])) for block in pair)
-                # not on Vector, which what comes behind needs
+                to, of = (block.of((Atom(segment.partitions, 1, True), *block.dims[1:])) for block in pair)
+                # not on Vector, which what comes after needs
                 self.stage.emitter.over("tensor_copy", Stream.GPSIMD, [to], [of])
 
         return list(halves_of(tile, room, move))
 
     def turn_windows(self, planes: Planes, tiles: Tiles, target: Block) -> None:
-        """Transpose tiles of positions into ``target`` [lanes, tiles, kept dim]."""
+        """Transpose tiles of positions into ``target`` [partitions, tiles, kept dim]."""
         windows = []
         for plane, part, byte in planes:
             dims = list(plane.dims)
-            for axis, (lanes, apart) in enumerate(zip(tiles.lanes, tiles.apart, strict=True)):
-                dims[2 + axis] = Atom(lanes, dims[2 + axis].stride * apart)
+            for axis, (partitions, apart) in enumerate(zip(tiles.partitions, tiles.apart, strict=True)):
+                dims[2 + axis] = Atom(partitions, dims[2 + axis].stride * apart)
             strides = [atom.stride for atom in plane.dims[2:]]
             loops = tuple((count, distance * strides[axis]) for axis, count, distance in tiles.loops)
             windows.append(_Turning(plane.of(tuple(dims)), part_of(target, part, byte), loops))
@@ -252,14 +256,14 @@ class Side:
                 self._turn_loops(windows, [*at, index])
             return
         count = loops[inner][0]
-        most = max(1, min(GROUP, self.builder.sizes.bank_columns // self.features.lanes_of_pack(1)))
+        most = max(1, min(GROUP, self.builder.sizes.bank_columns // self.features.partitions_of_pack(1)))
         for start, groups, several in self.builder.tiles(count, -(-count // -(-count // most))):
             for group in self.builder.each(groups, 1):
                 for window in windows:
                     self._turn_group(window, [*at, group * several + start], several)
 
     def _turn_group(self, window: _Turning, at: list[Affine], several: int) -> None:
-        """``several`` tiles from ``at`` on along its last loop; the loops behind have one tile only."""
+        """``several`` tiles from ``at`` on along its last loop; the loops after have one tile only."""
         place, source, step = Affine(), window.source, 0
         for (count, step), index in zip(window.loops, at, strict=False):
             place = place * count + index
@@ -268,10 +272,10 @@ class Side:
         for segment in self.features.segments:
             for chunk in self.builder.each(segment.chunks):
                 tile = source.index(1, chunk + segment.first)
-                tile = tile.of((Atom(segment.lanes, 1, True), *tile.dims[1:]))
+                tile = tile.of((Atom(segment.partitions, 1, True), *tile.dims[1:]))
                 width = goal.dims[2].stride
                 kept = goal.offset + segment.start * width + chunk * (segment.chunk_step * width)
-                columns = (Atom(several, goal.dims[1].stride), Atom(segment.lanes, width * segment.lane_step))
+                columns = (Atom(several, goal.dims[1].stride), Atom(segment.partitions, width * segment.partition_step))
                 self._turn_chunk(tile, step, replace(goal, offset=kept, dims=(goal.dims[0], *columns)))
 
     def _turn_chunk(self, source: Block, step: int, target: Block) -> None:

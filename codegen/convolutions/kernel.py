@@ -43,7 +43,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
 
 SPARE_SHARE = (1, 11)
-"""Of a partition of SBUF: what is left beside the tiles, so that those of the kernel behind begin in other memory."""
+"""Of a partition of SBUF: what is left beside the tiles, so that those of the kernel after begin in other memory."""
 
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
@@ -101,8 +101,8 @@ def emit(context: Context, placed: Placed, schedule: Schedule, finite: FiniteSum
     with TilePool(builder, f"convolution {placed.op.loc.name}") as pool:
         tiles = Tiles(builder, placed.op.loc.name, planned, pool)
         zeros = tiles.tile(problem.dtype, [builder.sizes.bank_columns], 1, "zeros", 1)
-        banks, turned = (tiles.banks(builder.sizes.banks // 2, name) for name in ("sums", "transposes"))
-        turner = Turner(context, emitter, tiles, turned, problem.fast)
+        banks, transposed = (tiles.banks(builder.sizes.banks // 2, name) for name in ("sums", "transposes"))
+        turner = Turner(context, emitter, tiles, transposed, problem.fast)
         stream = Stream.DMA_WEIGHT if is_given(placed.input) else Stream.DMA_LOAD
         batch = problem.axes[0].size
         source = Source(placed.x, stream, problem.features, problem.dtype, batch, problem.batch_groups)

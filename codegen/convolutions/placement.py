@@ -23,7 +23,7 @@ from neuronx_cc.codegen.convolutions.problem import (
 )
 from neuronx_cc.codegen.dots.problem import PE_DTYPES
 from neuronx_cc.codegen.emission.views import View, coalesce
-from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, lane_divisor, lanes_of, resident_view
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partition_divisor, partitions_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -119,7 +119,7 @@ def source_of(context: Context, value: hlo.SSAValue) -> hlo.SSAValue:
 def dense_view(context: Context, value: hlo.SSAValue, order: Sequence[int], channels: int) -> View:
     """``value`` in HBM, every dim one progression; it has ``channels`` features a group."""
     hbm = context.hbm(value).transpose(order)
-    # features_first has turned images of few channels, which lie side by side, into planes
+    # features_first has transposed images of few channels, which lie side by side, into planes
     beside = channels <= CHANNELS and stride_of(hbm, 1) == itemsize(hbm.dtype)
     if beside or not _is_even(hbm):
         hbm = context.dense(value).transpose(order)
@@ -182,14 +182,20 @@ def _input(context: Context, form: Form, value: hlo.SSAValue, pack: int) -> tupl
 
 
 def _on_chip(form: Form, view: View, pack: int) -> tuple[Contracted, int] | None:
-    """Contraction and groups a tile of a view on chip that has whole packs, or tiles of one group, on its lanes."""
-    lanes = lanes_of(view)
-    if form.batch_groups > 1 or lanes is None or lanes.axis != 1 or lanes.inner != 1 or len(coalesce(view.dims[1])) > 2:
+    """Contraction and groups a tile of a view on chip that has whole packs, or tiles of one group, on partitions."""
+    partitions = partitions_of(view)
+    if (
+        form.batch_groups > 1
+        or partitions is None
+        or partitions.axis != 1
+        or partitions.inner != 1
+        or len(coalesce(view.dims[1])) > 2
+    ):
         return None
     others = [dim for axis, dim in enumerate(view.dims) if axis != 1]
     if any(len(coalesce(dim)) > 1 or any(atom.partition for atom in dim) for dim in others):
         return None
-    size, inputs = lanes.size, form.inputs
+    size, inputs = partitions.size, form.inputs
     if size % inputs == 0 and size // inputs <= pack:
         return Contracted(inputs, (Segment(0, inputs, 1, 1, inputs, 0),)), size // inputs
     if size % inputs and inputs % size == 0 and size >= min(64, inputs):
@@ -201,15 +207,15 @@ def _output(context: Context, form: Form, pack: int, step: int, height: int) -> 
     """On chip with output features on the partitions where that fits, else in HBM."""
     result, shape = form.op.result, form.op.shape
     total, wide = form.groups * form.outputs, pack * form.outputs
-    lanes = wide if form.groups > pack else lane_divisor(total)
-    even = form.groups % pack == 0 and wide <= height if form.groups > pack else total % lanes == 0
+    partitions = wide if form.groups > pack else partition_divisor(total)
+    even = form.groups % pack == 0 and wide <= height if form.groups > pack else total % partitions == 0
     only_result = result in context.outputs and context.last_use(result) <= step
-    if even and lanes >= min(32, total) and lanes > 1 and not only_result:
+    if even and partitions >= min(32, total) and partitions > 1 and not only_result:
         near = context.last_use(result) - step <= RESIDENT_STEPS
-        per_partition = prod(shape.dims) // lanes * itemsize(shape.dtype)
+        per_partition = prod(shape.dims) // partitions * itemsize(shape.dtype)
         alloc = context.new_resident(result, per_partition) if near else None
         if alloc is not None:
-            home = resident_view(alloc, shape.dtype, shape.dims, Lanes(form.orders[2][1], lanes, 1))
+            home = resident_view(alloc, shape.dtype, shape.dims, Partitions(form.orders[2][1], partitions, 1))
             context.homes[result] = [home]
             return home.transpose(form.orders[2])
     home = context.new_hbm(result)

@@ -31,12 +31,14 @@ class Home(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Contracted features: ``chunks`` tiles of ``lanes``; feature = start + lane * lane_step + chunk * chunk_step."""
+    """Contracted features: ``chunks`` tiles of ``partitions``; feature = ``start + partition * partition_step
+    + chunk * chunk_step``.
+    """
 
     start: int
-    lanes: int
+    partitions: int
     chunks: int
-    lane_step: int
+    partition_step: int
     chunk_step: int
     first: int
     """Its first chunk among those of all segments."""
@@ -50,7 +52,7 @@ class Contracted:
     segments: tuple[Segment, ...]
 
     @property
-    def packs_lanes(self) -> bool:
+    def packs_partitions(self) -> bool:
         """Whether all features of a group lie side by side on the partitions, and so do those of a pack of groups."""
         return len(self.segments) == 1 and self.segments[0].chunks == 1
 
@@ -58,13 +60,13 @@ class Contracted:
     def chunks(self) -> int:
         return sum(segment.chunks for segment in self.segments)
 
-    def lanes_of_pack(self, groups: int) -> int:
+    def partitions_of_pack(self, groups: int) -> int:
         """Partitions that a pack of ``groups`` groups (or a tile of one) contracts at most."""
-        return groups * self.inputs if self.packs_lanes else max(segment.lanes for segment in self.segments)
+        return groups * self.inputs if self.packs_partitions else max(segment.partitions for segment in self.segments)
 
     def segments_of(self, groups: int) -> tuple[Segment, ...]:
         """The contraction of a pack."""
-        return (replace(self.segments[0], lanes=groups * self.inputs),) if self.packs_lanes else self.segments
+        return (replace(self.segments[0], partitions=groups * self.inputs),) if self.packs_partitions else self.segments
 
 
 def contracted(inputs: int, rows: int, beside: bool = True) -> Contracted:
@@ -75,29 +77,29 @@ def contracted(inputs: int, rows: int, beside: bool = True) -> Contracted:
     """
     if inputs <= rows:
         return Contracted(inputs, (Segment(0, inputs, 1, 1, inputs, 0),))
-    lanes = divisor(inputs, rows)
-    if lanes >= rows // 2:
-        chunks = inputs // lanes
-        return Contracted(inputs, (_segment(lanes, chunks, beside),))
+    partitions = divisor(inputs, rows)
+    if partitions >= rows // 2:
+        chunks = inputs // partitions
+        return Contracted(inputs, (_segment(partitions, chunks, beside),))
     chunks = inputs // rows
     return Contracted(inputs, (_segment(rows, chunks, beside), Segment(chunks * rows, inputs % rows, 1, 1, 1, chunks)))
 
 
-def _segment(lanes: int, chunks: int, beside: bool) -> Segment:
-    return Segment(0, lanes, chunks, *((chunks, 1) if beside else (1, lanes)), 0)
+def _segment(partitions: int, chunks: int, beside: bool) -> Segment:
+    return Segment(0, partitions, chunks, *((chunks, 1) if beside else (1, partitions)), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An array as it lies: a progression for each dim in canonical order; of features on chip those off the partitions.
 
-    ``lanes``: features on the partitions; 0 in HBM.
+    ``partitions``: features on the partitions; 0 in HBM.
     """
 
     home: Home
     dtype: str
     dims: tuple[Atom, ...]
-    lanes: int = 0
+    partitions: int = 0
 
     @property
     def on_chip(self) -> bool:
@@ -160,12 +162,12 @@ class Problem:
         return -(-self.groups // self.pack)
 
     @cached_property
-    def lanes(self) -> int:
+    def partitions(self) -> int:
         """Partitions that a pack contracts at most."""
-        return self.features.lanes_of_pack(min(self.pack, self.groups))
+        return self.features.partitions_of_pack(min(self.pack, self.groups))
 
     @cached_property
-    def positions_on_lanes(self) -> bool:
+    def positions_on_partitions(self) -> bool:
         """Whether positions, not output features, lie on the partitions of a result tile: features are neighbours."""
         return self.out.near(1) and self.groups * self.outputs > 1
 

@@ -24,12 +24,12 @@ from neuronx_cc.ir.types import FLOATS
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Output features ``start + lane * lane_step + tile * tile_step`` of ``tiles`` tiles of ``lanes``."""
+    """Output features ``start + partition * partition_step + tile * tile_step`` of ``tiles`` of ``partitions``."""
 
     start: int
-    lanes: int
+    partitions: int
     tiles: int
-    lane_step: int
+    partition_step: int
     tile_step: int
     first: int
     """Its first tile in the result."""
@@ -68,8 +68,8 @@ class Results:
         """How ``size`` output features are spread over partitions."""
         if self.placed.out.in_sbuf:
             atom = self.placed.out.partition_atom
-            lanes = atom.size if atom is not None else 1
-            return [Outputs(0, lanes, size // lanes, 1, lanes, 0)]
+            partitions = atom.size if atom is not None else 1
+            return [Outputs(0, partitions, size // partitions, 1, partitions, 0)]
         tiles = -(-size // self.height)
         if size % tiles == 0:
             return [Outputs(0, size // tiles, tiles, tiles, 1, 0)]
@@ -80,9 +80,9 @@ class Results:
         ]
 
     def feature_target(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], tiles: list[Outputs]) -> Block:
-        """Where a block's results go: [lanes, tiles, batch, spatial...], resident or a tile to be stored."""
+        """Where a block's results go: [partitions, tiles, batch, spatial...], resident or a tile to be stored."""
         counts = [rows.piece.outs for rows in at]
-        lanes = max(part.lanes for part in tiles)
+        partitions = max(part.partitions for part in tiles)
         count = sum(part.tiles for part in tiles)
         if not self.placed.out.in_sbuf:
             sizes = [count, *counts]
@@ -90,7 +90,7 @@ class Results:
             stored = self.tiles.tile(
                 self.placed.out.dtype,
                 [sizes[dim - 1] for dim in order[1:]],
-                lanes,
+                partitions,
                 "result",
                 self.schedule.result_buffers,
             )
@@ -99,16 +99,19 @@ class Results:
         stride = outer[0].stride if outer else 0
         offset = Affine(self.placed.out.offset)
         # a pack is one tile; without packs, blocks of outputs are whole tiles
-        offset = offset + pack.index * (pack.groups * self.placed.problem.outputs // lanes * stride)
-        offset = offset + pack.start * self.placed.problem.outputs // lanes * stride
-        offset = offset + outs.index * (outs.size // lanes * stride) + outs.start // lanes * stride
+        offset = offset + pack.index * (pack.groups * self.placed.problem.outputs // partitions * stride)
+        offset = offset + pack.start * self.placed.problem.outputs // partitions * stride
+        offset = offset + outs.index * (outs.size // partitions * stride) + outs.start // partitions * stride
         atoms = []
         for axis, rows in enumerate(at):
             atom = atom_of(self.placed.out, axis if axis == 0 else axis + 1)
             offset = offset + rows.row * (rows.piece.axis.phases * atom.stride)
             atoms.append(Atom(rows.piece.outs, atom.stride))
         return Block(
-            self.placed.out.alloc, self.placed.out.dtype, offset, (Atom(lanes, 1, True), Atom(count, stride), *atoms)
+            self.placed.out.alloc,
+            self.placed.out.dtype,
+            offset,
+            (Atom(partitions, 1, True), Atom(count, stride), *atoms),
         )
 
     def store_features(
@@ -119,10 +122,14 @@ class Results:
         offset = offset + (pack.group * self.placed.problem.outputs + outs.first) * feature
         order = by_stride(self.placed.out, result.dims[1:])
         for part in tiles:
-            dims = (Atom(part.lanes, part.lane_step * feature), Atom(part.tiles, part.tile_step * feature), *atoms)
+            dims = (
+                Atom(part.partitions, part.partition_step * feature),
+                Atom(part.tiles, part.tile_step * feature),
+                *atoms,
+            )
             target = Block(self.placed.out.alloc, self.placed.out.dtype, offset + part.start * feature, dims)
             source = result.index(1, Affine(part.first), part.tiles)
-            source = replace(source, dims=(Atom(part.lanes, 1, True), *source.dims[1:]))
+            source = replace(source, dims=(Atom(part.partitions, 1, True), *source.dims[1:]))
             copy(self.emitter.builder, target.select(order), source.select(order), Stream.DMA_STORE)
 
     def _out_positions(self, at: list[RowsAt]) -> tuple[Affine, list[Atom]]:
@@ -144,9 +151,9 @@ class Results:
         dims = (*atoms, Atom(outs.size, feature.stride))
         return Block(self.placed.out.alloc, self.placed.out.dtype, offset, dims)
 
-    def tile(self, sizes: Sequence[int], lanes: int) -> Block:
+    def tile(self, sizes: Sequence[int], partitions: int) -> Block:
         """Room for results with positions on the partitions."""
-        return self.tiles.tile(self.placed.out.dtype, sizes, lanes, "result", POSITION_BUFFERS)
+        return self.tiles.tile(self.placed.out.dtype, sizes, partitions, "result", POSITION_BUFFERS)
 
     def store_positions(self, target: Block, result: Block, first: int) -> None:
         """DMA [positions, features] to [batch, spatial..., features]; one DMA for each run of even pitch."""
@@ -160,6 +167,6 @@ class Results:
                 part = replace(target, offset=offset, dims=(*dims[1:], target.dims[-1]))
                 self.store_positions(part, result, first + index * inner)
             return
-        lane = dims[0] if dims else Atom(1, 0)
-        source = replace(result, partition=first, dims=(Atom(lane.size, 1, True), *result.dims[1:]))
-        copy(self.emitter.builder, replace(target, dims=(lane, target.dims[-1])), source, Stream.DMA_STORE)
+        partition = dims[0] if dims else Atom(1, 0)
+        source = replace(result, partition=first, dims=(Atom(partition.size, 1, True), *result.dims[1:]))
+        copy(self.emitter.builder, replace(target, dims=(partition, target.dims[-1])), source, Stream.DMA_STORE)

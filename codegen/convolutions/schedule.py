@@ -92,12 +92,12 @@ class Schedule:
         copies = "" if self.copies is None else f" in {self.copies.outer} x {self.copies.inner} shifted copies"
         block = "x".join(map(str, self.rows))
         streamed = "" if self.streamed is None else f" streamed {self.streamed.taps(problem)} positions at a time"
-        lanes = "positions" if problem.positions_on_lanes else "features"
+        partitions = "positions" if problem.positions_on_partitions else "features"
         return (
             f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {problem.outputs} {problem.dtype}: "
             f"images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
             f"kernel {kernel_way(problem).value}{streamed} for {self.outputs} x{self.weight_buffers}, "
-            f"{lanes} on the partitions"
+            f"{partitions} on the partitions"
         )
 
 
@@ -163,7 +163,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     if bits and not problem.fast:
         tiles["bits", ROW_BUFFERS] = bits
     width, outs = itemsize(problem.out.dtype), prod(outs_of(problem, schedule))
-    if problem.positions_on_lanes:
+    if problem.positions_on_partitions:
         tiles["result", POSITION_BUFFERS] = max(
             schedule.row_bytes * bool(schedule.row_groups), schedule.outputs * width
         )
@@ -175,7 +175,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
 
 def natural_bytes(problem: Problem, part: Part) -> int:
     """Bytes a partition of what is loaded of a kernel to be transposed."""
-    features = problem.inputs if part.chunks >= problem.chunks else part.chunks * problem.lanes
+    features = problem.inputs if part.chunks >= problem.chunks else part.chunks * problem.partitions
     return features * part.taps(problem) * itemsize(problem.dtype)
 
 

@@ -22,12 +22,12 @@ from neuronx_cc.ir.types import itemsize
 
 
 def by_stride(view: View, free: Sequence[object]) -> list[int]:
-    """The order of the dims [lanes, chunks, batch, spatial...] of a tile in which those in HBM follow each other.
+    """The order of the dims [partitions, chunks, batch, spatial...] of a tile in which those in HBM follow each other.
 
-    The chunks of an image are neighbours, or the images of a chunk. ``free``: all dims but the lanes.
+    The chunks of an image are neighbours, or the images of a chunk. ``free``: all dims but the partitions.
     """
-    behind = list(range(3, len(free) + 1))
-    return [0, 2, 1, *behind] if stride_of(view, 0) > stride_of(view, 1) else [0, 1, 2, *behind]
+    after = list(range(3, len(free) + 1))
+    return [0, 2, 1, *after] if stride_of(view, 0) > stride_of(view, 1) else [0, 1, 2, *after]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class Images:
         return min(self.builder.sizes.rows, self.builder.sizes.columns)
 
     def block(self, pack: PackAt, at: Sequence[RowsAt]) -> Block:
-        """A block [lanes, chunks, batch, spatial...] that has zeros where the padding lies."""
-        lanes, pieces = self.source.features.lanes_of_pack(pack.groups), [rows.piece for rows in at]
+        """A block [partitions, chunks, batch, spatial...] that has zeros where the padding lies."""
+        partitions, pieces = self.source.features.partitions_of_pack(pack.groups), [rows.piece for rows in at]
         padded = any(piece.before or piece.after for piece in pieces)
         plain = self.source.x.dtype == self.source.dtype and self.coming.copies is None
         if self.source.x.in_sbuf and not padded and plain:
@@ -121,7 +121,7 @@ class Images:
             extents = self.coming.copies.packed(extents)
         order = by_stride(self.source.x, [self.source.features.chunks, *extents])
         sizes = [[self.source.features.chunks, *extents][dim - 1] for dim in order[1:]]
-        stored = self.tiles.tile(self.source.dtype, sizes, lanes, "input", self.coming.buffers)
+        stored = self.tiles.tile(self.source.dtype, sizes, partitions, "input", self.coming.buffers)
         # either order is its own inverse
         tile = stored.select(order)
         if self.coming.copies is not None and self.coming.copies.residues > 1:
@@ -139,13 +139,13 @@ class Images:
         ends = [[piece.before + piece.valid] * apart for piece in pieces]
         starts[-2] = [max(0, -(-(pieces[-2].before - r) // apart)) for r in range(apart)]
         ends[-2] = [-(-(ends[-2][0] - r) // apart) for r in range(apart)]
-        lanes = Atom((apart - 1) * copies.inner * copies.lanes + copies.lanes, 1, True)
+        partitions = Atom((apart - 1) * copies.inner * copies.partitions + copies.partitions, 1, True)
         for axis, atom in enumerate(tile.dims[2:]):
             first, last = max(starts[axis]), min(ends[axis])
             for start, end in ((0, first), (last, atom.size)):
                 if start < end:
                     strip = tile.index(2 + axis, Affine(start), end - start)
-                    strip = replace(strip, dims=(lanes, *strip.dims[1:]))
+                    strip = replace(strip, dims=(partitions, *strip.dims[1:]))
                     self.emitter.over("memset", Stream.GPSIMD, [strip], [], imm=[0.0])
         offset, atoms = self._positions(at)
         feature, row = atom_of(self.source.x, 1), atoms[-2].stride
@@ -158,9 +158,11 @@ class Images:
             begin = offset + (starts[-2][r] * apart + r - pieces[-2].before) * row
             begin = begin + pack.group * (self.source.features.inputs * feature.stride)
             rows = [*atoms[:-2], Atom(inner.dims[-2].size, row * apart), atoms[-1]]
-            source = Block(self.source.x.alloc, self.source.x.dtype, begin, (Atom(copies.lanes, feature.stride), *rows))
-            target = replace(inner, partition=r * copies.inner * copies.lanes)
-            target = replace(target, dims=(Atom(copies.lanes, 1, True), *inner.dims[1:]))
+            source = Block(
+                self.source.x.alloc, self.source.x.dtype, begin, (Atom(copies.partitions, feature.stride), *rows)
+            )
+            target = replace(inner, partition=r * copies.inner * copies.partitions)
+            target = replace(target, dims=(Atom(copies.partitions, 1, True), *inner.dims[1:]))
             copy(self.builder, target, source, self.source.stream)
 
     def _fill(self, pack: PackAt, at: Sequence[RowsAt], tile: Block, padded: bool) -> None:
@@ -208,15 +210,18 @@ class Images:
         offset = (
             offset
             + pack.index * (self.source.features.chunks * stride)
-            + pack.start * self.source.features.inputs // self._resident_lanes * stride
+            + pack.start * self.source.features.inputs // self._resident_partitions * stride
         )
-        lanes = Atom(self.source.features.lanes_of_pack(pack.groups), 1, True)
+        partitions = Atom(self.source.features.partitions_of_pack(pack.groups), 1, True)
         return Block(
-            self.source.x.alloc, self.source.x.dtype, offset, (lanes, Atom(self.source.features.chunks, stride), *atoms)
+            self.source.x.alloc,
+            self.source.x.dtype,
+            offset,
+            (partitions, Atom(self.source.features.chunks, stride), *atoms),
         )
 
     @property
-    def _resident_lanes(self) -> int:
+    def _resident_partitions(self) -> int:
         atom = self.source.x.partition_atom
         return atom.size if atom is not None else 1
 
@@ -236,30 +241,30 @@ class Images:
 
     # ---- features far apart in HBM ----------------------------------------------------------------------------
 
-    def _lane_pieces(self, pack: PackAt, segment: Segment) -> Iterator[tuple[int, int, Affine, int]]:
+    def _partition_pieces(self, pack: PackAt, segment: Segment) -> Iterator[tuple[int, int, Affine, int]]:
         """(first partition, partitions, byte offset, byte stride) of a segment's features in HBM."""
         feature, batch = atom_of(self.source.x, 1).stride, atom_of(self.source.x, 0).stride
         if self.source.batch_groups == 1:
             offset = (pack.group * self.source.features.inputs + segment.start) * feature
-            yield 0, segment.lanes, offset, segment.lane_step * feature
+            yield 0, segment.partitions, offset, segment.partition_step * feature
             return
-        groups = pack.groups if self.source.features.packs_lanes else 1
-        each = segment.lanes // groups
+        groups = pack.groups if self.source.features.packs_partitions else 1
+        each = segment.partitions // groups
         for group in range(groups):
             offset = (pack.group + group) * (self.source.batch * batch) + segment.start * feature
-            yield group * each, each, offset, segment.lane_step * feature
+            yield group * each, each, offset, segment.partition_step * feature
 
     def _load(self, pack: PackAt, at: Sequence[RowsAt], segment: Segment, target: Block, padded: bool) -> None:
-        """DMA a segment [lanes, chunks, batch, spatial...] to its place, or beside it first when there is padding."""
+        """DMA a segment [partitions, chunks, batch, spatial...] to its place, or beside it when there is padding."""
         offset, atoms = self._positions(at)
         chunk = Atom(segment.chunks, segment.chunk_step * atom_of(self.source.x, 1).stride)
         order = by_stride(self.source.x, target.dims[1:])
-        target = replace(target, dims=(Atom(segment.lanes, 1, True), *target.dims[1:])).select(order)
-        for first, lanes, lane_offset, stride in self._lane_pieces(pack, segment):
-            dims = (Atom(lanes, stride), chunk, *atoms)
-            source = Block(self.source.x.alloc, self.source.x.dtype, offset + lane_offset, dims).select(order)
-            part = replace(target, partition=first, dims=(Atom(lanes, 1, True), *target.dims[1:]))
-            whole = first == 0 and lanes == segment.lanes
+        target = replace(target, dims=(Atom(segment.partitions, 1, True), *target.dims[1:])).select(order)
+        for first, partitions, partition_offset, stride in self._partition_pieces(pack, segment):
+            dims = (Atom(partitions, stride), chunk, *atoms)
+            source = Block(self.source.x.alloc, self.source.x.dtype, offset + partition_offset, dims).select(order)
+            part = replace(target, partition=first, dims=(Atom(partitions, 1, True), *target.dims[1:]))
+            whole = first == 0 and partitions == segment.partitions
             if padded and whole and self.coming.comes is Comes.BESIDE:
                 self._load_beside(part, source)
             else:
@@ -326,14 +331,14 @@ class Images:
                     self._turn_columns(pack, plane, part_of(goal, part, byte))
 
     def _turn_columns(self, pack: PackAt, plane: Block, goal: Block) -> None:
-        """[rows, columns, features] -> ``goal`` [lanes, chunks, rows, columns]."""
+        """[rows, columns, features] -> ``goal`` [partitions, chunks, rows, columns]."""
         size = itemsize(plane.dtype)
         for segment in self.source.features.segments_of(pack.groups):
             for chunk in range(segment.chunks):
                 begin = plane.offset + (segment.start + chunk * segment.chunk_step) * size
-                dims = (*plane.dims[:2], Atom(segment.lanes, segment.lane_step * size))
+                dims = (*plane.dims[:2], Atom(segment.partitions, segment.partition_step * size))
                 place = goal.index(1, Affine(segment.first + chunk)).select([0, 2, 1])
-                place = replace(place, dims=(Atom(segment.lanes, 1, True), *place.dims[1:]))
+                place = replace(place, dims=(Atom(segment.partitions, 1, True), *place.dims[1:]))
                 self.turner.turn(replace(plane, offset=begin, dims=dims), place)
 
     def _turn_tile(self, pack: PackAt, source: Block, target: Block) -> None:
@@ -350,11 +355,11 @@ class Images:
         merged = high.size == 1 or high.stride == wide.stride * wide.size
         runs = [(0, high.size * wide.size)] if merged else [(row, wide.size) for row in range(high.size)]
         for begin, count, offset in parts:
-            for row, lanes in runs:
-                dims = (Atom(lanes, wide.stride), Atom(count, feature.stride))
+            for row, partitions in runs:
+                dims = (Atom(partitions, wide.stride), Atom(count, feature.stride))
                 at = source.offset + offset + row * high.stride
                 rows = natural.index(1, Affine(begin), count)
-                rows = replace(rows, partition=row * wide.size, dims=(Atom(lanes, 1, True), rows.dims[1]))
+                rows = replace(rows, partition=row * wide.size, dims=(Atom(partitions, 1, True), rows.dims[1]))
                 copy(self.builder, rows, Block(source.alloc, source.dtype, at, dims), self.source.stream)
         for plane, part, byte in self.turner.carriers(natural):
             goal = part_of(target, part, byte)
@@ -366,8 +371,8 @@ class Images:
                     dims=(
                         plane.dims[0],
                         Atom(segment.chunks, segment.chunk_step * size),
-                        Atom(segment.lanes, segment.lane_step * size),
+                        Atom(segment.partitions, segment.partition_step * size),
                     ),
                 )
                 chunks = goal.index(1, Affine(segment.first), segment.chunks)
-                self.turner.turn(first, replace(chunks, dims=(Atom(segment.lanes, 1, True), *chunks.dims[1:])))
+                self.turner.turn(first, replace(chunks, dims=(Atom(segment.partitions, 1, True), *chunks.dims[1:])))

@@ -51,7 +51,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the first taps of a sum are multiplied with: [lanes, chunks, positions of each axis...]."""
+    """What the first taps of a sum are multiplied with: [partitions, chunks, positions of each axis...]."""
 
     block: Block
     shifts: tuple[int, ...]
@@ -81,10 +81,10 @@ class Sums:
     zeros: Block
     """A row of zeros, which starts sums whose first product is in a loop."""
 
-    def bank(self, lanes: int, columns: int, several: bool = False) -> Block:
+    def bank(self, partitions: int, columns: int, several: bool = False) -> Block:
         """The next bank. ``several``: of sums that add up side by side."""
         slot = self.builder.slot(self.banks, several)
-        return Block(self.banks.alloc, "f32", slot, (Atom(lanes, 1, True), Atom(columns, 4)))
+        return Block(self.banks.alloc, "f32", slot, (Atom(partitions, 1, True), Atom(columns, 4)))
 
     def opened(
         self,
@@ -117,30 +117,30 @@ class Sums:
             self.clear(sum_.bank)
             for segment in segments:
                 for chunk in self.builder.each(segment.chunks, 1):
-                    self.add(sum_, kernel, segment.lanes, chunk + segment.first, chunk + segment.first, [])
+                    self.add(sum_, kernel, segment.partitions, chunk + segment.first, chunk + segment.first, [])
             return
         done = False
         for segment in segments:
             # the first product of all starts the sum, so a loop may begin with the second chunk
             written = 1 if self._loops_over_chunks(segment.chunks, taps) else segment.chunks
             for number in range(written):
-                self._chunk(sum_, kernel, segment.lanes, Affine(segment.first + number), done)
+                self._chunk(sum_, kernel, segment.partitions, Affine(segment.first + number), done)
                 done = True
             if written < segment.chunks:
                 with self.builder.loop(segment.chunks - written) as index:
-                    self._chunk(sum_, kernel, segment.lanes, index + (segment.first + written), True)
+                    self._chunk(sum_, kernel, segment.partitions, index + (segment.first + written), True)
 
     def _loops_over_chunks(self, chunks: int, taps: Sequence[Taps]) -> bool:
         """Whether all products of a sum but those of its first feature tile are a loop."""
         products = (chunks - 1) * prod(tap.count for tap in taps)
         return products >= LOOPED_PRODUCTS and self.turner.loops_pay(chunks)
 
-    def _chunk(self, sum_: Sum, kernel: Block, lanes: int, chunk: Affine, accumulate: bool) -> None:
+    def _chunk(self, sum_: Sum, kernel: Block, partitions: int, chunk: Affine, accumulate: bool) -> None:
         """All taps of one feature tile."""
         copies = self.schedule.copies
         for index in product(*(range(tap.count) for tap in sum_.taps)):
             steps = [Affine(i) for i in index]
-            met = lanes if copies is None else copies.lanes_of(index)
+            met = partitions if copies is None else copies.partitions_of(index)
             at = [step * tap.step + tap.first for tap, step in zip(sum_.taps[1:], steps[1:], strict=True)]
             self._product(sum_, kernel, steps, at, met, chunk, chunk, accumulate)
             accumulate = True
@@ -150,7 +150,9 @@ class Sums:
         self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), bank.dims[0].size)])
         self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), bank.dims[1].size)])
 
-    def add(self, sum_: Sum, kernel: Block, lanes: int, chunk: Affine, part: Affine, steps: Sequence[Affine]) -> None:
+    def add(
+        self, sum_: Sum, kernel: Block, partitions: int, chunk: Affine, part: Affine, steps: Sequence[Affine]
+    ) -> None:
         """One feature tile ``chunk``, which is ``part`` of ``kernel``, onto a sum that is open.
 
         ``steps``: of the first axes the taps that the kernel holds alone; all taps of the others, in loops if many.
@@ -166,7 +168,7 @@ class Sums:
                 return
             met = [at * tap.step + tap.first for tap, at in zip(rest, index, strict=True)]
             place = [*(Affine() for _ in steps), *met]
-            self._product(sum_, kernel, [Affine(), *steps, *index], place, lanes, chunk, part, True)
+            self._product(sum_, kernel, [Affine(), *steps, *index], place, partitions, chunk, part, True)
 
         inner([])
 
@@ -176,7 +178,7 @@ class Sums:
         kernel: Block,
         steps: Sequence[Affine],
         place: Sequence[Affine],
-        lanes: int,
+        partitions: int,
         chunk: Affine,
         part: Affine,
         accumulate: bool,
@@ -189,12 +191,12 @@ class Sums:
             w = w.index(1, at)
         features, stride = sum_.features, w.dims[1].stride
         columns = Atom(features.count, stride * features.step)
-        w = w.moved(features.first * stride).of((Atom(lanes, 1, True), columns))
+        w = w.moved(features.first * stride).of((Atom(partitions, 1, True), columns))
         free = [atom for atom in x.dims[1:] if atom.size > 1] or [Atom(1, itemsize(x.dtype))]
         while len(free) > 1 and free[-2].stride == free[-1].stride * free[-1].size:
             free[-2:] = [Atom(free[-2].size * free[-1].size, free[-1].stride)]
-        x = x.of((Atom(lanes, 1, True), *free))
-        stationary, moving = (x, w) if self.problem.positions_on_lanes else (w, x)
+        x = x.of((Atom(partitions, 1, True), *free))
+        stationary, moving = (x, w) if self.problem.positions_on_partitions else (w, x)
         flags = ["accumulate"] if accumulate else []
         self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
         self.builder.emit("multiply_moving", Stream.TENSOR, [sum_.bank], [moving], flags=flags)

@@ -36,7 +36,7 @@ class Tiling:
 
     def block(self, terms: Terms, at: list[RowsAt]) -> None:
         """All output features of ``terms`` at the positions of one block."""
-        if self.problem.positions_on_lanes:
+        if self.problem.positions_on_partitions:
             self._positions(terms, at)
             return
         results, outs = self.results, terms.outs
@@ -45,14 +45,14 @@ class Tiling:
         for part in tiles:
             for index in self.builder.each(part.tiles, 1):
                 to = target.index(1, index + part.first)
-                to = to.of((Atom(part.lanes, 1, True), *to.dims[1:]))
-                features = Features(index * part.tile_step + part.start, part.lanes, part.lane_step)
+                to = to.of((Atom(part.partitions, 1, True), *to.dims[1:]))
+                features = Features(index * part.tile_step + part.start, part.partitions, part.partition_step)
                 self._features(terms, features, at, to)
         if not self.problem.out.on_chip:
             results.store_features(terms.pack, outs, at, tiles, target)
 
     def _features(self, whole: Terms, features: Features, at: list[RowsAt], target: Block) -> None:
-        """One tile of output features at all positions of the block; ``target`` is [lanes, batch, spatial...]."""
+        """One tile of output features at all positions of the block; ``target`` is [partitions, batch, spatial...]."""
         for taps, goal, counts in self._phases(at, target, 1):
             terms = replace(whole, taps=taps)
             if any(tap.count == 0 for tap in taps):
@@ -63,14 +63,14 @@ class Tiling:
                     self.results.leave(_piece(goal, 1, rows, sizes), sum_.bank, sizes)
 
     def _open(
-        self, terms: Terms, counts: Sequence[int], limit: int, lanes: int, features: Features
+        self, terms: Terms, counts: Sequence[int], limit: int, partitions: int, features: Features
     ) -> Iterator[list[tuple[list[Affine], list[int], Sum]]]:
         """Tiles of at most ``limit`` positions with their finished sums: one by one, or as many as banks are open."""
         shape = tile_shape(counts, limit)
-        on_lanes = self.problem.positions_on_lanes
+        on_partitions = self.problem.positions_on_partitions
         if terms.kernel is not None:
             for rows, sizes in self._tiles(counts, shape, [], []):
-                shown = (prod(sizes), features.count) if on_lanes else (lanes, prod(sizes))
+                shown = (prod(sizes), features.count) if on_partitions else (partitions, prod(sizes))
                 sum_ = self.sums.opened(terms, self.sums.bank(*shown), rows, sizes, features)
                 self.sums.whole(terms, sum_, terms.kernel)
                 yield [(rows, sizes, sum_)]
@@ -79,7 +79,7 @@ class Tiling:
         for first in range(0, len(tiles), self.sums.banks.count):
             several = []
             for rows, sizes in tiles[first : first + self.sums.banks.count]:
-                shown = (prod(sizes), features.count) if on_lanes else (lanes, prod(sizes))
+                shown = (prod(sizes), features.count) if on_partitions else (partitions, prod(sizes))
                 bank = self.sums.bank(*shown, several=True)
                 self.sums.clear(bank)
                 several.append((rows, sizes, self.sums.opened(terms, bank, rows, sizes, features)))
@@ -102,7 +102,7 @@ class Tiling:
                     )
                     kernel = self.kernels.part(terms.pack, terms.outs, PartAt(segment, chunk, 1, places))
                     for sum_ in sums:
-                        self.sums.add(sum_, kernel, wide.lanes, chunk + segment.first, Affine(), steps)
+                        self.sums.add(sum_, kernel, wide.partitions, chunk + segment.first, Affine(), steps)
 
     def _steps(self, taps: Sequence[Taps], at: list[Affine]) -> Iterator[list[Affine]]:
         if len(at) == len(taps):
@@ -179,8 +179,8 @@ class Tiling:
         height = -(-counts[-2] // -(-counts[-2] // (results.height // groups)))
         shape = [*(1 for _ in counts[:-2]), height, width]
         for at, sizes in self._tiles([*counts[:-1], span], shape, [], []):
-            lanes, positions = sizes[-2] * groups, [*sizes[:-1], groups]
-            result = results.tile([sizes[-1], outs.size], lanes)
+            partitions, positions = sizes[-2] * groups, [*sizes[:-1], groups]
+            result = results.tile([sizes[-1], outs.size], partitions)
             if any(tap.count == 0 for tap in terms.taps):
                 results.fill_zeros(result)
             else:
@@ -188,17 +188,17 @@ class Tiling:
             *outer, rows, columns, features = _piece(goal, 0, at, sizes).dims
             assert all(atom.size == 1 for atom in outer), "one image at a time"
             if groups > 1:
-                rows = Atom(lanes, span * columns.stride)
+                rows = Atom(partitions, span * columns.stride)
             target = _piece(goal, 0, at, sizes).of((rows, columns, features))
             copy(self.builder, target, result, Stream.DMA_STORE)
 
     def _columns(self, terms: Terms, at: Sequence[Affine], positions: Sequence[int], span: int, result: Block) -> None:
-        """``result`` [lanes, columns, features]: each column a sum, several of which share a bank."""
+        """``result`` [partitions, columns, features]: each column a sum, several of which share a bank."""
         assert terms.kernel is not None, "rows are computed with all of the kernel"
-        outs, (lanes, columns, _) = terms.outs, result.dims
+        outs, (partitions, columns, _) = terms.outs, result.dims
         for column, several in self.builder.pieces(columns.size, self._together(outs, terms.taps)):
             for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
-                whole = self.sums.bank(lanes.size, several * wide)
+                whole = self.sums.bank(partitions.size, several * wide)
                 sums = whole.of((whole.dims[0], *dense([several, wide], "f32")))
                 for number in range(several):
                     spot = [*at[:-1], at[-1] + (column + number)]

@@ -35,29 +35,30 @@ class Turner:
         """Blocks that TensorE carries exactly, the type of the parts that they hold, and their byte in an element."""
         if self.fast:
             return iter([(natural, natural.dtype, 0)])
-        lanes, *free = natural.dims
+        partitions, *free = natural.dims
 
         def room(carrier: str, _: int) -> Block:
-            plane = self.tiles.tile(carrier, [atom.size for atom in free], lanes.size, "bits", 2)
+            plane = self.tiles.tile(carrier, [atom.size for atom in free], partitions.size, "bits", 2)
             wider, width = itemsize(carrier), itemsize(natural.dtype)
-            return plane.of((lanes, *(Atom(atom.size, atom.stride // width * wider) for atom in free)))
+            return plane.of((partitions, *(Atom(atom.size, atom.stride // width * wider) for atom in free)))
 
         return halves_of(natural, room, self.emitter.copy)
 
     def loops_pay(self, count: int) -> bool:
         """Whether ``count`` equal parts are worth a loop, and a register and its phase are left for it.
 
-        Those of loops inside others are free again behind the outermost one only.
+        Those of loops inside others are free again after the outermost one only.
         """
         return count > 2 and self.emitter.builder.registers_left > SPARE_REGISTERS
 
     def turn(self, source: Block, target: Block, alone: bool = False) -> None:
-        """Transpose [rows, chunks, lanes] into ``target`` [lanes, chunks, rows...], as many chunks as a bank holds.
+        """Transpose [rows, chunks, partitions] into ``target`` [partitions, chunks, rows...], as many chunks as a bank
+        holds.
 
         ``alone``: nothing else is transposed in an iteration of the loop around.
         """
         builder = self.emitter.builder
-        rows, lanes, total = source.dims[0].size, source.dims[2].size, source.dims[1].size
+        rows, partitions, total = source.dims[0].size, source.dims[2].size, source.dims[1].size
         identity = self.context.identity(source.dtype)
         identity = identity.of((Atom(rows, 1, True), Atom(rows, identity.dims[1].stride)))
         sizes = [atom.size for atom in target.dims[2:]]
@@ -68,7 +69,7 @@ class Turner:
             for tile in builder.each(tiles, 1 if loops else 8):
                 first = tile * count + start
                 slot = builder.slot(self.banks, several=not (alone or loops))
-                bank = Block(self.banks.alloc, "f32", slot, (Atom(lanes, 1, True), *dense([count, rows], "f32")))
+                bank = Block(self.banks.alloc, "f32", slot, (Atom(partitions, 1, True), *dense([count, rows], "f32")))
                 for position in range(count):
                     builder.emit("load_stationary", Stream.TENSOR, [], [source.index(1, first + position)])
                     builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])

@@ -68,7 +68,7 @@ class Kernels:
     _laid_out: dict[tuple[int, int, int, int], View] = field(default_factory=dict)
 
     def block(self, pack: PackAt, outs: OutputsAt) -> Block:
-        """The kernel [lanes, chunks, kernel spatial..., outputs], spread as the copies of the input are."""
+        """The kernel [partitions, chunks, kernel spatial..., outputs], spread as the copies of the input are."""
         problem, copies, buffers = self.placed.problem, self.schedule.copies, self.schedule.weight_buffers
         way = kernel_way(problem)
         if way is Kernel.LAID_OUT:
@@ -84,25 +84,25 @@ class Kernels:
             return kernel
         groups = [tap.count for tap in copies.grouped()[1:]]
         spread = self.tiles.tile(
-            problem.dtype, [1, *groups, outs.size], copies.lanes * copies.count, "copies of kernel", buffers
+            problem.dtype, [1, *groups, outs.size], copies.partitions * copies.count, "copies of kernel", buffers
         )
         between = None
         if copies.in_steps:
             sizes = [1, *copies.inner_sizes(problem.kernel), outs.size]
-            lanes = copies.lanes * copies.inner
-            between = self.tiles.tile(problem.dtype, sizes, lanes, "inner copies of kernel", buffers)
+            partitions = copies.partitions * copies.inner
+            between = self.tiles.tile(problem.dtype, sizes, partitions, "inner copies of kernel", buffers)
         copies.spread_kernel(self.emitter.builder, spread, kernel, between)
         return spread
 
     def part(self, pack: PackAt, outs: OutputsAt, at: PartAt) -> Block:
-        """One part of it: [lanes, 1, positions..., outputs]."""
+        """One part of it: [partitions, 1, positions..., outputs]."""
         problem, way = self.placed.problem, kernel_way(self.placed.problem)
         if way is Kernel.LAID_OUT:
             return self._constant(pack, outs, at)
         sizes = [1] * len(at.taps) + list(problem.kernel[len(at.taps) :])
         kernel = self._tile(pack, outs, at.count, sizes)
         if way is Kernel.LOADED:
-            self._load(outs, at, kernel.of((Atom(at.segment.lanes, 1, True), *kernel.dims[1:])))
+            self._load(outs, at, kernel.of((Atom(at.segment.partitions, 1, True), *kernel.dims[1:])))
         else:
             self._turn_part(pack, outs, at, kernel)
         return kernel
@@ -110,14 +110,14 @@ class Kernels:
     def _tile(self, pack: PackAt, outs: OutputsAt, chunks: int, kernel: Sequence[int]) -> Block:
         """Room for a kernel; what is loaded as it lies keeps the order of its dims in HBM."""
         problem = self.placed.problem
-        lanes, sizes = problem.features.lanes_of_pack(pack.groups), [chunks, *kernel, outs.size]
+        partitions, sizes = problem.features.partitions_of_pack(pack.groups), [chunks, *kernel, outs.size]
         order = list(range(len(sizes)))
         if kernel_way(problem) is Kernel.LOADED:
             w = problem.w.dims
             strides = [problem.features.segments[0].chunk_step * w[1].stride, *(a.stride for a in w[2:]), w[0].stride]
             order.sort(key=lambda dim: -abs(strides[dim]))
         stored = self.tiles.tile(
-            problem.dtype, [sizes[dim] for dim in order], lanes, "kernel", self.schedule.weight_buffers
+            problem.dtype, [sizes[dim] for dim in order], partitions, "kernel", self.schedule.weight_buffers
         )
         return stored.select([0, *(1 + order.index(dim) for dim in range(len(sizes)))])
 
@@ -132,22 +132,22 @@ class Kernels:
         if key not in self._laid_out:
             self._laid_out[key] = self._lay_out(pack, outs)
         view = self._laid_out[key]
-        lanes, size = problem.features.lanes_of_pack(pack.groups), itemsize(problem.dtype)
+        partitions, size = problem.features.partitions_of_pack(pack.groups), itemsize(problem.dtype)
         sizes = [problem.chunks, *problem.kernel, outs.size]
         row = prod(sizes) * size
-        offset = (pack.index * outs.count + outs.index) * (lanes * row) + view.offset
-        source = Block(view.alloc, problem.dtype, offset, (Atom(lanes, row), *dense(sizes, problem.dtype)))
+        offset = (pack.index * outs.count + outs.index) * (partitions * row) + view.offset
+        source = Block(view.alloc, problem.dtype, offset, (Atom(partitions, row), *dense(sizes, problem.dtype)))
         if part is not None:
             source = source.index(1, part.chunk + part.segment.first, part.count)
             for axis, tap in enumerate(part.taps):
                 source = source.index(2 + axis, tap, 1)
         sizes = [atom.size for atom in source.dims[1:]]
-        tile = self.tiles.tile(problem.dtype, sizes, lanes, "kernel", self.schedule.weight_buffers)
+        tile = self.tiles.tile(problem.dtype, sizes, partitions, "kernel", self.schedule.weight_buffers)
         copy(self.emitter.builder, tile, source, Stream.DMA_WEIGHT)
         return tile
 
     def _lay_out(self, pack: PackAt, outs: OutputsAt) -> View:
-        """Register the constant as [packs, blocks of outputs, lanes, chunks, kernel..., outputs]."""
+        """Register the constant as [packs, blocks of outputs, partitions, chunks, kernel..., outputs]."""
         problem = self.placed.problem
         assert self.placed.data is not None
         raw = self.placed.data.reshape(-1)
@@ -159,8 +159,8 @@ class Kernels:
         ).astype(NUMPY_DTYPE[problem.dtype])
         array = array.reshape(problem.groups, problem.outputs, problem.inputs, *problem.kernel)
         array = array[pack.start : pack.start + pack.count * pack.groups]
-        lanes = problem.features.lanes_of_pack(pack.groups)
-        shape = (pack.count, outs.count, lanes, problem.chunks, *problem.kernel, outs.size)
+        partitions = problem.features.partitions_of_pack(pack.groups)
+        shape = (pack.count, outs.count, partitions, problem.chunks, *problem.kernel, outs.size)
         out = np.zeros(shape, array.dtype)
         if pack.groups > 1:
             array = array.reshape(pack.count, pack.groups, problem.outputs, problem.inputs, *problem.kernel)
@@ -173,15 +173,17 @@ class Kernels:
             array = array.reshape(pack.count, outs.count, outs.size, problem.inputs, *problem.kernel)
             array = np.moveaxis(array, 2, -1)
             for s in problem.features.segments:
-                index = s.start + np.arange(s.lanes)[:, None] * s.lane_step + np.arange(s.chunks) * s.chunk_step
-                out[:, :, : s.lanes, s.first : s.first + s.chunks] = array[:, :, index]
+                index = (
+                    s.start + np.arange(s.partitions)[:, None] * s.partition_step + np.arange(s.chunks) * s.chunk_step
+                )
+                out[:, :, : s.partitions, s.first : s.first + s.chunks] = array[:, :, index]
         name = f"{hlo.loc_of(self.placed.weights).name}.{pack.start}.{outs.start}"
         return self.context.constant(out, problem.dtype, name)
 
     # ---- other kernels ----------------------------------------------------------------------------------------
 
     def _source(self, pack: PackAt, first: Affine, rows: int, part: PartAt) -> Block:
-        """A part in HBM for outputs ``first + [0, rows)``: [outputs, chunks, lanes, kernel spatial...]."""
+        """A part in HBM for outputs ``first + [0, rows)``: [outputs, chunks, partitions, kernel spatial...]."""
         problem, w, segment = self.placed.problem, self.placed.w, part.segment
         output, feature = atom_of(w, 0).stride, atom_of(w, 1).stride
         spatial = [atom_of(w, 2 + axis) for axis in range(len(problem.kernel))]
@@ -190,8 +192,11 @@ class Kernels:
         for axis, tap in enumerate(part.taps):
             offset = offset + tap * spatial[axis].stride
             spatial[axis] = Atom(1, 0)
-        chunks, lanes = Atom(part.count, segment.chunk_step * feature), Atom(segment.lanes, segment.lane_step * feature)
-        return Block(w.alloc, w.dtype, offset, (Atom(rows, output), chunks, lanes, *spatial))
+        chunks, partitions = (
+            Atom(part.count, segment.chunk_step * feature),
+            Atom(segment.partitions, segment.partition_step * feature),
+        )
+        return Block(w.alloc, w.dtype, offset, (Atom(rows, output), chunks, partitions, *spatial))
 
     def _load(self, outs: OutputsAt, part: PartAt, target: Block) -> None:
         """DMA with the contracted features on the partitions."""
@@ -241,8 +246,8 @@ class Kernels:
                 self._turn_taps(plane, part_of(goal, half, byte), len(problem.features.segments) == 1)
 
     def _turn_taps(self, plane: Block, target: Block, alone: bool) -> None:
-        """``plane`` [rows, chunks, lanes, kernel...] -> ``target`` [lanes, chunks, kernel..., rows]."""
-        rows, chunks, lanes, *kernel = plane.dims
+        """``plane`` [rows, chunks, partitions, kernel...] -> ``target`` [partitions, chunks, kernel..., rows]."""
+        rows, chunks, partitions, *kernel = plane.dims
         taps = merge_free([plane.of((rows, *kernel)), target.of((target.dims[0], *target.dims[2:-1]))])
         if len(taps[0].dims) > 2:
             for tap in self.emitter.builder.each(kernel[0].size):
@@ -252,8 +257,8 @@ class Kernels:
         loops = alone and self.turner.loops_pay(count)
         for tap in self.emitter.builder.each(count, 1 if loops else 4):
             source, goal = (block.index(1, tap) if count > 1 else block for block in taps)
-            place = goal.of((Atom(lanes.size, 1, True), target.dims[1], target.dims[-1]))
-            self.turner.turn(source.of((rows, chunks, Atom(lanes.size, lanes.stride))), place, loops)
+            place = goal.of((Atom(partitions.size, 1, True), target.dims[1], target.dims[-1]))
+            self.turner.turn(source.of((rows, chunks, Atom(partitions.size, partitions.stride))), place, loops)
 
     def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block) -> None:
         """Tap by tap: spread [rows, inputs] to the columns of each row's group, then transpose."""
@@ -279,4 +284,4 @@ class Kernels:
 def _of_segment(kernel: Block, segment: Segment) -> Block:
     """The chunks of a segment, on its partitions."""
     part = kernel.index(1, Affine(segment.first), segment.chunks)
-    return part.of((Atom(segment.lanes, 1, True), *part.dims[1:]))
+    return part.of((Atom(segment.partitions, 1, True), *part.dims[1:]))

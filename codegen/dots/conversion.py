@@ -65,7 +65,7 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     if not operand.converted:
         return NOTHING
     elements = problem.products * max(1, prod(problem.m if operand is problem.lhs else problem.n))
-    dtype = problem.turned(operand) if operand.transposed else operand.dtype
+    dtype = problem.transposed_as(operand) if operand.transposed else operand.dtype
     if dtype == operand.stored:
         return NOTHING
     scalar, vector = works(timing, *(("s8", "s16") if operand.decoded else (operand.stored, dtype)))

@@ -55,7 +55,8 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         work.append((inner_load + inner_turn).times(passes - 1))
     # TensorE waits for what is loaded, but not while it transposes what has come so far
     outer_wait, inner_wait = (
-        max(0.0, moved.dma - turned.tensor) for moved, turned in ((outer_load, outer_turn), (inner_load, inner_turn))
+        max(0.0, moved.dma - transposes.tensor)
+        for moved, transposes in ((outer_load, outer_turn), (inner_load, inner_turn))
     )
     wait = outer_wait / passes + inner_wait / others
     if schedule.coming(outer).buffers == 1:
@@ -177,7 +178,7 @@ def transposes(problem: Problem, operand: Operand, timing: Timing) -> Work:
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     height = min(rows, sizes.rows)
     per_bank = max(1, sizes.bank_columns // height)
-    parts, carrier, extract = 1, problem.turned(operand), NOTHING
+    parts, carrier, extract = 1, problem.transposed_as(operand), NOTHING
     if not problem.fast(carrier):
         part, carrier = HALVES[itemsize(operand.dtype)]
         parts = itemsize(operand.dtype) // itemsize(part)

@@ -223,8 +223,8 @@ class Loops:
         for start, tiles, rows in self.builder.tiles(block.rows, height):
             for tile in range(tiles):
                 at = start + tile * rows
-                lanes = sums.of((Atom(rows, 1, True), *sums.dims[1:]))
-                yield block.cut_rows(Affine(at), rows), lanes.index(1, Affine(at // height))
+                partitions = sums.of((Atom(rows, 1, True), *sums.dims[1:]))
+                yield block.cut_rows(Affine(at), rows), partitions.index(1, Affine(at // height))
 
     def _add_block(self, block: Part, pair: Pair, sums: Block, add: bool) -> None:
         """Add the products of one block of k to ``sums``, or begin them."""

@@ -25,7 +25,7 @@ from neuronx_cc.codegen.dots.problem import (
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, align, linear
 from neuronx_cc.codegen.formation.graph import is_view
-from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Lanes, is_given, lanes_of, resident_view
+from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, is_given, partitions_of, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -140,7 +140,7 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
     """Homes of both operands whose partitions TensorE can use."""
     lhs, rhs = (_bind(context, contraction, index) for index in (0, 1))
     k_lhs, k_rhs = (
-        lanes_of(contraction.classes(bound.view, index)[2]) if bound.view.in_sbuf else None
+        partitions_of(contraction.classes(bound.view, index)[2]) if bound.view.in_sbuf else None
         for index, bound in enumerate((lhs, rhs))
     )
     if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
@@ -175,7 +175,7 @@ def _wastes(timing: Timing, contraction: Contraction, contracted: View, rows: Vi
     sizes, dtype = timing.sizes, pe_dtype(contraction.op)
     (batch, m, k), n = map(prod, contraction.sizes(0)), prod(contraction.sizes(1)[1])
     tiles, chunks = -(-m // sizes.columns), -(-k // sizes.rows)
-    terms, filled = lanes_of(contracted), lanes_of(rows) if rows is not None else None
+    terms, filled = partitions_of(contracted), partitions_of(rows) if rows is not None else None
     if terms is not None:
         excess = tiles * (k // terms.size - chunks)
     elif filled is not None:
@@ -241,21 +241,21 @@ def _choose_output(context: Context, contraction: Contraction, lhs: View) -> Vie
     result, most = contraction.result, context.sizes.columns
     shape = hlo.shape_of(result)
     batch, m, _ = contraction.sizes(0)
-    lanes = lanes_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
-    if lanes is None and m:
+    partitions = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
+    if partitions is None and m:
         axis = max(range(len(m)), key=lambda axis: (divisor(m[axis], most), axis))
-        lanes = Lanes(axis, divisor(m[axis], most), 1)
+        partitions = Partitions(axis, divisor(m[axis], most), 1)
     only_result = result in context.outputs and context.last_use(result) <= contraction.step
-    enough = lanes is not None and (
-        lanes.size * (FILLED_IN_LOOPS if context.prefix else FILLED) >= most or shape.size <= SMALL_RESULT * most
+    enough = partitions is not None and (
+        partitions.size * (FILLED_IN_LOOPS if context.prefix else FILLED) >= most or shape.size <= SMALL_RESULT * most
     )
-    if lanes is not None and lanes.size > 1 and not only_result and enough:
-        lanes = replace(lanes, axis=lanes.axis + len(batch))
-        per_partition = shape.size // lanes.size * itemsize(shape.dtype)
+    if partitions is not None and partitions.size > 1 and not only_result and enough:
+        partitions = replace(partitions, axis=partitions.axis + len(batch))
+        per_partition = shape.size // partitions.size * itemsize(shape.dtype)
         near = context.last_use(result) - contraction.step <= RESIDENT_STEPS
         alloc = context.new_resident(result, per_partition) if near else None
         if alloc is not None:
-            return resident_view(alloc, shape.dtype, shape.dims, lanes)
+            return resident_view(alloc, shape.dtype, shape.dims, partitions)
     return context.new_hbm(result)
 
 
@@ -272,7 +272,7 @@ def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:
 
 
 def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
-    """In HBM, of what is stored behind a cast that is no kernel's, as ``value`` sees it; none without such a cast."""
+    """In HBM, of what is stored after a cast that is no kernel's, as ``value`` sees it; none without such a cast."""
     source, chain = value, []
     while isinstance(source, hlo.OpResult) and is_view(source.op):
         chain.append(source.op)

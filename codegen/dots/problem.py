@@ -208,7 +208,7 @@ class Problem:
         """Whether TensorE transposes elements of ``dtype`` as values, not as the parts of their bit patterns."""
         return self.moves_values and itemsize(dtype) < 4
 
-    def turned(self, operand: Operand) -> str:
+    def transposed_as(self, operand: Operand) -> str:
         """The element type in which rows of an operand are transposed: what is converted, in few bits."""
         if not operand.converted or not self.moves_values:
             return operand.dtype
@@ -233,10 +233,10 @@ class Problem:
 
     def bit_bytes(self, operand: Operand) -> int:
         """Bytes of an element of the parts of its bit patterns, the most that TensorE transposes; 0 where none."""
-        turned = self.turned(operand)
-        if not operand.transposed or (self.fast(turned) and self.fast(operand.stored)):
+        carried = self.transposed_as(operand)
+        if not operand.transposed or (self.fast(carried) and self.fast(operand.stored)):
             return 0
-        moved = [dtype for dtype in (turned, operand.stored) if dtype in PE_DTYPES]
+        moved = [dtype for dtype in (carried, operand.stored) if dtype in PE_DTYPES]
         return max(itemsize(HALVES[itemsize(dtype)][1]) for dtype in moved)
 
 

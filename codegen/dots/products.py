@@ -19,7 +19,7 @@ UNROLLED_PRODUCTS = 8
 
 
 class Pair(NamedTuple):
-    """Blocks [partitions, chunks, rows] of both operands, of the same segments of k; behind those of decoded operands
+    """Blocks [partitions, chunks, rows] of both operands, of the same segments of k; after those of decoded operands
     the patterns that tell their NaNs, which have another type.
     """
 

@@ -19,7 +19,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align
-from neuronx_cc.codegen.maps.lane_scalars import lane_block, with_lanes
+from neuronx_cc.codegen.maps.partition_scalars import partition_block, with_partitions
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -163,23 +163,27 @@ class Output:
         if epilogue is None:
             self.emitter.leave(result, sums, factor)
         elif not epilogue.dims[1].stride:
-            self._with_lanes(result, sums, lane_block(epilogue))
+            self._with_partitions(result, sums, partition_block(epilogue))
         elif factor == 1:
             self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=[combine])
         else:
             alu = ["multiply", combine]
             self.emitter.over("scalar_tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=alu, imm=[factor])
 
-    def _with_lanes(self, result: Block, sums: Block, lanes: Block) -> None:
+    def _with_partitions(self, result: Block, sums: Block, partitions: Block) -> None:
         """Combined with one value a row."""
         emitter, factor = self.emitter, self.placed.problem.factor
         if self.placed.contraction.combine == "add":
-            with_lanes(emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [factor], ["bias"])
+            with_partitions(
+                emitter, "activation", Stream.SCALAR, result, sums, partitions, ["copy"], [factor], ["bias"]
+            )
         elif factor == 1:
-            with_lanes(emitter, "activation", Stream.SCALAR, result, sums, lanes, ["copy"], [1.0], ["scale_ap"])
+            with_partitions(
+                emitter, "activation", Stream.SCALAR, result, sums, partitions, ["copy"], [1.0], ["scale_ap"]
+            )
         else:
             alu, imm = ["multiply", "multiply"], [factor]
-            with_lanes(emitter, "tensor_scalar", Stream.VECTOR, result, sums, lanes, alu, imm, ["ap1"])
+            with_partitions(emitter, "tensor_scalar", Stream.VECTOR, result, sums, partitions, alu, imm, ["ap1"])
 
     def add(self, result: Block, sums: Block, others: Block | None) -> None:
         """``result = sums + others``, both sums of products."""

@@ -187,7 +187,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
                     tiles[suspects_name(operand, segment), coming.buffers] = suspects
                     tiles[ZEROS, 1] = conversion.suspect_bytes(1)
         if operand.transposed and not operand.on_chip:
-            tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(problem.turned(operand))
+            tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(problem.transposed_as(operand))
         elif operand.transposed and operand.stored != operand.dtype:
             tiles[f"{operand.name} cast", 1] = taken * itemsize(operand.dtype)
         if operand.converted:

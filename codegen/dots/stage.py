@@ -156,10 +156,10 @@ class Filler:
             return
         order = self._order_of_rows(part)
         sizes = [part.dims[dim].size for dim in order]
-        turned = self.problem.turned(operand)
-        rows = self.tiles.tile(turned, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
+        carried = self.problem.transposed_as(operand)
+        rows = self.tiles.tile(carried, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
         part_in_order = part.select([0, *order])
-        if operand.converted and turned != operand.stored:
+        if operand.converted and carried != operand.stored:
             self._convert(part_in_order, rows, several)
         else:
             copy(self.emitter.builder, rows, part_in_order, self.bound.stream)

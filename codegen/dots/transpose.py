@@ -31,17 +31,17 @@ class Transposer:
     unrolled: int
     """Most banks of one tile that are no loop."""
     bits: Callable[[str, Sequence[int], int], Block]
-    """``bits(dtype, sizes, lanes)``: a tile for parts of bit patterns."""
+    """``bits(dtype, sizes, partitions)``: a tile for parts of bit patterns."""
 
     def transpose(self, rows: Block, out: Block) -> None:
-        """``out[lane, chunk, row] = rows[row, chunk, lane]``; the chunks of ``rows`` may be several dims."""
+        """``out[partition, chunk, row] = rows[row, chunk, partition]``; the chunks of ``rows`` may be several dims."""
         if self._moves_values(rows.dtype):
             self._values(rows, out)
             return
-        sizes, lanes = [atom.size for atom in rows.dims[1:]], rows.dims[0].size
+        sizes, partitions = [atom.size for atom in rows.dims[1:]], rows.dims[0].size
 
         def room(carrier: str, _: int) -> Block:
-            return self.bits(carrier, sizes, lanes)
+            return self.bits(carrier, sizes, partitions)
 
         for plane, part, byte in halves_of(rows, room, self.emitter.copy):
             self._values(plane, part_of(out, part, byte))
@@ -73,13 +73,13 @@ class Transposer:
                 self._bank(pieces, identity, out.index(1, first, count), several and tiles == 1)
 
     def _bank(self, pieces: Sequence[Block], identity: Block, out: Block, several: bool) -> None:
-        """Transpose pieces [row, lane] that fit a bank together into ``out`` [lane, piece, row].
+        """Transpose pieces [row, partition] that fit a bank together into ``out`` [partition, piece, row].
 
         ``several``: more banks follow in straight-line code.
         """
         builder = self.emitter.builder
-        rows, lanes = (atom.size for atom in pieces[0].dims)
-        bank = tile_in(builder, self.banks, [len(pieces), rows], "f32", lanes, several)
+        rows, partitions = (atom.size for atom in pieces[0].dims)
+        bank = tile_in(builder, self.banks, [len(pieces), rows], "f32", partitions, several)
         for position, piece in enumerate(pieces):
             builder.emit("load_stationary", Stream.TENSOR, [], [piece])
             builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])

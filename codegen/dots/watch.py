@@ -22,10 +22,10 @@ class Watch:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.used = False
-        lanes = Atom(builder.sizes.partitions, 1, True)
+        partitions = Atom(builder.sizes.partitions, 1, True)
         alloc = builder.sbuf.allocate(4 * (2 + TOTALS), "watch", from_top=True)
         assert alloc is not None, "SBUF is empty ahead of all kernels"
-        self._found = Block(alloc, "f32", Affine(alloc.lo), (lanes, Atom(1, 4)))
+        self._found = Block(alloc, "f32", Affine(alloc.lo), (partitions, Atom(1, 4)))
         """0 in each partition, or NaN once a sum of it was not finite."""
         self._ones = self._found.moved(4 * (1 + TOTALS))
         self._turn = 0
@@ -36,8 +36,8 @@ class Watch:
         """Copy what TensorE transposed to ``out``, and note whether all of it is finite."""
         self.used = True
         self._turn = self._turn % TOTALS + 1
-        lanes = (out.dims[0], self._found.dims[1])
-        total, found = self._found.moved(4 * self._turn).of(lanes), self._found.of(lanes)
+        partitions = (out.dims[0], self._found.dims[1])
+        total, found = self._found.moved(4 * self._turn).of(partitions), self._found.of(partitions)
         out, bank = merge_free([out, bank])
         self.builder.emit("activation", Stream.SCALAR, [out, total], [bank], ["copy"], [1.0], ["accumulate"])
         self.builder.emit("scalar_tensor_tensor", Stream.VECTOR, [found], [total, found], ["multiply", "add"], [0.0])

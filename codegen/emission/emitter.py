@@ -33,7 +33,7 @@ class Deferred:
     """``constant alu block`` instead."""
     scale: Block | None = None
     """A factor with few values a partition, instead of ``constant``."""
-    lane: Block | None = None
+    partition: Block | None = None
     """One value a partition, instead of ``constant``."""
 
     @property
@@ -120,7 +120,7 @@ def _in_banks(blocks: list[Block], bank: int) -> list[list[Block]]:
 
 
 def _reach(block: Block) -> int:
-    """Bytes of a partition from the first element of ``block`` to behind its last."""
+    """Bytes of a partition from the first element of ``block`` to after its last."""
     return sum((atom.size - 1) * abs(atom.stride) for atom in block.dims[1:]) + itemsize(block.dtype)
 
 

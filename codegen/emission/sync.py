@@ -29,7 +29,7 @@ from neuronx_cc.codegen.emission.frames import Access, Frame, Place
 from neuronx_cc.ir.isa.program import DMA_STREAMS, Instr, Ref, Space, Stream, Wait
 
 PIECES = 4
-"""Parts of a loop that what comes behind it tells apart."""
+"""Parts of a loop that what comes after it tells apart."""
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ class Synchroniser:
     def _carried(self, loop: Frame, accesses: list[Access], found: dict[tuple[int, Stream], int]) -> None:
         """Add (instruction's order, awaited stream) -> count for the conflicts between iterations of ``loop``.
 
-        Of like accesses, the first one waits, for the last one: the stream's others come behind it.
+        Of like accesses, the first one waits, for the last one: the stream's others come after it.
         """
         alike: dict[tuple[object, ...], tuple[Access, Access]] = {}
         for access in accesses:
@@ -250,18 +250,18 @@ class Synchroniser:
             tuple([coef for coef in access.coefs if coef[0] in loop.phases.values()]),
         )
 
-    def _distance(self, loop: Frame, earlier: Access, later: Access, before: Walk, behind: Walk) -> int:
+    def _distance(self, loop: Frame, earlier: Access, later: Access, before: Walk, after: Walk) -> int:
         """Iterations of ``loop`` after which ``later`` may touch what ``earlier`` touched; 0 for never."""
         if earlier.partitions[0] >= later.partitions[1] or later.partitions[0] >= earlier.partitions[1]:
             return 0
-        if not before.rotated.isdisjoint(behind.rotated):
+        if not before.rotated.isdisjoint(after.rotated):
             return 0  # rotates in a closed inner loop: its distance, in iterations, reaches across this loop too
         for register, stride in before.phases:
-            if (register, stride) in behind.phases:
+            if (register, stride) in after.phases:
                 return next(modulus for modulus, own in loop.phases.items() if own == register)
-        e_lo, e_hi, l_lo, l_hi = before.lo, before.hi, behind.lo, behind.hi
+        e_lo, e_hi, l_lo, l_hi = before.lo, before.hi, after.lo, after.hi
         step = before.step
-        if step != behind.step:
+        if step != after.step:
             e_lo, e_hi = self._expanded(earlier)
             l_lo, l_hi = self._expanded(later)
             return 1 if e_lo < l_hi and l_lo < e_hi else 0

@@ -13,7 +13,7 @@ from neuronx_cc.ir.types import itemsize
 
 @dataclass(slots=True)
 class TilePool:
-    """SBUF and PSUM rings of a kernel; all are freed together when it ends: by ``free``, or behind a ``with``."""
+    """SBUF and PSUM rings of a kernel; all are freed together when it ends: by ``free``, or after a ``with``."""
 
     builder: Builder
     name: str
@@ -34,12 +34,12 @@ class TilePool:
     def __exit__(self, *_: object) -> None:
         self.free()
 
-    def tile(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
-        """An uninitialised tile [lanes, sizes...], dense in its free dims."""
+    def tile(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
+        """An uninitialised tile [partitions, sizes...], dense in its free dims."""
         nbytes = max(64, -(-prod(sizes) * itemsize(dtype) // 64) * 64)
         ring = self._idle_of(nbytes) or self.ring(nbytes, self.buffers)
         self._lent[id(ring.alloc)] = ring
-        return tile_in(self.builder, ring, sizes, dtype, lanes)
+        return tile_in(self.builder, ring, sizes, dtype, partitions)
 
     def _idle_of(self, nbytes: int) -> Ring | None:
         """A ring given back: of just this size, or where there is no room for one more, the next larger one.
@@ -52,9 +52,9 @@ class TilePool:
             return None
         return self._idle[size].pop()
 
-    def apart(self, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
+    def apart(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""
-        return tile_in(self.builder, self.ring(prod(sizes) * itemsize(dtype), 1), sizes, dtype, lanes)
+        return tile_in(self.builder, self.ring(prod(sizes) * itemsize(dtype), 1), sizes, dtype, partitions)
 
     def ring(self, nbytes: int, buffers: int, name: str = "") -> Ring:
         """At most ``buffers`` buffers of ``nbytes`` a partition in SBUF: as many as fit. Raises EXSP001 for none."""
@@ -100,13 +100,13 @@ class TilePool:
 
 
 def tile_in(
-    builder: Builder, ring: Ring, sizes: Sequence[int], dtype: str, lanes: int = 1, several: bool = False
+    builder: Builder, ring: Ring, sizes: Sequence[int], dtype: str, partitions: int = 1, several: bool = False
 ) -> Block:
-    """The next buffer of ``ring`` as an uninitialised tile [lanes, sizes...], dense in its free dims.
+    """The next buffer of ``ring`` as an uninitialised tile [partitions, sizes...], dense in its free dims.
 
     ``several``: as for ``Builder.slot``.
     """
-    return Block(ring.alloc, dtype, builder.slot(ring, several), (Atom(lanes, 1, True), *dense(sizes, dtype)))
+    return Block(ring.alloc, dtype, builder.slot(ring, several), (Atom(partitions, 1, True), *dense(sizes, dtype)))
 
 
 def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:

@@ -164,8 +164,8 @@ def linear(alloc: Alloc, offset: int, dtype: str, dims: Sequence[int]) -> View:
 def outermost(view: View, axis: int) -> View:
     """A dense array in the memory of the dense ``view``, of the same dims, whose dim ``axis`` is the outermost."""
     order = [axis, *(dim for dim in range(len(view.shape)) if dim != axis)]
-    turned = linear(view.alloc, view.offset, view.dtype, [view.shape[dim] for dim in order])
-    return turned.transpose([order.index(dim) for dim in range(len(order))])
+    transposed = linear(view.alloc, view.offset, view.dtype, [view.shape[dim] for dim in order])
+    return transposed.transpose([order.index(dim) for dim in range(len(order))])
 
 
 def coalesce(atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:

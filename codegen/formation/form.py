@@ -212,7 +212,7 @@ class _Formation:
         return all(trace(operand, kernel, self.member) is not None for operand in inside)
 
     def _sibling(self, op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
-        """A kernel behind all of ``op``'s producers that streams one of its operands already."""
+        """A kernel after all of ``op``'s producers that streams one of its operands already."""
         least = producer.number if producer is not None else -1
         for operand in op.operands:
             for kernel in reversed(self.readers.get(base(operand), [])):

@@ -35,7 +35,7 @@ CHEAP = frozenset(["add", "convert", "maximum", "minimum", "multiply", "negate",
 SMALL = 64
 """How many times smaller an operand is that costs nothing to load."""
 LONGEST_CHAIN = 3
-"""Ops that are computed again behind one another."""
+"""Ops that are computed again after one another."""
 
 
 def spread(computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> set[hlo.Operation]:

@@ -67,42 +67,42 @@ class _Count:
         self._product(zeros.index(1, Affine(), steps), zeros.index(1, Affine(), self.lower), sums, [])
         room = min(builder.sizes.sbuf_share(TILE_SHARE), builder.sbuf.largest_gap() // 3)
         most = max(1, min(MOST, room // (2 * (steps + self.lower))))
-        for start, tiles, lanes, deep in deal(self.entries, 1 << most.bit_length() - 1):
+        for start, tiles, partitions, deep in deal(self.entries, 1 << most.bit_length() - 1):
             with builder.loop(tiles) as tile:
-                self._tile(tile * (lanes * deep) + start, lanes, deep, values, bounds, sums)
+                self._tile(tile * (partitions * deep) + start, partitions, deep, values, bounds, sums)
         self._differences(sums)
         self.pool.free()
         self.fixed.free()
 
-    def _bank(self, lanes: int) -> Block:
+    def _bank(self, partitions: int) -> Block:
         ring = self.fixed.bank(4 * self.lower)
         assert ring is not None, "PSUM is free between kernels"
-        return Block(ring.alloc, "f32", Affine(ring.alloc.lo), (Atom(lanes, 1, True), Atom(self.lower, 4)))
+        return Block(ring.alloc, "f32", Affine(ring.alloc.lo), (Atom(partitions, 1, True), Atom(self.lower, 4)))
 
     def _product(self, stationary: Block, moving: Block, sums: Block, flags: list[str]) -> None:
         self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
         self.builder.emit("multiply_moving", Stream.TENSOR, [sums], [moving], flags=flags)
 
-    def _tile(self, first: Affine, lanes: int, deep: int, values: Block, bounds: Block, sums: Block) -> None:
-        """``deep`` integers of each of ``lanes`` partitions, from ``first`` on."""
+    def _tile(self, first: Affine, partitions: int, deep: int, values: Block, bounds: Block, sums: Block) -> None:
+        """``deep`` integers of each of ``partitions``, from ``first`` on."""
         builder, steps = self.builder, self.upper + 1
-        numbers, upper, lower = (self.pool.tile([deep], "s32", lanes) for _ in range(3))
+        numbers, upper, lower = (self.pool.tile([deep], "s32", partitions) for _ in range(3))
         stride = self.numbers.dims[1][0].stride if self.numbers.dims[1] else 0
         offset = Affine(self.numbers.offset) + first * stride
-        source = Block(self.numbers.alloc, "s32", offset, (Atom(lanes, deep * stride), Atom(deep, stride)))
+        source = Block(self.numbers.alloc, "s32", offset, (Atom(partitions, deep * stride), Atom(deep, stride)))
         builder.emit("dma_copy", Stream.DMA_LOAD, [numbers], [source])
         shift = self.lower.bit_length() - 1
         # the lower digit first: what waits for it comes two instructions later
         for digit, alu, number in ((lower, "bitwise_and", self.lower - 1), (upper, "logical_shift_right", shift)):
             builder.emit("tensor_scalar", Stream.VECTOR, [digit], [numbers], [alu], [number])
-        above = self.pool.tile([steps, deep], "bf16", lanes)
+        above = self.pool.tile([steps, deep], "bf16", partitions)
         with builder.loop(steps) as step:
-            bound = _lane(bounds, step, lanes)
+            bound = _partition(bounds, step, partitions)
             out = above.index(1, step)
             builder.emit("activation", Stream.SCALAR, [out], [upper, bound], ["sign"], [1.0], ["bias"])
-        same = self.pool.tile([self.lower, deep], "bf16", lanes)
+        same = self.pool.tile([self.lower, deep], "bf16", partitions)
         with builder.loop(self.lower) as value:
-            wanted = _lane(values, value, lanes)
+            wanted = _partition(values, value, partitions)
             builder.emit(
                 "tensor_scalar", Stream.VECTOR, [same.index(1, value)], [lower, wanted], ["is_equal"], [], ["ap0"]
             )
@@ -125,16 +125,16 @@ class _Count:
         result = self.fixed.tile([self.lower], "f32", self.upper)
         builder.emit("tensor_copy", Stream.VECTOR, [result], [counts])
         full, rest = divmod(self.height, self.lower)
-        for lane, lanes, columns in ((0, full, self.lower), (full, 1, rest)):
-            if lanes and columns:
-                offset = Affine(self.target.offset + 4 * lane * self.lower)
-                out = Block(self.target.alloc, "f32", offset, (Atom(lanes, 4 * self.lower), Atom(columns, 4)))
-                atoms = (Atom(lanes, 1, True), Atom(columns, 4))
-                part = Block(result.alloc, "f32", result.offset, atoms, lane)
+        for partition, partitions, columns in ((0, full, self.lower), (full, 1, rest)):
+            if partitions and columns:
+                offset = Affine(self.target.offset + 4 * partition * self.lower)
+                out = Block(self.target.alloc, "f32", offset, (Atom(partitions, 4 * self.lower), Atom(columns, 4)))
+                atoms = (Atom(partitions, 1, True), Atom(columns, 4))
+                part = Block(result.alloc, "f32", result.offset, atoms, partition)
                 builder.emit("dma_copy", Stream.DMA_STORE, [out], [part])
 
 
-def _lane(table: Block, column: Affine, lanes: int) -> Block:
+def _partition(table: Block, column: Affine, partitions: int) -> Block:
     """One element a partition."""
     part = table.index(1, column, 1)
-    return part.of((Atom(lanes, 1, True), part.dims[1]))
+    return part.of((Atom(partitions, 1, True), part.dims[1]))

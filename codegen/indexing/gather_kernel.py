@@ -94,15 +94,15 @@ def move_rows(
     step = max(1, row_bytes // (prod(sizes[cut + 1 :]) * size))
     depth = min(DEPTH, row_bytes // (prod(sizes) * size))
     rings: list[Ring] = []
-    for start, tiles, lanes, deep in deal(listed.dims[0].size, depth):
+    for start, tiles, partitions, deep in deal(listed.dims[0].size, depth):
         ring = builder.ring(builder.sbuf, max(64, 4 * deep), 2, "indices")
         rings.append(ring)
         with builder.loop(tiles) as tile:
-            first_row = tile * (lanes * deep) + start
-            rows = _row_numbers(context, indices, first_row, lanes, deep, ring)
+            first_row = tile * (partitions * deep) + start
+            rows = _row_numbers(context, indices, first_row, partitions, deep, ring)
             pitch = listed.dims[0].stride
-            here = listed.index(0, first_row, lanes * deep)
-            here = here.of((Atom(lanes, pitch * deep), Atom(deep, pitch), *here.dims[1:]))
+            here = listed.index(0, first_row, partitions * deep)
+            here = here.of((Atom(partitions, pitch * deep), Atom(deep, pitch), *here.dims[1:]))
             pieces = builder.tiles(sizes[cut], step) if sizes else [(0, 1, 1)]
             for first, count, width in pieces:
                 with builder.loop(count) as index:
@@ -124,19 +124,19 @@ def deal(count: int, depth: int) -> Iterator[tuple[int, int, int, int]]:
     start = 0
     while start < count:
         left = count - start
-        lanes = min(PARTITIONS, left)
-        deep = max(1, min(depth, left // (4 * lanes)))
-        tiles = left // (lanes * deep)
-        yield start, tiles, lanes, deep
-        start += tiles * lanes * deep
+        partitions = min(PARTITIONS, left)
+        deep = max(1, min(depth, left // (4 * partitions)))
+        tiles = left // (partitions * deep)
+        yield start, tiles, partitions, deep
+        start += tiles * partitions * deep
 
 
-def _row_numbers(context: Context, indices: View, at: Affine, lanes: int, deep: int, ring: Ring) -> Block:
+def _row_numbers(context: Context, indices: View, at: Affine, partitions: int, deep: int, ring: Ring) -> Block:
     builder = context.builder
     stride = indices.dims[0][0].stride if indices.dims[0] else 0
-    tile = Block(ring.alloc, indices.dtype, builder.slot(ring), (Atom(lanes, 1, True), Atom(deep, 4)))
+    tile = Block(ring.alloc, indices.dtype, builder.slot(ring), (Atom(partitions, 1, True), Atom(deep, 4)))
     offset = Affine(indices.offset) + at * stride
-    source = Block(indices.alloc, indices.dtype, offset, (Atom(lanes, deep * stride), Atom(deep, stride)))
+    source = Block(indices.alloc, indices.dtype, offset, (Atom(partitions, deep * stride), Atom(deep, stride)))
     builder.emit("dma_copy", Stream.DMA_LOAD, [tile], [source])
     return tile
 

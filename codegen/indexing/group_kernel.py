@@ -50,11 +50,11 @@ class _Array:
     def row(self) -> int:
         return self.width * itemsize(self.dtype)
 
-    def lanes(self, which: Affine, first: Affine, lanes: int, entries: int) -> Block:
-        """``lanes`` partitions of ``entries`` rows each, one after the other from row ``first`` of table ``which``."""
+    def partitions(self, which: Affine, first: Affine, partitions: int, entries: int) -> Block:
+        """``partitions`` of ``entries`` rows each, one after the other from row ``first`` of table ``which``."""
         offset = which * (self.dims[1] * self.row) + first * self.row + self.offset
         size = itemsize(self.dtype)
-        atoms = (Atom(lanes, entries * self.row), Atom(entries, self.row), Atom(self.width, size))
+        atoms = (Atom(partitions, entries * self.row), Atom(entries, self.row), Atom(self.width, size))
         return Block(self.alloc, self.dtype, offset, atoms)
 
 
@@ -158,10 +158,10 @@ class _Walk:
 
     def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
         """(start, count, entries a partition, entries) of the tiles of a list."""
-        lanes = LANES * groups if self.shared else LANES
+        partitions = LANES * groups if self.shared else LANES
         most = max(1, min(MAX_LIST, self.builder.sizes.sbuf_share(LIST_SHARE) // self.rows.row))
-        pieces = self.builder.tiles(self.numbers.dims[1], lanes * most)
-        return [(start, tiles, -(-size // lanes), size) for start, tiles, size in pieces]
+        pieces = self.builder.tiles(self.numbers.dims[1], partitions * most)
+        return [(start, tiles, -(-size // partitions), size) for start, tiles, size in pieces]
 
     def _fill(self, tile: Block, value: float) -> None:
         engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
@@ -182,21 +182,21 @@ class _Walk:
         return rows == array.dims[1] == LANES * tile.dims[1].size
 
     def _move(
-        self, tile: Block, array: _Array, which: Affine, lane: int, first: Affine, rows: int, store: bool
+        self, tile: Block, array: _Array, which: Affine, partition: int, first: Affine, rows: int, store: bool
     ) -> None:
-        """``rows`` rows of table or list ``which`` from row ``first``: to or from the partitions from ``lane`` on."""
+        """``rows`` rows of table or list ``which`` from row ``first``: to or from partitions ``partition`` and on."""
         slots = tile.dims[1].size
         full, rest = divmod(rows, slots)
-        for start, lanes, entries in ((0, full, slots), (full, 1, rest)):
-            if not lanes or not entries:
+        for start, partitions, entries in ((0, full, slots), (full, 1, rest)):
+            if not partitions or not entries:
                 continue
-            outside = array.lanes(which, first + start * slots, lanes, entries)
+            outside = array.partitions(which, first + start * slots, partitions, entries)
             inside = Block(
                 tile.alloc,
                 tile.dtype,
                 tile.offset,
-                (Atom(lanes, 1, True), Atom(entries, tile.dims[1].stride), tile.dims[2]),
-                lane + start,
+                (Atom(partitions, 1, True), Atom(entries, tile.dims[1].stride), tile.dims[2]),
+                partition + start,
             )
             ends = (outside, inside) if store else (inside, outside)
             copy(self.builder, *ends, Stream.DMA_STORE if store else Stream.DMA_LOAD)
@@ -213,10 +213,10 @@ class _Walk:
         fresh: bool,
     ) -> None:
         """``size`` entries of each list from ``first`` on (of the one list, when it is shared)."""
-        builder, lanes = self.builder, LANES * groups
-        numbers = self.lists.tile([entries, 1], self.numbers.dtype, lanes)
-        rows = self.lists.tile([entries, self.rows.width], self.rows.dtype, lanes)
-        partial = size < entries * (lanes if self.shared else LANES)
+        builder, partitions = self.builder, LANES * groups
+        numbers = self.lists.tile([entries, 1], self.numbers.dtype, partitions)
+        rows = self.lists.tile([entries, self.rows.width], self.rows.dtype, partitions)
+        partial = size < entries * (partitions if self.shared else LANES)
         keep = not self.kind and not fresh
         if partial:
             builder.emit("memset", Stream.GPSIMD, [_flat(numbers)], [], imm=[-1])

@@ -31,21 +31,21 @@ def sort(context: Context, op: hlo.SortOp, step: int) -> None:
     words, flags = len(sources), ["across"] if blocks > 1 else []
     pool = TilePool(context.builder, "sorted words", buffers=2)
     inner = count // blocks
-    for start, tiles, lanes, each in _row_tiles(rows * blocks, inner, words, blocks):
+    for start, tiles, partitions, each in _row_tiles(rows * blocks, inner, words, blocks):
         with context.builder.loop(tiles) as index:
-            at = index * (lanes * each) + start
-            tile = pool.tile([words, each, inner], "s32", lanes)
+            at = index * (partitions * each) + start
+            tile = pool.tile([words, each, inner], "s32", partitions)
             for position, source in enumerate(sources):
                 plane = tile.index(1, Affine(position))
                 if source is None:
                     steps = [0, inner if blocks > 1 else 0, 0, 1]
                     context.builder.emit("iota", Stream.GPSIMD, [plane], imm=steps)
                 else:
-                    copy(context.builder, plane, _rows(source, at, lanes, each, inner), Stream.DMA_LOAD)
+                    copy(context.builder, plane, _rows(source, at, partitions, each, inner), Stream.DMA_LOAD)
             context.builder.emit("sort", Stream.GPSIMD, [tile], [tile], imm=[op.keys.data], flags=flags)
             for position, target in targets.items():
                 plane = tile.index(1, Affine(position))
-                copy(context.builder, _rows(target, at, lanes, each, inner), plane, Stream.DMA_STORE)
+                copy(context.builder, _rows(target, at, partitions, each, inner), plane, Stream.DMA_STORE)
             pool.give_back(tile)
     pool.free()
 
@@ -67,20 +67,20 @@ def topk(context: Context, op: hlo.TopkOp, step: int) -> None:
     long, short = (inner, outer) if swapped else (outer, inner)
     pitch = (1, inner.size) if swapped else (inner.size, 1)
     pool = TilePool(context.builder, "top-k", buffers=2)
-    for start, tiles, lanes, each in _row_tiles(long.size, count, 1, 1):
+    for start, tiles, partitions, each in _row_tiles(long.size, count, 1, 1):
         for repeat in context.builder.each(short.size):
             with context.builder.loop(tiles) as index:
-                at = index * (lanes * each) + start
-                tile = pool.tile([each, count], source.dtype, lanes)
-                dims = (Atom(lanes, each * long.stride), Atom(each, long.stride), Atom(count, column[0].stride))
+                at = index * (partitions * each) + start
+                tile = pool.tile([each, count], source.dtype, partitions)
+                dims = (Atom(partitions, each * long.stride), Atom(each, long.stride), Atom(count, column[0].stride))
                 offset = Affine(source.offset) + at * long.stride + repeat * short.stride
                 copy(context.builder, tile, Block(source.alloc, source.dtype, offset, dims), Stream.DMA_LOAD)
-                results = [pool.tile([each, found], dtype, lanes) for dtype in (source.dtype, "s32")]
+                results = [pool.tile([each, found], dtype, partitions) for dtype in (source.dtype, "s32")]
                 context.builder.emit("topk", Stream.GPSIMD, results, [tile])
                 for position, target in targets.items():
                     row = found * itemsize(target.dtype)
                     dims = (
-                        Atom(lanes, each * pitch[0] * row),
+                        Atom(partitions, each * pitch[0] * row),
                         Atom(each, pitch[0] * row),
                         Atom(found, itemsize(target.dtype)),
                     )
@@ -118,16 +118,16 @@ def _row_tiles(rows: int, count: int, words: int, blocks: int) -> list[tuple[int
     if tiles:
         pieces.append((start, tiles, 128, each))
         start = tiles * 128 * each
-    lanes, rest = divmod(rows - start, each)
-    if lanes:
-        pieces.append((start, 1, lanes, each))
+    partitions, rest = divmod(rows - start, each)
+    if partitions:
+        pieces.append((start, 1, partitions, each))
     if rest:
         pieces.append((rows - rest, 1, 1, rest))
     return pieces
 
 
-def _rows(view: View, at: Affine, lanes: int, each: int, count: int) -> Block:
+def _rows(view: View, at: Affine, partitions: int, each: int, count: int) -> Block:
     """Rows from ``at`` on of a dense [rows, count] array, ``each`` to a partition."""
     size = itemsize(view.dtype)
-    dims = (Atom(lanes, each * count * size), Atom(each, count * size), Atom(count, size))
+    dims = (Atom(partitions, each * count * size), Atom(each, count * size), Atom(count, size))
     return Block(view.alloc, view.dtype, Affine(view.offset) + at * (count * size), dims)

@@ -55,10 +55,12 @@ class _Sum:
         ring = self.fixed.bank(self.sizes.bank_bytes * len(rows) * len(parts))
         assert ring is not None, "PSUM is free between kernels"
         found: list[tuple[int, int, Block]] = []
-        for row, lanes in rows:
+        for row, partitions in rows:
             for column, size in parts:
                 offset = Affine(ring.alloc.lo + self.sizes.bank_bytes * len(found))
-                found.append((row, column, Block(ring.alloc, "f32", offset, (Atom(lanes, 1, True), Atom(size, 4)))))
+                found.append(
+                    (row, column, Block(ring.alloc, "f32", offset, (Atom(partitions, 1, True), Atom(size, 4))))
+                )
         return found
 
     def emit(self) -> None:
@@ -68,39 +70,39 @@ class _Sum:
         zeros = self.fixed.tile([self.sizes.bank_columns], "bf16", self.sizes.partitions)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
         for _, _, sums in self.sums:
-            lanes, size = (atom.size for atom in sums.dims)
-            builder.emit("load_stationary", Stream.TENSOR, [], [zeros.index(1, Affine(), lanes)])
+            partitions, size = (atom.size for atom in sums.dims)
+            builder.emit("load_stationary", Stream.TENSOR, [], [zeros.index(1, Affine(), partitions)])
             builder.emit("multiply_moving", Stream.TENSOR, [sums], [zeros.index(1, Affine(), size)])
         room = min(builder.sizes.sbuf_share(TILE_SHARE), builder.sbuf.largest_gap() // 3)
         most = max(1, min(MOST, room // (4 * (self.upper + self.columns + 3))))
-        for start, tiles, lanes, deep in deal(self.entries, 1 << most.bit_length() - 1):
+        for start, tiles, partitions, deep in deal(self.entries, 1 << most.bit_length() - 1):
             with builder.loop(tiles) as tile:
-                self._tile(tile * (lanes * deep) + start, lanes, deep, values)
+                self._tile(tile * (partitions * deep) + start, partitions, deep, values)
         for row, column, sums in self.sums:
             self._store(row, column, sums)
         self.pool.free()
         self.fixed.free()
 
-    def _tile(self, first: Affine, lanes: int, deep: int, values: Block) -> None:
-        """``deep`` rows of each of ``lanes`` partitions, from ``first`` on."""
-        numbers = self._loaded(self.numbers, first, lanes, deep, 1)
-        updates = self._loaded(self.updates, first, lanes, deep, self.width)
+    def _tile(self, first: Affine, partitions: int, deep: int, values: Block) -> None:
+        """``deep`` rows of each of ``partitions``, from ``first`` on."""
+        numbers = self._loaded(self.numbers, first, partitions, deep, 1)
+        updates = self._loaded(self.updates, first, partitions, deep, self.width)
         upper, moving, made = numbers, updates, [numbers, updates]
         if self.digits > 1:
-            upper, lower = (self.pool.tile([deep], "s32", lanes) for _ in range(2))
+            upper, lower = (self.pool.tile([deep], "s32", partitions) for _ in range(2))
             shift = self.digits.bit_length() - 1
             for digit, alu, number in ((lower, "bitwise_and", self.digits - 1), (upper, "logical_shift_right", shift)):
                 self.builder.emit("tensor_scalar", Stream.VECTOR, [digit], [_flat(numbers)], [alu], [number])
-            dealt = self.pool.tile([self.digits, deep], "f32", lanes)
+            dealt = self.pool.tile([self.digits, deep], "f32", partitions)
             with self.builder.loop(self.digits) as value:
-                ins = [lower, _flat(updates), _lane(values, value, lanes)]
+                ins = [lower, _flat(updates), _partition(values, value, partitions)]
                 out = dealt.index(1, value)
                 self.builder.emit(
                     "scalar_tensor_tensor", Stream.VECTOR, [out], ins, ["is_equal", "multiply"], [], ["ap0"]
                 )
             moving = dealt.select([0, 2, 1])
             made += [upper, lower, dealt]
-        ones = self._ones(_flat(upper), lanes, deep, values)
+        ones = self._ones(_flat(upper), partitions, deep, values)
         with self.builder.loop(deep) as index:
             loaded = -1
             for row, column, sums in self.sums:
@@ -114,41 +116,41 @@ class _Sum:
         for block in (*made, ones):
             self.pool.give_back(block)
 
-    def _loaded(self, array: View, first: Affine, lanes: int, deep: int, width: int) -> Block:
-        """A tile [lanes, deep, width] of a dense array's rows."""
-        tile = self.pool.tile([deep, width], array.dtype, lanes)
+    def _loaded(self, array: View, first: Affine, partitions: int, deep: int, width: int) -> Block:
+        """A tile [partitions, deep, width] of a dense array's rows."""
+        tile = self.pool.tile([deep, width], array.dtype, partitions)
         offset = Affine(array.offset) + first * (4 * width)
-        source = Block(array.alloc, array.dtype, offset, (Atom(lanes, 4 * deep * width), Atom(deep * width, 4)))
+        source = Block(array.alloc, array.dtype, offset, (Atom(partitions, 4 * deep * width), Atom(deep * width, 4)))
         self.builder.emit("dma_copy", Stream.DMA_LOAD, [_flat(tile)], [source])
         return tile
 
-    def _ones(self, numbers: Block, lanes: int, deep: int, values: Block) -> Block:
-        """[lanes, deep, upper]: 1 where a number [lanes, deep] is the value. The longer dim lies in one instruction."""
+    def _ones(self, numbers: Block, partitions: int, deep: int, values: Block) -> Block:
+        """[partitions, deep, upper]: 1 where a number [partitions, deep] is the value."""
         if self.upper > deep:
-            ones = self.pool.tile([deep, self.upper], "f32", lanes)
-            row = values.of((Atom(lanes, 1, True), Atom(self.upper, 4)))
+            ones = self.pool.tile([deep, self.upper], "f32", partitions)
+            row = values.of((Atom(partitions, 1, True), Atom(self.upper, 4)))
             with self.builder.loop(deep) as index:
-                self._equal(ones.index(1, index), row, _lane(numbers, index, lanes))
+                self._equal(ones.index(1, index), row, _partition(numbers, index, partitions))
             return ones
-        ones = self.pool.tile([self.upper, deep], "f32", lanes)
+        ones = self.pool.tile([self.upper, deep], "f32", partitions)
         with self.builder.loop(self.upper) as value:
-            self._equal(ones.index(1, value), numbers, _lane(values, value, lanes))
+            self._equal(ones.index(1, value), numbers, _partition(values, value, partitions))
         return ones.select([0, 2, 1])
 
     def _equal(self, out: Block, row: Block, one: Block) -> None:
         self.builder.emit("tensor_scalar", Stream.VECTOR, [out], [row, one], ["is_equal"], [], ["ap0"])
 
     def _store(self, row: int, column: int, sums: Block) -> None:
-        lanes, size = (atom.size for atom in sums.dims)
-        result = self.fixed.tile([size], "f32", lanes)
+        partitions, size = (atom.size for atom in sums.dims)
+        result = self.fixed.tile([size], "f32", partitions)
         self.builder.emit("tensor_copy", Stream.VECTOR, [result], [sums])
-        whole = min(lanes, (self.height * self.width - row * self.columns) // self.columns)
-        rest = min(size, self.height * self.width - (row + whole) * self.columns) if whole < lanes else 0
-        for lane, count, columns in ((0, whole, size), (whole, 1, rest)):
+        whole = min(partitions, (self.height * self.width - row * self.columns) // self.columns)
+        rest = min(size, self.height * self.width - (row + whole) * self.columns) if whole < partitions else 0
+        for partition, count, columns in ((0, whole, size), (whole, 1, rest)):
             if count and columns > 0:
-                offset = Affine(self.target.offset + 4 * ((row + lane) * self.columns + column))
+                offset = Affine(self.target.offset + 4 * ((row + partition) * self.columns + column))
                 out = Block(self.target.alloc, "f32", offset, (Atom(count, 4 * self.columns), Atom(columns, 4)))
-                part = Block(result.alloc, "f32", result.offset, (Atom(count, 1, True), Atom(columns, 4)), lane)
+                part = Block(result.alloc, "f32", result.offset, (Atom(count, 1, True), Atom(columns, 4)), partition)
                 self.builder.emit("dma_copy", Stream.DMA_STORE, [out], [part])
 
 
@@ -157,7 +159,7 @@ def _flat(tile: Block) -> Block:
     return tile.of((tile.dims[0], Atom(prod(atom.size for atom in tile.dims[1:]), 4)))
 
 
-def _lane(table: Block, column: Affine, lanes: int) -> Block:
+def _partition(table: Block, column: Affine, partitions: int) -> Block:
     """One element a partition."""
     part = table.index(1, column, 1)
-    return part.of((Atom(lanes, 1, True), part.dims[1]))
+    return part.of((Atom(partitions, 1, True), part.dims[1]))

@@ -26,7 +26,7 @@ class Counting:
     origin: Sequence[int]
     """Index along each axis at which the tiles begin."""
     counters: dict[int, Block] = field(default_factory=dict)
-    """Looped free dim -> counter of the counting operands along it, [lanes, 1] s32."""
+    """Looped free dim -> counter of the counting operands along it, [partitions, 1] s32."""
 
     def weight(self, dim: int) -> int:
         """Elements along the axis of free dim ``dim`` that one step of it skips."""
@@ -41,7 +41,7 @@ class Counting:
 
     def start(self, dim: int, value: int) -> None:
         """Begin a loop over ``dim``: a loop index is no immediate, so a counter in SBUF follows it."""
-        block = self.pool.apart([1], "s32", self.tiles.lanes)
+        block = self.pool.apart([1], "s32", self.tiles.partitions)
         self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[value])
         self.counters[dim] = block
 
@@ -58,17 +58,17 @@ class Counting:
         for dim in reversed(digits):
             weights[dim] = weight
             weight *= self.tiles.space.sizes[dim]
-        lane = weights.get(self.tiles.lane_dim, 0)
+        partition = weights.get(self.tiles.partition_dim, 0)
         steps = [weights.get(dim, 0) for dim in self.tiles.order]
         counted = [dim for dim in starts if dim in self.counters and steps[dim]]
         first = self.origin[axis] if axis >= 0 else 0
         first += sum(at.const * steps[dim] for dim, (at, _) in starts.items() if dim not in counted)
         if not counted:
-            self._iota(out, first, lane, steps)
+            self._iota(out, first, partition, steps)
             return
         sizes = [atom.size for atom in out.dims[1:]]
-        total = out if out.dtype in ("s32", "u32") else self.pool.tile(sizes, "s32", self.tiles.lanes)
-        self._iota(total, first, lane, steps)
+        total = out if out.dtype in ("s32", "u32") else self.pool.tile(sizes, "s32", self.tiles.partitions)
+        self._iota(total, first, partition, steps)
         for dim in counted:
             counter = self.counters[dim]
             spread = replace(counter, dims=(counter.dims[0], *(Atom(size, 0) for size in sizes)))
@@ -77,12 +77,12 @@ class Counting:
             emit_over(self.builder, "convert", Stream.GPSIMD, [out], [total])
             self.pool.give_back(total)
 
-    def _iota(self, out: Block, first: int, lane: int, steps: Sequence[int]) -> None:
+    def _iota(self, out: Block, first: int, partition: int, steps: Sequence[int]) -> None:
         dims = [dim for dim in range(len(steps)) if out.dims[dim + 1].size > 1]
         if len(dims) > MAX_FREE_DIMS:
             outer = dims[0]
             for index in range(out.dims[outer + 1].size):
-                self._iota(out.index(outer + 1, Affine(index), 1), first + index * steps[outer], lane, steps)
+                self._iota(out.index(outer + 1, Affine(index), 1), first + index * steps[outer], partition, steps)
             return
         target = out.select([0, *(dim + 1 for dim in dims)])
-        self.builder.emit("iota", Stream.GPSIMD, [target], [], imm=[first, lane, *(steps[dim] for dim in dims)])
+        self.builder.emit("iota", Stream.GPSIMD, [target], [], imm=[first, partition, *(steps[dim] for dim in dims)])

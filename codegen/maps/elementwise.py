@@ -14,7 +14,12 @@ from math import frexp, isfinite, prod
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
 from neuronx_cc.codegen.maps.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
-from neuronx_cc.codegen.maps.lane_scalars import lane_block, lane_scalar, over_lanes, with_lanes
+from neuronx_cc.codegen.maps.partition_scalars import (
+    over_partitions,
+    partition_block,
+    partition_scalar,
+    with_partitions,
+)
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -79,12 +84,14 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
         e.over("activation", Stream.SCALAR, [out], [block_of(e, out, lhs)], alu=["square"], imm=[1.0])
         return
     if isinstance(lhs, Block) and isinstance(rhs, Block):
-        scalar = lane_block(rhs) if lane_scalar(rhs) else lane_block(lhs) if lane_scalar(lhs) else None
+        scalar = (
+            partition_block(rhs) if partition_scalar(rhs) else partition_block(lhs) if partition_scalar(lhs) else None
+        )
         if scalar is None:
             e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
             return
-        reverse = ["reverse0"] if not lane_scalar(rhs) else []
-        _with_lane_scalar(e, alu, out, lhs if not reverse else rhs, scalar, reverse)
+        reverse = ["reverse0"] if not partition_scalar(rhs) else []
+        _with_partition_scalar(e, alu, out, lhs if not reverse else rhs, scalar, reverse)
         return
     block, splat = (lhs, rhs) if isinstance(lhs, Block) else (rhs, lhs)
     assert isinstance(block, Block)
@@ -104,8 +111,8 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
     assert not isinstance(other, Deferred), "one operand is deferred at most"
     alus = [deferred.alu, alu]
     flags = (["reverse0"] if deferred.reverse else []) + ([] if first else ["reverse1"])
-    if deferred.lane is not None:
-        _after_lane(e, alus, out, deferred.block, lane_block(deferred.lane), other, flags)
+    if deferred.partition is not None:
+        _after_partition(e, alus, out, deferred.block, partition_block(deferred.partition), other, flags)
     elif isinstance(other, Splat):
         imm = [deferred.constant, other.value]
         e.over("tensor_scalar", Stream.VECTOR, [out], [deferred.block], alu=alus, imm=imm, flags=flags)
@@ -114,23 +121,25 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
         e.over("scalar_tensor_tensor", Stream.VECTOR, [out], blocks, alu=alus, imm=[deferred.constant], flags=flags)
 
 
-def _after_lane(
-    e: Emitter, alus: list[str], out: Block, block: Block, lane: Block, other: Operand, flags: list[str]
+def _after_partition(
+    e: Emitter, alus: list[str], out: Block, block: Block, partition: Block, other: Operand, flags: list[str]
 ) -> None:
-    """``(block op0 lane) op1 other`` in one Vector instruction; from PSUM in two."""
+    """``(block op0 partition) op1 other`` in one Vector instruction; from PSUM in two."""
     if any(each.alloc.space is Space.PSUM for each in (out, block, other) if isinstance(each, Block)):
         between = e.scratch(out, "f32")
-        _with_lane_scalar(e, alus[0], between, block, lane, [flag for flag in flags if flag == "reverse0"])
+        _with_partition_scalar(e, alus[0], between, block, partition, [flag for flag in flags if flag == "reverse0"])
         operands = (other, between) if "reverse1" in flags else (between, other)
         arithmetic(e, alus[1], out, *operands)
         return
     flags = ["ap0", *flags]
     if isinstance(other, Splat):
-        over_lanes(e, "tensor_scalar", out, [block], [lane], alus, [other.value], flags)
-    elif lane_scalar(other):
-        over_lanes(e, "tensor_scalar", out, [block], [lane, lane_block(other)], alus, [], [*flags, "ap1"])
+        over_partitions(e, "tensor_scalar", out, [block], [partition], alus, [other.value], flags)
+    elif partition_scalar(other):
+        over_partitions(
+            e, "tensor_scalar", out, [block], [partition, partition_block(other)], alus, [], [*flags, "ap1"]
+        )
     else:
-        over_lanes(e, "scalar_tensor_tensor", out, [block, other], [lane], alus, [], flags)
+        over_partitions(e, "scalar_tensor_tensor", out, [block, other], [partition], alus, [], flags)
 
 
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
@@ -161,20 +170,20 @@ def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> Non
             with e.builder.loop(scale.dims[dim].size) as index:
                 _scaled(e, alu, *(operand.index(dim, index) for operand in (out, block, scale)))
             return
-    with_lanes(e, "activation", Stream.SCALAR, out, block, lane_block(scale), [alu], [1.0], ["scale_ap"])
+    with_partitions(e, "activation", Stream.SCALAR, out, block, partition_block(scale), [alu], [1.0], ["scale_ap"])
 
 
-def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, lane: int = -1) -> Deferred | None:
-    """``op`` as a deferred operand; None when it is not a block with a constant, or operand ``scale`` or ``lane``."""
+def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: int = -1) -> Deferred | None:
+    """``op`` as a deferred operand; None unless of a block with a constant, or operand ``scale`` or ``partition``."""
     if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
         innermost = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
         return Deferred(innermost, SOFTPLUS, 0.0, False) if isinstance(innermost, Block) else None
     lhs, rhs = ins
-    if lane >= 0:
-        block, value = ins[1 - lane], ins[lane]
+    if partition >= 0:
+        block, value = ins[1 - partition], ins[partition]
         assert isinstance(block, Block)
         assert isinstance(value, Block)
-        return Deferred(block, ARITHMETIC[op.opcode], 0.0, lane == 0, lane=value)
+        return Deferred(block, ARITHMETIC[op.opcode], 0.0, partition == 0, partition=value)
     if scale >= 0:
         block, factor = ins[1 - scale], ins[scale]
         return Deferred(block, "multiply", 1.0, False, factor) if isinstance(block, Block) else None  # type: ignore[arg-type]
@@ -187,13 +196,13 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, lane: int = -
     return None
 
 
-def _with_lane_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
+def _with_partition_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
     if alu == "multiply" and e.scalar_load < e.vector_load:
-        with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
+        with_partitions(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
     elif alu == "add" and e.scalar_load < e.vector_load:
-        with_lanes(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
+        with_partitions(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
     else:
-        with_lanes(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
+        with_partitions(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
 
 
 def _power_of_two(value: float) -> bool:

@@ -40,7 +40,7 @@ def load_all(
     context: Context,
     pool: TilePool,
     blocks: Mapping[hlo.SSAValue, Block],
-    lanes: int,
+    partitions: int,
     zero_signs_matter: Callable[[hlo.SSAValue], bool],
 ) -> dict[hlo.SSAValue, Block]:
     """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
@@ -59,12 +59,12 @@ def load_all(
         extent = gathered(context.timing, block) if other is not None and pool.gathers else None
         waiting.remove(value)
         if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
-            found[value] = load(context, pool, value, block, lanes, zero_signs_matter(value))
+            found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value))
             continue
         waiting.remove(other)
         stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
         first = block if distance > 0 else blocks[other]
-        tile = _load_gathered(context, pool, first, lanes, stream, extent, abs(distance))
+        tile = _load_gathered(context, pool, first, partitions, stream, extent, abs(distance))
         pool.share(tile)
         found[value], found[other] = tile.moved(max(0, -distance)), tile.moved(max(0, distance))
     return found
@@ -82,9 +82,9 @@ def _mirrored(block: Block, loaded: Sequence[tuple[Block, Block]]) -> Block | No
         steps = [[(atom.size, abs(atom.stride)) for atom in each.dims] for each in (block, other)]
         if steps[0] != steps[1] or start_of(block, free) != start_of(other, free):
             continue
-        turned = [dim for dim in free if block.dims[dim].stride != other.dims[dim].stride]
-        back = sum((tile.dims[dim].size - 1) * tile.dims[dim].stride for dim in turned)
-        dims = [replace(a, stride=-a.stride) if dim in turned else a for dim, a in enumerate(tile.dims)]
+        transposed = [dim for dim in free if block.dims[dim].stride != other.dims[dim].stride]
+        back = sum((tile.dims[dim].size - 1) * tile.dims[dim].stride for dim in transposed)
+        dims = [replace(a, stride=-a.stride) if dim in transposed else a for dim, a in enumerate(tile.dims)]
         return tile.moved(back).of(tuple(dims))
     return None
 
@@ -129,7 +129,7 @@ def _gap(block: Block, other: Block) -> int:
 
 
 def load(
-    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int, zero_signs_matter: bool
+    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int, zero_signs_matter: bool
 ) -> Block:
     """The tile of an input: in place when resident, else loaded without its repetitions."""
     if block.alloc.space is not Space.HBM:
@@ -137,14 +137,14 @@ def load(
     sizes = [atom.size for atom in block.dims[1:]]
     repeated = [atom.stride == 0 for atom in block.dims[1:]]
     stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
-    if block.dims[0].stride == 0 and lanes > 8 and block.dtype == "f32" and not zero_signs_matter:
-        spread = _repeat_row(context, pool, block, lanes, stream)
+    if block.dims[0].stride == 0 and partitions > 8 and block.dtype == "f32" and not zero_signs_matter:
+        spread = _repeat_row(context, pool, block, partitions, stream)
         if spread is not None:
             return spread
     extent = gathered(context.timing, block) if pool.gathers else None
     if extent is not None:
-        return _load_gathered(context, pool, block, lanes, stream, extent)
-    tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, lanes)
+        return _load_gathered(context, pool, block, partitions, stream, extent)
+    tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, partitions)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
     copy(context.builder, tile.select(dims), block.select(dims), stream)
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
@@ -174,9 +174,9 @@ def gathered(timing: Timing, block: Block) -> Extent | None:
     extent = as_loaded(timing, *_dims(block), size)
     if extent.nbytes > MOST_BETWEEN * elements * size or len(_steps_of(block, extent)) > MAX_FREE_DIMS:
         return None
-    lanes = block.dims[0].size
+    partitions = block.dims[0].size
     alone, together = (
-        direct_ns(timing, lanes * nbytes, length)
+        direct_ns(timing, partitions * nbytes, length)
         for nbytes, length in ((elements * size, run), (extent.nbytes, extent.run))
     )
     return extent if together * GAIN < alone or (run == size and together < alone) else None
@@ -231,14 +231,14 @@ def fit(pool: TilePool, blocks: Sequence[Block], loops: Sequence[tuple[int, int]
 
 
 def _load_gathered(
-    context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream, extent: Extent, more: int = 0
+    context: Context, pool: TilePool, block: Block, partitions: int, stream: Stream, extent: Extent, more: int = 0
 ) -> Block:
     """The tile of an input, loaded with what lies between its elements, and read with their steps.
 
-    ``more``: bytes behind its only run that are loaded, too.
+    ``more``: bytes after its only run that are loaded, too.
     """
     size = itemsize(block.dtype)
-    tile = pool.tile([(extent.nbytes + more) // size], block.dtype, lanes)
+    tile = pool.tile([(extent.nbytes + more) // size], block.dtype, partitions)
     moving = [dim + 1 for dim in extent.strides]
     outside = [(block.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
     run = Atom((extent.run + more) // size, size)
@@ -255,7 +255,7 @@ def _load_gathered(
     return tile.moved(back).of((tile.dims[0], *atoms))
 
 
-def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stream: Stream) -> Block | None:
+def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int, stream: Stream) -> Block | None:
     """A row repeated over the partitions: loaded once, multiplied by a column of ones, left in PSUM.
 
     None when the row is longer than two banks, or PSUM is taken. The product with ones is exact, but -0 becomes 0.
@@ -276,8 +276,8 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, lanes: int, stre
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dim] for dim in dims)))
     copy(builder, line, source, stream)
     flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
-    target = tile_in(builder, bank, [row], "f32", lanes)
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
+    target = tile_in(builder, bank, [row], "f32", partitions)
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(partitions)])
     for start in range(0, row, bank_columns):
         width = min(bank_columns, row - start)
         part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
@@ -295,7 +295,7 @@ def is_row(block: Block) -> bool:
     return repeats and SPREAD_LEAST <= row <= SPREAD_MOST
 
 
-def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
     """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
 
     It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate. Where
@@ -310,28 +310,28 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     if not builder.psum.largest_gap():
-        target = pool.apart(sizes, "f32", lanes)
-        every = replace(source, dims=(Atom(lanes, 0), *source.dims[1:]))
+        target = pool.apart(sizes, "f32", partitions)
+        every = replace(source, dims=(Atom(partitions, 0), *source.dims[1:]))
         copy(builder, target.select([0, *(1 + at for at in in_order)]), every, stream)
         return _repeated(target, block, dims)
     loaded = pool.apart(stored, "f32", 1)
     copy(builder, loaded, source, stream)
     whole = _whole_banks(sizes, context.sizes.bank_columns)
     kept = pool.bank(row * 4) if whole else None
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(lanes)])
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(partitions)])
     if kept is not None:
-        target = tile_in(builder, kept, sizes, "f32", lanes)
+        target = tile_in(builder, kept, sizes, "f32", partitions)
         ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
         for start, size, part in _chunks(target, context.sizes.bank_columns):
             blocks = merge_free([part, _part(ordered, start, size)])
             builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
     else:
-        target = pool.apart(sizes, "f32", lanes)
+        target = pool.apart(sizes, "f32", partitions)
         ordered = target.select([0, *(1 + at for at in in_order)])
         with TilePool(builder, "row") as banks:
             bank = banks.psum(2)
             for start, size, part in _chunks(loaded, context.sizes.bank_columns):
-                sums = tile_in(builder, bank, size, "f32", lanes)
+                sums = tile_in(builder, bank, size, "f32", partitions)
                 builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
                 emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
     return _repeated(target, block, dims)
@@ -352,19 +352,19 @@ def is_column(block: Block, looped: Sequence[int]) -> bool:
     return few and any(block.dims[dim].stride for dim in looped)
 
 
-def column_of(pool: TilePool, block: Block, lanes: int) -> Block:
+def column_of(pool: TilePool, block: Block, partitions: int) -> Block:
     """A tile for all of ``block``, which stays while tiles of other arrays pass."""
     varying = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
     sizes = [block.dims[dim].size for dim in varying]
-    tile = pool.apart(sizes, block.dtype, lanes)
+    tile = pool.apart(sizes, block.dtype, partitions)
     atoms = dict(zip(varying, tile.dims[1:], strict=True))
     free = tuple(atoms.get(dim, Atom(atom.size, 0)) for dim, atom in enumerate(block.dims) if dim)
     return tile.of((tile.dims[0], *free))
 
 
-def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, lanes: int) -> Block:
+def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
     """An input of few elements a partition, loaded once for all tiles."""
-    tile = column_of(pool, block, lanes)
+    tile = column_of(pool, block, partitions)
     varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)]
     stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
     column_kernel.copy(context.builder, tile.select(varying), block.select(varying), stream)

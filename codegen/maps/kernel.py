@@ -20,23 +20,23 @@ from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Spl
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
-from neuronx_cc.codegen.maps import elementwise, scan_rows, turned
+from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import column_of, is_column, is_row, keep_column, spread_row
-from neuronx_cc.codegen.maps.lanes import defer_lanes, rows_of
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
+from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
-    Lanes,
     MapPlan,
+    Partitions,
     choose_input,
-    choose_lanes,
     choose_output,
+    choose_partitions,
     external_operands,
-    lane_divisor,
     only_stored,
+    partition_divisor,
     results_of,
 )
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
@@ -79,8 +79,8 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
     plan = MapPlan(kernel)
     external = external_operands(context, plan, member)
     results = results_of(context, kernel, member)
-    plan.lanes = choose_lanes(context, plan, external, only_stored(context, results, step))
-    turned.turn(context, plan, external)
+    plan.partitions = choose_partitions(context, plan, external, only_stored(context, results, step))
+    transposed.turn(context, plan, external)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
@@ -116,19 +116,21 @@ class _Area:
 
 
 def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
-    """Split off the rest of an axis that its lanes do not divide, then emit each box."""
-    lanes = plan.lanes
-    if lanes is None or not area.shape[lanes.axis] % (lanes.size * lanes.inner):
+    """Split off the rest of an axis that its partitions do not divide, then emit each box."""
+    partitions = plan.partitions
+    if partitions is None or not area.shape[partitions.axis] % (partitions.size * partitions.inner):
         _Box(context, plan, member, area).emit()
         return
-    total, step = area.shape[lanes.axis], lanes.size * lanes.inner
+    total, step = area.shape[partitions.axis], partitions.size * partitions.inner
     whole, rest = total // step * step, total % step
-    rest_lanes = Lanes(lanes.axis, lane_divisor(rest), rest // lane_divisor(rest))
-    if plan.turned:
-        rest_lanes = turned.rest_lanes(context.timing, plan, area.shape, rest)
-    for start, size, box_lanes in ((0, whole, lanes), (whole, rest, rest_lanes)):
+    rest_partitions = Partitions(partitions.axis, partition_divisor(rest), rest // partition_divisor(rest))
+    if plan.transposed:
+        rest_partitions = transposed.rest_partitions(context.timing, plan, area.shape, rest)
+    for start, size, box_partitions in ((0, whole, partitions), (whole, rest, rest_partitions)):
         if size:
-            _emit_boxes(context, replace(plan, lanes=box_lanes), member, area.cut(lanes.axis, start, size))
+            _emit_boxes(
+                context, replace(plan, partitions=box_partitions), member, area.cut(partitions.axis, start, size)
+            )
 
 
 def _cut(view: View, axis: int, start: int, size: int) -> View:
@@ -150,24 +152,24 @@ class _Box:
         self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
         """Operands met so far -> the value of the kernel that each is."""
         self.dying: dict[int, list[hlo.SSAValue]] = {}
-        """Op number -> values that nothing behind it reads."""
+        """Op number -> values that nothing after it reads."""
         arrays = {**area.inputs, **area.outputs}
         tiles = tile_space(context, plan, area.shape, arrays, self._counted_axes(), area.part)
-        self.sizes, self.reduced, self.walk, self.lanes = tiles.sizes, tiles.reduced, tiles.walk, tiles.lanes
+        self.sizes, self.reduced, self.walk, self.partitions = tiles.sizes, tiles.reduced, tiles.walk, tiles.partitions
         self.blocks = tiles.blocks
         self.runs = {
             dim
             for dim in range(len(self.sizes))
-            for value in plan.turned
+            for value in plan.transposed
             if self.blocks[value].dims[dim + 1].stride == itemsize(self.blocks[value].dtype)
         }
-        """Free dims of which a tile holds all, for runs of what is turned."""
-        self.turner: turned.Turner | None = None
+        """Free dims of which a tile holds all, for runs of what is transposed."""
+        self.turner: transposed.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
         self._signed = frozenset(operand for op in self.kernel.ops if _tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
-        self.lane_places: dict[hlo.HloOp, int] = {}
+        self.partition_places: dict[hlo.HloOp, int] = {}
         """Arithmetic inside its user's instruction -> which operand is one value a partition."""
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
@@ -183,7 +185,7 @@ class _Box:
 
     def emit(self) -> None:
         self.dying = last_uses(self.kernel, self.member, self.fusion.users)
-        self.turner = turned.Turner.of(self.context, self.pool, self.plan)
+        self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
         loaded = [
             value
             for value in self.inputs
@@ -192,7 +194,7 @@ class _Box:
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
         tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
         own = tiles_of.element_bytes
-        dense = [value for value in loaded if value not in self.plan.turned]
+        dense = [value for value in loaded if value not in self.plan.transposed]
         alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in dense)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = [value for value in self.inputs if value not in resident and value not in loaded]
@@ -210,7 +212,7 @@ class _Box:
             loops = self._loops(elements := max(LEAST_TILE, elements // 2))
         for value in rows:
             if self._is_reread(loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
-                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.lanes)
+                self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         if loops and 3 * alive * tile <= room * 0.6:
@@ -224,18 +226,18 @@ class _Box:
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * wanted)))
         tiles = UNROLL if self.interleaved else 1
         if loops or alive * tile > room:
-            streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.turned}]
+            streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.transposed}]
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
             if value not in staying or not is_column(block, [dim + 1 for dim, _ in loops]):
                 continue
             if value in self.inputs:
-                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.lanes)
+                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions)
             elif self.kernel.reduced:
-                self.blocks[value] = column_of(self.pool, block, self.lanes)
+                self.blocks[value] = column_of(self.pool, block, self.partitions)
                 kept.append((block, self.blocks[value]))
-        self.lane_places = defer_lanes(
+        self.partition_places = defer_partitions(
             self.kernel, self.member, self.blocks, dict(loops), self.fusion.users, self.context.splat
         )
         self.dying = last_uses(self.kernel, self.member, self.fusion.users)
@@ -265,7 +267,7 @@ class _Box:
     def _is_spread(self, value: hlo.SSAValue) -> bool:
         """Whether ``value`` is a row that all partitions read in the same tiles again and again."""
         folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0
-        return folds and self.lanes > 8 and is_row(self.blocks[value]) and not self._shows_zero_sign(value)
+        return folds and self.partitions > 8 and is_row(self.blocks[value]) and not self._shows_zero_sign(value)
 
     def _is_reread(self, loops: Sequence[tuple[int, int]]) -> bool:
         """Whether scans or many tiles read such a row."""
@@ -281,9 +283,9 @@ class _Box:
             # rows that lie apart are loaded in runs that a DMA moves well
             rows = prod(self.sizes[dim - 1] for dim in self.walk)
             return max(1, min(most, 2 * rows * self.builder.timing.long_run // 4))
-        if self.plan.turned:
-            # columns of what is turned are stored in such runs
-            least = turned.least_elements(self.builder.timing, self.plan)
+        if self.plan.transposed:
+            # columns of what is transposed are stored in such runs
+            least = transposed.least_elements(self.builder.timing, self.plan)
             return max(1, min(most, max(self._streamed_elements(), least)))
         if streamed and whole > 2 * (size := self._streamed_elements()):
             return max(1, min(room // (8 * min(live, 10)), size, most))
@@ -369,12 +371,12 @@ class _Box:
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
-        inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.turned}
-        here = map_inputs.load_all(self.context, self.pool, inputs, self.lanes, self._shows_zero_sign)
+        inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.transposed}
+        here = map_inputs.load_all(self.context, self.pool, inputs, self.partitions, self._shows_zero_sign)
         if self.turner is not None:
-            here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.turned}
+            here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.transposed}
         for value, axis in self.plan.iotas.items():
-            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.lanes)
+            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.partitions)
             self.counting.emit(here[value], axis, starts)
         for index, op in enumerate(self.kernel.ops):
             if op in self.fusion:
@@ -389,7 +391,7 @@ class _Box:
             ins = [self._operand(operand, here) for operand in op.operands]
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
-                    full = self.pool.tile(sizes, ins[0].dtype, self.lanes)
+                    full = self.pool.tile(sizes, ins[0].dtype, self.partitions)
                     scratch.append(full)
                     emitter.copy(full, ins[0])
                     ins[0] = full
@@ -417,7 +419,7 @@ class _Box:
         folded = [is_row and reduced for reduced in self.reduced]
         if home is None or home.alloc.space is Space.HBM:
             kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
-            home = self.pool.tile(kept, dtype, self.lanes)
+            home = self.pool.tile(kept, dtype, self.partitions)
         free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
         return replace(home, dims=(home.dims[0], *free))
 
@@ -429,7 +431,7 @@ class _Box:
             op = source.op
             assert isinstance(op, hlo.HloOp)
             ins = [self._operand(value, here) for value in op.operands]
-            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.lane_places.get(op, -1))
+            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.partition_places.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"
             return deferred
         if source is not None:

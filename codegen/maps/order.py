@@ -14,7 +14,7 @@ LEAST_SCANNED = 16
 """Elements of a scanned row from which it pays to have two rows of a reduced dim side by side."""
 
 
-def lane_dim(space: IterSpace) -> int:
+def partition_dim(space: IterSpace) -> int:
     """The dim that the template, the first view of ``space``, has on the partitions; -1 without any."""
     return next((dim for dim, atom in enumerate(space.atoms[0]) if atom.partition), -1)
 
@@ -24,16 +24,16 @@ def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -
 
     Tiles then hold [reduced / 2, scanned, 2]: scans walk in steps of two elements and reductions read neighbours, both
     at the full rate of the memory ports, where one of them would lie too far apart otherwise (hardware sheet 1.7).
-    ``views`` are those behind the template. ``rows``: axes that are not reduced.
+    ``views`` are those after the template. ``rows``: axes that are not reduced.
     """
-    lanes = lane_dim(space)
+    partitions = partition_dim(space)
     scanned = [dim for dim in range(len(space.sizes)) if space.axes[dim] == kernel.scanned]
-    reduced = [dim for dim in range(len(space.sizes)) if space.axes[dim] >= rows and dim != lanes]
+    reduced = [dim for dim in range(len(space.sizes)) if space.axes[dim] >= rows and dim != partitions]
     if len(scanned) != 1 or not reduced or scanned[0] in reduced or space.sizes[scanned[0]] < LEAST_SCANNED:
         return space, -1
     cut, along = reduced[-1], scanned[0]
     moved = any(
-        atoms[cut].stride and atoms[along].stride and not repeats_row(view, atoms, lanes)
+        atoms[cut].stride and atoms[along].stride and not repeats_row(view, atoms, partitions)
         for view, atoms in zip(views, space.atoms[1:], strict=True)
     )
     if moved or space.sizes[cut] % 2 or space.sizes[cut] == 2:
@@ -48,18 +48,18 @@ def paired(space: IterSpace, views: Sequence[View], kernel: Kernel, rows: int) -
     return IterSpace(sizes, axes, atoms), cut + 1
 
 
-def repeats_row(view: View, atoms: Sequence[Atom], lanes: int) -> bool:
+def repeats_row(view: View, atoms: Sequence[Atom], partitions: int) -> bool:
     """Whether ``view`` is a row in HBM that all partitions read."""
-    return not view.in_sbuf and lanes >= 0 and not atoms[lanes].stride
+    return not view.in_sbuf and partitions >= 0 and not atoms[partitions].stride
 
 
 def order(timing: Timing, space: IterSpace, views: Sequence[View], kernel: Kernel, pair: int) -> list[int]:
     """The free dims; neighbours in HBM last, if all large arrays there agree, so that DMAs move them in runs."""
-    lanes = lane_dim(space)
-    free = [dim for dim in range(len(space.sizes)) if dim != lanes]
+    partitions = partition_dim(space)
+    free = [dim for dim in range(len(space.sizes)) if dim != partitions]
     minor = set()
     for view, atoms in zip(views, space.atoms[1:], strict=True):
-        spread = kernel.scanned >= 0 and repeats_row(view, atoms, lanes)
+        spread = kernel.scanned >= 0 and repeats_row(view, atoms, partitions)
         size = itemsize(view.dtype)
         nbytes = prod(atom.size for atom in atoms if atom.stride) * size
         large = timing.transfer(nbytes, size).bound > timing.transfer_latency

@@ -17,7 +17,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
-    choose_lanes,
+    choose_partitions,
     external_operands,
     full_view,
     only_stored,
@@ -67,7 +67,7 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     room = sbuf.largest_gap() * 0.95
     if nbytes > room or nbytes <= room - max(0, context.resident_limit - context.resident_bytes):
         return nbytes <= room  # whatever stays
-    plan.lanes = choose_lanes(context, plan, external, only_stored(context, results, step))
+    plan.partitions = choose_partitions(context, plan, external, only_stored(context, results, step))
     return nbytes <= room - staying_bytes(context, plan, results, step)
 
 
@@ -91,7 +91,7 @@ def too_long(context: Context, kernel: Kernel, member: Member) -> bool:
 
 
 def _thinnest_cut(kernel: Kernel, member: Member) -> int:
-    """Where to cut the ops of ``kernel`` in two so that the fewest bytes have to be loaded behind the cut again."""
+    """Where to cut the ops of ``kernel`` in two so that the fewest bytes have to be loaded after the cut again."""
     first: dict[hlo.SSAValue, int] = {}
     last: dict[hlo.SSAValue, int] = {}
     for index, op in enumerate(kernel.ops):

@@ -20,7 +20,7 @@ from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 SMALL_SHARE = 64
-"""How many times smaller than the results a resident along the innermost axis may be and still decide the lanes."""
+"""How many times smaller than the results a resident along the innermost axis that decides the partitions may be."""
 COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
 LEAST_CUT = 2048
@@ -32,7 +32,7 @@ RESIDENT_STEPS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Partitions:
     """Which elements lie on the partitions: index along ``axis`` is (outer, partition, inner)."""
 
     axis: int
@@ -47,9 +47,9 @@ class MapPlan:
     kernel: Kernel
     iotas: dict[hlo.SSAValue, int] = field(default_factory=dict)
     """Counting operands -> axis of the kernel's shape."""
-    lanes: Lanes | None = None
-    turned: dict[hlo.SSAValue, View] = field(default_factory=dict)
-    """Inputs whose neighbours in memory go to different partitions, turned as they are loaded (``maps.turned``)."""
+    partitions: Partitions | None = None
+    transposed: dict[hlo.SSAValue, View] = field(default_factory=dict)
+    """Inputs whose neighbours in memory go to different partitions: see ``maps.transposed``."""
 
 
 def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue, Kernel]) -> list[hlo.SSAValue]:
@@ -77,17 +77,17 @@ def full_view(view: View, kernel: Kernel) -> View:
     return view
 
 
-def lanes_of(view: View) -> Lanes | None:
+def partitions_of(view: View) -> Partitions | None:
     for axis, atoms in enumerate(view.dims):
         for index, atom in enumerate(atoms):
             if atom.partition:
-                return Lanes(axis, atom.size, prod(a.size for a in atoms[index + 1 :]))
+                return Partitions(axis, atom.size, prod(a.size for a in atoms[index + 1 :]))
     return None
 
 
-def choose_lanes(
+def choose_partitions(
     context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue], stores: bool = False
-) -> Lanes | None:
+) -> Partitions | None:
     """The partition assignment of most resident bytes; without residents, the axis that fills most partitions.
 
     A small resident along the innermost axis does not decide, for what is large would move element by element, nor
@@ -96,22 +96,22 @@ def choose_lanes(
     """
     kernel = plan.kernel
     row_axes = len(kernel.rows) if kernel.reduced else len(kernel.shape)
-    votes: dict[Lanes, int] = {}
-    elements: dict[Lanes, int] = {}
+    votes: dict[Partitions, int] = {}
+    elements: dict[Partitions, int] = {}
     for value in external:
         for view in context.in_place(value):
-            lanes = lanes_of(full_view(view, kernel)) if view.in_sbuf else None
-            if lanes is not None and lanes.axis < row_axes and lanes.axis != kernel.scanned:
-                votes[lanes] = votes.get(lanes, 0) + prod(hlo.shape_of(value).dims)
-                elements[lanes] = elements.get(lanes, 0) + prod(hlo.shape_of(base(value)).dims)
+            partitions = partitions_of(full_view(view, kernel)) if view.in_sbuf else None
+            if partitions is not None and partitions.axis < row_axes and partitions.axis != kernel.scanned:
+                votes[partitions] = votes.get(partitions, 0) + prod(hlo.shape_of(value).dims)
+                elements[partitions] = elements.get(partitions, 0) + prod(hlo.shape_of(base(value)).dims)
     largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
     if kernel.scanned >= 0:
-        # a lane of several rows would leave single elements of the others' arrays to the DMA
-        votes = {lanes: count for lanes, count in votes.items() if lanes.inner == 1}
+        # a partition of several rows would leave single elements of the others' arrays to the DMA
+        votes = {partitions: count for partitions, count in votes.items() if partitions.inner == 1}
     if votes:
-        best = max(votes, key=lambda lanes: (votes[lanes], -lanes.axis))
+        best = max(votes, key=lambda partitions: (votes[partitions], -partitions.axis))
         if stores and _is_column(kernel.shape, best):
-            return Lanes(0, kernel.shape[0] // best.size, best.size)
+            return Partitions(0, kernel.shape[0] // best.size, best.size)
         fills = best.size >= 32 or prod(kernel.shape) <= best.size * LEAST_CUT
         outer = best.axis < len(kernel.shape) - 1 and fills
         if outer or len(kernel.shape) == 1 or elements[best] * SMALL_SHARE >= largest:
@@ -125,42 +125,42 @@ def choose_lanes(
     if not axes:
         return None
     if streams and kernel.scanned < 0:
-        return _streaming_lanes(context.timing, kernel.shape, rows)
-    if kernel.scanned >= 0 and max(lane_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
-        (lane_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
+        return _streaming_partitions(context.timing, kernel.shape, rows)
+    if kernel.scanned >= 0 and max(partition_divisor(kernel.shape[axis]) for axis in axes) <= 2 * max(
+        (partition_divisor(kernel.shape[axis]) for axis in axes[:-1]), default=0
     ):
         axes = axes[:-1]  # neighbours in memory go to one partition
-    lanes = _fill_lanes(kernel.shape, axes, not kernel.reduced)
-    run = prod(kernel.shape[lanes.axis + 1 :]) * 4
+    partitions = _fill_partitions(kernel.shape, axes, not kernel.reduced)
+    run = prod(kernel.shape[partitions.axis + 1 :]) * 4
     # what stays on chip is best left with whole rows on partitions, unless the DMA slows down to a third of its rate
     worth = 1 if stores and not kernel.reduced else 3
     short = worth * run < context.timing.long_run
     if run > 4 and short and kernel.scanned < 0:
-        return _streaming_lanes(context.timing, kernel.shape, rows)
-    return lanes
+        return _streaming_partitions(context.timing, kernel.shape, rows)
+    return partitions
 
 
-def _is_column(shape: Sequence[int], lanes: Lanes) -> bool:
+def _is_column(shape: Sequence[int], partitions: Partitions) -> bool:
     """Whether a vector lies with neighbours on neighbouring partitions, several times around: a DMA would move each
     element by itself. Its rows of all partitions are whole runs, no more of them than partitions.
     """
-    rows, rest = divmod(shape[0], lanes.size) if len(shape) == 1 else (0, 0)
-    return lanes.inner == 1 and not rest and lanes.size >= LEAST_ROW and 1 < rows <= 128
+    rows, rest = divmod(shape[0], partitions.size) if len(shape) == 1 else (0, 0)
+    return partitions.inner == 1 and not rest and partitions.size >= LEAST_ROW and 1 < rows <= 128
 
 
-def _fill_lanes(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Lanes:
+def _fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> Partitions:
     """The axis out of ``axes`` that fills most partitions; a ``flat`` space of one axis is cut into equal runs.
 
     Where that fills few of them with much, a long axis is taken whose last elements are a box of their own.
     """
-    axis = max(axes, key=lambda axis: (lane_divisor(shape[axis]), axis))
-    size = lane_divisor(shape[axis])
+    axis = max(axes, key=lambda axis: (partition_divisor(shape[axis]), axis))
+    size = partition_divisor(shape[axis])
     longest = max(axes, key=lambda axis: shape[axis])
     if size < 32 and shape[longest] > 128 and (axis == longest or prod(shape) > size * LEAST_CUT):
-        return Lanes(longest, 128, shape[longest] // 128)
+        return Partitions(longest, 128, shape[longest] // 128)
     if len(shape) == 1 and flat:
-        return Lanes(axis, size, shape[axis] // size)
-    return Lanes(axis, size, 1)
+        return Partitions(axis, size, shape[axis] // size)
+    return Partitions(axis, size, 1)
 
 
 def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc], View]] | None:
@@ -169,49 +169,49 @@ def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc],
     size = itemsize(shape.dtype)
     if not dims:
         return size, lambda alloc: View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
-    lanes = _fill_lanes(dims, range(max(1, len(dims) - 1)), True)
-    nbytes = prod(dims) // lanes.size * size
-    if dims[lanes.axis] % (lanes.size * lanes.inner) or nbytes > most:
+    partitions = _fill_partitions(dims, range(max(1, len(dims) - 1)), True)
+    nbytes = prod(dims) // partitions.size * size
+    if dims[partitions.axis] % (partitions.size * partitions.inner) or nbytes > most:
         return None
-    return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, lanes), shape.dims)
+    return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
 
 
-def _streaming_lanes(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Lanes:
-    """Lanes of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
+def _streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:
+    """Partitions of a kernel that reads and writes HBM: as many as possible, each with a long contiguous run."""
 
     def worth(axis: int) -> float:
-        lanes = min(128, shape[axis])
-        run = shape[axis] // lanes * prod(shape[axis + 1 :]) * 4
-        return lanes * min(1.0, run / timing.long_run)
+        partitions = min(128, shape[axis])
+        run = shape[axis] // partitions * prod(shape[axis + 1 :]) * 4
+        return partitions * min(1.0, run / timing.long_run)
 
     axis = max(axes, key=lambda axis: (worth(axis), -axis))
-    whole = lane_divisor(shape[axis])
+    whole = partition_divisor(shape[axis])
     size = whole if whole >= 96 else min(128, shape[axis])
-    return Lanes(axis, size, shape[axis] // size)
+    return Partitions(axis, size, shape[axis] // size)
 
 
-def lane_divisor(size: int) -> int:
+def partition_divisor(size: int) -> int:
     """Largest divisor that fits the partitions."""
     return next(count for count in range(min(128, size), 0, -1) if size % count == 0)
 
 
 def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
-    """A home that the kernel can address: resident with the same lanes, else HBM (copied if it lies across)."""
-    if value in plan.turned:
-        return plan.turned[value]
+    """A home that the kernel can address: resident with the same partitions, else HBM (copied if it lies across)."""
+    if value in plan.transposed:
+        return plan.transposed[value]
     for view in context.in_place(value):
         full = full_view(view, plan.kernel)
         if (
             view.terms
             and _is_cut(full, plan)
-            and (plan.lanes is None or not _lies_across(full, plan.lanes, context.timing))
+            and (plan.partitions is None or not _lies_across(full, plan.partitions, context.timing))
         ):
             return full
-        scalar = plan.lanes is None and not squeezed(view).dims
-        if (plan.lanes is not None or scalar) and view.in_sbuf and lanes_of(full) == plan.lanes:
+        scalar = plan.partitions is None and not squeezed(view).dims
+        if (plan.partitions is not None or scalar) and view.in_sbuf and partitions_of(full) == plan.partitions:
             return full
         if (
-            plan.lanes is not None
+            plan.partitions is not None
             and view.in_sbuf
             and (rows := _column_as_rows(context, value, full, plan)) is not None
         ):
@@ -219,81 +219,89 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     full = full_view(context.hbm(value), plan.kernel)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)
-    if plan.lanes is None or not _lies_across(full, plan.lanes, context.timing):
+    if plan.partitions is None or not _lies_across(full, plan.partitions, context.timing):
         return full
     stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
     ready = next(
-        (view for view in stored if not _lies_across(view, plan.lanes, context.timing) and _is_cut(view, plan)), None
+        (view for view in stored if not _lies_across(view, plan.partitions, context.timing) and _is_cut(view, plan)),
+        None,
     )
     if ready is not None:
         return ready
     dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
-    across = _lies_across(full_view(dense, plan.kernel), plan.lanes, context.timing)
+    across = _lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
     if not isinstance(value.owner, hlo.BroadcastOp) and not across:
         return full_view(context.dense(value), plan.kernel)
-    return full_view(_turned(context, value, plan.lanes.axis), plan.kernel)
+    return full_view(_transposed(context, value, plan.partitions.axis), plan.kernel)
 
 
 def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: MapPlan) -> View | None:
-    """A column on chip (see ``_is_column``), turned so that each of its rows lies on one partition: another home."""
-    lanes, found = plan.lanes, lanes_of(column)
+    """A column on chip (see ``_is_column``), transposed so that each of its rows lies on a partition: another home."""
+    partitions, found = plan.partitions, partitions_of(column)
     shape = plan.kernel.shape
-    if lanes is None or found is None or not _is_column(shape, found) or lanes != Lanes(0, lanes.size, found.size):
+    if (
+        partitions is None
+        or found is None
+        or not _is_column(shape, found)
+        or partitions != Partitions(0, partitions.size, found.size)
+    ):
         return None
     if len(column.dims[0]) != 2:
         return None
     alloc = context.new_resident(value, found.size * itemsize(column.dtype))
     if alloc is None:
         return None
-    rows = resident_view(alloc, column.dtype, shape, lanes)
-    (outer, lane), (row, inner) = column.dims[0], rows.dims[0]
+    rows = resident_view(alloc, column.dtype, shape, partitions)
+    (outer, partition), (row, inner) = column.dims[0], rows.dims[0]
     turn_squares(
         context.builder,
         Block(alloc, rows.dtype, rows.start, (row, inner)),
-        Block(column.alloc, column.dtype, column.start, (lane, outer)),
+        Block(column.alloc, column.dtype, column.start, (partition, outer)),
     )
     context.homes.setdefault(value, []).append(_unsqueezed(rows, hlo.shape_of(value).dims))
     return rows
 
 
 def _is_cut(view: View, plan: MapPlan) -> bool:
-    """Whether each box of the kernel is a view: where lanes do not divide their axis, ``view`` is cut along it."""
-    if plan.lanes is None:
+    """Whether each box of the kernel is a view: where partitions do not divide their axis, ``view`` is cut along it."""
+    if plan.partitions is None:
         return True
-    axis, step = plan.lanes.axis, plan.lanes.size * plan.lanes.inner
+    axis, step = plan.partitions.axis, plan.partitions.size * plan.partitions.inner
     size = plan.kernel.shape[axis]
     rest = size % step
     return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
 
 
-def _turned(context: Context, value: hlo.SSAValue, axis: int) -> View:
+def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
     """A copy of ``value`` in HBM whose outermost dim is the one on the partitions, of what is repeated only once."""
     shape = hlo.shape_of(value)
     if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.BroadcastOp):
         dim, dimensions = [dim for dim, size in enumerate(shape.dims) if size != 1][axis], value.op.dimensions.data
         source = hlo.shape_of(value.op.operand).dims
         if dim in dimensions and source[place := dimensions.index(dim)] != 1:
-            return _turned(context, value.op.operand, len(squeeze(source[:place]))).broadcast(shape.dims, dimensions)
-    target = _lanes_first(context.own_hbm(base(value), shape), shape, axis)
+            return _transposed(context, value.op.operand, len(squeeze(source[:place]))).broadcast(
+                shape.dims, dimensions
+            )
+    target = _partitions_first(context.own_hbm(base(value), shape), shape, axis)
     if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
         transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
     context.homes.setdefault(value, []).append(target)
     return target
 
 
-def _lies_across(view: View, lanes: Lanes, timing: Timing) -> bool:
+def _lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:
     """Whether neighbours in memory go to different partitions, so that copying the array first costs less.
 
-    Every run of a DMA has ``lanes.inner`` elements then; a copy is read, written, and read again in long ones, each of
-    which waits for the one before.
+    Every run of a DMA has ``partitions.inner`` elements then; a copy is read, written, and read again in long ones,
+    each of which waits for the one before.
     """
     size = itemsize(view.dtype)
     atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
     contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
-    if contiguous != [lanes.axis] or len(view.dims) < 2:
+    if contiguous != [partitions.axis] or len(view.dims) < 2:
         return False
     nbytes = prod(atom.size for _, atom in atoms) * size
-    here, there = (timing.transfer(nbytes, run).bound for run in (lanes.inner * size, timing.long_run))
+    here, there = (timing.transfer(nbytes, run).bound for run in (partitions.inner * size, timing.long_run))
     return here > COPIED * (there + timing.transfer_latency)
 
 
@@ -321,7 +329,7 @@ def results_of(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kern
 
 
 def only_stored(context: Context, results: Sequence[hlo.SSAValue], step: int) -> bool:
-    """Whether all are results of the program that nothing reads behind the kernel of number ``step``."""
+    """Whether all are results of the program that nothing reads after the kernel of number ``step``."""
     return all(value in context.outputs and context.last_use(value) <= step for value in results)
 
 
@@ -337,56 +345,64 @@ def staying_bytes(context: Context, plan: MapPlan, results: Sequence[hlo.SSAValu
 
 
 def _resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> int:
-    """Bytes a partition of a result in the kernel's lanes; 0 where it does not stay in them."""
-    shape, lanes = hlo.shape_of(value), plan.lanes
+    """Bytes a partition of a result in the kernel's partitions; 0 where it does not stay in them."""
+    shape, partitions = hlo.shape_of(value), plan.partitions
     if (
-        lanes is None
+        partitions is None
         or only_stored(context, [value], step)
-        or plan.kernel.shape[lanes.axis] % (lanes.size * lanes.inner)
+        or plan.kernel.shape[partitions.axis] % (partitions.size * partitions.inner)
     ):
         return 0
-    nbytes = prod(shape.dims) // lanes.size * itemsize(shape.dtype)
+    nbytes = prod(shape.dims) // partitions.size * itemsize(shape.dtype)
     return nbytes if context.last_use(value) - step <= RESIDENT_STEPS or nbytes <= 1024 else 0
 
 
 def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
-    """Resident in the kernel's lanes if it fits and is used again soon; else HBM."""
+    """Resident in the kernel's partitions if it fits and is used again soon; else HBM."""
     shape = hlo.shape_of(value)
-    lanes = plan.lanes
+    partitions = plan.partitions
     dims = squeeze(shape.dims)
     target = context.outputs.get(value)
-    if target is not None and target.in_sbuf and lanes_of(squeezed(target)) == lanes:
+    if target is not None and target.in_sbuf and partitions_of(squeezed(target)) == partitions:
         return target
-    if lanes is not None and (nbytes := _resident_bytes(context, plan, value, step)):
+    if partitions is not None and (nbytes := _resident_bytes(context, plan, value, step)):
         alloc = context.new_resident(value, nbytes)
         if alloc is not None:
-            made = _resident_rows if plan.kernel.scanned >= 0 and lanes.inner == 1 else resident_view
-            return _unsqueezed(made(alloc, shape.dtype, dims, lanes), shape.dims)
-    if lanes is None and not dims and context.prefix:
+            made = _resident_rows if plan.kernel.scanned >= 0 and partitions.inner == 1 else resident_view
+            return _unsqueezed(made(alloc, shape.dtype, dims, partitions), shape.dims)
+    if partitions is None and not dims and context.prefix:
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
             return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
     home = context.new_hbm(value)
-    if lanes is None or not _lies_across(squeezed(home), lanes, context.timing):
+    if partitions is None or not _lies_across(squeezed(home), partitions, context.timing):
         return home
     if target is not None:
-        # scans do not choose their lanes freely: what they store is turned afterwards
-        return _lanes_first(context.own_hbm(value, shape), shape, lanes.axis) if plan.kernel.scanned >= 0 else home
-    return _lanes_first(home, shape, lanes.axis)
+        # scans do not choose their partitions freely: what they store is transposed afterwards
+        return (
+            _partitions_first(context.own_hbm(value, shape), shape, partitions.axis)
+            if plan.kernel.scanned >= 0
+            else home
+        )
+    return _partitions_first(home, shape, partitions.axis)
 
 
-def _lanes_first(home: View, shape: hlo.Shape, axis: int) -> View:
+def _partitions_first(home: View, shape: hlo.Shape, axis: int) -> View:
     """``home`` with the dim outermost that is number ``axis`` of those that are not 1."""
     return outermost(home, [dim for dim, size in enumerate(shape.dims) if size != 1][axis])
 
 
-def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:
+def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
     stride = itemsize(dtype)
     atoms: list[tuple[Atom, ...]] = []
     for axis in reversed(range(len(dims))):
         pieces = [(dims[axis], False)]
-        if axis == lanes.axis:
-            pieces = [(dims[axis] // (lanes.size * lanes.inner), False), (lanes.size, True), (lanes.inner, False)]
+        if axis == partitions.axis:
+            pieces = [
+                (dims[axis] // (partitions.size * partitions.inner), False),
+                (partitions.size, True),
+                (partitions.inner, False),
+            ]
         built = []
         for size, partition in reversed(pieces):
             if size == 1:
@@ -397,10 +413,10 @@ def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -
     return View(alloc, dtype, alloc.lo, tuple(reversed(atoms)))
 
 
-def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], lanes: Lanes) -> View:
-    """As ``resident_view``, but what a scan makes in one step, all but the axis of the lanes, lies side by side."""
-    axis = lanes.axis
-    view = resident_view(alloc, dtype, (dims[axis], *dims[:axis], *dims[axis + 1 :]), replace(lanes, axis=0))
+def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
+    """As ``resident_view``, but what a scan makes in one step, all but the axis of the partitions, is dense."""
+    axis = partitions.axis
+    view = resident_view(alloc, dtype, (dims[axis], *dims[:axis], *dims[axis + 1 :]), replace(partitions, axis=0))
     return view.transpose([*range(1, axis + 1), 0, *range(axis + 1, len(dims))])
 
 

@@ -72,7 +72,7 @@ def emit(context: Context, pool: TilePool, op: hlo.HloOp, out: Block, ins: Seque
         work.by_rows(out, blocks, walk, *known)
 
 
-def turned(block: Block, dims: Sequence[int]) -> Block:
+def transposed(block: Block, dims: Sequence[int]) -> Block:
     """``block`` read backwards along ``dims``."""
     offset, atoms = block.offset, list(block.dims)
     for dim in dims:
@@ -149,7 +149,7 @@ class _Work:
 
     def by_steps(self, out: Block, ins: list[Block], dim: int, outer: str, inner: str) -> None:
         """``h = outer(inner(a, h), b)``, or without ``inner`` ``h = outer(b, h)``, for all rows at once."""
-        out, *ins = (turned(block, [dim]) if self.reverse else block for block in (out, *ins))
+        out, *ins = (transposed(block, [dim]) if self.reverse else block for block in (out, *ins))
         wide = out
         if out.dtype in FLOATS and out.dtype != "f32":
             wide = self._scratch(out, "f32")
@@ -170,7 +170,7 @@ class _Work:
 
     def by_rows(self, out: Block, ins: list[Block], walk: list[int], outer: str, inner: str) -> None:
         """``h = outer(inner(a, h), b)``; without ``inner`` the fold ``h = outer(a, h)``."""
-        out, *ins = (turned(block, walk) if self.reverse else block for block in (out, *ins))
+        out, *ins = (transposed(block, walk) if self.reverse else block for block in (out, *ins))
         terms = ins[-1]
         first_out, firsts = out, terms
         for dim in sorted(walk, reverse=True):
@@ -198,7 +198,7 @@ class _Work:
         self._row(blocks, firsts, kinds, True)
 
     def _row(self, blocks: list[Block], start: Block, kinds: tuple[str, str], at_start: bool) -> None:
-        """The scan of [lanes, n...] behind ``start``, which is the first element itself ``at_start``."""
+        """The scan of [partitions, n...] after ``start``, which is the first element itself ``at_start``."""
         sizes = [atom.size for atom in blocks[0].dims[1:]]
         if len(sizes) > 1:
             inner = [block.index(1, Affine()) for block in blocks]
@@ -238,21 +238,21 @@ class _Work:
         return prod(atom.size for atom in out.dims[1:]) // size, size, out.dims[0].size
 
     def _flat(self, like: Block, walk: list[int]) -> tuple[Block, Block, Block]:
-        """A tile with whole rows side by side; the same in the order of ``like``; and as [lanes, rows, n] as walked."""
-        rows, size, lanes = self._shape(like, walk)
+        """A tile of whole rows; the same in the order of ``like``; and, as walked, [partitions, rows, n]."""
+        rows, size, partitions = self._shape(like, walk)
         order = [*(dim for dim in range(1, len(like.dims)) if dim not in walk), *walk]
-        tile = self.pool.tile([like.dims[dim].size for dim in order], like.dtype, lanes)
+        tile = self.pool.tile([like.dims[dim].size for dim in order], like.dtype, partitions)
         same_order = tile.select([0, *(1 + order.index(dim) for dim in range(1, len(like.dims)))])
         width = itemsize(like.dtype)
         flat = replace(tile, dims=(tile.dims[0], Atom(rows, size * width), Atom(size, width)))
-        return tile, same_order, turned(flat, [2]) if self.reverse else flat
+        return tile, same_order, transposed(flat, [2]) if self.reverse else flat
 
     def previous(self, out: Block, source: Block, walk: list[int]) -> None:
         """Each element but the first from the one before it."""
         engine, tiles = self._engine(out.dtype), []
         if len(walk) == 1:
             dim = walk[0]
-            after, before = (turned(block, walk) if self.reverse else block for block in (out, source))
+            after, before = (transposed(block, walk) if self.reverse else block for block in (out, source))
         else:
             dim, tiles = 2, [self._flat(block, walk) for block in (out, source)]
             after, before = (flat for _, _, flat in tiles)
@@ -268,7 +268,7 @@ class _Work:
         self.release()
 
     def by_levels(self, out: Block, ins: list[Block], walk: list[int], result: int) -> None:
-        rows, size, lanes = self._shape(out, walk)
+        rows, size, partitions = self._shape(out, walk)
         arrays, tiles = [], []
         for block in ins:
             tile, same_order, flat = self._flat(block, walk)
@@ -277,7 +277,7 @@ class _Work:
             arrays.append(flat)
         body = scans.body_of(self.op)
         slots = _Slots.of(body)
-        scratch = [self.pool.tile([rows, max(1, size // 2)], dtype, lanes) for dtype in slots.dtypes]
+        scratch = [self.pool.tile([rows, max(1, size // 2)], dtype, partitions) for dtype in slots.dtypes]
         reach = 1
         while 2 * reach <= size:
             count = size // (2 * reach)

@@ -10,7 +10,7 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align
 from neuronx_cc.codegen.maps import order as map_order
-from neuronx_cc.codegen.maps.plan import Lanes, MapPlan, full_view, resident_view
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
 
@@ -22,9 +22,9 @@ class TileSpace:
     """The refined dims of the space: one of them on the partitions, the others free dims of the tiles."""
 
     space: IterSpace
-    lane_dim: int
+    partition_dim: int
     """The dim of ``space`` on the partitions, -1 without any."""
-    lanes: int
+    partitions: int
     """Its size."""
     order: list[int]
     """The dim of ``space`` that each free dim is."""
@@ -35,7 +35,7 @@ class TileSpace:
     walk: list[int]
     """Block dims along which scans run."""
     blocks: dict[hlo.SSAValue, Block]
-    """Each array as [lanes, free dims...]."""
+    """Each array as [partitions, free dims...]."""
 
 
 def tile_space(
@@ -55,32 +55,32 @@ def tile_space(
     rows = len(kernel.rows) if kernel.reduced else len(shape)
     views = [view if len(view.dims) == len(shape) else view.broadcast(shape, range(rows)) for view in arrays.values()]
     # a dense on-chip layout that marks the partition dim
-    template = resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, plan.lanes or Lanes(-1, 1, 1))
+    template = resident_view(Alloc(Space.SBUF, 0, 0), "u8", shape, plan.partitions or Partitions(-1, 1, 1))
     # an axis that is counted along stays apart from its neighbours
     apart = counted | {kernel.scanned} - {-1}
     fences = frozenset([rows, *(fence for axis in apart for fence in (axis, axis + 1))])
     space = align([template, *views], shape, fences)
     if space is None or sum(atom.partition for atom in space.atoms[0]) > 1:
-        # a view whose atoms do not nest with the lanes: go through a dense copy
+        # a view whose atoms do not nest with the partitions: go through a dense copy
         views = [
-            view if _keeps_lanes(template, view, shape) else part(full_view(context.dense(value), kernel))
+            view if _keeps_partitions(template, view, shape) else part(full_view(context.dense(value), kernel))
             for value, view in zip(arrays, views, strict=True)
         ]
         space = align([template, *views], shape, fences)
     assert space is not None, "dense views align with anything"
     space, pair = map_order.paired(space, views, kernel, rows)
-    lane_dim = map_order.lane_dim(space)
+    partition_dim = map_order.partition_dim(space)
     order = map_order.order(context.timing, space, views, kernel, pair)
     scanned = [dim for dim in sorted(order) if space.axes[dim] == kernel.scanned]
 
     def block(view: View, atoms: list[Atom]) -> Block:
-        head = atoms[lane_dim] if lane_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
+        head = atoms[partition_dim] if partition_dim >= 0 else Atom(1, 1 if view.in_sbuf else 0, view.in_sbuf)
         return Block(view.alloc, view.dtype, view.start, (head, *(atoms[dim] for dim in order)))
 
     return TileSpace(
         space,
-        lane_dim,
-        space.sizes[lane_dim] if lane_dim >= 0 else 1,
+        partition_dim,
+        space.sizes[partition_dim] if partition_dim >= 0 else 1,
         order,
         [space.sizes[dim] for dim in order],
         [space.axes[dim] >= rows for dim in order],
@@ -89,7 +89,7 @@ def tile_space(
     )
 
 
-def _keeps_lanes(template: View, view: View, shape: tuple[int, ...]) -> bool:
+def _keeps_partitions(template: View, view: View, shape: tuple[int, ...]) -> bool:
     """Whether ``view`` has one stride along the partitions of ``template``."""
     space = align([template, view], shape)
     return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1

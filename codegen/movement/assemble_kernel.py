@@ -64,30 +64,30 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
         start += width
     ring = pool.ring(deep * pitch, 2, "assembled")
 
-    def tile(first: Affine, lanes: int, deep: int) -> None:
-        made = Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True),))
+    def tile(first: Affine, partitions: int, deep: int) -> None:
+        made = Block(ring.alloc, dtype, builder.slot(ring), (Atom(partitions, 1, True),))
         for part in parts:
             loaded = Block(part.ring.alloc, dtype, builder.slot(part.ring), made.dims)
             run = Atom(((deep - 1) * part.apart + part.width) // step, step)
             there = Block(part.matrix.alloc, dtype, first * part.apart + part.matrix.offset, ())
-            there = replace(there, dims=(Atom(lanes, part.apart * deep), run))
+            there = replace(there, dims=(Atom(partitions, part.apart * deep), run))
             copy(builder, loaded.of((*made.dims, run)), there, Stream.DMA_LOAD)
             row = Atom(part.width // step, step)
             taken = loaded.of((*made.dims, Atom(deep, part.apart), row))
             place = made.moved(part.start).of((*made.dims, Atom(deep, pitch), row))
             emit_over(builder, "tensor_copy", Stream.VECTOR, [place], [taken])
         run = Atom(deep * pitch // step, step)
-        whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(lanes, deep * pitch), run))
+        whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(partitions, deep * pitch), run))
         copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
 
     for at, tiles, count in builder.tiles(rows, PARTITIONS * deep):
         with builder.loop(tiles) as index:
             first = index * count + at
-            lanes, rest = divmod(count, deep)
-            if lanes:
-                tile(first, lanes, deep)
+            partitions, rest = divmod(count, deep)
+            if partitions:
+                tile(first, partitions, deep)
             if rest:
-                tile(first + lanes * deep, 1, rest)
+                tile(first + partitions * deep, 1, rest)
     pool.free()
 
 

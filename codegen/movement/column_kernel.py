@@ -20,15 +20,15 @@ from neuronx_cc.ir.types import itemsize
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
-    """Load ``source`` from HBM into ``target`` [lanes, ...] in SBUF, turned where that is faster."""
+    """Load ``source`` from HBM into ``target`` [partitions, ...] in SBUF, transposed where that is faster."""
     if not _applies(builder, target, source):
         transfer.copy(builder, target, source, stream)
         return
     target, source = merge_free([target, source])
-    lanes, rows = source.dims
+    partitions, rows = source.dims
     width = itemsize(source.dtype)
     with TilePool(builder, "rows of a column") as pool:
-        tile = tile_in(builder, pool.ring(lanes.size * width, 2), [lanes.size], source.dtype, rows.size)
+        tile = tile_in(builder, pool.ring(partitions.size * width, 2), [partitions.size], source.dtype, rows.size)
         builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
         turn_squares(builder, target, tile)
 
@@ -38,16 +38,16 @@ def _nbytes(source: Block) -> int:
 
 
 def _rows_ns(timing: Timing, source: Block) -> float:
-    """Time of loading [lanes, rows] as rows and transposing these, beyond the latency of a transfer."""
-    lanes, rows = (atom.size for atom in source.dims)
-    squares = ceil(lanes / SQUARE) * ceil(rows / SQUARE)
-    turned = squares * timing.engine("transpose", Stream.VECTOR, SQUARE).bound + timing.latency(Stream.VECTOR)
-    return timing.transfer(_nbytes(source), lanes * itemsize(source.dtype)).bound + turned
+    """Time of loading [partitions, rows] as rows and transposing these, beyond the latency of a transfer."""
+    partitions, rows = (atom.size for atom in source.dims)
+    squares = ceil(partitions / SQUARE) * ceil(rows / SQUARE)
+    transposed = squares * timing.engine("transpose", Stream.VECTOR, SQUARE).bound + timing.latency(Stream.VECTOR)
+    return timing.transfer(_nbytes(source), partitions * itemsize(source.dtype)).bound + transposed
 
 
 def _applies(builder: Builder, target: Block, source: Block) -> bool:
     """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
-    lanes = target.dims[0]
+    partitions = target.dims[0]
     if target.dtype != source.dtype or source.dims[0].stride != itemsize(source.dtype):
         return False
     target, source = merge_free([target, source])
@@ -55,4 +55,4 @@ def _applies(builder: Builder, target: Block, source: Block) -> bool:
         return False
     if _rows_ns(builder.timing, source) >= builder.timing.transfer(_nbytes(source), itemsize(source.dtype)).bound:
         return False
-    return builder.sbuf.largest_gap() >= 4 * lanes.size * itemsize(source.dtype)
+    return builder.sbuf.largest_gap() >= 4 * partitions.size * itemsize(source.dtype)

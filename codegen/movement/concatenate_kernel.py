@@ -10,7 +10,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.movement import assemble_kernel, relayout_kernel, relayout_plan
 from neuronx_cc.codegen.movement.fill import fill as fill_array
-from neuronx_cc.codegen.movement.fill import one_a_lane
+from neuronx_cc.codegen.movement.fill import one_a_partition
 from neuronx_cc.codegen.movement.relayout_kernel import Blank
 from neuronx_cc.codegen.movement.relayout_plan import Dim, Relayout
 from neuronx_cc.codegen.movement.transfer import blocks_of, room, transfer
@@ -87,7 +87,7 @@ def _pad_on_chip(context: Context, op: hlo.PadOp, target: View, part: View, cuts
             margins = 0, 0
         number = context.splat(op.rhs)
         with TilePool(builder, "padding") as pool:
-            value = one_a_lane(builder, pool, context.hbm(op.rhs)) if number is None else number
+            value = one_a_partition(builder, pool, context.hbm(op.rhs)) if number is None else number
             blank = Blank(value, *margins)
             relayout_kernel.copy(builder, to, source, relayout, Stream.DMA_LOAD, Stream.DMA_STORE, blank)
         return True
@@ -101,7 +101,7 @@ def _homes(context: Context, value: hlo.SSAValue) -> Iterator[View]:
 
 
 def _margins(timing: Timing, op: hlo.PadOp, dims: Sequence[Dim], relayout: Relayout) -> tuple[int, int] | None:
-    """Bytes of padding before and behind each run with which the runs cover the result; None where none do."""
+    """Bytes of padding before and after each run with which the runs cover the result; None where none do."""
     *others, last = op.padding.data
     size = itemsize(op.shape.dtype)
     if any((dim.low, dim.high, dim.interior) != (0, 0, 0) for dim in others) or min(last.low, last.high) < 0:
@@ -117,7 +117,7 @@ def _margins(timing: Timing, op: hlo.PadOp, dims: Sequence[Dim], relayout: Relay
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
     """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
     if not any(_put(context, target, view, cuts) for view in context.in_place(value)):
-        # lanes on chip are one dim, which a view that joins two dims does not match: a dense array does
+        # partitions on chip are one dim, which a view that joins two dims does not match: a dense array does
         copied = _put(context, target, context.hbm(value), cuts) or _put(context, target, context.dense(value), cuts)
         assert copied, "a dense array copies to any view"
 

@@ -45,24 +45,26 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
         else:
             assert scalar is not None, "a value or where it lies"
             with TilePool(builder, "fill value") as one:
-                lanes = one_a_lane(builder, one, scalar)
-                builder.emit("tensor_copy", Stream.VECTOR, [tile], [lanes.of((lanes.dims[0], Atom(columns, 0)))])
+                partitions = one_a_partition(builder, one, scalar)
+                builder.emit(
+                    "tensor_copy", Stream.VECTOR, [tile], [partitions.of((partitions.dims[0], Atom(columns, 0)))]
+                )
         _store_repeatedly(builder, Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),)), tile)
 
 
-def one_a_lane(builder: Builder, pool: TilePool, scalar: View) -> Block:
+def one_a_partition(builder: Builder, pool: TilePool, scalar: View) -> Block:
     """A tile [128] with the element at ``scalar`` in HBM on each partition."""
-    lanes = pool.apart([], scalar.dtype, PARTITIONS)
+    partitions = pool.apart([], scalar.dtype, PARTITIONS)
     source = Block(scalar.alloc, scalar.dtype, scalar.start, (Atom(PARTITIONS, 0),))
-    builder.emit("dma_copy", Stream.DMA_LOAD, [lanes], [source])
-    return lanes
+    builder.emit("dma_copy", Stream.DMA_LOAD, [partitions], [source])
+    return partitions
 
 
 def _store_repeatedly(builder: Builder, target: Block, tile: Block) -> None:
     """Write the dense array ``target`` of one dim with as many copies of ``tile`` [128, columns] as it takes."""
-    lanes, columns = tile.dims[0].size, tile.dims[1].size
+    partitions, columns = tile.dims[0].size, tile.dims[1].size
     size = itemsize(tile.dtype)
-    for start, tiles, count in builder.tiles(target.dims[0].size, lanes * columns):
+    for start, tiles, count in builder.tiles(target.dims[0].size, partitions * columns):
         with builder.loop(tiles) as index:
             at = index * count + start
             full, rest = divmod(count, columns)

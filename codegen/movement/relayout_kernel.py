@@ -30,7 +30,7 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """What is written between the target's elements, and before and behind each run of whole rows."""
+    """What is written between the target's elements, and before and after each run of whole rows."""
 
     value: float | Block
     """A constant, or an element on each partition."""
@@ -75,12 +75,15 @@ class _Relayout:
     blank: Blank | None
 
     def cut(self, dim: int, target: Block, source: Block) -> None:
-        """Loops over the pieces of dim number ``dim`` and those behind it; block dim 0 is the partitions'."""
+        """Loops over the pieces of dim number ``dim`` and those after it; block dim 0 is the partitions'."""
         if dim == len(self.dims):
             self.tile(target, source)
             return
         piece, builder, size = self.relayout.pieces[dim], self.builder, self.dims[dim].size
-        at_once = {self.relayout.lane: PARTITIONS // self.relayout.groups, self.relayout.group: self.relayout.groups}
+        at_once = {
+            self.relayout.partition: PARTITIONS // self.relayout.groups,
+            self.relayout.group: self.relayout.groups,
+        }
         if dim not in at_once:
             for start, tiles, count in builder.tiles(size, piece):
                 with builder.loop(tiles) as index:
@@ -96,11 +99,11 @@ class _Relayout:
                         if part:
                             self.cut(dim + 1, *(block.index(dim + 1, first, part) for block in (target, source)))
                     continue
-                lanes, rest = divmod(count, piece)
-                if lanes:
-                    self.cut(dim + 1, *(_dealt(block, dim + 1, at, lanes, piece) for block in (target, source)))
+                partitions, rest = divmod(count, piece)
+                if partitions:
+                    self.cut(dim + 1, *(_dealt(block, dim + 1, at, partitions, piece) for block in (target, source)))
                 if rest:
-                    at += lanes * piece
+                    at += partitions * piece
                     self.cut(dim + 1, *(_dealt(block, dim + 1, at, 1, rest) for block in (target, source)))
 
     def tile(self, target: Block, source: Block) -> None:
@@ -110,29 +113,29 @@ class _Relayout:
             parts = together // self.relayout.pieces[group]
             target, source = (block.index(group + 1, Affine(), together // parts) for block in (target, source))
         counts = [atom.size for atom in target.dims[1:]]
-        lanes = Atom(target.dims[0].size * parts, 1, True)
+        partitions = Atom(target.dims[0].size * parts, 1, True)
         free = list(range(len(counts)))
         stored = as_stored(self.builder.timing, self.dims, counts, size, self.blank is not None)
         ring = self.rings["in order"]
-        place = Block(ring.alloc, target.dtype, self.builder.slot(ring), (lanes,))
+        place = Block(ring.alloc, target.dtype, self.builder.slot(ring), (partitions,))
         place = replace(place, partition=source.partition) if self.on_chip else place
         before, after = (self.blank.before, self.blank.after) if self.blank is not None else (0, 0)
-        made = place.moved(before).of((lanes, *(Atom(counts[dim], stored.strides.get(dim, 0)) for dim in free)))
+        made = place.moved(before).of((partitions, *(Atom(counts[dim], stored.strides.get(dim, 0)) for dim in free)))
         if self.blank is not None:
-            self._clear(place.of((lanes, Atom((before + stored.nbytes + after) // size, size))), self.blank.value)
+            self._clear(place.of((partitions, Atom((before + stored.nbytes + after) // size, size))), self.blank.value)
         if self.on_chip:
             taken = source.select([0, *(dim + 1 for dim in free)])
         else:
-            taken = self._loaded(source, counts, lanes, parts)
+            taken = self._loaded(source, counts, partitions, parts)
         order = _engine_order(int(self.builder.machine["sram.fast_stride_bytes"]), made, taken)
         emit_over(self.builder, "tensor_copy", Stream.VECTOR, [made.select(order)], [taken.select(order)])
         for here, there in self._transfers(place, target.moved(-before), stored, before + after, parts):
             emit_over(self.builder, "dma_copy", self.store, [there], [here])
 
-    def _loaded(self, source: Block, counts: list[int], lanes: Atom, parts: int) -> Block:
-        """The tile of an HBM block as [lanes, free dims]."""
+    def _loaded(self, source: Block, counts: list[int], partitions: Atom, parts: int) -> Block:
+        """The tile of an HBM block as [partitions, free dims]."""
         ring, tile = self.rings["loaded"], as_loaded(self.builder.timing, self.dims, counts, itemsize(source.dtype))
-        loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (lanes,))
+        loaded = Block(ring.alloc, source.dtype, self.builder.slot(ring), (partitions,))
         lowest = replace(source, offset=start_of(source, [dim + 1 for dim in tile.strides]))
         for here, there in self._transfers(loaded, lowest, tile, 0, parts):
             emit_over(self.builder, "dma_copy", self.load, [here], [there])
@@ -143,7 +146,7 @@ class _Relayout:
                 back += (counts[dim] - 1) * step
                 step = -step
             atoms.append(Atom(counts[dim], step))
-        return loaded.moved(back).of((lanes, *atoms))
+        return loaded.moved(back).of((partitions, *atoms))
 
     def _transfers(
         self, tile: Block, memory: Block, extent: Extent, more: int, parts: int
@@ -151,28 +154,28 @@ class _Relayout:
         """Blocks on chip and in HBM of the runs of a tile, ``more`` bytes longer, for ``parts`` pieces of the group."""
         size, group = itemsize(tile.dtype), self.relayout.group
         step = memory.dims[group + 1].stride * self.relayout.pieces[group] if parts > 1 else 0
-        lanes, run = memory.dims[0].size, Atom((extent.run + more) // size, size)
+        partitions, run = memory.dims[0].size, Atom((extent.run + more) // size, size)
         outside = [(memory.dims[dim + 1], extent.strides[dim]) for dim in extent.outside]
-        here = (Atom(lanes, 1, True), *(Atom(atom.size, stride) for atom, stride in outside), run)
+        here = (Atom(partitions, 1, True), *(Atom(atom.size, stride) for atom, stride in outside), run)
         there = (memory.dims[0], *(Atom(atom.size, abs(atom.stride)) for atom, _ in outside), run)
         for part in range(parts):
-            here_too = replace(tile, partition=tile.partition + part * lanes, dims=here)
+            here_too = replace(tile, partition=tile.partition + part * partitions, dims=here)
             yield here_too, memory.moved(part * step).of(there)
 
     def _clear(self, tile: Block, value: float | Block) -> None:
         if isinstance(value, Block):
-            lanes = replace(value, dims=(tile.dims[0], Atom(tile.dims[1].size, 0)))
-            self.builder.emit("tensor_copy", Stream.VECTOR, [tile], [lanes])
+            partitions = replace(value, dims=(tile.dims[0], Atom(tile.dims[1].size, 0)))
+            self.builder.emit("tensor_copy", Stream.VECTOR, [tile], [partitions])
             return
         engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
         self.builder.emit("memset", engine, [tile], [], imm=[value])
 
 
-def _dealt(block: Block, dim: int, at: Affine, lanes: int, piece: int) -> Block:
-    """``lanes`` pieces of dim ``dim`` from ``at`` on, one on each partition."""
+def _dealt(block: Block, dim: int, at: Affine, partitions: int, piece: int) -> Block:
+    """``partitions`` pieces of dim ``dim`` from ``at`` on, one on each partition."""
     atom = block.dims[dim]
     part = block.index(dim, at, piece)
-    return part.of((Atom(lanes, atom.stride * piece), *part.dims[1:]))
+    return part.of((Atom(partitions, atom.stride * piece), *part.dims[1:]))
 
 
 def _engine_order(fast: int, made: Block, taken: Block) -> list[int]:

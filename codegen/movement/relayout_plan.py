@@ -45,7 +45,7 @@ class Relayout:
     """Tiles of a copy: ``pieces[d]`` elements of dim ``d`` lie in each partition."""
 
     pieces: tuple[int, ...]
-    lane: int
+    partition: int
     """The dim whose pieces lie on the partitions; -1 when the source is on chip, or the tile has one partition."""
     group: int
     """A dim of which ``groups`` pieces share the partitions; -1 without."""
@@ -113,16 +113,16 @@ def plan(
     ``blank``: what lies between the target's elements may be written, too. ``cut_ns``: what it costs besides to cut the
     last dim.
     """
-    lanes = source.dims[0].size if source.dims and source.dims[0].partition else 0
+    partitions = source.dims[0].size if source.dims and source.dims[0].partition else 0
     dims = dims_of(target, source)
-    total = prod(dim.size for dim in dims) * max(lanes, 1)
+    total = prod(dim.size for dim in dims) * max(partitions, 1)
     if target.dtype != source.dtype or target.alloc.space is not Space.HBM or total < LEAST_ELEMENTS or not dims:
         return None
     size = itemsize(target.dtype)
     run = direct_run(dims, size)
     if is_long(timing, run) or any(dim.target == 0 for dim in dims):
         return None
-    best = _best(timing, dims, size, lanes, room, blank, cut_ns)
+    best = _best(timing, dims, size, partitions, room, blank, cut_ns)
     return best if best is not None and best.ns * GAIN < direct_ns(timing, total * size, run) else None
 
 
@@ -143,21 +143,21 @@ def direct_ns(timing: Timing, nbytes: int, run: int) -> float:
 
 @lru_cache(maxsize=256)
 def _best(
-    timing: Timing, dims: tuple[Dim, ...], size: int, lanes: int, room: int, blank: bool, cut_ns: float
+    timing: Timing, dims: tuple[Dim, ...], size: int, partitions: int, room: int, blank: bool, cut_ns: float
 ) -> Relayout | None:
     found: dict[tuple[int, ...], Relayout] = {}
     runs = [timing.long_run * times // parts for times, parts in RUN_SHARES]
     for written in runs:
-        for read in (0,) if lanes else (0, *runs):
+        for read in (0,) if partitions else (0, *runs):
             pieces = _pieces(timing, dims, size, read, written)
             if pieces in found:
                 continue
             stored = as_stored(timing, dims, pieces, size, blank)
-            loaded = None if lanes else as_loaded(timing, dims, pieces, size)
+            loaded = None if partitions else as_loaded(timing, dims, pieces, size)
             nbytes = stored.nbytes + (loaded.nbytes if loaded is not None else 0)
             buffers = 2 if 2 * nbytes <= room else 1
             if nbytes <= room:
-                found[pieces] = _estimated(timing, dims, size, pieces, lanes, stored, loaded, buffers)
+                found[pieces] = _estimated(timing, dims, size, pieces, partitions, stored, loaded, buffers)
     return min(found.values(), key=lambda way: way.ns + cut_ns * (way.pieces[-1] < dims[-1].size), default=None)
 
 
@@ -237,21 +237,21 @@ def _estimated(
     dims: Sequence[Dim],
     size: int,
     pieces: tuple[int, ...],
-    lanes: int,
+    partitions: int,
     stored: Extent,
     loaded: Extent | None,
     buffers: int,
 ) -> Relayout:
     counts = [ceil(dim.size / piece) for dim, piece in zip(dims, pieces, strict=True)]
-    lane, group, groups, rows = -1, -1, 1, lanes
-    if not lanes:
-        lane = max(range(len(dims)), key=lambda dim: (min(counts[dim], PARTITIONS), -dim))
-        rows = min(counts[lane], PARTITIONS)
-        others = [dim for dim in range(len(dims)) if dim != lane]
+    partition, group, groups, rows = -1, -1, 1, partitions
+    if not partitions:
+        partition = max(range(len(dims)), key=lambda dim: (min(counts[dim], PARTITIONS), -dim))
+        rows = min(counts[partition], PARTITIONS)
+        others = [dim for dim in range(len(dims)) if dim != partition]
         group = max(others, key=lambda dim: counts[dim], default=-1)
         groups = min(PARTITIONS // rows, counts[group], MOST_GROUPS) if group >= 0 else 1
         rows *= groups
-    total = prod(counts) * max(lanes, 1)
+    total = prod(counts) * max(partitions, 1)
     tiles = ceil(total / rows)
     load = timing.transfer(total * loaded.nbytes, loaded.run).bound if loaded is not None else 0.0
     dma = load + timing.transfer(total * stored.nbytes, stored.run, "write").bound
@@ -264,7 +264,7 @@ def _estimated(
     latency = timing.transfer_latency
     alone = tiles * (2 + (groups > 1)) * latency + dma + vector
     ns = alone if buffers == 1 else max(dma, vector, alone / 4) + 2 * latency + (dma + vector) / max(tiles, 1)
-    return Relayout(pieces, lane, group if groups > 1 else -1, groups, buffers, ns)
+    return Relayout(pieces, partition, group if groups > 1 else -1, groups, buffers, ns)
 
 
 def start_of(block: Block, dims: Sequence[int]) -> Affine:

@@ -2,7 +2,7 @@
 
 A DMA moves a transposed array element by element; here rows are loaded in long runs,
 Vector transposes 32 x 32 blocks (bits are moved, never computed with), and columns are stored in long
-runs. Elements of one or two bytes are turned four or two at once, as words, and put apart afterwards.
+runs. Elements of one or two bytes are transposed four or two at once, as words, and put apart afterwards.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Shape:
     rows: int
     """Neighbouring rows of the source on a partition, loaded in one run."""
     columns: int
-    """Neighbouring words of the source's rows on a partition once turned, stored in one run."""
+    """Neighbouring words of the source's rows on a partition once transposed, stored in one run."""
 
 
 def _shape(timing: Timing, source: Block, target: Block) -> _Shape:
@@ -97,7 +97,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
     word = size * shape.packed
     words = ceil(width / shape.packed)
     chunks = ceil(words / PARTITIONS) + 2 * shape.columns
-    wanted = {"rows": words * word * shape.rows, "turned": chunks * height * word}
+    wanted = {"rows": words * word * shape.rows, "transposed": chunks * height * word}
     if shape.packed > 1:
         wanted["unpacked"] = shape.columns * height * word
     with TilePool(builder, "transpose") as pool, ExitStack() as loops:
@@ -110,7 +110,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
 
 @dataclass(slots=True)
 class _Turn:
-    """Transposes matrices through the tiles of ``rings``: rows as loaded, turned, and with words taken apart."""
+    """Transposes matrices through the tiles of ``rings``: rows as loaded, transposed, and with words taken apart."""
 
     builder: Builder
     rings: dict[str, Ring]
@@ -132,76 +132,82 @@ class _Turn:
                         )
 
     def block(self, target: Block, source: Block) -> None:
-        """A block that fits the rings: rows are loaded and turned, then what has become rows is stored."""
+        """A block that fits the rings: rows are loaded and transposed, then what has become rows is stored."""
         builder, dtype, packed = self.builder, source.dtype, self.shape.packed
         b_size, a_size = (atom.size for atom in source.dims)
         word = itemsize(dtype) * packed
-        turned = Block(self.rings["turned"].alloc, _word(dtype, packed), builder.slot(self.rings["turned"]), ())
+        transposed = Block(
+            self.rings["transposed"].alloc, _word(dtype, packed), builder.slot(self.rings["transposed"]), ()
+        )
         pieces = self._pieces(-(-a_size // packed), a_size % packed > 0)
         for start, tiles, count in builder.tiles(b_size, PARTITIONS * self.shape.rows):
             with builder.loop(tiles) as index:
                 at = index * count + start
-                lanes, rest = divmod(count, self.shape.rows)
-                if lanes:
-                    self.rows(turned, source.index(0, at, lanes * self.shape.rows), at, lanes, pieces, b_size)
+                partitions, rest = divmod(count, self.shape.rows)
+                if partitions:
+                    self.rows(
+                        transposed, source.index(0, at, partitions * self.shape.rows), at, partitions, pieces, b_size
+                    )
                 if rest:
-                    at += lanes * self.shape.rows
-                    self.rows(turned, source.index(0, at, rest), at, rest, pieces, b_size)
+                    at += partitions * self.shape.rows
+                    self.rows(transposed, source.index(0, at, rest), at, rest, pieces, b_size)
         for piece in pieces:
             with builder.loop(piece.tiles) as index:
                 place = (index * piece.columns + piece.slot) * (b_size * word)
-                first = index * (piece.lanes * piece.columns) + piece.start
-                made = turned.moved(place).of((Atom(piece.lanes, 1, True),))
+                first = index * (piece.partitions * piece.columns) + piece.start
+                made = transposed.moved(place).of((Atom(piece.partitions, 1, True),))
                 self.store(target, made, first, piece, b_size, a_size)
 
-    def rows(self, turned: Block, part: Block, at: Affine, lanes: int, pieces: list[_Piece], b_size: int) -> None:
+    def rows(
+        self, transposed: Block, part: Block, at: Affine, partitions: int, pieces: list[_Piece], b_size: int
+    ) -> None:
         """Load rows of the source, several to a partition where they are short, and turn them."""
         builder, dtype, packed = self.builder, part.dtype, self.shape.packed
         size, a_size, ring = itemsize(dtype), part.dims[1].size, self.rings["rows"]
-        word, deep = size * packed, part.dims[0].size // lanes
+        word, deep = size * packed, part.dims[0].size // partitions
         pitch = -(-a_size // packed) * word
-        tile = Block(ring.alloc, dtype, builder.slot(ring), (Atom(lanes, 1, True),))
+        tile = Block(ring.alloc, dtype, builder.slot(ring), (Atom(partitions, 1, True),))
         if a_size % packed:  # the rest of the last word is moved, too
             last = tile.moved(pitch - word).of((*tile.dims, Atom(packed, size)))
             builder.emit("memset", Stream.VECTOR if dtype in FLOATS else Stream.GPSIMD, [last], [], imm=[0])
         step = part.dims[0].stride
         rows = (Atom(deep, step),) if deep > 1 else ()
-        there = part.of((Atom(lanes, step * deep), *rows, part.dims[1]))
+        there = part.of((Atom(partitions, step * deep), *rows, part.dims[1]))
         here = tile.of((*tile.dims, *(Atom(atom.size, pitch) for atom in rows), Atom(a_size, size)))
         builder.emit("dma_copy", self.load, [here], [there])
-        words = replace(tile, dtype=turned.dtype)
+        words = replace(tile, dtype=transposed.dtype)
         with builder.loop(deep) as row:
             for piece in pieces:
                 with builder.loop(piece.tiles) as index, builder.loop(piece.columns) as column:
-                    first = index * (piece.lanes * piece.columns) + column + piece.start
+                    first = index * (piece.partitions * piece.columns) + column + piece.start
                     taken = words.moved(row * pitch + first * word)
-                    taken = taken.of((*tile.dims, Atom(piece.lanes, piece.columns * word)))
+                    taken = taken.of((*tile.dims, Atom(piece.partitions, piece.columns * word)))
                     slot = (index * piece.columns + column + piece.slot) * b_size
-                    place = turned.moved((slot + at + row) * word)
-                    place = place.of((Atom(piece.lanes, 1, True), Atom(lanes, deep * word)))
+                    place = transposed.moved((slot + at + row) * word)
+                    place = place.of((Atom(piece.partitions, 1, True), Atom(partitions, deep * word)))
                     turn_squares(builder, place, taken)
 
     def store(self, target: Block, made: Block, first: Affine, piece: _Piece, b_size: int, a_size: int) -> None:
         """Store ``piece.columns`` words of each partition, as rows of the target."""
         builder, dtype, packed = self.builder, target.dtype, self.shape.packed
         size, step = itemsize(dtype), target.dims[0].stride
-        lanes, deep = made.dims[0], piece.columns * packed
+        partitions, deep = made.dims[0], piece.columns * packed
         if packed > 1:
             ring = self.rings["unpacked"]
-            apart = Block(ring.alloc, dtype, builder.slot(ring), (lanes,))
+            apart = Block(ring.alloc, dtype, builder.slot(ring), (partitions,))
             columns = (Atom(piece.columns, b_size * packed * size), Atom(packed, b_size * size), Atom(b_size, size))
             mixed = (Atom(piece.columns, b_size * packed * size), Atom(packed, size), Atom(b_size, packed * size))
-            taken = replace(made, dtype=dtype, dims=(lanes, *mixed))
-            emit_over(builder, "tensor_copy", Stream.VECTOR, [apart.of((lanes, *columns))], [taken])
+            taken = replace(made, dtype=dtype, dims=(partitions, *mixed))
+            emit_over(builder, "tensor_copy", Stream.VECTOR, [apart.of((partitions, *columns))], [taken])
             made = apart
-        whole = piece.lanes - piece.ends
-        for lane, count, rows in ((0, whole, deep), (whole, piece.lanes - whole, a_size % packed)):
+        whole = piece.partitions - piece.ends
+        for partition, count, rows in ((0, whole, deep), (whole, piece.partitions - whole, a_size % packed)):
             if not count:
                 continue
             here = replace(
-                made, partition=lane, dims=(Atom(count, 1, True), Atom(rows, b_size * size), Atom(b_size, size))
+                made, partition=partition, dims=(Atom(count, 1, True), Atom(rows, b_size * size), Atom(b_size, size))
             )
-            there = target.moved((first * packed + lane * deep) * step)
+            there = target.moved((first * packed + partition * deep) * step)
             there = there.of((Atom(count, deep * step), Atom(rows, step), target.dims[1]))
             emit_over(builder, "dma_copy", Stream.DMA_STORE, [there], [here])
 
@@ -209,32 +215,32 @@ class _Turn:
         """How the words of a row are dealt out over the partitions."""
         columns, found, slot = self.shape.columns, [], 0
         for start, tiles, count in self.builder.tiles(words, PARTITIONS * columns):
-            lanes, rest = divmod(count, columns)
-            if lanes:
-                found.append(_Piece(start, tiles, lanes, columns, slot))
+            partitions, rest = divmod(count, columns)
+            if partitions:
+                found.append(_Piece(start, tiles, partitions, columns, slot))
                 slot += tiles * columns
             if rest:
-                found.append(_Piece(start + lanes * columns, 1, rest, 1, slot))
+                found.append(_Piece(start + partitions * columns, 1, rest, 1, slot))
                 slot += 1
         last = found.pop()
         if last.tiles > 1 and ragged:  # the last word is not full
             found.append(replace(last, tiles=last.tiles - 1))
             skipped = last.tiles - 1
-            start = last.start + skipped * last.lanes * last.columns
+            start = last.start + skipped * last.partitions * last.columns
             last = replace(last, tiles=1, start=start, slot=last.slot + skipped * last.columns)
         return [*found, replace(last, ends=ragged)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Words from ``start`` on, ``columns`` neighbours on each of ``lanes`` partitions, ``tiles`` times."""
+    """Words from ``start`` on, ``columns`` neighbours on each of ``partitions``, ``tiles`` times."""
 
     start: int
     tiles: int
-    lanes: int
+    partitions: int
     columns: int
     slot: int
-    """Where they lie once turned, in columns of the ring."""
+    """Where they lie once transposed, in columns of the ring."""
     ends: bool = False
     """Whether the last word of the row is among them, and is not full."""
 
@@ -253,9 +259,9 @@ def turn_squares(builder: Builder, target: Block, source: Block) -> None:
                 partition=b,
                 dims=(Atom(height, 1, True), replace(source.dims[1], size=width)),
             )
-            turned = replace(
+            transposed = replace(
                 target.index(1, Affine(b), height),
                 partition=a,
                 dims=(Atom(width, 1, True), replace(target.dims[1], size=height)),
             )
-            builder.emit("transpose", Stream.VECTOR, [turned], [square])
+            builder.emit("transpose", Stream.VECTOR, [transposed], [square])

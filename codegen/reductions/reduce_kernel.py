@@ -74,8 +74,8 @@ def lower(context: Context, op: hlo.ReduceOp, step: int) -> None:
         found.append((0.0, view, problem, schedule))
     _, view, problem, schedule = min(found, key=lambda each: each[0])
     with TilePool(context.builder, "reduction") as pool:
-        lanes = schedule.partitions
-        ones = pool.apart([1], view.dtype if schedule.engine is Stream.TENSOR else "f32", lanes)
+        partitions = schedule.partitions
+        ones = pool.apart([1], view.dtype if schedule.engine is Stream.TENSOR else "f32", partitions)
         zero = pool.apart([1], "f32", 1)
         for tile, value in ((ones, 1.0), (zero, 0.0)):
             context.builder.emit("memset", Stream.VECTOR, [tile], [], imm=[value])
@@ -104,10 +104,10 @@ def _problem(context: Context, op: hlo.ReduceOp, opcode: str, view: View, target
 
 @dataclass(slots=True)
 class _Part:
-    """Some of a dim: ``lanes`` indices on the partitions, ``size`` elements in the free dims of a tile."""
+    """Some of a dim: ``partitions`` indices on the partitions, ``size`` elements in the free dims of a tile."""
 
     at: Affine
-    lanes: int
+    partitions: int
     size: int
 
 
@@ -136,7 +136,7 @@ class _Reduce:
         nothing = _Part(Affine(), 1, 1)
         for block in self._over(kept, [nothing for _ in dims]):
             widest = [
-                part if dims[dim].kept else _Part(Affine(), self.schedule.lanes[dim], self.schedule.pieces[dim])
+                part if dims[dim].kept else _Part(Affine(), self.schedule.on_partitions[dim], self.schedule.pieces[dim])
                 for dim, part in enumerate(block)
             ]
             sums = self._sums(widest)
@@ -155,14 +155,18 @@ class _Reduce:
             yield from self._over(dims[1:], [*parts[: dims[0]], part, *parts[dims[0] + 1 :]])
 
     def _parts(self, index: int) -> Iterator[_Part]:
-        """The parts of a dim: first those that fill their lanes, then what is left."""
-        size, piece, lanes = self.problem.dims[index].size, self.schedule.pieces[index], self.schedule.lanes[index]
+        """The parts of a dim: first those that fill their partitions, then what is left."""
+        size, piece, partitions = (
+            self.problem.dims[index].size,
+            self.schedule.pieces[index],
+            self.schedule.on_partitions[index],
+        )
         if index != self.schedule.last:
-            for at, count in self._steps(size, piece * lanes):
-                yield _Part(at, count // piece if lanes > 1 else 1, piece if lanes > 1 else count)
+            for at, count in self._steps(size, piece * partitions):
+                yield _Part(at, count // piece if partitions > 1 else 1, piece if partitions > 1 else count)
             return
         inner = self.schedule.inner
-        for at, count in self._steps(size, lanes * inner):
+        for at, count in self._steps(size, partitions * inner):
             whole, rest = divmod(count, inner)
             for first, several, each in ((0, whole, inner), (whole * inner, 1, rest)):
                 if several and each:
@@ -179,35 +183,35 @@ class _Reduce:
 
     def _fold(self, tile: list[_Part], widest: list[_Part], sums: Block) -> None:
         source = self._load(tile)
-        lanes, dims = source.dims[0].size, self.problem.dims
+        partitions, dims = source.dims[0].size, self.problem.dims
         if self.schedule.engine is Stream.TENSOR:
             self._multiply(source, sums)
             return
         kept = [dim + 1 for dim in range(len(dims)) if dims[dim].kept]
         folded = [dim + 1 for dim in range(len(dims)) if not dims[dim].kept and tile[dim].size > 1]
-        acc = replace(sums, dims=(replace(sums.dims[0], size=lanes), *sums.dims[1:]))
+        acc = replace(sums, dims=(replace(sums.dims[0], size=partitions), *sums.dims[1:]))
         part = source.select([0, *kept])
         if folded:
             moving = [dim for dim in kept if tile[dim - 1].size > 1]
-            part = self._tile("part", [tile[dim - 1].size for dim in moving], self.problem.acc, lanes)
+            part = self._tile("part", [tile[dim - 1].size for dim in moving], self.problem.acc, partitions)
             reduce_rows(self.emitter, self.problem.opcode, part, source.select([0, *moving, *folded]))
             acc = acc.of((acc.dims[0], *(atom for atom in acc.dims[1:] if atom.size > 1)))
         elementwise.emit_binary(self.emitter, self.problem.opcode, self.problem.acc, acc, acc, part)
 
     def _load(self, tile: list[_Part]) -> Block:
-        """[lanes, a part of every dim] of the operand."""
+        """[partitions, a part of every dim] of the operand."""
         dims, schedule, offset = self.problem.dims, self.schedule, self.view.start
         for part, dim in zip(tile, dims, strict=True):
             if not dim.partition:
                 offset = offset + part.at * dim.stride
-        lanes = prod(part.lanes for part in tile)
+        partitions = prod(part.partitions for part in tile)
         free = tuple(Atom(part.size, dim.stride) for part, dim in zip(tile, dims, strict=True))
         if self.problem.on_chip:
             free = tuple(Atom(1, 0) if dim.partition else atom for atom, dim in zip(free, dims, strict=True))
-            return Block(self.view.alloc, self.view.dtype, offset, (Atom(lanes, 1, True), *free))
+            return Block(self.view.alloc, self.view.dtype, offset, (Atom(partitions, 1, True), *free))
         step = dims[schedule.last].stride * schedule.inner
-        source = Block(self.view.alloc, self.view.dtype, offset, (Atom(lanes, step), *free))
-        loaded = self._tile("operand", [part.size for part in tile], self.view.dtype, lanes)
+        source = Block(self.view.alloc, self.view.dtype, offset, (Atom(partitions, step), *free))
+        loaded = self._tile("operand", [part.size for part in tile], self.view.dtype, partitions)
         copy(self.context.builder, loaded, source, self._queue())
         return loaded
 
@@ -245,7 +249,7 @@ class _Reduce:
             builder.emit("activation", Stream.SCALAR, [_flat(sums)], [nothing], ["copy"], [1.0])
             return sums
         sizes = [part.size for part, stays in zip(widest, kept, strict=True) if stays]
-        sums = self._tile("sums", sizes, self.problem.acc, prod(part.lanes for part in widest))
+        sums = self._tile("sums", sizes, self.problem.acc, prod(part.partitions for part in widest))
         engine = Stream.VECTOR if self.problem.acc in FLOATS else Stream.GPSIMD
         builder.emit("memset", engine, [_flat(sums)], [], imm=[neutral + 0])  # sums start from +0, not from -0
         return sums
@@ -275,7 +279,7 @@ class _Reduce:
                 self.emitter.leave(total, reduce_or_copy)
             self._store(total, self._result(widest, moving, 1, 0))
             return
-        inside = [dim for dim in range(self.schedule.first, self.schedule.last + 1) if widest[dim].lanes > 1]
+        inside = [dim for dim in range(self.schedule.first, self.schedule.last + 1) if widest[dim].partitions > 1]
         if all(dims[dim].kept for dim in inside):
             step = dims[inside[-1]].out * self.schedule.step(inside[-1]) if inside else 0
             self._store(sums, self._result(widest, kept, sums.dims[0].size, step))
@@ -286,15 +290,15 @@ class _Reduce:
             self._across(_flat(total), _flat(sums))
             self._store(total, self._result(widest, kept, 1, 0))
         else:
-            self._turned(widest, sums, kept, inside)
+            self._transposed(widest, sums, kept, inside)
 
-    def _result(self, widest: list[_Part], free: Sequence[int], lanes: int, step: int) -> Block:
-        """[lanes, the dims ``free``] of the result."""
+    def _result(self, widest: list[_Part], free: Sequence[int], partitions: int, step: int) -> Block:
+        """[partitions, the dims ``free``] of the result."""
         dims, out = self.problem.dims, self.target.start
         for part, dim in zip(widest, dims, strict=True):
             out = out + part.at * (dim.out if dim.kept else 0)
         atoms = tuple(Atom(widest[dim].size, dims[dim].out) for dim in free)
-        return Block(self.target.alloc, self.target.dtype, out, (Atom(lanes, step), *atoms))
+        return Block(self.target.alloc, self.target.dtype, out, (Atom(partitions, step), *atoms))
 
     def _across(self, total: Block, row: Block) -> None:
         """Fold all partitions: a product with ones for float sums, GpSimd for what is no word."""
@@ -315,14 +319,14 @@ class _Reduce:
             name = {**elementwise.ARITHMETIC, **bits.BITWISE}[self.problem.opcode]
         builder.emit("partition_reduce", Stream.GPSIMD, [total], [row], [name])
 
-    def _turned(self, widest: list[_Part], sums: Block, kept: Sequence[int], inside: Sequence[int]) -> None:
+    def _transposed(self, widest: list[_Part], sums: Block, kept: Sequence[int], inside: Sequence[int]) -> None:
         """Sums change places with their partitions, whose reduced dims are folded then."""
         dims, acc = self.problem.dims, self.problem.acc
         out = self._result(widest, kept, 1, 0)
         sums, out = merge_free([sums, out])
         if len(sums.dims) == 1:
             sums, out = (block.of((block.dims[0], Atom(1, 4))) for block in (sums, out))
-        lanes = tile_lanes(widest, inside)
+        partitions = tile_partitions(widest, inside)
         order = [at for at, dim in enumerate(inside) if dims[dim].kept]
         order += [at for at, dim in enumerate(inside) if not dims[dim].kept]
         stay = [at for at in order if dims[inside[at]].kept]
@@ -330,13 +334,15 @@ class _Reduce:
             for start, tiles, count in self.context.builder.tiles(row.dims[1].size, self.context.sizes.partitions):
                 with self.context.builder.loop(tiles) as index:
                     at = index * count + start
-                    turned = self._tile("turned", [prod(lanes)], acc, count)
-                    turn_squares(self.context.builder, turned, row.index(1, at, count))
-                    total = self._tile("total", [lanes[dim] for dim in stay], acc, count)
-                    atoms = [Atom(size, 4 * prod(lanes[dim + 1 :])) for dim, size in enumerate(lanes)]
-                    source = turned.of((turned.dims[0], *(atoms[dim] for dim in order)))
+                    transposed = self._tile("transposed", [prod(partitions)], acc, count)
+                    turn_squares(self.context.builder, transposed, row.index(1, at, count))
+                    total = self._tile("total", [partitions[dim] for dim in stay], acc, count)
+                    atoms = [Atom(size, 4 * prod(partitions[dim + 1 :])) for dim, size in enumerate(partitions)]
+                    source = transposed.of((transposed.dims[0], *(atoms[dim] for dim in order)))
                     reduce_rows(self.emitter, self.problem.opcode, total, source)
-                    steps = [Atom(lanes[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay]
+                    steps = [
+                        Atom(partitions[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay
+                    ]
                     place = there.index(1, at, count)
                     self._store(total, place.of((place.dims[1], *steps)))
 
@@ -349,13 +355,13 @@ class _Reduce:
             yield from self._rows(sums.index(1, index), out.index(1, index))
 
     def _store(self, total: Block, target: Block) -> None:
-        """Combine with the initial value, cast, and store [lanes, ...]."""
+        """Combine with the initial value, cast, and store [partitions, ...]."""
         init, problem, builder = self.op.operands[1], self.problem, self.context.builder
-        constant, lanes = self.context.splat(init), total.dims[0].size
+        constant, partitions = self.context.splat(init), total.dims[0].size
         if constant is None:
-            start = self._tile("init", [1], hlo.shape_of(init).dtype, lanes)
+            start = self._tile("init", [1], hlo.shape_of(init).dtype, partitions)
             home = self.context.hbm(init)
-            source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(lanes, 0), Atom(1, 0)))
+            source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(partitions, 0), Atom(1, 0)))
             builder.emit("dma_copy", Stream.DMA_LOAD, [start], [source])
             spread = start.of((start.dims[0], *(Atom(atom.size, 0) for atom in total.dims[1:])))
             elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, spread)
@@ -363,29 +369,29 @@ class _Reduce:
             initial = Splat(constant, problem.acc)
             elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, initial)
         if self.op.shape.dtype != problem.acc:
-            cast = self._tile("cast", [atom.size for atom in total.dims[1:]], self.op.shape.dtype, lanes)
+            cast = self._tile("cast", [atom.size for atom in total.dims[1:]], self.op.shape.dtype, partitions)
             self.emitter.copy(cast, total)
             total = cast
         copy(builder, target, total, Stream.DMA_STORE)
 
     # ---- tiles ------------------------------------------------------------------------------------------------
 
-    def _tile(self, name: str, sizes: Sequence[int], dtype: str, lanes: int) -> Block:
+    def _tile(self, name: str, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """The next buffer of the ring ``name``, which is made at its first use, the largest."""
         if name not in self.rings:
             counts = {"operand": BUFFERED, "init": 1}
             nbytes = prod(sizes) * itemsize(dtype)
             self.rings[name] = self.pool.ring(nbytes, counts.get(name, BUFFERS), name)
-        return tile_in(self.context.builder, self.rings[name], sizes, dtype, lanes)
+        return tile_in(self.context.builder, self.rings[name], sizes, dtype, partitions)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
         sizes = [atom.size for atom in like.dims[1:]]
         return self._tile(f"scratch of {prod(sizes) * itemsize(dtype)}", sizes, dtype, like.dims[0].size)
 
 
-def tile_lanes(widest: Sequence[_Part], inside: Sequence[int]) -> list[int]:
-    """Lanes of the dims that lie on the partitions."""
-    return [widest[dim].lanes for dim in inside]
+def tile_partitions(widest: Sequence[_Part], inside: Sequence[int]) -> list[int]:
+    """Partitions of the dims that lie on the partitions."""
+    return [widest[dim].partitions for dim in inside]
 
 
 def _flat(block: Block) -> Block:

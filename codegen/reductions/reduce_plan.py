@@ -64,11 +64,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Dims ``first`` to ``last`` lie on the partitions: ``lanes`` indices of each, ``inner`` neighbours of ``last``."""
+    """Dims ``first`` to ``last`` lie on the partitions: ``on_partitions`` indices of each, ``inner`` neighbours of
+    ``last``.
+    """
 
     first: int
     last: int
-    lanes: tuple[int, ...]
+    on_partitions: tuple[int, ...]
     """Of every dim; 1 where it is not on the partitions."""
     inner: int
     pieces: tuple[int, ...]
@@ -76,12 +78,12 @@ class Schedule:
     engine: Stream
 
     def step(self, dim: int) -> int:
-        """Elements from a lane to the next along ``dim``."""
+        """Elements from a partition to the next along ``dim``."""
         return self.inner if dim == self.last else 1
 
     @property
     def partitions(self) -> int:
-        return prod(self.lanes)
+        return prod(self.on_partitions)
 
     @property
     def columns(self) -> int:
@@ -106,7 +108,7 @@ def _near(size: int, most: int) -> int:
 
 
 def _placements(problem: Problem, timing: Timing) -> Iterator[tuple[int, int, tuple[int, ...], int]]:
-    """(first, last, lanes, inner) of schedules."""
+    """(first, last, partitions, inner) of schedules."""
     dims, most = problem.dims, timing.sizes.partitions
     ones = [1] * len(dims)
     for last, dim in enumerate(dims):
@@ -136,7 +138,7 @@ def _placements(problem: Problem, timing: Timing) -> Iterator[tuple[int, int, tu
 def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     """Schedules that fit the machine."""
     seen = set()
-    for first, last, lanes, inner in _placements(problem, timing):
+    for first, last, partitions, inner in _placements(problem, timing):
         folded = not any(problem.dims[dim].kept for dim in range(first, last + 1))
         engines = [Stream.VECTOR]
         if problem.adds and folded and problem.dtype in PRODUCTS:
@@ -145,7 +147,7 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
         for columns in [max(1, most >> halving) for halving in range(HALVINGS)]:
             for engine in engines:
                 pieces = _pieces(problem, timing, (first, last, inner), columns, engine)
-                schedule = Schedule(first, last, lanes, inner, pieces, engine)
+                schedule = Schedule(first, last, partitions, inner, pieces, engine)
                 if schedule not in seen and _nbytes(problem, schedule) <= problem.room:
                     seen.add(schedule)
                     yield schedule
@@ -198,10 +200,10 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 
 def _boxes(problem: Problem, schedule: Schedule, index: int) -> int:
     """Tiles along a dim."""
-    size, lanes, piece = problem.dims[index].size, schedule.lanes[index], schedule.pieces[index]
+    size, partitions, piece = problem.dims[index].size, schedule.on_partitions[index], schedule.pieces[index]
     if index != schedule.last:
-        return ceil(size / (lanes * piece))
-    step = lanes * schedule.inner
+        return ceil(size / (partitions * piece))
+    step = partitions * schedule.inner
     full, rest = divmod(size, step)
     several = ceil(schedule.inner / piece)
     return (full + (rest >= schedule.inner)) * several + ceil(rest % schedule.inner / piece)
@@ -248,8 +250,8 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """The work on the sums of a block: across partitions, and out."""
     dims, kept = problem.dims, schedule.kept(problem)
     inside = range(schedule.first, schedule.last + 1)
-    folded = [schedule.lanes[dim] for dim in inside if not dims[dim].kept]
-    stays = prod(schedule.lanes[dim] for dim in inside if dims[dim].kept)
+    folded = [schedule.on_partitions[dim] for dim in inside if not dims[dim].kept]
+    stays = prod(schedule.on_partitions[dim] for dim in inside if dims[dim].kept)
     work, run = Work(), 4 * (kept if not stays > 1 else 1)
     if schedule.engine is Stream.TENSOR:
         work += timing.engine("tensor_reduce", Stream.VECTOR, timing.sizes.bank_columns, (F32,), (F32_PSUM,), ("add",))
@@ -259,24 +261,24 @@ def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     elif prod(folded) > 1 and stays == 1 and gathers(problem, schedule, timing):
         work += _gathered(problem, schedule, timing)
     elif prod(folded) > 1:
-        work += _turned(problem, schedule, timing)
+        work += _transposed(problem, schedule, timing)
         run = 4
     else:
         run = 4 * kept
     return work + timing.transfer(4 * kept * stays, run, "write")
 
 
-def _turned(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+def _transposed(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Sums change places with their partitions, and are folded there."""
-    kept, lanes = schedule.kept(problem), schedule.partitions
-    squares = ceil(lanes / SQUARE) * ceil(kept / SQUARE)
+    kept, partitions = schedule.kept(problem), schedule.partitions
+    squares = ceil(partitions / SQUARE) * ceil(kept / SQUARE)
     work = timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
     if problem.acc in FLOATS or problem.acc == "pred":
-        fold = timing.engine("tensor_reduce", Stream.VECTOR, lanes, alu=("add",))
+        fold = timing.engine("tensor_reduce", Stream.VECTOR, partitions, alu=("add",))
     else:
-        fold = timing.engine("tensor_copy", Stream.GPSIMD, lanes, (Tile("s32"),), (Tile("s32"),))
+        fold = timing.engine("tensor_copy", Stream.GPSIMD, partitions, (Tile("s32"),), (Tile("s32"),))
         least = timing.engine("int_tensor_tensor", Stream.GPSIMD, 1, (Tile("s32"),), (Tile("s32"),) * 2, ("add",))
-        fold += least.times(lanes.bit_length())
+        fold += least.times(partitions.bit_length())
     return work + fold.times(ceil(kept / timing.sizes.partitions))
 
 
@@ -288,7 +290,7 @@ def _gathered(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
 def gathers(problem: Problem, schedule: Schedule, timing: Timing) -> bool:
     """Whether GpSimd folds what is reduced of all partitions, if that is no product; few, or no words."""
     words = itemsize(problem.acc) == 4
-    return not words or _gathered(problem, schedule, timing).bound <= _turned(problem, schedule, timing).bound
+    return not words or _gathered(problem, schedule, timing).bound <= _transposed(problem, schedule, timing).bound
 
 
 @lru_cache(maxsize=4096)

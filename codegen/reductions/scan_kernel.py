@@ -56,7 +56,7 @@ class _Scan:
     def __init__(self, context: Context, op: hlo.ReduceWindowOp, opcode: str, reverse: bool) -> None:
         self.context, self.builder, self.reverse = context, context.builder, reverse
         operand, self.init = op.operands
-        self.length = max(dim.size for dim in op.window.data)  # dims behind the one that is scanned hold one element
+        self.length = max(dim.size for dim in op.window.data)  # dims after the one that is scanned hold one element
         self.rows = hlo.shape_of(operand).size // self.length
         self.source = context.dense(operand)
         self.target = context.homes[op.results[0]][0]
@@ -106,10 +106,10 @@ class _Scan:
 
     # tiles
 
-    def _fixed(self, size: int, lanes: int = 128) -> Block:
+    def _fixed(self, size: int, partitions: int = 128) -> Block:
         """A tile that stays where it is in every iteration."""
         ring = self.pool.ring(size * itemsize(self.dtype), 1)
-        atoms = (Atom(lanes, 1, True), Atom(size, itemsize(self.dtype)))
+        atoms = (Atom(partitions, 1, True), Atom(size, itemsize(self.dtype)))
         return Block(ring.alloc, self.dtype, Affine(ring.alloc.lo), atoms)
 
     def _scratch(self, like: Block, dtype: str) -> Block:
@@ -136,16 +136,16 @@ class _Scan:
         self.builder.emit("tensor_copy", self.engine, [out], [source])
 
     def _scan(self, tile: Block, start: float | Block) -> None:
-        """Scan ``tile`` [lanes, n] in place."""
+        """Scan ``tile`` [partitions, n] in place."""
         walked = self._walked(tile)
-        lanes, atom = walked.dims
-        scalars = [_lanes(start, lanes.size)] if isinstance(start, Block) else []
+        partitions, atom = walked.dims
+        scalars = [_partitions(start, partitions.size)] if isinstance(start, Block) else []
         imm = [] if isinstance(start, Block) else [start]
         flags = ["ap0"] if scalars else []
         if self.ones is None:
             self.builder.emit("int_scan", Stream.GPSIMD, [walked], [walked, *scalars], [self.opcode], imm, flags)
             return
-        ones = replace(_lanes(self.ones, lanes.size), dims=(lanes, Atom(atom.size, 0)))
+        ones = replace(_partitions(self.ones, partitions.size), dims=(partitions, Atom(atom.size, 0)))
         alu = [elementwise.ARITHMETIC[self.opcode], "multiply"]
         self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [walked], [walked, ones, *scalars], alu, imm, flags)
 
@@ -154,8 +154,8 @@ class _Scan:
         if not self.reverse:
             return block
         atom = block.dims[dim]
-        turned = replace(atom, stride=-atom.stride)
-        dims = (*block.dims[:dim], turned, *block.dims[dim + 1 :])
+        transposed = replace(atom, stride=-atom.stride)
+        dims = (*block.dims[:dim], transposed, *block.dims[dim + 1 :])
         return replace(block, offset=block.offset + (atom.size - 1) * atom.stride, dims=dims)
 
     def _combine(self, out: Block, lhs: Block, rhs: Block | Splat) -> None:
@@ -171,22 +171,22 @@ class _Scan:
         each = max(1, min(-(-self.rows // 128), TILE // self.length)) if self.length <= TILE else 1
         whole, left = divmod(self.rows, 128 * each)
         pieces = [(_Piece(0, whole, 128 * each), 128, each)] if whole else []
-        for lanes, deep in ((128, left // 128), (left % 128, 1)):
-            if lanes and deep:
-                pieces.append((_Piece(self.rows - left, 1, lanes * deep), lanes, deep))
-                left -= lanes * deep
+        for partitions, deep in ((128, left // 128), (left % 128, 1)):
+            if partitions and deep:
+                pieces.append((_Piece(self.rows - left, 1, partitions * deep), partitions, deep))
+                left -= partitions * deep
         carry = self._fixed(1) if self.length > width else None
-        for piece, lanes, deep in pieces:
+        for piece, partitions, deep in pieces:
             with self.builder.loop(piece.count) as index:
                 row = index * piece.size + piece.start
                 if carry is None:
-                    self._short_rows(row, lanes, deep)
+                    self._short_rows(row, partitions, deep)
                 else:
-                    self._long_rows(row, lanes, carry)
+                    self._long_rows(row, partitions, carry)
 
-    def _short_rows(self, row: Affine, lanes: int, deep: int) -> None:
-        tile = self.pool.tile([deep, self.length], self.dtype, lanes)
-        source, target = (self._area(row, lanes, deep, view) for view in (self.source, self.target))
+    def _short_rows(self, row: Affine, partitions: int, deep: int) -> None:
+        tile = self.pool.tile([deep, self.length], self.dtype, partitions)
+        source, target = (self._area(row, partitions, deep, view) for view in (self.source, self.target))
         self._load(tile, source)
         if self.length <= SHORT_ROW and deep > 1:
             self._by_columns(tile)
@@ -196,9 +196,9 @@ class _Scan:
         copy(self.builder, target, tile, Stream.DMA_STORE)
         self.pool.give_back(tile)
 
-    def _area(self, row: Affine, lanes: int, deep: int, view: View) -> Block:
+    def _area(self, row: Affine, partitions: int, deep: int, view: View) -> Block:
         size = itemsize(view.dtype)
-        atoms = (Atom(lanes, deep * self.length * size), Atom(deep, self.length * size), Atom(self.length, size))
+        atoms = (Atom(partitions, deep * self.length * size), Atom(deep, self.length * size), Atom(self.length, size))
         return Block(view.alloc, view.dtype, row * (self.length * size) + view.offset, atoms)
 
     def _by_columns(self, tile: Block) -> None:
@@ -218,24 +218,24 @@ class _Scan:
         repeated = tuple(Atom(atom.size, 0) for atom in like.dims[1:])
         return replace(scalar, dims=(like.dims[0], *repeated))
 
-    def _long_rows(self, row: Affine, lanes: int, carry: Block) -> None:
-        carry = _lanes(carry, lanes)
-        self._set(carry, _lanes(self.start, lanes) if isinstance(self.start, Block) else self.start)
+    def _long_rows(self, row: Affine, partitions: int, carry: Block) -> None:
+        carry = _partitions(carry, partitions)
+        self._set(carry, _partitions(self.start, partitions) if isinstance(self.start, Block) else self.start)
         for piece in self._pieces(self.length, TILE):
             with self.builder.loop(piece.count) as index:
                 at = self._position(piece, index)
-                tile = self.pool.tile([piece.size], self.dtype, lanes)
-                areas = [self._strip(view, row, at, lanes, piece.size) for view in (self.source, self.target)]
+                tile = self.pool.tile([piece.size], self.dtype, partitions)
+                areas = [self._strip(view, row, at, partitions, piece.size) for view in (self.source, self.target)]
                 self._load(tile, areas[0])
                 self._scan(tile, carry)
                 self._copy(carry, self._walked(tile).index(1, Affine(piece.size - 1), 1))
                 copy(self.builder, areas[1], tile, Stream.DMA_STORE)
                 self.pool.give_back(tile)
 
-    def _strip(self, view: View, row: Affine, column: Affine, lanes: int, width: int) -> Block:
+    def _strip(self, view: View, row: Affine, column: Affine, partitions: int, width: int) -> Block:
         size = itemsize(view.dtype)
         offset = row * (self.length * size) + column * size + view.offset
-        return Block(view.alloc, view.dtype, offset, (Atom(lanes, self.length * size), Atom(width, size)))
+        return Block(view.alloc, view.dtype, offset, (Atom(partitions, self.length * size), Atom(width, size)))
 
     def _pieces(self, total: int, step: int) -> list[_Piece]:
         pieces = [_Piece(start, count, size) for start, count, size in self.builder.tiles(total, step)]
@@ -267,15 +267,15 @@ class _Scan:
 
     def _chunk(self, at: Affine, width: int, blocks: int, carry: Block) -> None:
         """Scan ``blocks`` blocks of ``width`` columns of every row; ``carry`` [1, rows] is what came before."""
-        lanes = self.rows * blocks
-        tile = self.pool.tile([width], self.dtype, lanes)
+        partitions = self.rows * blocks
+        tile = self.pool.tile([width], self.dtype, partitions)
         for row in range(self.rows):
             self._load(self._row_of(tile, row, blocks), self._blocks(self.source, row, at, width, blocks))
         assert self.neutral is not None, "simple combiners have an identity"
         self._scan(tile, self.neutral)
-        totals = self.pool.tile([lanes], self.dtype, 1)
-        self._turn(totals, self._walked(tile).index(1, Affine(width - 1), 1), lanes, to_row=True)
-        before = self.pool.tile([lanes], self.dtype, 1)
+        totals = self.pool.tile([partitions], self.dtype, 1)
+        self._turn(totals, self._walked(tile).index(1, Affine(width - 1), 1), partitions, to_row=True)
+        before = self.pool.tile([partitions], self.dtype, 1)
         for row in range(self.rows):
             first = carry.index(1, Affine(row), 1)
             own = totals.index(1, Affine(row * blocks), blocks)
@@ -285,8 +285,8 @@ class _Scan:
             if blocks > 1:
                 self._copy(offset.index(1, Affine(1), blocks - 1), total.index(1, Affine(0), blocks - 1))
             self._copy(first, total.index(1, Affine(blocks - 1), 1))
-        offsets = self.pool.tile([1], self.dtype, lanes)
-        self._turn(before, offsets, lanes, to_row=False)
+        offsets = self.pool.tile([1], self.dtype, partitions)
+        self._turn(before, offsets, partitions, to_row=False)
         self._combine(tile, tile, self._spread(offsets, tile))
         for row in range(self.rows):
             area = self._blocks(self.target, row, at, width, blocks)
@@ -303,16 +303,16 @@ class _Scan:
         offset = at * size + (view.offset + row * self.length * size)
         return Block(view.alloc, view.dtype, offset, (Atom(blocks, width * size), Atom(width, size)))
 
-    def _turn(self, row: Block, column: Block, lanes: int, to_row: bool) -> None:
+    def _turn(self, row: Block, column: Block, partitions: int, to_row: bool) -> None:
         """Move one element a partition to a row on partition 0, or back."""
-        for first in range(0, lanes, SQUARE):
-            count = min(SQUARE, lanes - first)
+        for first in range(0, partitions, SQUARE):
+            count = min(SQUARE, partitions - first)
             flat = row.index(1, Affine(first), count)
             tall = replace(column, dims=(Atom(count, 1, True), *column.dims[1:]), partition=first)
             outs, ins = ([flat], [tall]) if to_row else ([tall], [flat])
             self.builder.emit("transpose", Stream.VECTOR, outs, ins)
 
 
-def _lanes(block: Block, lanes: int) -> Block:
-    """The first ``lanes`` partitions of ``block``."""
-    return replace(block, dims=(Atom(lanes, 1, True), *block.dims[1:]))
+def _partitions(block: Block, partitions: int) -> Block:
+    """The first ``partitions`` of ``block``."""
+    return replace(block, dims=(Atom(partitions, 1, True), *block.dims[1:]))

@@ -1,8 +1,8 @@
 """Gradients of pooling: ``select-and-scatter`` by a GpSimd program on tiles that hold whole windows.
 
 Input: the forms that ``windows.selection`` takes. Leading dims without a window, or blocks of the first dim with
-one, lie on the partitions. Every lane computes the elements that it owns from all windows that touch them; what exists
-of its inputs and windows is told by a table of bounds, loaded with the tile.
+one, lie on the partitions. Every partition computes the elements that it owns from all windows that touch them; what
+exists of its inputs and windows is told by a table of bounds, loaded with the tile.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Place:
 class Strip:
     """Neighbouring partitions: where they start, which element of the leading dims they belong to, axis 0's blocks."""
 
-    lane: int
+    partition: int
     count: int
     row: Affine
     place: Place | None
@@ -88,8 +88,8 @@ class _Kernel:
         cuts = [parts(axis, block) for axis, block in zip(self.axes, plan.blocks, strict=True)]
         for combination in product(*(cuts[1:] if plan.on_blocks else cuts)):
             if plan.on_blocks:
-                for lanes in _by_lanes(cuts[0], 128 // plan.groups):
-                    self._blocks(combination, lanes)
+                for partitions in _by_partitions(cuts[0], 128 // plan.groups):
+                    self._blocks(combination, partitions)
             else:
                 for start, count, size in self.builder.tiles(self.leading, 128):
                     bounds = self._bounds(combination, [], size)
@@ -98,21 +98,23 @@ class _Kernel:
                         self._places(combination, [strip], size, bounds)
         self.tiles.free()
 
-    def _blocks(self, combination: Sequence[Part], lanes: Sequence[tuple[int, Part]]) -> None:
-        """Tiles whose lanes are the blocks ``lanes`` of axis 0 for ``groups`` elements of the leading dims each."""
+    def _blocks(self, combination: Sequence[Part], partitions: Sequence[tuple[int, Part]]) -> None:
+        """Tiles whose partitions are the blocks ``partitions`` of axis 0 for ``groups`` elements of the leading dims
+        each.
+        """
         groups = self.plan.groups
-        each = sum(part.count for _, part in lanes)
-        bounds = self._bounds(combination, [part for _, part in lanes] * groups, each * groups)
+        each = sum(part.count for _, part in partitions)
+        bounds = self._bounds(combination, [part for _, part in partitions] * groups, each * groups)
         with self.builder.loop(self.leading // groups) as index:
             strips = [
-                Strip(group * each + lane, part.count, index * groups + group, Place(Affine(part.block), part))
+                Strip(group * each + partition, part.count, index * groups + group, Place(Affine(part.block), part))
                 for group in range(groups)
-                for lane, part in lanes
+                for partition, part in partitions
             ]
             self._places(combination, strips, each * groups, bounds)
 
-    def _bounds(self, combination: Sequence[Part], lanes: Sequence[Part], count: int) -> Block:
-        """The table of bounds [lanes, axes, 5] of a tile."""
+    def _bounds(self, combination: Sequence[Part], partitions: Sequence[Part], count: int) -> Block:
+        """The table of bounds [partitions, axes, 5] of a tile."""
         table = np.zeros((count, len(self.axes), BOUNDS), np.int32)
         fixed = len(self.axes) - len(combination)
         for place, axis in enumerate(self.axes):
@@ -120,10 +122,10 @@ class _Kernel:
             if place >= fixed:
                 part = combination[place - fixed]
                 table[:, place, :4] = (*part.x, *part.windows)
-        lane = 0
-        for part in lanes:
-            table[lane : lane + part.count, 0, :4] = (*part.x, *part.windows)
-            lane += part.count
+        partition = 0
+        for part in partitions:
+            table[partition : partition + part.count, 0, :4] = (*part.x, *part.windows)
+            partition += part.count
         home = self.context.constant(table, "s32")
         width = len(self.axes) * BOUNDS
         tile = self.tiles.tile([width], "s32", count)
@@ -131,19 +133,19 @@ class _Kernel:
         copy(self.builder, tile, source, Stream.DMA_WEIGHT)
         return tile
 
-    def _places(self, combination: Sequence[Part], strips: list[Strip], lanes: int, bounds: Block) -> None:
+    def _places(self, combination: Sequence[Part], strips: list[Strip], partitions: int, bounds: Block) -> None:
         with ExitStack() as stack:
             places = [
                 Place(stack.enter_context(self.builder.loop(part.count)) + part.block, part) for part in combination
             ]
-            self._tile(places, strips, lanes, bounds)
+            self._tile(places, strips, partitions, bounds)
         self.tiles.give_back(bounds)
 
-    def _tile(self, places: Sequence[Place], strips: Sequence[Strip], lanes: int, bounds: Block) -> None:
+    def _tile(self, places: Sequence[Place], strips: Sequence[Strip], partitions: int, bounds: Block) -> None:
         pairs = list(zip(self.axes, self.plan.blocks, strict=True))
-        x = self.tiles.tile([axis.inputs(block) for axis, block in pairs], self.x.dtype, lanes)
-        source = self.tiles.tile([axis.windows(block) for axis, block in pairs], self.source.dtype, lanes)
-        y = self.tiles.tile(list(self.plan.blocks), self.target.dtype, lanes)
+        x = self.tiles.tile([axis.inputs(block) for axis, block in pairs], self.x.dtype, partitions)
+        source = self.tiles.tile([axis.windows(block) for axis, block in pairs], self.source.dtype, partitions)
+        y = self.tiles.tile(list(self.plan.blocks), self.target.dtype, partitions)
         self._define(x, self.x, strips, places, [axis.size for axis in self.axes], "x")
         self._define(source, self.source, strips, places, [axis.out for axis in self.axes], "windows")
         for strip in strips:
@@ -174,7 +176,7 @@ class _Kernel:
         whole: Sequence[int],
         what: Literal["x", "windows"],
     ) -> None:
-        """Give what a lane does not load some value: it is not selected, but must not be undefined either.
+        """Give what a partition does not load some value: it is not selected, but must not be undefined either.
 
         Other elements of the array serve: Vector, which could fill tiles, may not run beside GpSimd (hardware sheet
         1.7). ``whole``: the array's sizes of the axes.
@@ -193,15 +195,15 @@ class _Kernel:
         pitches = [atom.stride for atom in dense(list(whole), view.dtype)]
         atoms = [Atom(size, pitch) for size, pitch in zip(sizes, pitches, strict=True)]
         for strip in partial:
-            lanes = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.lane)
+            partitions = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.partition)
             some = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(strip.count, 0), *atoms))
-            copy(self.builder, lanes, some, Stream.DMA_LOAD)
+            copy(self.builder, partitions, some, Stream.DMA_LOAD)
 
     def _combine_start(self, y: Block) -> None:
         home = self.context.hbm(self.init)
-        lanes = y.dims[0].size
-        scalar = self.tiles.tile([1], home.dtype, lanes)
-        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(lanes, 0), Atom(1, 0)))
+        partitions = y.dims[0].size
+        scalar = self.tiles.tile([1], home.dtype, partitions)
+        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(partitions, 0), Atom(1, 0)))
         copy(self.builder, scalar, source, Stream.DMA_LOAD)
         spread = replace(scalar, dims=(y.dims[0], *(Atom(atom.size, 0) for atom in y.dims[1:])))
         elementwise.emit_binary(self.emitter, self.kind, self.target.dtype, y, y, spread)
@@ -255,9 +257,9 @@ class _Kernel:
             offset += place.block * (step * pitch) + (first + low) * pitch
             tile = tile.index(number + 1, Affine(low), high - low)
             atoms.append(Atom(high - low, pitch))
-        lane_step = steps[0] * pitches[0] if strip.place is not None else row
-        tile = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.lane)
-        array = Block(view.alloc, view.dtype, offset, (Atom(strip.count, lane_step), *atoms))
+        partition_step = steps[0] * pitches[0] if strip.place is not None else row
+        tile = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.partition)
+        array = Block(view.alloc, view.dtype, offset, (Atom(strip.count, partition_step), *atoms))
         if stream is Stream.DMA_STORE:
             copy(self.builder, array, tile, stream)
         else:
@@ -268,19 +270,19 @@ def _all(strip: Strip, places: Sequence[Place]) -> list[Place]:
     return [strip.place, *places] if strip.place is not None else list(places)
 
 
-def _by_lanes(cut: Sequence[Part], most: int) -> list[list[tuple[int, Part]]]:
-    """The blocks of a dim in tiles of at most ``most`` lanes: (first lane, neighbouring blocks)."""
+def _by_partitions(cut: Sequence[Part], most: int) -> list[list[tuple[int, Part]]]:
+    """The blocks of a dim in tiles of at most ``most`` partitions: (first partition, neighbouring blocks)."""
     tiles: list[list[tuple[int, Part]]] = []
-    lane = most
+    partition = most
     for part in cut:
         block, left = part.block, part.count
         while left:
-            if lane == most:
+            if partition == most:
                 tiles.append([])
-                lane = 0
-            count = min(left, most - lane)
-            tiles[-1].append((lane, replace(part, block=block, count=count)))
-            block, left, lane = block + count, left - count, lane + count
+                partition = 0
+            count = min(left, most - partition)
+            tiles[-1].append((partition, replace(part, block=block, count=count)))
+            block, left, partition = block + count, left - count, partition + count
     return tiles
 
 

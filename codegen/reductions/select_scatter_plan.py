@@ -1,7 +1,7 @@
 """How the kernel of pooling gradients cuts its result: what lies on the partitions, and the block of every dim.
 
-A lane owns a block of the result and goes through all windows that touch it, so neighbouring blocks visit the windows
-between them twice.
+A partition owns a block of the result and goes through all windows that touch it, so neighbouring blocks visit the
+windows between them twice.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def parts(axis: Axis, size: int) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``blocks``: elements of each axis that a lane owns; ``on_blocks``: lanes are blocks of axis 0."""
+    """``blocks``: elements of each axis that a partition owns; ``on_blocks``: partitions are blocks of axis 0."""
 
     blocks: tuple[int, ...]
     on_blocks: bool
@@ -96,8 +96,8 @@ def best_plan(timing: Timing, axes: Sequence[Axis], leading: int, itemsize: int,
     starts = [Plan(whole, False)] if leading > 1 else []
     for groups in range(1, min(16, leading) + 1):
         if leading % groups == 0:
-            lanes = timing.sizes.partitions // groups
-            block = -(-axes[0].size // (lanes * axes[0].stride)) * axes[0].stride
+            partitions = timing.sizes.partitions // groups
+            block = -(-axes[0].size // (partitions * axes[0].stride)) * axes[0].stride
             starts.append(Plan((block, *whole[1:]), True, groups))
     best, least = starts[0], inf
     for plan in starts:
@@ -138,14 +138,14 @@ def cost(timing: Timing, axes: Sequence[Axis], plan: Plan, leading: int, itemsiz
     inputs, windows = _extents(axes, plan)
     partitions = timing.sizes.partitions
     if plan.on_blocks:
-        lanes = min(partitions, counts[0] * plan.groups)
+        filled = min(partitions, counts[0] * plan.groups)
         tiles = prod(counts[1:]) * -(-leading // plan.groups) * -(-counts[0] * plan.groups // partitions)
     else:
-        lanes, tiles = min(partitions, leading), prod(counts) * -(-leading // partitions)
+        filled, tiles = min(partitions, leading), prod(counts) * -(-leading // partitions)
     positions = [number for axis in axes for number in (0, axis.window)]
     program = timing.engine("select_scatter", Stream.GPSIMD, prod(windows), ins=(F32, F32), imm=positions)
     sizes, outs = [axis.size for axis in axes], [axis.out for axis in axes]
-    loads = [moved(timing, block, whole, lanes, itemsize) for block, whole in ((inputs, sizes), (windows, outs))]
+    loads = [moved(timing, block, whole, filled, itemsize) for block, whole in ((inputs, sizes), (windows, outs))]
     loaded = Stage(total(load.work for load in loads), max(load.latency for load in loads))
-    stored = moved(timing, plan.blocks, sizes, lanes, itemsize, "write")
+    stored = moved(timing, plan.blocks, sizes, filled, itemsize, "write")
     return timing.pipeline([loaded, timing.done(program, Stream.GPSIMD), stored], tiles, BUFFERS)

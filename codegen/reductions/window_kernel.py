@@ -18,7 +18,7 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.plan import is_given
-from neuronx_cc.codegen.maps.scan_rows import turned
+from neuronx_cc.codegen.maps.scan_rows import transposed
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import scan_kernel, window_plan
@@ -125,9 +125,9 @@ class _Windows:
 
     def emit(self) -> None:
         plan = self.plan
-        inner = [axis for axis in range(len(self.dims)) if axis not in (plan.lane, plan.group)]
-        for lanes, base in self._lane_tiles():
-            self._nest(inner, {}, lanes, base)
+        inner = [axis for axis in range(len(self.dims)) if axis not in (plan.partition, plan.group)]
+        for partitions, base in self._partition_tiles():
+            self._nest(inner, {}, partitions, base)
         self.tiles.free()
         self.work.free()
 
@@ -152,13 +152,15 @@ class _Windows:
 
     # which blocks make a tile
 
-    def _lane_tiles(self) -> Iterator[tuple[list[tuple[int, Part]], tuple[Affine, Affine]]]:
-        """(first partition, part) of one group's lanes; first block of the lane dim and element of the group dim."""
-        plan, dim = self.plan, self.dims[self.plan.lane]
+    def _partition_tiles(self) -> Iterator[tuple[list[tuple[int, Part]], tuple[Affine, Affine]]]:
+        """(first partition, part) of one group's partitions; first block of the partition dim and element of the
+        group dim.
+        """
+        plan, dim = self.plan, self.dims[self.plan.partition]
         most = 128 // plan.groups
         found: list[tuple[int, list[Part]]] = []
         room = 0
-        for part in parts(dim, plan.blocks[plan.lane]):
+        for part in parts(dim, plan.blocks[plan.partition]):
             block, left = part.block, part.count
             while left:
                 if room == 0:
@@ -168,32 +170,39 @@ class _Windows:
                 found[-1][1].append(replace(part, block=block, count=count))
                 block, left, room = block + count, left - count, room - count
         groups = self.dims[plan.group].out // plan.groups if plan.group >= 0 else 1
-        for first, count, lanes in _repeated(found, most):
+        for first, count, partitions in _repeated(found, most):
             with self.builder.loop(groups) as group, self.builder.loop(count) as index:
-                yield lanes, (index * most + first, group * plan.groups)
+                yield partitions, (index * most + first, group * plan.groups)
 
     def _nest(
-        self, axes: Sequence[int], ranges: dict[int, Range], lanes: list[tuple[int, Part]], base: tuple[Affine, Affine]
+        self,
+        axes: Sequence[int],
+        ranges: dict[int, Range],
+        partitions: list[tuple[int, Part]],
+        base: tuple[Affine, Affine],
     ) -> None:
         if not axes:
-            self._tile(ranges, lanes, base)
+            self._tile(ranges, partitions, base)
             return
         axis, size = axes[0], self.plan.blocks[axes[0]]
         for part in parts(self.dims[axis], size):
             with self.builder.loop(part.count) as index:
                 at = (index + part.block) * size
-                self._nest(axes[1:], {**ranges, axis: Range(at, part)}, lanes, base)
+                self._nest(axes[1:], {**ranges, axis: Range(at, part)}, partitions, base)
 
     # one tile
 
-    def _tile(self, ranges: dict[int, Range], lanes: list[tuple[int, Part]], base: tuple[Affine, Affine]) -> None:
+    def _tile(self, ranges: dict[int, Range], partitions: list[tuple[int, Part]], base: tuple[Affine, Affine]) -> None:
         plan = self.plan
-        each = sum(part.count for _, part in lanes)
+        each = sum(part.count for _, part in partitions)
         free = [axis for axis in range(len(self.dims)) if axis != plan.group]
-        outs = [plan.blocks[axis] if axis == plan.lane else ranges[axis].part.size for axis in free]
+        outs = [plan.blocks[axis] if axis == plan.partition else ranges[axis].part.size for axis in free]
         extents = [self.dims[axis].extent(size) for axis, size in zip(free, outs, strict=True)]
         tile = self.tiles.tile(extents, self.dtype, each * plan.groups)
-        boxes = [(lane, {**ranges, plan.lane: Range(base[0] * plan.blocks[plan.lane], part)}) for lane, part in lanes]
+        boxes = [
+            (partition, {**ranges, plan.partition: Range(base[0] * plan.blocks[plan.partition], part)})
+            for partition, part in partitions
+        ]
         whole = all(
             (box[axis].part.low, box[axis].part.high) == (0, extent)
             for _, box in boxes
@@ -204,20 +213,20 @@ class _Windows:
             flat = replace(tile, dims=(tile.dims[0], Atom(_product(extents), self.size)))
             self.builder.emit("memset", engine, [flat], [], imm=[self.neutral])
         for group in range(plan.groups):
-            for lane, box in boxes:
-                self._load(tile, free, box, group * each + lane, lane, base[1] + group)
+            for partition, box in boxes:
+                self._load(tile, free, box, group * each + partition, partition, base[1] + group)
         out = self._fold(tile, free, outs)
         for group in range(plan.groups):
-            for lane, box in boxes:
-                self._store(out, free, box, group * each + lane, lane, base[1] + group)
+            for partition, box in boxes:
+                self._store(out, free, box, group * each + partition, partition, base[1] + group)
         self.tiles.give_back(tile)
         self.tiles.give_back(out)
 
     def _load(
-        self, tile: Block, free: Sequence[int], box: dict[int, Range], lane: int, ordinal: int, group: Affine
+        self, tile: Block, free: Sequence[int], box: dict[int, Range], partition: int, ordinal: int, group: Affine
     ) -> None:
         plan = self.plan
-        count, offset = box[plan.lane].part.count, Affine(self.source.offset)
+        count, offset = box[plan.partition].part.count, Affine(self.source.offset)
         into, dims, atoms = tile, [], []
         if plan.group >= 0:
             offset += group * self.strides[plan.group]
@@ -225,34 +234,34 @@ class _Windows:
             dim, part, at = self.dims[axis], box[axis].part, box[axis].at
             if part.high <= part.low:
                 return
-            if axis == plan.lane:
+            if axis == plan.partition:
                 at += ordinal * plan.blocks[axis]
             offset += at * (dim.stride * self.strides[axis]) + (part.low - dim.low) * self.strides[axis]
             into = into.index(place + 1, Affine(part.low), part.high - part.low)
             atoms.append(Atom(part.high - part.low, self.strides[axis]))
             dims.append(place + 1)
-        step = plan.blocks[plan.lane] * self.dims[plan.lane].stride * self.strides[plan.lane]
+        step = plan.blocks[plan.partition] * self.dims[plan.partition].stride * self.strides[plan.partition]
         source = Block(self.source.alloc, self.dtype, offset, (Atom(count, step), *atoms))
-        copy(self.builder, _on(into, lane, count), source, self.stream)
+        copy(self.builder, _on(into, partition, count), source, self.stream)
 
     def _store(
-        self, out: Block, free: Sequence[int], box: dict[int, Range], lane: int, ordinal: int, group: Affine
+        self, out: Block, free: Sequence[int], box: dict[int, Range], partition: int, ordinal: int, group: Affine
     ) -> None:
         plan = self.plan
-        count, offset = box[plan.lane].part.count, Affine(self.target.offset)
+        count, offset = box[plan.partition].part.count, Affine(self.target.offset)
         if plan.group >= 0:
             offset += group * self.out_strides[plan.group]
         atoms = []
         for place, axis in enumerate(free):
             at, size = box[axis].at, box[axis].part.size
-            if axis == plan.lane:
+            if axis == plan.partition:
                 at += ordinal * plan.blocks[axis]
                 out = out.index(place + 1, Affine(0), size)
             offset += at * self.out_strides[axis]
             atoms.append(Atom(size, self.out_strides[axis]))
-        step = plan.blocks[plan.lane] * self.out_strides[plan.lane]
+        step = plan.blocks[plan.partition] * self.out_strides[plan.partition]
         target = Block(self.target.alloc, self.dtype, offset, (Atom(count, step), *atoms))
-        copy(self.builder, target, _on(out, lane, count), Stream.DMA_STORE)
+        copy(self.builder, target, _on(out, partition, count), Stream.DMA_STORE)
 
     # folding a tile
 
@@ -344,20 +353,20 @@ class _Windows:
         Tiles hold the folds from the beginning of each element's block, and from the element to the end (van Herk 1992;
         Gil and Werman 1993).
         """
-        size, lanes = source.dims[dim].size, source.dims[0].size
+        size, partitions = source.dims[dim].size, source.dims[0].size
         sizes = [atom.size for atom in source.dims[1:]]
-        ahead, behind = (self.work.tile(sizes, self.dtype, lanes) for _ in range(2))
-        one = self.work.tile([1], self.dtype, lanes)
+        ahead, trailing = (self.work.tile(sizes, self.dtype, partitions) for _ in range(2))
+        one = self.work.tile([1], self.dtype, partitions)
         self.emitter.copy(one, Splat(1.0, self.dtype))
         row = source.select([0, dim])
-        for tile, backward in ((ahead, False), (behind, True)):
+        for tile, backward in ((ahead, False), (trailing, True)):
             for start, blocks, count in self.builder.tiles(size, length):
                 with self.builder.loop(blocks) as index:
                     out, terms = (
                         block.index(1, index * length + start, count) for block in (tile.select([0, dim]), row)
                     )
                     if backward:
-                        out, terms = turned(out, [1]), turned(terms, [1])
+                        out, terms = transposed(out, [1]), transposed(terms, [1])
                     first = terms.index(1, Affine())
                     self.emitter.over("tensor_copy", Stream.VECTOR, [out.index(1, Affine())], [first])
                     if count > 1:
@@ -367,10 +376,10 @@ class _Windows:
                         self.builder.emit("tensor_tensor_scan", Stream.VECTOR, [rest], ins, alu, flags=["ap0"])
         self._combine(
             result,
-            behind.index(dim, Affine(0), result.dims[dim].size),
+            trailing.index(dim, Affine(0), result.dims[dim].size),
             ahead.index(dim, Affine(length - 1), result.dims[dim].size),
         )
-        for tile in (ahead, behind, one):
+        for tile in (ahead, trailing, one):
             self.work.give_back(tile)
 
 
@@ -389,9 +398,9 @@ def _product(sizes: Sequence[int]) -> int:
     return total
 
 
-def _on(block: Block, lane: int, count: int) -> Block:
-    """``count`` partitions of a tile, from ``lane`` on."""
-    return replace(block, dims=(Atom(count, 1, True), *block.dims[1:]), partition=lane)
+def _on(block: Block, partition: int, count: int) -> Block:
+    """``count`` partitions of a tile, from ``partition`` on."""
+    return replace(block, dims=(Atom(count, 1, True), *block.dims[1:]), partition=partition)
 
 
 def _taps(block: Block, dim: int, start: int, count: int, step: int) -> Block:
@@ -402,7 +411,7 @@ def _taps(block: Block, dim: int, start: int, count: int, step: int) -> Block:
 
 
 def _repeated(tiles: Sequence[tuple[int, list[Part]]], most: int) -> Iterator[tuple[int, int, list[tuple[int, Part]]]]:
-    """(first block, count, lanes): neighbouring tiles of one full part as a loop."""
+    """(first block, count, partitions): neighbouring tiles of one full part as a loop."""
     index = 0
     while index < len(tiles):
         first, found = tiles[index]
@@ -414,9 +423,9 @@ def _repeated(tiles: Sequence[tuple[int, list[Part]]], most: int) -> Iterator[tu
             and tiles[index + count][1] == [replace(found[0], block=tiles[index + count][0])]
         ):
             count += 1
-        lanes, lane = [], 0
+        partitions, partition = [], 0
         for part in found:
-            lanes.append((lane, part))
-            lane += part.count
-        yield first, count, lanes
+            partitions.append((partition, part))
+            partition += part.count
+        yield first, count, partitions
         index += count

@@ -1,7 +1,8 @@
 """How a window kernel cuts its output: which dim lies on the partitions, and the block of every dim.
 
-A lane computes a block of outputs from the block of inputs that its windows cover, so neighbouring lanes load the
-overlap twice. Blocks start whole and are halved, each time along the dim that costs least, until the tiles fit SBUF.
+A partition computes a block of outputs from the block of inputs that its windows cover, so neighbouring partitions load
+the overlap twice. Blocks start whole and are halved, each time along the dim that costs least, until the tiles fit
+SBUF.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``blocks``: outputs of each dim that a lane computes at a time."""
+    """``blocks``: outputs of each dim that a partition computes at a time."""
 
-    lane: int
+    partition: int
     blocks: tuple[int, ...]
     group: int = -1
     """A plain dim of which ``groups`` elements lie side by side on the partitions; -1 for none."""
@@ -76,17 +77,19 @@ def best_plan(timing: Timing, dims: Sequence[Dim], itemsize: int, room: int) -> 
 def _starts(dims: Sequence[Dim], partitions: int) -> list[Plan]:
     whole = tuple(dim.out for dim in dims)
     found = []
-    for lane, dim in enumerate(dims):
+    for partition, dim in enumerate(dims):
         block = -(-dim.out // partitions)
-        found.append(Plan(lane, (*whole[:lane], block, *whole[lane + 1 :])))
+        found.append(Plan(partition, (*whole[:partition], block, *whole[partition + 1 :])))
         for group, other in enumerate(dims):
-            if group == lane or not other.plain or other.out == 1 or dim.out == 1:
+            if group == partition or not other.plain or other.out == 1 or dim.out == 1:
                 continue
             groups = next(count for count in range(min(16, other.out), 0, -1) if other.out % count == 0)
             if groups > 1:
                 block = -(-dim.out // (partitions // groups))
-                blocks = [block if axis == lane else 1 if axis == group else size for axis, size in enumerate(whole)]
-                found.append(Plan(lane, tuple(blocks), group, groups))
+                blocks = [
+                    block if axis == partition else 1 if axis == group else size for axis, size in enumerate(whole)
+                ]
+                found.append(Plan(partition, tuple(blocks), group, groups))
     return found
 
 
@@ -96,7 +99,7 @@ def _shrunk(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int, room
         for axis, block in enumerate(plan.blocks):
             if block > 1:
                 blocks = (*plan.blocks[:axis], -(-block // 2), *plan.blocks[axis + 1 :])
-                options.append(Plan(plan.lane, blocks, plan.group, plan.groups))
+                options.append(Plan(plan.partition, blocks, plan.group, plan.groups))
         if not options:
             return plan
         best = min(options, key=lambda option: cost(timing, dims, option, itemsize))
@@ -128,16 +131,16 @@ def cost(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int) -> floa
     tiles = prod(
         dim.blocks(block)
         for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True))
-        if axis not in (plan.lane, plan.group)
+        if axis not in (plan.partition, plan.group)
     )
-    partitions, lanes = timing.sizes.partitions, dims[plan.lane].blocks(plan.blocks[plan.lane])
+    partitions, filled = timing.sizes.partitions, dims[plan.partition].blocks(plan.blocks[plan.partition])
     if plan.group >= 0:
         tiles *= dims[plan.group].out // plan.groups
-    tiles *= -(-lanes * plan.groups // partitions)
-    lanes = min(partitions, lanes * plan.groups)
+    tiles *= -(-filled * plan.groups // partitions)
+    filled = min(partitions, filled * plan.groups)
     extents = [dim.extent(block) for dim, block in zip(dims, plan.blocks, strict=True)]
-    loads = moved(timing, extents, [dim.size for dim in dims], lanes, itemsize)
-    stores = moved(timing, plan.blocks, [dim.out for dim in dims], lanes, itemsize, "write")
+    loads = moved(timing, extents, [dim.size for dim in dims], filled, itemsize)
+    stores = moved(timing, plan.blocks, [dim.out for dim in dims], filled, itemsize, "write")
     vector = NOTHING
     for axis, dim in enumerate(dims):
         if dim.window > 1:
@@ -173,12 +176,12 @@ def _doubling(timing: Timing, window: int, before: int, after: int) -> Work:
 
 
 def moved(
-    timing: Timing, block: Sequence[int], whole: Sequence[int], lanes: int, itemsize: int, way: str = "read"
+    timing: Timing, block: Sequence[int], whole: Sequence[int], partitions: int, itemsize: int, way: str = "read"
 ) -> Stage:
-    """Moving ``block`` elements of each dim for every lane, from or to an array of dims ``whole``."""
+    """Moving ``block`` elements of each dim for every partition, from or to an array of dims ``whole``."""
     run = itemsize
     for size, full in zip(reversed(block), reversed(whole), strict=True):
         run *= min(size, full)
         if size < full:
             break
-    return timing.moved(lanes * prod(block) * itemsize, run, way)
+    return timing.moved(partitions * prod(block) * itemsize, run, way)

@@ -116,7 +116,7 @@ def load_model(
     ``given`` is the path or the bytes of a file that ``neuronx-cc compile`` takes, an ``onnx.ModelProto``, an exported
     program of PyTorch, a ``tf.function``, a Keras model, or one of JAX's objects; ``arguments`` are a function's.
     ``shapes`` fixes inputs, or dimensions by their names; ``values`` makes inputs constants. With
-    ``inline_weights_to_neff=False`` the weights of a Keras, TensorFlow or PyTorch model are parameters behind its
+    ``inline_weights_to_neff=False`` the weights of a Keras, TensorFlow or PyTorch model are parameters after its
     inputs, and the result's ``weights`` has their values by name. Raises what ``compile`` raises for files.
     """
     fixed = Fixed(shapes or {}, values or {}, inline_weights_to_neff)
@@ -157,7 +157,7 @@ def _exported_program(program: Any, source: str, fixed: Fixed) -> Model:
 
 
 def _exported(data: bytes, source: str) -> bytes:
-    """The StableHLO inside a ``jax.export`` artifact: a flatbuffer holds it as bytes behind their number."""
+    """The StableHLO inside a ``jax.export`` artifact: a flatbuffer holds it as bytes after their number."""
     start = data.index(BYTECODE)
     size = int.from_bytes(data[start - 4 : start], "little")
     if start < 4 or start + size > len(data):

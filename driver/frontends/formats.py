@@ -67,7 +67,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place and the place behind it, which is -1 when there is none."""
+    """The number at a place and the place after it, which is -1 when there is none."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -19,7 +19,7 @@ class Fixed:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Input -> its value, a constant of the program; shapes may follow from it."""
     inline_weights: bool = True
-    """Weights are constants of the program; else they are parameters behind the inputs."""
+    """Weights are constants of the program; else they are parameters after the inputs."""
 
     @classmethod
     def of_words(cls, shapes: Sequence[str], values: Sequence[str], inline_weights: bool = True) -> "Fixed":
@@ -44,7 +44,7 @@ class Model:
     source: str = ""
     """File that the model came from."""
     weights: Mapping[str, Any] = field(default_factory=dict)
-    """Name -> array of the parameters behind the inputs, where weights are parameters."""
+    """Name -> array of the parameters after the inputs, where weights are parameters."""
     importer: bool = False
     """Source lines in the module are those of an importer, not the user's."""
 

@@ -54,7 +54,7 @@ def of_function(function: Any, arguments: Sequence[Any], fixed: Fixed) -> Model:
 
 
 def _lowered(function: Callable[..., Any], specs: Mapping[str, Any], fixed: Fixed, source: str) -> Model:
-    """``function`` of keywords, its variables frozen, or parameters behind them."""
+    """``function`` of keywords, its variables frozen, or parameters after them."""
     tf = import_module("tensorflow")
     for name in (*fixed.shapes, *fixed.values):
         if name not in specs or name in fixed.values:

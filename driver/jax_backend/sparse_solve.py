@@ -33,7 +33,7 @@ def _register(module: ModuleType, platform: str) -> None:
 
 
 class _Finder:
-    """Finds the module as the others do, once, and registers behind its execution."""
+    """Finds the module as the others do, once, and registers after its execution."""
 
     def __init__(self, platform: str) -> None:
         self.platform = platform

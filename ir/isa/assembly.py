@@ -11,7 +11,7 @@
 
 An operand is ``space.type[count:stride, ...]@offset``; in SBUF and PSUM the first dimension is the partitions,
 written ``first:count``; offsets and strides are bytes. Results stand before ``<-``, sources and immediates (``#1.5``)
-behind it, flags in braces. A wait names a stream and how many of its instructions must have finished.
+after it, flags in braces. A wait names a stream and how many of its instructions must have finished.
 
 ``assemble`` reads what ``disassemble`` prints: all of the records, and of the debug map what the comments say.
 """
@@ -49,7 +49,7 @@ def disassemble(program: Program) -> Iterator[str]:
 
 
 def _debug_from(program: Program, row: int) -> Debug:
-    """Debug entry of the first instruction at record ``row`` or behind it."""
+    """Debug entry of the first instruction at record ``row`` or after it."""
     while row < len(program.records):
         record = program.records[row]
         if isinstance(record, Instr):

@@ -234,7 +234,7 @@ def collective_ns(instr: Instr, machine: Machine) -> float:
 
 
 def barrier_ns(machine: Machine) -> float:
-    """Nanoseconds from the last stream's arrival at a barrier until all streams go on behind it.
+    """Nanoseconds from the last stream's arrival at a barrier until all streams go on after it.
 
     A stream signals the sync engine, which sees it a semaphore latency later, branches on its register, and signals all
     streams in turn; these branch, too.

@@ -32,12 +32,12 @@ def _elements(table: Array) -> tuple[Array, int]:
 
     Places of one partition must be dense, as code generation makes them.
     """
-    lanes, slots, width = table.shape
+    partitions, slots, width = table.shape
     size = table.itemsize
-    pitch = table.strides[0] if lanes > 1 else slots * width * size
+    pitch = table.strides[0] if partitions > 1 else slots * width * size
     if pitch % size or (slots > 1 and table.strides[1] != width * size) or (width > 1 and table.strides[2] != size):
         raise ValueError("a table that is not dense")
-    length = ((lanes - 1) * pitch) // size + slots * width
+    length = ((partitions - 1) * pitch) // size + slots * width
     flat = np.lib.stride_tricks.as_strided(raw(table), (length,), (size,))  # which knows no small floats
     return flat.view(table.dtype), pitch // size
 
@@ -49,9 +49,9 @@ def _places(index: Array, table: Array, pitch: int) -> tuple[Array, Array]:
     inside = rows.view(np.uint32) < LANES * slots
     if not inside.all():
         rows = np.where(inside, rows, 0)
-    lane = rows // slots if slots > 1 else rows
+    partition = rows // slots if slots > 1 else rows
     group = np.arange(len(rows)).reshape(-1, 1) // LANES
-    return rows * np.intp(width) + lane * np.intp(pitch - slots * width) + group * (LANES * pitch), inside
+    return rows * np.intp(width) + partition * np.intp(pitch - slots * width) + group * (LANES * pitch), inside
 
 
 def _row(places: Array, width: int) -> Array:

@@ -1,8 +1,9 @@
 """The GpSimd program behind the gradient of pooling: selects an element of every window and scatters a source there.
 
-Tiles are [lanes, up to four free dims]. ``x`` is the selected operand, ``source`` has one element for each window,
-``y`` is the part of the result that the lanes own. Every lane has its own bounds, since lanes at the edges of an array
-see padding: s32 ``(x low, x high, window low, window high, y start)`` for each free dim, in elements of the tile.
+Tiles are [partitions, up to four free dims]. ``x`` is the selected operand, ``source`` has one element for each window,
+``y`` is the part of the result that the partitions own. Every partition has its own bounds, since partitions at the
+edges of an array see padding: s32 ``(x low, x high, window low, window high, y start)`` for each free dim, in elements
+of the tile.
 """
 
 from itertools import product
@@ -76,7 +77,9 @@ def select_scatter(i: Instr, state: State) -> Kernel:
 def _exists(
     limits: Array, tap: tuple[int, ...], counts: tuple[int, ...], strides: tuple[int, ...], inputs: bool
 ) -> Array:
-    """Which windows exist, and with ``inputs`` their elements at ``tap``: [lanes, windows...], 1 for all of a dim."""
+    """Which windows exist, and with ``inputs`` their elements at ``tap``: [partitions, windows...], 1 for all of a
+    dim.
+    """
     rank = len(counts)
     result = np.ones((len(limits), *(1,) * rank), np.bool_)
     for dim, (t, n, s) in enumerate(zip(tap, counts, strides, strict=True)):

@@ -15,7 +15,7 @@ the program, and stand inside no counted loop. At the start of a region, at the 
 the end of the region, is a *barrier*: no stream goes on before every stream, DMA queues included, has finished all that
 stands before it. The sync engine gathers the streams, takes the decision from its register, and lets them go where it
 leads. Progress semaphores count from 0 in each iteration and each case, and go on from where they stood at the start
-when the region is over; the counters behind phase registers start anew, too. So no wait depends on how often an
+when the region is over; the counters after phase registers start anew, too. So no wait depends on how often an
 iteration was run or which case was taken, and one iteration (of every case) shows what all of them can do.
 """
 
@@ -143,7 +143,7 @@ class While:
 
     With a ``count``, ``register`` runs over ``range(count)`` in every stream, as that of a loop. With ``count`` 0, the
     region is run as long as ``register`` of the sync stream, which a ``reg_load`` sets, is not 0: it is looked at
-    before the first iteration and behind each.
+    before the first iteration and after each.
     """
 
     register: int

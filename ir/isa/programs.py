@@ -202,14 +202,14 @@ def dma_copy(i: Instr, state: State) -> Kernel:
 
 
 def _rows(index: Array, count: int, clamp: bool, skip: bool) -> tuple[Array, Array]:
-    """Row numbers, and which lanes take part. An index outside ``range(count)`` without leave is a fault."""
+    """Row numbers, and which partitions take part. An index outside ``range(count)`` without leave is a fault."""
     rows = index.reshape(len(index)).astype(np.int64)
     if clamp:
         return np.clip(rows, 0, count - 1), np.ones(len(rows), np.bool_)
     inside = (rows >= 0) & (rows < count)
     if not skip and not inside.all():
-        lane = int(np.argmin(inside))
-        raise IndexError(f"index {rows[lane]} of lane {lane} is outside the {count} rows")
+        partition = int(np.argmin(inside))
+        raise IndexError(f"index {rows[partition]} of partition {partition} is outside the {count} rows")
     return rows, inside
 
 
@@ -230,8 +230,8 @@ def dma_scatter(i: Instr, state: State) -> Kernel:
 
     def run(y: Array, x: Array, index: Array) -> None:
         rows, inside = _rows(index, len(y), False, skip)
-        for lane in np.flatnonzero(inside).tolist():
-            target, source = y[rows[lane]], x[lane].reshape(y.shape[1:])
+        for partition in np.flatnonzero(inside).tolist():
+            target, source = y[rows[partition]], x[partition].reshape(y.shape[1:])
             if add:
                 write(target[None], (read_y(target) + read_x(source))[None])
             else:

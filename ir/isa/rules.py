@@ -124,11 +124,11 @@ def _access(ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
     """How the operand may lie in the memories of a machine."""
     if ref.space is Space.HBM:
         return
-    lanes, free = ref.dims[0][0], ref.dims[1:]
-    if ref.partition + lanes > machine["memory.partitions"]:
-        yield f"{lanes} partitions from {ref.partition} on"
-    elif not by_dma and ref.partition not in starts(lanes):
-        yield f"{lanes} partitions cannot start at {ref.partition}"
+    partitions, free = ref.dims[0][0], ref.dims[1:]
+    if ref.partition + partitions > machine["memory.partitions"]:
+        yield f"{partitions} partitions from {ref.partition} on"
+    elif not by_dma and ref.partition not in starts(partitions):
+        yield f"{partitions} partitions cannot start at {ref.partition}"
     size = itemsize(ref.dtype)
     for count, stride in free:
         if count > MAX_COUNT:
@@ -154,20 +154,20 @@ def _access(ref: Ref, machine: Machine, by_dma: bool) -> Iterator[str]:
         yield f"bytes [{low}, {high}) cross a PSUM bank"
 
 
-def starts(lanes: int) -> tuple[int, ...]:
-    """Partitions at which an access of ``lanes`` partitions may start (hardware sheet 1.5)."""
-    if lanes > 64:
+def starts(partitions: int) -> tuple[int, ...]:
+    """Partitions at which an access of ``partitions`` may start (hardware sheet 1.5)."""
+    if partitions > 64:
         return (0,)
-    return (0, 64) if lanes > 32 else (0, 32, 64, 96)
+    return (0, 64) if partitions > 32 else (0, 32, 64, 96)
 
 
 def _counts(instr: Instr, row: Row, operands: list[tuple[Role, Ref]]) -> Iterator[str]:
     tiles = {ref.counts for role, ref in operands if role.shape == "tile"}
     if len(tiles) > 1:
         yield f"counts differ: {', '.join(str(list(counts)) for counts in sorted(tiles))}"
-    lanes = {counts[:1] for counts in tiles}
+    partitions = {counts[:1] for counts in tiles}
     for role, ref in operands:
-        if role.shape == "lane" and (prod(ref.counts[1:]) != 1 or ref.counts[:1] not in lanes):
+        if role.shape == "partition" and (prod(ref.counts[1:]) != 1 or ref.counts[:1] not in partitions):
             yield f"{role.name}: counts {list(ref.counts)}, expected one element a partition"
     streamed = [ref for role, ref in operands[len(instr.outs) :] if role.shape == "tile"]
     if len(streamed) == 2 and all(ref.space is Space.PSUM for ref in streamed):

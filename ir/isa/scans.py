@@ -22,7 +22,9 @@ INTEGER_SCANS: dict[str, np.ufunc] = {
 
 
 def tensor_tensor_scan(i: Instr, state: State) -> Kernel:
-    """``r[k] = op1(op0(a[k], r[k - 1]), b[k])`` with an FP32 state; ``r[-1]`` is the constant or the lane's scalar."""
+    """``r[k] = op1(op0(a[k], r[k - 1]), b[k])`` with an FP32 state; ``r[-1]`` is the constant or the partition's
+    scalar.
+    """
     read_a, read_b, write = reader(i.ins[0].dtype), reader(i.ins[1].dtype), writer(i.outs[0].dtype, state)
     first, second, ap = alu(i.alu[0]), alu(i.alu[1]), "ap0" in i.flags
     start = np.float32(0.0 if ap else i.imm[0])
@@ -30,15 +32,15 @@ def tensor_tensor_scan(i: Instr, state: State) -> Kernel:
     running = i.alu[1] == "multiply" and i.alu[0] in ("add", "multiply", "max", "min")
 
     def run(y: Array, a: Array, b: Array, *scalars: Array) -> None:
-        lanes = len(a)
-        state_ = scalars[0].reshape(lanes).astype(F32) if ap else np.full(lanes, start, F32)
-        values = np.array(read_a(a), F32, order="C").reshape(lanes, -1)
+        partitions = len(a)
+        state_ = scalars[0].reshape(partitions).astype(F32) if ap else np.full(partitions, start, F32)
+        values = np.array(read_a(a), F32, order="C").reshape(partitions, -1)
         if running and bool((np.unique(b) == 1).all() if not _repeats(b) else b.flat[0] == 1):
             assert ufunc is not None
             values[:, 0] = ufunc(values[:, 0], state_)
             write(y, ufunc.accumulate(values, axis=1).reshape(y.shape))
             return
-        columns, others = values.T.copy(), np.array(read_b(b), F32).reshape(lanes, -1).T.copy()
+        columns, others = values.T.copy(), np.array(read_b(b), F32).reshape(partitions, -1).T.copy()
         for column, other in zip(columns, others, strict=True):
             state_ = second(first(column, state_), other)
             column[...] = state_

@@ -91,19 +91,21 @@ def multiply_moving(i: Instr, state: State) -> Kernel:
     moving tile is the same throughout a run."""
     read, tf32, accumulate = reader(i.ins[0].dtype), "tf32" in i.flags, "accumulate" in i.flags
     columns = int(np.prod(i.ins[0].counts[1:], dtype=np.int64))
-    rows, lanes = i.outs[0].counts[0], i.ins[0].counts[0]
+    rows, partitions = i.outs[0].counts[0], i.ins[0].counts[0]
     flat = len(i.ins[0].dims) == 2 and (i.ins[0].dtype != "f32" or i.ins[0].dims[1][1] == 4)
     direct = len(i.outs[0].dims) == 2 and i.outs[0].dims[1][1] == 4
-    square, constant = lanes == columns and not accumulate, "constant" in i.flags
+    square, constant = partitions == columns and not accumulate, "constant" in i.flags
     seen, transposes = -1, False
 
     def run(y: Array, x: Array) -> None:
         nonlocal seen, transposes
         weights, moving = state.weights, read(x)
-        if weights.shape != (lanes, rows):
-            raise ValueError(f"the stationary tile is {list(weights.shape)}, the instruction wants [{lanes}, {rows}]")
+        if weights.shape != (partitions, rows):
+            raise ValueError(
+                f"the stationary tile is {list(weights.shape)}, the instruction wants [{partitions}, {rows}]"
+            )
         if not flat:
-            moving = np.ascontiguousarray(moving).reshape(lanes, columns)
+            moving = np.ascontiguousarray(moving).reshape(partitions, columns)
         if tf32:
             weights, moving = functions.round_mantissa(weights, 10), functions.round_mantissa(moving, 10)
         if square and not (constant and seen == state.run):
@@ -201,7 +203,7 @@ def tensor_scalar(i: Instr, state: State) -> Kernel:
     if i.alu[0] in BITVEC or i.alu[0] == "bitwise_not":
         return _bitvec_scalar(i)
     read, write, out = reader(i.ins[0].dtype), writer(i.outs[0].dtype, state), i.outs[0].dtype
-    lanes = _lanes(len(i.ins[0].dims))
+    partitions = _lanes(len(i.ins[0].dims))
     functions_ = [alu(op, f"reverse{k}" in i.flags) for k, op in enumerate(i.alu)]
     values = [None if f"ap{k}" in i.flags else np.float32(_immediate(i, k)) for k in range(len(i.alu))]
     if i.alu[0] in COMPARE and len(i.alu) == 1 and out in ("pred", "u8") and not i.flags:
@@ -212,8 +214,8 @@ def tensor_scalar(i: Instr, state: State) -> Kernel:
     def run(y: Array, x: Array, *scalars: Array) -> None:
         value, left = read(x), list(scalars)
         for function, s in zip(functions_[:-1], values[:-1], strict=True):
-            value = function(value, lanes(left.pop(0)) if s is None else s)
-        last = lanes(left.pop(0)) if values[-1] is None else values[-1]
+            value = function(value, partitions(left.pop(0)) if s is None else s)
+        last = partitions(left.pop(0)) if values[-1] is None else values[-1]
         if direct:
             functions_[-1](value, last, out=y)
         else:
@@ -225,11 +227,11 @@ def tensor_scalar(i: Instr, state: State) -> Kernel:
 def scalar_tensor_tensor(i: Instr, state: State) -> Kernel:
     read_x, read_y, write = reader(i.ins[0].dtype), reader(i.ins[1].dtype), writer(i.outs[0].dtype, state)
     first, second = (alu(op, f"reverse{k}" in i.flags) for k, op in enumerate(i.alu))
-    lanes, ap = _lanes(len(i.ins[0].dims)), "ap0" in i.flags
+    partitions, ap = _lanes(len(i.ins[0].dims)), "ap0" in i.flags
     value = np.float32(0.0 if ap else i.imm[0])
 
     def run(y: Array, x: Array, other: Array, *scalars: Array) -> None:
-        write(y, second(first(read_x(x), lanes(scalars[0]) if ap else value), read_y(other)))
+        write(y, second(first(read_x(x), partitions(scalars[0]) if ap else value), read_y(other)))
 
     return run
 
@@ -292,7 +294,7 @@ def reciprocal(i: Instr, state: State) -> Kernel:
 
 def activation(i: Instr, state: State) -> Kernel:
     read, out = reader(i.ins[0].dtype), i.outs[0].dtype
-    write, lanes = writer(out, state), _lanes(len(i.ins[0].dims))
+    write, partitions = writer(out, state), _lanes(len(i.ins[0].dims))
     function = functions.ACTIVATION[i.alu[0]]
     scale = np.float32(i.imm[0] if i.imm else 1.0)
     scale_ap, bias_ap, accumulate = "scale_ap" in i.flags, "bias" in i.flags, "accumulate" in i.flags
@@ -306,11 +308,11 @@ def activation(i: Instr, state: State) -> Kernel:
         scalars = operands[3 if accumulate else 2 :]
         value = read(x)
         if scale_ap:
-            value = value * lanes(scalars[0])
+            value = value * partitions(scalars[0])
         elif scale != 1:
             value = value * scale
         if bias_ap:
-            value = value + lanes(scalars[-1])
+            value = value + partitions(scalars[-1])
         if into:
             result = function(value, out=y)  # type: ignore[call-arg]
         else:
@@ -331,7 +333,7 @@ def nop(i: Instr, state: State) -> Kernel:
 
 
 def reg_load(i: Instr, state: State) -> Kernel:
-    """``imm`` here has the register's place in ``state.registers`` behind the three public immediates."""
+    """``imm`` here has the register's place in ``state.registers`` after the three public immediates."""
     least, most, place = int(i.imm[1]), int(i.imm[2]), int(i.imm[3])
 
     def run(x: Array) -> None:

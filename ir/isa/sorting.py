@@ -2,8 +2,8 @@
 
 An element of a sort is a few 32-bit words at the same place of neighbouring planes of one tile. The cost is that of a
 bitonic network (Batcher, "Sorting networks and their applications", 1968), which needs no address that depends on data:
-n / 2 compare-exchanges of a lane in each of L (L + 1) / 2 stages for n = 2**L elements. Sorts are stable: unless all
-words are keys, the position travels along as one more word and key.
+n / 2 compare-exchanges of a partition in each of L (L + 1) / 2 stages for n = 2**L elements. Sorts are stable: unless
+all words are keys, the position travels along as one more word and key.
 """
 
 import numpy as np
@@ -99,18 +99,20 @@ def _exchange(machine: Machine, keys: int, words: int) -> float:
 
 
 def network(count: int, keys: int, words: int, machine: Machine) -> float:
-    """Cycles in which a lane sorts ``count`` elements."""
+    """Cycles in which a partition sorts ``count`` elements."""
     levels = _levels(count)
     return (1 << levels) / 2 * levels * (levels + 1) / 2 * _exchange(machine, keys, words)
 
 
 def sort_cost(i: Instr, machine: Machine) -> float:
-    """Each lane sorts its rows; across L lanes follow L merges, of 1 to L stages between lanes and one in each lane."""
-    lanes, words, rows, count = i.ins[0].counts
+    """Each partition sorts its rows; across L partitions follow L merges, of 1 to L stages between partitions and
+    one in each partition.
+    """
+    partitions, words, rows, count = i.ins[0].counts
     keys = int(i.imm[0])
     cycles = machine["pool.start_cycles"] + rows * network(count, keys, words, machine)
     if "across" in i.flags:
-        merges, inside = _levels(lanes), _levels(count)
+        merges, inside = _levels(partitions), _levels(count)
         stages = merges * (merges + 1) / 2
         cycles += (stages + merges * inside) * (1 << inside) / 2 * _exchange(machine, keys, words)
         cycles += stages * count * words * machine["pool.cost.partition_broadcast"]

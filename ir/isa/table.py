@@ -50,7 +50,9 @@ class Role:
     spaces: frozenset[Space]
     dtypes: frozenset[str] = NUMBER
     shape: str = "tile"
-    """``tile``: the instruction's common counts; ``lane``: one element a partition; ``own``: see the row's rule."""
+    """``tile``: the instruction's common counts; ``partition``: one element a partition; ``own``: see the row's
+    rule.
+    """
     when: str = ""
     """Empty: always there. ``optional``: may be left out. Otherwise the flag that brings it."""
 
@@ -99,7 +101,7 @@ DMA = frozenset(DMA_STREAMS)
 
 Y, X = _role("y", CHIP), _role("x", CHIP)
 POOL_Y, POOL_X = _role("y", (SBUF,)), _role("x", (SBUF,))
-LANE = _role("s", CHIP, F32, "lane")
+LANE = _role("s", CHIP, F32, "partition")
 
 _ROWS = (
     Row(
@@ -158,7 +160,11 @@ _ROWS = (
         "tensor_scalar",
         frozenset([VECTOR]),
         (Y,),
-        (X, _when("ap0", _role("s0", CHIP, F32 | BITS, "lane")), _when("ap1", _role("s1", CHIP, F32 | BITS, "lane"))),
+        (
+            X,
+            _when("ap0", _role("s0", CHIP, F32 | BITS, "partition")),
+            _when("ap1", _role("s1", CHIP, F32 | BITS, "partition")),
+        ),
         costs.tensor_scalar,
         semantics.tensor_scalar,
         "y = (x op0 s0) op1 s1 with constants or one scalar a partition; ``reverse`` swaps the operator's sides.",
@@ -224,8 +230,8 @@ _ROWS = (
     Row(
         "activation",
         frozenset([SCALAR]),
-        (Y, _when("accumulate", _role("sum", CHIP, F32, "lane"))),
-        (X, _when("scale_ap", LANE), _when("bias", _role("bias", CHIP, F32, "lane"))),
+        (Y, _when("accumulate", _role("sum", CHIP, F32, "partition"))),
+        (X, _when("scale_ap", LANE), _when("bias", _role("bias", CHIP, F32, "partition"))),
         costs.activation,
         semantics.activation,
         "y = f(x * scale + bias) in f32; ``accumulate`` also writes the sum of each partition's f32 results.",
@@ -285,7 +291,7 @@ _ROWS = (
         "int_scan",
         frozenset([GPSIMD]),
         (POOL_Y,),
-        (_role("x", (SBUF,), BITS), _when("ap0", _role("s", (SBUF,), BITS, "lane"))),
+        (_role("x", (SBUF,), BITS), _when("ap0", _role("s", (SBUF,), BITS, "partition"))),
         costs.int_tensor_tensor,
         scans.int_scan,
         "y[k] = y[k - 1] op x[k] along the free elements in exact integers; y[-1] is a constant or one scalar a "

@@ -114,20 +114,20 @@ def _combine(
 def sort(evaluator: Evaluator, op: hlo.SortOp, *arrays: Array) -> Value:
     """Sorts the arrays together along ``dimension``, always stably."""
     axis = op.dimension.data
-    lanes = [np.moveaxis(array, axis, -1) for array in arrays]
-    order = _merge_order(evaluator, op.to_apply.data[0], lanes)
-    return unpack(np.moveaxis(np.take_along_axis(lane, order, -1), -1, axis) for lane in lanes)
+    partitions = [np.moveaxis(array, axis, -1) for array in arrays]
+    order = _merge_order(evaluator, op.to_apply.data[0], partitions)
+    return unpack(np.moveaxis(np.take_along_axis(partition, order, -1), -1, axis) for partition in partitions)
 
 
-def _merge_order(evaluator: Evaluator, comparator: str, lanes: list[Array]) -> Array:
+def _merge_order(evaluator: Evaluator, comparator: str, partitions: list[Array]) -> Array:
     """Indices that sort the last dim stably: bottom-up merge, each merge by binary searches done all at once."""
-    dims, length = lanes[0].shape, lanes[0].shape[-1]
+    dims, length = partitions[0].shape, partitions[0].shape[-1]
     position = np.arange(length)
     order = np.broadcast_to(position, dims).copy()
 
     def before(left: Array, right: Array) -> Array:
         """Whether the element at index ``left`` sorts strictly before that at ``right`` (indices of the input)."""
-        pairs = [np.take_along_axis(lane, at, -1) for lane in lanes for at in (left, right)]
+        pairs = [np.take_along_axis(partition, at, -1) for partition in partitions for at in (left, right)]
         return evaluator.call_on_arrays(comparator, *pairs)[0]
 
     width = 1

@@ -50,7 +50,7 @@ def numbers_of(value: hlo.SSAValue, module: HloModule) -> list[int] | None:
 
     Device = replica * partitions + partition.
     """
-    ops = _behind(value)
+    ops = _after(value)
     if ops is None:
         return None
     from neuronx_cc.ir.reference import evaluator
@@ -76,7 +76,7 @@ def numbers_of(value: hlo.SSAValue, module: HloModule) -> list[int] | None:
     return found
 
 
-def _behind(value: hlo.SSAValue) -> list[hlo.HloOp] | None:
+def _after(value: hlo.SSAValue) -> list[hlo.HloOp] | None:
     """The ops that make ``value`` from constants and device numbers, in order."""
     order: dict[hlo.HloOp, None] = {}
     waiting: list[tuple[hlo.SSAValue, bool]] = [(value, False)]

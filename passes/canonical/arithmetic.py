@@ -235,7 +235,7 @@ def _compare(op: hlo.CompareOp, scope: Scope) -> Value | None:
 
 
 def _convert(op: hlo.ConvertOp, scope: Scope) -> Value | None:
-    """Conversion to the same type; a conversion behind one that loses nothing."""
+    """Conversion to the same type; a conversion after one that loses nothing."""
     if op.operand.type == op.results[0].type:
         return op.operand
     inner = result_op(op.operand)

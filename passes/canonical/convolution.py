@@ -80,7 +80,7 @@ def _single_position(op: hlo.ConvolutionOp, scope: Scope) -> Value | None:
 
 
 def _adjacent(dims: tuple[int, ...], feature: int, spatial: tuple[int, ...]) -> bool:
-    """Whether the dims that are contracted lie side by side, features before or behind the window, sizes of 1 aside."""
+    """Whether the dims that are contracted lie side by side, features before or after the window, sizes of 1 aside."""
     for order in ((feature, *spatial), (*spatial, feature)):
         large = [axis for axis in order if dims[axis] != 1]
         between = [size for size in dims[large[0] : large[-1] + 1] if size != 1] if large else []

@@ -159,7 +159,7 @@ def _by_root(op: hlo.DivideOp, scope: Scope) -> Value | None:
 
 
 def _inverse_root(op: hlo.HloOp, value: Value) -> Value | None:
-    """``rsqrt(y)`` above ``op`` for the ``value`` ``sqrt(y)``, with the reshapes and repetitions behind it."""
+    """``rsqrt(y)`` above ``op`` for the ``value`` ``sqrt(y)``, with the reshapes and repetitions after it."""
     inner = result_op(value)
     if isinstance(inner, hlo.SqrtOp):
         return insert_before(op, hlo.RsqrtOp, (inner.operand,), value.type, op.loc)

@@ -32,17 +32,17 @@ def _by_inverse(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
         if not isinstance(quotient, hlo.DivideOp) or not source.has_one_use():
             continue
         if splat_number(quotient.lhs, scope.module) == 1:
-            return build(op, hlo.DivideOp, other, _behind(inverse, source, quotient.rhs))
+            return build(op, hlo.DivideOp, other, _after(inverse, source, quotient.rhs))
     return None
 
 
-def _behind(value: Value, source: Value, other: Value) -> Value:
+def _after(value: Value, source: Value, other: Value) -> Value:
     """The reshapes and repetitions that make ``value`` of ``source``, of ``other``."""
     if value is source:
         return other
     move = result_op(value)
     assert isinstance(move, hlo.BroadcastOp | hlo.ReshapeOp)
-    made = _behind(move.operands[0], source, other)
+    made = _after(move.operands[0], source, other)
     return insert_before(move, type(move), (made,), move.results[0].type, move.loc, dict(move.properties))
 
 

@@ -200,7 +200,7 @@ class Build:
     ) -> tuple[hlo.ComputationOp, Build]:
         """A new computation that returns its first parameter so far; and a builder for its body.
 
-        Callees come first: it stands just before its caller, and so behind what it may call itself. What others will
+        Callees come first: it stands just before its caller, and so after what it may call itself. What others will
         look up by name and call (``shared``) calls nothing, and stands ahead of all.
         """
         computation = hlo.ComputationOp.make(name, parameters)

@@ -2,7 +2,7 @@
 
 ``f8e3m4``, which the core can convert but does not contract here, is treated alike, by conversions.
 A format has a sign, ``exponent`` bits with a ``bias``, ``mantissa`` bits, subnormals, and no infinity. NaN is all ones
-behind either sign, or (``unsigned_zero``) the pattern of minus zero, which then does not exist. Source: the numbers of
+after either sign, or (``unsigned_zero``) the pattern of minus zero, which then does not exist. Source: the numbers of
 these formats as XLA's CPU client and ml_dtypes have them; rounding is to nearest even, what is too large becomes NaN.
 """
 

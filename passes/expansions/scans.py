@@ -58,7 +58,7 @@ def insert(
 
 
 def previous(build: Build, array: Value, axis: int, reverse: bool = False) -> Value:
-    """``array`` with each element but the first (with ``reverse`` the last) replaced by the one before (behind) it."""
+    """``array`` with each element but the first (with ``reverse`` the last) replaced by the one before (after) it."""
     config = hlo.StrAttr(f"{axis} {int(reverse)} 0")
     return build.typed(hlo.CustomCallOp, [array], array.type, target=hlo.StrAttr(PREVIOUS), backend_config=config)
 

@@ -139,6 +139,6 @@ class Costs:
         each = self._summed_row(height, width, self.lower_sums(height, width))
         return SUMMING * self._transfer + entries / PARTITIONS * each + entries * 4 * width / self._rate
 
-    def turned(self, nbytes: int) -> float:
+    def transposed(self, nbytes: int) -> float:
         """An array read, its dims brought into another order, and written."""
         return 2 * self._transfer + 3 * nbytes / self._rate

@@ -51,8 +51,8 @@ def canonical_gather(b: Build, op: hlo.GatherOp, exact: bool) -> Value:
     if windows.count == 1:
         return b.reshape(_one(b, operand, windows), op.shape.dims)
     form, tables = _plan(costs_of(b), windows, op.shape.dtype, defining_op(operand) is not None, exact)
-    if form in ("rows", "turned"):
-        return _rows(b, operand, windows, wanted, form == "turned")
+    if form in ("rows", "transposed"):
+        return _rows(b, operand, windows, wanted, form == "transposed")
     return _tables(b, operand, windows, tables, wanted, form == "compare")
 
 
@@ -108,15 +108,15 @@ def _plan(costs: Costs, windows: Windows, dtype: str, made: bool, exact: bool) -
     ``made``: the operand is a result, which rows and groups read from HBM, while comparisons may take it from the chip.
     """
     width = itemsize(dtype)
-    row = width * prod(windows.dims[dim] for dim in windows.behind)
+    row = width * prod(windows.dims[dim] for dim in windows.after)
     runs = prod(windows.sizes[dim] for dim in (*windows.spread[:-1], *windows.between))
     contiguous = row * (windows.sizes[windows.spread[-1]] if windows.spread else 1)
     nbytes = width * prod(windows.dims)
     choices = [(costs.rows(windows.count, contiguous, runs), "rows", list[int]())]
     if windows.between:
         total = contiguous * runs
-        turned = costs.turned(nbytes + total * windows.count) + costs.rows(windows.count, total)
-        choices.append((turned, "turned", []))
+        transposed = costs.transposed(nbytes + total * windows.count) + costs.rows(windows.count, total)
+        choices.append((transposed, "transposed", []))
     steps = windows.count * prod(windows.sizes[dim] for dim in (*windows.spread, *windows.between))
     for tables in windows.tables:
         count = prod(windows.dims[dim] for dim in tables)
@@ -129,7 +129,7 @@ def _plan(costs: Costs, windows: Windows, dtype: str, made: bool, exact: bool) -
             choices.append((costs.stacks(count, height, row, entries), "groups", tables))
         if exact:
             compare = indexing_compare.gather_ns(costs, count, height, row, entries, dtype)
-            choices.append((compare - costs.turned(nbytes) * made, "compare", tables))
+            choices.append((compare - costs.transposed(nbytes) * made, "compare", tables))
     _, form, tables = min(choices, key=lambda choice: choice[0])
     return form, tables
 
@@ -148,33 +148,33 @@ def _tables(b: Build, operand: Value, windows: Windows, tables: list[int], wante
     ]
     inner = [label for label in labels if label not in outer]
     counted = [label for label in outer if label in labels]
-    turned = arranged(b, numbers, windows, labels, [*counted, *inner])
+    transposed = arranged(b, numbers, windows, labels, [*counted, *inner])
     places = [at for at, label in enumerate([*outer, *inner]) if label in labels]
-    repeated = b.broadcast(turned, [windows.size(label) for label in (*outer, *inner)], places)
+    repeated = b.broadcast(transposed, [windows.size(label) for label in (*outer, *inner)], places)
     count, entries = prod(windows.size(label) for label in outer), prod(windows.size(label) for label in inner)
-    height, width = prod(windows.dims[dim] for dim in inside), prod(windows.dims[dim] for dim in windows.behind)
-    order = [*tables, *inside, *windows.behind]
+    height, width = prod(windows.dims[dim] for dim in inside), prod(windows.dims[dim] for dim in windows.after)
+    order = [*tables, *inside, *windows.after]
     table = b.reshape(b.transpose(operand, order), (count, height, width))
     numbers = b.reshape(repeated, (count, entries))
     if compare:
         found = indexing_compare.gather(b, table, clamped(b, numbers, height - 1))
     else:
         found = gather_tables(b, table, numbers)
-    row: list[Label] = [("window", dim) for dim in windows.behind]
+    row: list[Label] = [("window", dim) for dim in windows.after]
     return arranged(b, found, windows, [*outer, *inner, *row], wanted)
 
 
-def _rows(b: Build, operand: Value, windows: Windows, wanted: list[Label], turned: bool) -> Value:
-    """All reached dims together are the rows; dims between them go to the row, without a copy unless ``turned``."""
+def _rows(b: Build, operand: Value, windows: Windows, wanted: list[Label], transposed: bool) -> Value:
+    """All reached dims together are the rows; dims between them go to the row, without a copy unless ``transposed``."""
     reached, between = windows.reached, windows.between
-    if between and not turned and reached[-1] - reached[0] >= len(reached):
+    if between and not transposed and reached[-1] - reached[0] >= len(reached):
         reached, between = list(range(reached[-1] + 1)), []
     last = reached[-1]
     height = windows.sizes[last]
     spread = [dim for dim in reached if dim != last and dim not in windows.paired and windows.sizes[dim] > 1]
     _fitted(b, windows, reached)
     numbers = row_numbers(b, windows, weights(windows.dims, reached), spread)
-    columns = [*between, *windows.behind]
+    columns = [*between, *windows.after]
     rows, width = prod(windows.dims[dim] for dim in reached), prod(windows.dims[dim] for dim in columns)
     table = b.reshape(b.transpose(operand, [*reached, *columns]), (rows, width))
     found = gather_rows(b, table, b.reshape(numbers, (hlo.shape_of(numbers).size,)), height)

@@ -50,12 +50,12 @@ class Windows:
 
     @property
     def between(self) -> list[int]:
-        """Dims that are taken whole although a dim behind them is reached."""
+        """Dims that are taken whole although a dim after them is reached."""
         return [dim for dim in range(max(self.reached, default=-1) + 1) if dim not in self.reached]
 
     @property
-    def behind(self) -> list[int]:
-        """Dims behind all reached ones: a row."""
+    def after(self) -> list[int]:
+        """Dims after all reached ones: a row."""
         return list(range(max(self.reached, default=-1) + 1, len(self.dims)))
 
     @property
@@ -192,8 +192,8 @@ def arranged(b: Build, value: Value, windows: Windows, labels: Sequence[Label], 
     common = [label for label in labels if label in wanted]
     kept = b.reshape(value, [windows.size(label) for label in common])
     order = [label for label in wanted if label in common]
-    turned = b.transpose(kept, [common.index(label) for label in order])
-    return b.reshape(turned, [windows.size(label) for label in wanted])
+    transposed = b.transpose(kept, [common.index(label) for label in order])
+    return b.reshape(transposed, [windows.size(label) for label in wanted])
 
 
 def whole_labels(rank: int, window_dims: Sequence[int], window: Sequence[int]) -> list[Label]:

@@ -109,7 +109,7 @@ def _windows(
         if axis is not None:
             paired[dim] = axis
             continue
-        # one more than the last place that fits, so that what lies behind it stays outside
+        # one more than the last place that fits, so that what lies after it stays outside
         here = bounded(b, start, limit + 1)
         fits = b.compare(here, b.number_like(limit, here), "LE")
         if not hlo.shape_of(start).dtype.startswith("u"):

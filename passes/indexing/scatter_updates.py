@@ -63,10 +63,10 @@ class Scatter:
     exact: bool
     """Whether FP32 values stay what they are, so that row numbers and counts may be such."""
 
-    def turned(self) -> tuple[Scatter, list[int]]:
-        """The same with the dims between reached ones behind them, and the order of the operand's dims in it."""
+    def transposed(self) -> tuple[Scatter, list[int]]:
+        """The same with the dims between reached ones after them, and the order of the operand's dims in it."""
         w = self.windows
-        order = [*w.reached, *w.between, *w.behind]
+        order = [*w.reached, *w.between, *w.after]
         place = {dim: at for at, dim in enumerate(order)}
         windows = Windows(
             tuple(w.dims[dim] for dim in order),
@@ -90,7 +90,7 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     if w.count == 1:
         return _one_by_one(s, kind, operands, updates)
     dtypes = [hlo.shape_of(operand).dtype for operand in operands]
-    row = itemsize(dtypes[0]) * prod(w.dims[dim] for dim in w.behind)
+    row = itemsize(dtypes[0]) * prod(w.dims[dim] for dim in w.after)
     count = w.count * prod(w.sizes[dim] for dim in (*w.spread, *w.between))
     ways = 1 if s.unique and kind == "assign" else 2 if s.unique else 4 if kind else float("inf")
 
@@ -105,11 +105,11 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     by_tables, tables = _best(s, in_tables_ns, row)
     by_comparing, single = _best(s, comparing_ns, row)
     whole = prod(w.sizes[dim] for dim in w.between)
-    both_ways = costs.turned(2 * _nbytes(operands) + _nbytes(updates))
-    turned = both_ways + costs.rows(count // whole, row * whole) * ways if w.between else float("inf")
+    both_ways = costs.transposed(2 * _nbytes(operands) + _nbytes(updates))
+    transposed = both_ways + costs.rows(count // whole, row * whole) * ways if w.between else float("inf")
     choices: list[tuple[float, Callable[[], list[Value]]]] = [
         (costs.rows(count, row) * ways, lambda: _by_rows(s, kind, operands, updates)),
-        (turned, lambda: _turned(s, kind, operands, updates)),
+        (transposed, lambda: _transposed(s, kind, operands, updates)),
         (by_tables, lambda: _in_tables(s, kind, operands, updates, tables, False)),
         (by_comparing, lambda: _in_tables(s, kind, operands, updates, single, True)),
         (w.count * LOOP_TRANSFERS * costs.timing.transfer_latency, lambda: _one_by_one(s, kind, operands, updates)),
@@ -121,10 +121,10 @@ def _nbytes(values: Sequence[Value]) -> int:
     return sum(hlo.shape_of(value).nbytes for value in values)
 
 
-def _turned(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
-    """The dims between the reached ones go behind them and back, so that rows are long."""
-    turned, order = s.turned()
-    results = scattered(turned, kind, [s.b.transpose(operand, order) for operand in operands], updates)
+def _transposed(s: Scatter, kind: str, operands: list[Value], updates: list[Value]) -> list[Value]:
+    """The dims between the reached ones go after them and back, so that rows are long."""
+    transposed, order = s.transposed()
+    results = scattered(transposed, kind, [s.b.transpose(operand, order) for operand in operands], updates)
     back = [order.index(dim) for dim in range(len(order))]
     return [s.b.transpose(result, back) for result in results]
 
@@ -194,7 +194,7 @@ def _combined(
         return list(new)
     if kind:
         return [b.each(OPS[kind], old[0], new[0])]
-    # the body goes in above an op of this block that stands behind the operands
+    # the body goes in above an op of this block that stands after the operands
     anchor = b.reshape(b.number(0, "s32", (1,)), ())
     assert isinstance(anchor, hlo.OpResult)
     assert isinstance(anchor.op, hlo.HloOp)
@@ -233,13 +233,13 @@ def _in_tables(
     numbers, labels = _numbers(s, inside, w.spread)
     outer = table_labels(w, tables)
     inner = [label for label in labels if label not in outer]
-    turned = arranged(b, numbers, w, labels, [*(label for label in outer if label in labels), *inner])
+    transposed = arranged(b, numbers, w, labels, [*(label for label in outer if label in labels), *inner])
     places = [at for at, label in enumerate([*outer, *inner]) if label in labels]
-    repeated = b.broadcast(turned, _sizes(w, [*outer, *inner]), places)
+    repeated = b.broadcast(transposed, _sizes(w, [*outer, *inner]), places)
     count, entries = _entries(w, tables)
-    height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.behind)
-    order = [*tables, *inside, *w.behind]
-    row: list[Label] = [("window", dim) for dim in w.behind]
+    height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.after)
+    order = [*tables, *inside, *w.after]
+    row: list[Label] = [("window", dim) for dim in w.after]
     listed = b.reshape(repeated, (count, entries))
     old = [b.reshape(b.transpose(operand, order), (count, height, width)) for operand in operands]
     new = [
@@ -276,10 +276,10 @@ def _by_rows(s: Scatter, kind: str, operands: list[Value], updates: list[Value])
     inside = list(range(max(w.reached, default=-1) + 1))
     spread = [dim for dim in inside if dim in w.between or dim in w.spread]
     numbers, labels = _numbers(s, inside, spread)
-    height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.behind)
+    height, width = prod(w.dims[dim] for dim in inside), prod(w.dims[dim] for dim in w.after)
     count = hlo.shape_of(numbers).size
     numbers = b.reshape(numbers, (count,))
-    row: list[Label] = [("window", dim) for dim in w.behind]
+    row: list[Label] = [("window", dim) for dim in w.after]
     rows = [b.reshape(arranged(b, update, w, s.labels, [*labels, *row]), (count, width)) for update in updates]
     tables = [b.reshape(operand, (height, width)) for operand in operands]
     if kind == "assign":

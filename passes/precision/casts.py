@@ -1,4 +1,4 @@
-"""Rounded forms of values. tf32 has no element type of its own: such a value is f32 behind reduce-precision(8, 10)."""
+"""Rounded forms of values. tf32 has no element type of its own: such a value is f32 after reduce-precision(8, 10)."""
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before

@@ -79,7 +79,7 @@ class Form(NamedTuple):
     operations: tuple[Operation, ...] = ()
     order: tuple[int, ...] | None = None
     """Which of (results..., sources...) are the item's operands; None for all, in that order; -1: ``params[1]``."""
-    lanes: frozenset[int] = frozenset()
+    partitions: frozenset[int] = frozenset()
     """Operands with one element a partition, which count as tiles of the first one's counts."""
     opaque: bool = False
     """Only the operands' bits matter."""
@@ -189,17 +189,17 @@ def _tensor_scalar(instr: Instr) -> Form | None:
     bitwise = [op in BITVEC or op == "bitwise_not" for op in instr.alu]
     if any(bitwise) != all(bitwise) or (all(bitwise) and STORAGE[y.dtype].itemsize != STORAGE[x.dtype].itemsize):
         return None
-    operations, lane = [], 2
+    operations, partition = [], 2
     for k, op in enumerate(instr.alu):
         if f"ap{k}" in instr.flags:
-            operations.append(_alu(instr, k, lane, 0))
-            lane += 1
+            operations.append(_alu(instr, k, partition, 0))
+            partition += 1
         elif all(bitwise):
             value = 0 if op in UNARY_ALU else int(_immediate(instr, k)) & 0xFFFFFFFF
             operations.append((STEP[op], -1, int(f"reverse{k}" in instr.flags), value))
         else:
             operations.append(_alu(instr, k, -1, 0.0 if op in UNARY_ALU else _immediate(instr, k)))
-    return Form(BITS if all(bitwise) else MAP, (), tuple(operations), lanes=frozenset(range(2, lane)))
+    return Form(BITS if all(bitwise) else MAP, (), tuple(operations), partitions=frozenset(range(2, partition)))
 
 
 def _scalar_tensor_tensor(instr: Instr) -> Form | None:
@@ -208,7 +208,7 @@ def _scalar_tensor_tensor(instr: Instr) -> Form | None:
         return None
     ap = "ap0" in instr.flags
     first = _alu(instr, 0, 3 if ap else -1, 0.0 if ap else instr.imm[0])
-    return Form(MAP, (), (first, _alu(instr, 1, 2, 0)), lanes=frozenset([3] if ap else []))
+    return Form(MAP, (), (first, _alu(instr, 1, 2, 0)), partitions=frozenset([3] if ap else []))
 
 
 def _reduce(instr: Instr) -> Form | None:
@@ -233,7 +233,7 @@ def _scan(instr: Instr) -> Form | None:
     operations = ((first, 1, 0, 0), (second, 2, 0, 0))
     if "ap0" not in instr.flags:
         return Form(SCAN, (0, _bits(instr.imm[0])), operations, order=(0, 1, 2, -1))
-    return Form(SCAN, (), operations, lanes=frozenset([3]))
+    return Form(SCAN, (), operations, partitions=frozenset([3]))
 
 
 def _select(instr: Instr) -> Form | None:
@@ -281,14 +281,14 @@ def _activation(instr: Instr) -> Form | None:
         order.append(source)
     if function != "copy":
         operations.append((STEP[function], -1, 0, 0))
-    lanes = set(range(2, len(order)))
+    partitions = set(range(2, len(order)))
     if accumulate:
         if not 1 < prod(x.counts[1:]) <= MAX_ROW or STORAGE[instr.outs[1].dtype] != STORAGE["f32"]:
             return None
-        lanes.add(len(order))
+        partitions.add(len(order))
         order.append(1)
     kind = ACCUMULATE if accumulate else MAP
-    return Form(kind, (), tuple(operations), tuple(order), frozenset(lanes))
+    return Form(kind, (), tuple(operations), tuple(order), frozenset(partitions))
 
 
 def _integer(instr: Instr) -> Form | None:
@@ -461,7 +461,7 @@ def item(instr: Instr, number: int, found: Form, bases: Bases, place: Callable[[
             if found.opaque and not (found.kind in _INDEXED and index == len(refs) - 1)
             else TYPES.get(ref.dtype, RAW8)
         )
-        tile = counts if position in found.lanes or (found.kind in (MAP, COPY) and not found.flipped) else None
+        tile = counts if position in found.partitions or (found.kind in (MAP, COPY) and not found.flipped) else None
         words += operand(ref, kind, bases, place, tile, found.flipped and position == 1)
     return words
 

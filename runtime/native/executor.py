@@ -231,8 +231,8 @@ class NativeExecutor(Executor):
 def _geometry(memory: Memory, regions: Sequence[Region], literals: Literals) -> Iterator[int]:
     """For each base its first offset, the bytes of all of it or of a partition, the partitions' pitch and number."""
     for space in Space:
-        lanes = 0 if space is Space.HBM else PARTITIONS
-        yield from (0, memory.size[space], memory.pitch[space] if lanes else 0, lanes)
+        partitions = 0 if space is Space.HBM else PARTITIONS
+        yield from (0, memory.size[space], memory.pitch[space] if partitions else 0, partitions)
     for region in regions:
         yield from (region.lo, region.hi - region.lo, 0, 0)
     yield from (literals.start, literals.data.nbytes, 0, 0)

@@ -1,6 +1,6 @@
 """What ``iota`` writes and where ``affine_select`` fills depends on the instruction alone: arrays of the program.
 
-Input: a program. The core finds the arrays in a memory of its own behind those of HBM, so that these instructions
+Input: a program. The core finds the arrays in a memory of its own after those of HBM, so that these instructions
 become a copy, and a copy with a fill where a mask says so. NumPy makes the arrays, by the instruction table.
 """
 
@@ -18,7 +18,7 @@ ALIGNMENT = 64
 
 
 class Literals:
-    """``data`` has the arrays of a program; offset 0 of it is at ``start``, behind the end of HBM."""
+    """``data`` has the arrays of a program; offset 0 of it is at ``start``, after the end of HBM."""
 
     def __init__(self, program: Program, start: int) -> None:
         self.start = start

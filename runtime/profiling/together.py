@@ -1,7 +1,7 @@
 """The time that devices with programs of their own take together, each waiting for those that it meets.
 
 Input: one execution for each device. The clock times each by itself; here the stretches between its collectives are put
-behind the meetings that they follow. What a program could do meanwhile is taken to wait too, so the time is an upper
+after the meetings that they follow. What a program could do meanwhile is taken to wait too, so the time is an upper
 bound; the slowest device by itself is a lower one.
 """
 

@@ -302,7 +302,7 @@ def loop_then_update(table, rows):
     return lax.dynamic_update_slice(loop(table, rows), rows, (100, 0))
 
 
-def test_an_update_behind_a_loop():
+def test_an_update_after_a_loop():
     inputs = normal(2000, 256), normal(2, 256)
     compiled = check(donated_text(loop_then_update, *inputs), {0: 0}, *inputs)
     assert moved_bytes(compiled.program) < inputs[0].nbytes // 16

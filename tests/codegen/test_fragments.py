@@ -30,7 +30,7 @@ def leave(monkeypatch: pytest.MonkeyPatch, gap: int, cursor: int = 0) -> None:
 def test_copies(
     dims: tuple[int, ...], order: tuple[int, ...], random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tiles of 64 KB before and behind the reordering."""
+    """Tiles of 64 KB before and after the reordering."""
     leave(monkeypatch, 163840, 34816)
     x = random.standard_normal(dims).astype(np.float32)
     check_function(lambda x: x.transpose(order), x, relative=0)

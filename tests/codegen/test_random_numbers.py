@@ -145,9 +145,9 @@ def test_generators_of_jax(implementation: str) -> None:
 
 
 def test_rotations_are_one_instruction() -> None:
-    def turned(x: Any) -> Any:
+    def transposed(x: Any) -> Any:
         return (x << 13) | (x >> 19), (x << 12) | (x >> 18), (x >> 25) ^ (x << 7)
 
-    compiled = check_function(turned, np.arange(300, dtype=np.uint32) * np.uint32(0x9E3779B9))
+    compiled = check_function(transposed, np.arange(300, dtype=np.uint32) * np.uint32(0x9E3779B9))
     alus = [record.alu for record in compiled.program.records if isinstance(record, Instr)]
     assert alus.count(("rotate-left",)) == 2

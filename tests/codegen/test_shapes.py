@@ -129,15 +129,15 @@ def test_ranks(dims: tuple[int, ...], random: np.random.Generator) -> None:
     order = [int(axis) for axis in random.permutation(len(dims))]
 
     def function(x: Any) -> Any:
-        turned = x.transpose(order)
+        transposed = x.transpose(order)
         other = x.reshape([dims[axis] for axis in order])
         return (
-            turned + 1,
+            transposed + 1,
             jnp.exp(x).transpose(order[::-1]) * 2,
             x.reshape(-1) + 1,
             x.sum(),
-            turned + other,
-            x * turned.sum(),
+            transposed + other,
+            x * transposed.sum(),
         )
 
     check_function(function, normal(random, *dims))
@@ -224,7 +224,7 @@ same {
   p = f32[3,0] parameter(0)
   ROOT q = f32[3,0] abs(p)
 }
-turned {
+transposed {
   p = f32[3,0] parameter(0)
   ROOT q = f32[3,0] reverse(p), dimensions={0}
 }
@@ -257,7 +257,7 @@ ENTRY main {
   back = f32[0,3] transpose(view), dimensions={1,0}
   wide = f32[3,0,3] broadcast(back), dimensions={1,2}
   cut = f32[5,0] reshape(view)
-  branch = f32[3,0] conditional(flag, view, view), true_computation=same, false_computation=turned
+  branch = f32[3,0] conditional(flag, view, view), true_computation=same, false_computation=transposed
   start = (s32[], f32[3,0]) tuple(i, view)
   loop = (s32[], f32[3,0]) while(start), condition=more, body=turn
   state = f32[3,0] get-tuple-element(loop), index=1
@@ -291,8 +291,8 @@ def test_long_axes_that_no_number_of_partitions_divides(dims: tuple[int, ...], r
 
     def function(x: Any, y: Any, z: Any) -> Any:
         i = x * y + lax.broadcasted_iota(jnp.int32, dims, 1)
-        turned = jnp.tanh(z) + x
-        return i ^ 5, (i // 3).sum(-1), turned.swapaxes(0, -2), turned.max(-1), turned[:, ::-1] * z
+        transposed = jnp.tanh(z) + x
+        return i ^ 5, (i // 3).sum(-1), transposed.swapaxes(0, -2), transposed.max(-1), transposed[:, ::-1] * z
 
     x, y = (random.integers(-999, 999, dims).astype(np.int32) for _ in range(2))
     z = normal(random, *dims[:-2], dims[-1], dims[-2]).swapaxes(-1, -2)

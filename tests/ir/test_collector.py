@@ -24,7 +24,7 @@ def nothing_pending(monkeypatch):
     gc.collect()
 
 
-def test_no_collections_inside_and_the_state_before_behind_it():
+def test_no_collections_inside_and_the_state_before_after_it():
     with collector.paused():
         assert not gc.isenabled()
         with collector.paused():

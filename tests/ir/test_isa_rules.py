@@ -34,12 +34,12 @@ def test_the_error_names_the_instruction():
         verify_instr(replace(ADD, stream=Stream.SCALAR), MACHINE)
 
 
-@pytest.mark.parametrize("lanes", [1, 32, 33, 64, 65, 128])
-def test_start_partitions(lanes):
+@pytest.mark.parametrize("partitions", [1, 32, 33, 64, 65, 128])
+def test_start_partitions(partitions):
     for start in range(0, 128, 16):
-        ref = tile(lanes, 4, partition=start)
+        ref = tile(partitions, 4, partition=start)
         found = complaint(replace(ADD, outs=(ref,), ins=(ref, ref)))
-        assert (found == "") == (start in starts(lanes) and start + lanes <= 128)
+        assert (found == "") == (start in starts(partitions) and start + partitions <= 128)
     assert complaint(Instr("dma_copy", Stream.DMA_LOAD, (tile(4, 4, partition=5),), (tile(4, 4, partition=77),))) == ""
 
 

@@ -27,12 +27,12 @@ from neuronx_cc.ir.neff import Neff
 def small_neff() -> Neff:
     both = frozenset({Stream.DMA_LOAD, Stream.VECTOR})
     tile = Ref(Space.SBUF, "f32", 0, ((4, 0), (3, 4)), 0, ((1, 12),))
-    lane = Ref(Space.SBUF, "f32", 256, ((4, 0),))
+    partition = Ref(Space.SBUF, "f32", 256, ((4, 0),))
     source = Ref(Space.HBM, "f32", 0, ((4, 12), (3, 4)), 0, ())
     records = [
         Loop(6, 0, ((1, 2),), both),
         Instr("dma_copy", Stream.DMA_LOAD, (tile,), (source,), waits=(Wait(Stream.VECTOR, -1, ((0, 1),)),)),
-        Instr("tensor_scalar", Stream.VECTOR, (tile,), (tile, lane), ("add",), (1.5,), frozenset({"ap0"}), (), 1),
+        Instr("tensor_scalar", Stream.VECTOR, (tile,), (tile, partition), ("add",), (1.5,), frozenset({"ap0"}), (), 1),
         End(),
     ]
     variables = [

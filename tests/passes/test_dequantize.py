@@ -1,4 +1,4 @@
-"""Scales and zero points of weights are taken behind contractions, and no value changes but by rounding."""
+"""Scales and zero points of weights are taken after contractions, and no value changes but by rounding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +75,7 @@ def operands(dtype: Any, m: int = 3, k: int = 70, n: int = 33) -> tuple[Any, ...
 
 
 def products(function: Function, *inputs: Any) -> list[hlo.DotOp]:
-    """The module's contractions behind the pass."""
+    """The module's contractions after the pass."""
     module, context = parse_text(text_of(function, *inputs)), PassContext(PassOptions())
     for run in (canonicalize.run, dequantize.run):
         run(module, context)

@@ -28,7 +28,7 @@ def random(*dims: int) -> np.ndarray:
 
 
 def test_ragged_rows() -> None:
-    """Rows behind the last group are zero."""
+    """Rows after the last group are zero."""
     x, w = random(9, 4), random(3, 4, 5)
     want = np.zeros((9, 5), np.float32)
     for group, (start, end) in enumerate(BOUNDS):

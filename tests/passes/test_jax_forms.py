@@ -136,7 +136,7 @@ def test_checkpoint_keeps_its_recomputation():
 
 
 def test_layers_cost_the_same_ops():
-    """Twice the layers, twice the ops: no pass leaves something behind that grows."""
+    """Twice the layers, twice the ops: no pass leaves something after that grows."""
 
     def tower(depth):
         def run(x, w):

@@ -60,7 +60,7 @@ CASES = {
             "l = (s32[], f32[8], f32[8]) while(s), condition=more, body=step",
             "ROOT r = f32[8] get-tuple-element(l), index=1",
         ],
-        ("behind", "inside"),
+        ("after", "inside"),
     ),
 }  # fmt: skip
 ADD64 = ADD.replace("add {", "add64 {").replace("f32", "s64")
@@ -81,4 +81,4 @@ def test_collectives_stay(name: str) -> None:
             assert printed.count(" all-reduce(") == wanted, printed
         else:
             entry = printed[printed.index("ENTRY") :]
-            assert (" all-reduce(" in entry) is (wanted == "behind"), printed
+            assert (" all-reduce(" in entry) is (wanted == "after"), printed

@@ -15,7 +15,7 @@ from neuronx_cc.passes.manager import PassContext, PassOptions
 
 
 def contracted(function: Any, *operands: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Contracted dims of the module's dot behind the pass."""
+    """Contracted dims of the module's dot after the pass."""
     module = parse_text(text_of(function, *operands))
     merge_contracted.run(module, PassContext(PassOptions()))
     (dot,) = [op for op in module.computation("main.1").block.ops if isinstance(op, hlo.DotOp)]

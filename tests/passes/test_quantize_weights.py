@@ -85,7 +85,7 @@ FUNCTIONS = (right, left, turned, of_16_bits, batched, of_batches)
 
 
 def stored(function: Callable[..., Any], x: Array, weights: str | None, *kept: str) -> list[str]:
-    """Element types of the constants that dots read behind the pass."""
+    """Element types of the constants that dots read after the pass."""
     module = parse_text(text_of(function, x))
     options = PassOptions(auto_cast="none", policy=policy_of(None, kept, weights))
     names = pipelines.pass_names(pipelines.DEFAULT_PIPELINE)

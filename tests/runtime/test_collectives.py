@@ -126,7 +126,7 @@ def test_members_are_in_the_order_of_their_group(order: tuple[int, ...]) -> None
 @pytest.mark.parametrize("number", ["s32", "s64", "u32"])
 @pytest.mark.parametrize("slices", [1, 2])
 def test_ragged_all_to_all(groups: str, replicas: int, partitions: int, number: str, slices: int) -> None:
-    """Each member sends slices of 0 to 2 rows to each; they stand behind each other where they arrive."""
+    """Each member sends slices of 0 to 2 rows to each; they stand after each other where they arrive."""
     count = replicas * partitions
     given = [tuple(map(int, group.split(","))) for group in groups.split("}}")[0].strip("{}").split("},{") if group]
     together = given or [(0, 1, 2, 3)]

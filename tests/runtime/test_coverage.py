@@ -58,7 +58,7 @@ def test_programs_are_right() -> None:
     ],
 )
 def test_every_offset_that_is_dropped(function, dims) -> None:
-    """Each load that begins behind the first byte of its operand, or moves with a loop, from that byte instead."""
+    """Each load that begins after the first byte of its operand, or moves with a loop, from that byte instead."""
     made = program(function, np.ones(dims, np.float32))
     (given,) = (variable for variable in made.variables if variable.kind == "input")
     moved = 0

@@ -656,7 +656,7 @@ def test_a_base_with_too_few_bytes_is_refused():
 
 
 def place(dtype, counts, number):
-    """A dense tile of SBUF behind those that a bench loads."""
+    """A dense tile of SBUF after those that a bench loads."""
     return dense(Space.SBUF, dtype, 60000 + 8192 * number, counts)
 
 
@@ -724,7 +724,7 @@ def test_registers_take_integers_of_any_type(kind):
 @pytest.mark.parametrize(("slots", "width", "entries"), [(1, 1, 5), (7, 3, 40), (20, 1, 33), (2, 8, 1)])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "s32", "pred"])
 def test_tables_of_groups(rng, dtype, slots, width, entries):
-    """Numbers within the table, behind it and below zero; updates of places that come up again and again."""
+    """Numbers within the table, after it and below zero; updates of places that come up again and again."""
     bench, lanes, outs = Bench(), 48, []
     table = bench.load(values(rng, dtype, (lanes, slots, width)), dtype)
     index = bench.load(rng.integers(-2, 16 * slots + 2, (lanes, entries)).astype(np.int32), "s32")

@@ -109,7 +109,7 @@ def test_branch(value: int, expected: int) -> None:
 
 
 def test_loop_register_addresses() -> None:
-    """The count of a region takes part in addresses; counters behind phase registers start anew in each iteration."""
+    """The count of a region takes part in addresses; counters after phase registers start anew in each iteration."""
     row = Ref(Space.SBUF, "s32", 64, ((1, 0), (1, 4)), 0, ((8, 4),))
     body = (Loop(3, 9, ((10, 2),)), Instr("memset", Stream.GPSIMD, (row,), (), imm=(7,)), End())
     code = program(While(8, 5), *body, End(), add(1), last=2)
@@ -164,7 +164,7 @@ def test_counts_start_from_nought_inside() -> None:
     fails("ERUN913", While(6, 3), store((Wait(Stream.GPSIMD, 1),)), End(), match="deadlock")
 
 
-def test_counts_go_on_behind() -> None:
+def test_counts_go_on_after() -> None:
     """The store at the end waits for one instruction of GpSimd: the one before the region, not those inside."""
     code = program(While(6, 3), add(1), add(1), End(), add(1))
     with pytest.raises(RunError, match="race"):

@@ -69,7 +69,7 @@ def check_trace(text: str) -> dict[str, Any]:
 
 
 def slices_of(document: dict[str, Any], least: int = 3) -> list[dict[str, Any]]:
-    """The instructions: slices but those of the first lanes, which are of the program as a whole."""
+    """The instructions: slices but those of the first partitions, which are of the program as a whole."""
     return [event for event in document["traceEvents"] if event["ph"] == "X" and event["tid"] >= least]
 
 

@@ -18,7 +18,7 @@ def label(node: Any, index: int) -> str:
 
 
 def ordered(nodes: Iterable[Any], known: Iterable[str], where: str) -> list[tuple[int, Any]]:
-    """``nodes`` with their numbers, each behind those whose values it reads, else in the order given.
+    """``nodes`` with their numbers, each after those whose values it reads, else in the order given.
 
     ``known`` are the values there are before the first one. Raises CompileError EVRF064 for what cannot be ordered.
     """

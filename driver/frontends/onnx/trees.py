@@ -90,7 +90,7 @@ def tree_ensemble(
     nodes_missing_value_tracks_true: Sequence[int] = (),
     post_transform: int = 0,
 ) -> Value:
-    """Rows of ``x`` go down all trees at once, as far as the deepest goes; leaves are numbered behind the nodes."""
+    """Rows of ``x`` go down all trees at once, as far as the deepest goes; leaves are numbered after the nodes."""
     del nodes_hitrates
     if not 0 <= post_transform < len(_TRANSFORMS) or not 0 <= aggregate_function <= _MOST:
         raise refusal(f"post_transform {post_transform} of aggregate_function {aggregate_function} is not supported")

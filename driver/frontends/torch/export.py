@@ -31,7 +31,7 @@ class LoweredProgram:
 
 
 def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool = True) -> LoweredProgram:
-    """``program`` with its weights as constants, or as parameters behind the inputs.
+    """``program`` with its weights as constants, or as parameters after the inputs.
 
     Raises CompileError EMOD025 for dynamic dims and EVRF001 for what is not supported: operators, buffers that the
     program changes.

@@ -1,6 +1,6 @@
 """How torch expects a graph's results to lie in memory: their order of dims, and which of them share elements.
 
-A program gives dense arrays. Code behind the graph may depend on strides (``view``, or views that AOT autograd makes
+A program gives dense arrays. Code after the graph may depend on strides (``view``, or views that AOT autograd makes
 anew of a result) and on sharing (a change of one result that shows in another).
 """
 

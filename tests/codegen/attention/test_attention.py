@@ -34,7 +34,7 @@ def by_hand(q: Any, k: Any, v: Any) -> Any:
     return jnp.einsum("...qk,...kd->...qd", weights / weights.sum(-1, keepdims=True), v)
 
 
-def turned(q: Any, k: Any, v: Any) -> Any:
+def transposed(q: Any, k: Any, v: Any) -> Any:
     """Keys as they lie for the product, results with the features first."""
     return jnp.einsum("...qk,...kd->...dq", jax.nn.softmax(jnp.einsum("...qd,...kd->...qk", q, k), axis=-1), v)
 
@@ -56,7 +56,7 @@ def softcap(q: Any, k: Any, v: Any) -> Any:
 SPELLINGS: dict[str, Function] = {
     "plain": plain,
     "by hand": by_hand,
-    "turned": turned,
+    "transposed": transposed,
     "softcap": softcap,
     "causal -inf": causal(-np.inf),
     "causal -1e30": causal(-1e30),

@@ -41,7 +41,7 @@ FORMS = {
     "rows": (einsum("mk,kn->mn"), (20, 64), (64, 64)),
     "columns": (einsum("mk,nk->mn"), (20, 64), (64, 64)),
     "first operand": (einsum("km,nk->nm"), (64, 20), (64, 64)),
-    "first operand, turned": (einsum("km,kn->nm"), (64, 20), (64, 64)),
+    "first operand, transposed": (einsum("km,kn->nm"), (64, 20), (64, 64)),
     "two segments": (einsum("mk,kn->mn"), (7, 149), (149, 149)),
     "two segments, columns": (einsum("mk,nk->mn"), (7, 149), (149, 149)),
     "chunks and a rest": (einsum("mk,nk->mn"), (5, 265), (265, 265)),
@@ -222,10 +222,10 @@ def test_room_for_other_kernels(rows: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "turned"), [(20, 650, True), (1, 640, True), (32, 705, True), (33, 640, False)]
+    ("rows", "columns", "transposed"), [(20, 650, True), (1, 640, True), (32, 705, True), (33, 640, False)]
 )
 def test_few_rows_stream_past_resident_columns(
-    rows: int, columns: int, turned: bool, random: np.random.Generator
+    rows: int, columns: int, transposed: bool, random: np.random.Generator
 ) -> None:
     """Vector turns the sums, with what is added to them and without."""
     weights = random.standard_normal((columns, columns)).astype(np.float32) * np.float32(columns**-0.5)
@@ -238,4 +238,4 @@ def test_few_rows_stream_past_resident_columns(
 
     compiled = check_function(lambda *x: lax.scan(step, *x), start.astype(np.float32), terms.astype(np.float32))
     made = [record for record in compiled.program.records if isinstance(record, Instr) and record.op == "transpose"]
-    assert any(instr.ins[0].space is Space.PSUM for instr in made) is turned
+    assert any(instr.ins[0].space is Space.PSUM for instr in made) is transposed

@@ -136,7 +136,7 @@ TEXTS = {
     "dilated input, apart": ("5,2,7", "3,2,18", "5,3,4", "size=18 stride=3 pad=4_5 lhs_dilate=3", "bf0_oi0->bf0"),
     "transposed kernel": ("6,2,8,7", "5,2,16,7", "4,3,6,5", "size=16x7 pad=2_2x1_1 lhs_dilate=2x1", "bf01_oi01->01bf"),
     "many features": ("600,1,16", "700,1,16", "1,600,700", "size=16", "bf0_oi0->0bf"),
-    "many features, turned": ("300,1,16", "700,1,16", "300,700,3", "size=16 pad=1_1", "bf0_oi0->bf0"),
+    "many features, transposed": ("300,1,16", "700,1,16", "300,700,3", "size=16 pad=1_1", "bf0_oi0->bf0"),
 }
 
 
@@ -171,9 +171,9 @@ def test_results_of_infinite_images_stay_finite_elsewhere(random: np.random.Gene
 def test_spreads(positions: tuple[int, ...], step: int) -> None:
     axes = tuple(Steps(size, step, 3, 1) for size in positions)
     spread = spread_of(PACE, axes, 64, 64)
-    assert prod(spread.lanes) <= 128
-    for steps, lanes, inner, reach in zip(axes, spread.lanes, spread.inner, spread.reach, strict=True):
-        assert lanes * inner == steps.positions
+    assert prod(spread.partitions) <= 128
+    for steps, partitions, inner, reach in zip(axes, spread.partitions, spread.inner, spread.reach, strict=True):
+        assert partitions * inner == steps.positions
         apart = [0]
         for count, distance in reach.loops:
             apart = [begin + at * distance for begin in apart for at in range(count)]
@@ -190,7 +190,7 @@ def test_blocks_fit_or_are_refused() -> None:
     fitting = rows_that_fit([4, 56, 56], spread, 2000, prod, lambda rows: 0, 128)
     assert fitting is not None
     assert prod(fitting) <= 2000
-    assert prod(spread(fitting).lanes) >= 96
+    assert prod(spread(fitting).partitions) >= 96
     assert rows_that_fit([4, 56, 56], spread, 0, prod, lambda rows: 0, 128) is None
 
 

@@ -61,13 +61,13 @@ def test_embedding_and_its_gradients(case: Any, random: np.random.Generator) -> 
     check_function(gradients, x, w, g)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_upsampling(turned: bool, random: np.random.Generator) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_upsampling(transposed: bool, random: np.random.Generator) -> None:
     x, w = (random.standard_normal(dims).astype(np.float32) for dims in ((2, 5, 7, 12), (4, 4, 12, 3)))
 
     def up(x: Any, w: Any) -> Any:
-        w = w.swapaxes(2, 3) if turned else w
-        return lax.conv_transpose(x, w, (4, 4), "VALID", transpose_kernel=turned)
+        w = w.swapaxes(2, 3) if transposed else w
+        return lax.conv_transpose(x, w, (4, 4), "VALID", transpose_kernel=transposed)
 
     assert convolutions(up, x, w) == 0
     check_function(up, x, w)

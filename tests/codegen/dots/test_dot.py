@@ -117,8 +117,8 @@ def test_types(types: tuple[str, str, str], m: int, k: int, n: int, random: np.r
         return random.standard_normal(dims).astype(dtype)
 
     def function(x: Any, y: Any) -> Any:
-        turned = lax.dot_general(x, y.T, (((1,), (1,)), ((), ())), preferred_element_type=out)
-        return lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=out), turned
+        transposed = lax.dot_general(x, y.T, (((1,), (1,)), ((), ())), preferred_element_type=out)
+        return lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=out), transposed
 
     check_function(function, operand(left, m, k), operand(right, k, n))
 
@@ -157,8 +157,8 @@ def test_rows_in_another_order(random: np.random.Generator) -> None:
     """Rows of the result that are neighbours on the partitions come from different places of the operand."""
 
     def function(y: Any, x: Any) -> Any:
-        turned = y.reshape(2, 2, 2, 2, 4).transpose(2, 0, 3, 1, 4).reshape(2, 4, 8)
-        return jnp.einsum("kmp,cnk->mpcn", turned, x).transpose(2, 0, 3, 1)
+        transposed = y.reshape(2, 2, 2, 2, 4).transpose(2, 0, 3, 1, 4).reshape(2, 4, 8)
+        return jnp.einsum("kmp,cnk->mpcn", transposed, x).transpose(2, 0, 3, 1)
 
     check_function(function, normal(random, 4, 2, 2, 4), normal(random, 4, 2, 2))
 
@@ -189,7 +189,7 @@ SUMS = {
     "bias of many rows": (lambda x, w, a: jnp.einsum("bmk,kn->bmn", x, w) + a, (5, 90, 40), (40, 70), (70,)),
     "column": (lambda x, w, a: x @ w + a, (300, 40), (40, 70), (300, 1)),
     "batch": (lambda x, w, a: jnp.einsum("bmk,bkn->bmn", x, w) + a, (3, 20, 40), (3, 40, 70), (3, 20, 70)),
-    "turned": (lambda x, w, a: x @ w + a.T, (30, 40), (40, 70), (70, 30)),
+    "transposed": (lambda x, w, a: x @ w + a.T, (30, 40), (40, 70), (70, 30)),
     "window": (lambda x, w, a: x @ w + a[3:33, 5:75], (30, 40), (40, 70), (40, 90)),
     "shaped": (lambda x, w, a: x @ w + a.reshape(30, 70), (30, 40), (40, 70), (5, 42, 10)),
     "two blocks of terms": (lambda x, w, a: x @ w + a, (8, 40_000), (40_000, 24), (8, 24)),
@@ -291,8 +291,8 @@ def test_long_vectors(size: int, random: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("lhs", "rows"), [((300, 64, 6), 128), ((425, 35, 33), 130), ((280, 35, 17), 16), ((425, 64, 64), 128)]
 )
-def test_blocks_staged_in_loops_and_behind_them(lhs: tuple[int, ...], rows: int, random: np.random.Generator) -> None:
-    """The blocks of a loop take turns by its register, those behind it by themselves: none meets an unread one."""
+def test_blocks_staged_in_loops_and_after_them(lhs: tuple[int, ...], rows: int, random: np.random.Generator) -> None:
+    """The blocks of a loop take turns by its register, those after it by themselves: none meets an unread one."""
     x, w = random.standard_normal(lhs, np.float32), random.standard_normal((rows, lhs[1]), np.float32)
     check_function(lambda x, w: jnp.einsum("mkj,nk->mjn", x, w), x, w)
 

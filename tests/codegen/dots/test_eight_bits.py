@@ -17,7 +17,9 @@ SIZES = ((1, 1, 1), (1, 131, 257), (3, 130, 1), (7, 641, 1031), (128, 257, 96), 
 
 
 def contraction(m: int, k: int, n: int, weights: str, other: str, form: str) -> str:
-    """HLO text of ``x w`` with w cast to the type of x; ``form``: ``wx`` has the weights on the left, ``t`` turned."""
+    """HLO text of ``x w`` with w cast to the type of x; ``form``: ``wx`` has the weights on the left, ``t``
+    transposed.
+    """
     w, at = f"{n},{k}" if "t" in form else f"{k},{n}", int("t" in form)
     dot = f"f32[{m},{n}] dot(x, wide), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{at}}}"
     if "w" in form:

@@ -103,7 +103,7 @@ def nested(outer: int, inner: int, buffers: int) -> Program:
 
 
 def accumulated(tiles: int) -> Program:
-    """A sum over the iterations in one buffer, stored behind the loop."""
+    """A sum over the iterations in one buffer, stored after the loop."""
     bench = Bench(tiles)
     total, ring = bench.slot(bench.ring(1)), bench.ring(2)
     bench.builder.emit("memset", Stream.GPSIMD, [total], [], imm=[0.0])

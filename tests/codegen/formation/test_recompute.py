@@ -49,7 +49,7 @@ def stored_bytes(compiled: Compiled) -> int:
 
 
 def spread(**parts: str) -> tuple[list[str], int]:
-    """Opcodes of CENTRE's ops behind ``spread``, and how many ops it puts with their users."""
+    """Opcodes of CENTRE's ops after ``spread``, and how many ops it puts with their users."""
     parts = {"dtype": "f32", "opcode": "subtract", "other": "s", "more": "", "more_types": "", **parts}
     entry = parse_text(CENTRE.format(**parts)).entry
     late = recompute.spread(entry)

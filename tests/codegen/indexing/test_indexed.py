@@ -147,8 +147,8 @@ def test_updates_in_place_and_beside_readers(random: np.random.Generator) -> Non
         chain = lax.dynamic_update_slice(lax.dynamic_update_slice(x * 2, y, (i, j)), y * 2, (j, i)) + 1
         kept = x * 3
         beside = lax.dynamic_update_slice(kept, y, (i, j)), kept + 1, lax.dynamic_update_slice(kept, y * 3, (j, i))
-        turned = lax.dynamic_slice(x.T, (i, i), (3, 4)) + lax.dynamic_slice(x.T[::-1], (j, i), (3, 4))
-        return chain, *beside, turned, jnp.roll(x, i, 0), lax.dynamic_slice(x, (i * 2 + 1, j), (3, 4))
+        transposed = lax.dynamic_slice(x.T, (i, i), (3, 4)) + lax.dynamic_slice(x.T[::-1], (j, i), (3, 4))
+        return chain, *beside, transposed, jnp.roll(x, i, 0), lax.dynamic_slice(x, (i * 2 + 1, j), (3, 4))
 
     check_function(function, normal(random, 30, 40), normal(random, 5, 6), np.int32(3), np.int32(27))
 

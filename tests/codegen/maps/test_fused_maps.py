@@ -57,7 +57,7 @@ def test_scalar_sums_long_rows(random: np.random.Generator) -> None:
 
 
 def test_scans_lay_their_results_out_step_by_step(random: np.random.Generator) -> None:
-    """Sums over a middle dim behind a scan write neighbours."""
+    """Sums over a middle dim after a scan write neighbours."""
     decay = random.uniform(0.5, 1, (128, 256, 4)).astype(np.float32)
     entry = random.standard_normal((128, 256, 4)).astype(np.float32)
 
@@ -104,10 +104,10 @@ def test_tiles_that_two_inputs_share(random: np.random.Generator) -> None:
 
 LANES = {
     "product": lambda x, y, m, s: (x - m) * y,
-    "turned": lambda x, y, m, s: (m - x) * y,
+    "transposed": lambda x, y, m, s: (m - x) * y,
     "last": lambda x, y, m, s: y - (x - m),
     "two": lambda x, y, m, s: (x - m) * s,
-    "both turned": lambda x, y, m, s: s - (m - x),
+    "both transposed": lambda x, y, m, s: s - (m - x),
     "constant": lambda x, y, m, s: jnp.maximum(x * s, 0.5),
     "constant first": lambda x, y, m, s: 2 - (x + m),
     "chain": lambda x, y, m, s: jnp.maximum((x - m) * s + y, 0) * m + s,

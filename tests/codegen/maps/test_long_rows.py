@@ -21,7 +21,7 @@ def layer_norm(x, scale, bias):
 
 
 def kept(x, scale, bias):
-    """A result that stays on chip for the kernel behind it, beside tiles of long rows."""
+    """A result that stays on chip for the kernel after it, beside tiles of long rows."""
     y = layer_norm(x, scale, bias)
     return y, jnp.flip(jnp.exp(y - y.max(-1, keepdims=True)).sum(-1))
 

@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Any] = {
     "add from the end": lambda x, y: x[::-1, ::-8] + y[:, :32],
     "add every 60.": lambda x, y: jnp.exp(x[:, ::60]) + y[:, :5],
     "short pieces": lambda x, y: jnp.tanh(x.reshape(256, 16, 16)[:, :, 3:9]) * 2,
-    "turned pieces": lambda x, y: jnp.tanh(x.reshape(256, 16, 16)[:, :, ::-2].swapaxes(1, 2)) * 2,
+    "transposed pieces": lambda x, y: jnp.tanh(x.reshape(256, 16, 16)[:, :, ::-2].swapaxes(1, 2)) * 2,
     "row backwards": lambda x, y: x + y[0, ::-1],
 }
 
@@ -33,7 +33,7 @@ def test_computed(name: str, dtype: str, random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 5, 1000])
-def test_windows_of_turned_arrays(start: int, random: np.random.Generator) -> None:
+def test_windows_of_transposed_arrays(start: int, random: np.random.Generator) -> None:
     x, at = random.standard_normal((130, 260)).astype(np.float32), np.int32(start)
     check_function(lambda x, at: lax.dynamic_slice(x.T, (at, 0), (128, 130)), x, at)
     check_function(lambda x, at: lax.dynamic_slice(x[:, ::-1], (at, at), (70, 128)), x, at)
@@ -58,7 +58,7 @@ def test_zeros_keep_their_signs(random: np.random.Generator) -> None:
     same_bits(lambda x: -x[:, ::-8], x)
 
 
-def test_tiles_of_turned_operands_fit(random: np.random.Generator) -> None:
+def test_tiles_of_transposed_operands_fit(random: np.random.Generator) -> None:
     """What lies between the elements of a tile is nearly the whole row, where the tiles' dim is the minor one there."""
     x, y = (random.integers(-9, 9, (4, 257, 127)).astype(np.float32) for _ in range(2))
 

@@ -42,7 +42,7 @@ def test_recurrence(dims: tuple[int, ...], axis: int, reverse: bool, random: np.
 
 @pytest.mark.parametrize("dims", [(6, 512, 7), (3, 2000), (300, 512), (6, 7, 130)], ids=str)
 def test_leading_dim(dims: tuple[int, ...], random: np.random.Generator) -> None:
-    """Few rows of many elements are combined row by row, others are turned; no element is moved on its own."""
+    """Few rows of many elements are combined row by row, others are transposed; no element is moved on its own."""
     a, b = steps(random, dims)
     compiled = check_function(lambda a, b: lax.associative_scan(compose, (a, b), reverse=len(dims) == 3)[1], a, b)
     assert compiled.program.kernels == ["0.map"]

@@ -147,14 +147,14 @@ APART = [
 def test_over_dims_that_lie_apart(
     dims: tuple[int, ...], folded: tuple[int, ...], dtype: str, random: np.random.Generator
 ) -> None:
-    """Given, made by an op, and turned: from HBM, and from a home on chip."""
+    """Given, made by an op, and transposed: from HBM, and from a home on chip."""
     x = (normal(random, *dims) * 40).astype(dtype)
 
     def function(x: Any) -> Any:
         made = x * 2
-        turned = jnp.transpose(x, range(len(dims))[::-1])
+        transposed = jnp.transpose(x, range(len(dims))[::-1])
         wide = jnp.int32 if dtype == "int32" else jnp.float32
-        found = [value.sum(folded, dtype=wide) for value in (x, made, turned)]
+        found = [value.sum(folded, dtype=wide) for value in (x, made, transposed)]
         return *found, x.max(folded), made.min(folded), (made + 1).max(folded)
 
     check_function(function, x)
@@ -185,7 +185,7 @@ def test_long(dims: tuple[int, ...], random: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("dims", [(32, 4, 56, 64), (3, 43, 97, 131), (129, 2, 6145), (128, 3, 12288)])
-def test_long_rows_behind_elementwise_ops(dims: tuple[int, ...], random: np.random.Generator) -> None:
+def test_long_rows_after_elementwise_ops(dims: tuple[int, ...], random: np.random.Generator) -> None:
     """Rows too long for a tile, folded in two steps, the first together with the ops that make them."""
     folded = tuple(range(1, len(dims)))
 
@@ -315,7 +315,7 @@ def test_rows_on_few_partitions_are_stored_together(rows: int, row: int, random:
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_kept_dims_in_another_order_than_in_memory(order: tuple[int, ...], dtype: type) -> None:
-    """Joint lanes are neighbours of the operand, not always of the result."""
+    """Joint partitions are neighbours of the operand, not always of the result."""
     x = np.random.default_rng(7).integers(-9, 9, (4, 7, 127)).astype(dtype)
     for axis in range(3):
         check_function(lambda x, axis=axis: jnp.max(x.transpose(order), axis), x)

@@ -59,7 +59,7 @@ def test_special_values() -> None:
 
 
 def test_blocks_with_infinities(random: np.random.Generator) -> None:
-    """What one block adds up to reaches the ones behind it and no others."""
+    """What one block adds up to reaches the ones after it and no others."""
     x = random.standard_normal((2, 20_000)).astype(np.float32)
     x[0, 12_345], x[1, 777] = np.inf, np.nan
     check_function(lambda x: (lax.cumsum(x, 1), lax.cummax(x, 1, reverse=True)), x)
@@ -117,8 +117,8 @@ def test_leading_dims_in_blocks(
     if name == "cummax":
         x[0, 700, 5], x[1, 3, 8], x[1, 3, 9] = np.nan, np.inf, -np.inf
     function = {"cumsum": np.add, "cummax": np.maximum, "cummin": np.minimum, "cumprod": np.multiply}[name]
-    turned = np.flip(x, axis) if reverse else x
-    wanted = function.accumulate(turned, axis, np.float64 if dtype == "float32" else dtype).astype(dtype)
+    transposed = np.flip(x, axis) if reverse else x
+    wanted = function.accumulate(transposed, axis, np.float64 if dtype == "float32" else dtype).astype(dtype)
     compiled = compile_text(text_of(lambda x: getattr(lax, name)(x, axis=axis, reverse=reverse), x))
     assert_close(compiled.run([x])[0], np.flip(wanted, axis) if reverse else wanted, 1e-5)
     assert sum("map" in kernel for kernel in compiled.program.kernels) == (0 if name == "cumprod" else 2)

@@ -18,7 +18,7 @@ from neuronx_cc.ir import hlo
 FIRST = frozenset(["add", "subtract", "multiply"])
 
 
-def defer_lanes(
+def defer_partitions(
     kernel: Kernel,
     member: dict[hlo.SSAValue, Kernel],
     blocks: Mapping[hlo.SSAValue, Block],
@@ -41,18 +41,18 @@ def defer_lanes(
             continue
         if member.get(user.results[0]) is not kernel or not _is_whole(op, kernel) or not _is_whole(user, kernel):
             continue
-        lanes = [_is_lane(blocks.get(operand), steps) for operand in op.operands]
-        if sum(lanes) != 1 or trace(op.operands[lanes.index(True)], kernel, member) is not None:
+        partitions = [_is_partition(blocks.get(operand), steps) for operand in op.operands]
+        if sum(partitions) != 1 or trace(op.operands[partitions.index(True)], kernel, member) is not None:
             continue
-        array = op.operands[lanes.index(False)]
+        array = op.operands[partitions.index(False)]
         source = trace(array, kernel, member)
         if splat(array) is None and not (isinstance(source, hlo.OpResult) and source.op in deferred):
-            found[op], deferred[op] = lanes.index(True), user
+            found[op], deferred[op] = partitions.index(True), user
             taken |= {op, user}
     return found
 
 
-def _is_lane(block: Block | None, steps: Mapping[int, int]) -> bool:
+def _is_partition(block: Block | None, steps: Mapping[int, int]) -> bool:
     """Whether each tile has one value a partition of ``block``."""
     if block is None or block.dtype != "f32":
         return False

@@ -1,4 +1,4 @@
-"""Inputs of a map whose neighbours in memory go to different partitions: turned on their way into its tiles.
+"""Inputs of a map whose neighbours in memory go to different partitions: transposed on their way into its tiles.
 
 Rows of the array are loaded in long runs, and TensorE transposes the parts of their bit patterns, which is exact
 (``movement.halves``): so a transposed operand costs hardly more than one that lies straight, and no pass over HBM.
@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.codegen.maps.plan import Lanes, MapPlan, full_view, is_given, lane_divisor
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, is_given, partition_divisor
 from neuronx_cc.codegen.movement.halves import HALVES, halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -75,11 +75,11 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
     dense = joint and all(atoms[0].stride == size * width for atoms in follow)
     column, most = kernel.shape[last], timing.sizes.partitions
     loads = ceil(others / most) if joint else others // column * ceil(column / most)
-    time, lanes, inner = lanes_of(timing, Problem(size, width, loads, column, dense))
-    found, builder = Lanes(axis, lanes, inner), context.builder
+    time, partitions, inner = partitions_of(timing, Problem(size, width, loads, column, dense))
+    found, builder = Partitions(axis, partitions, inner), context.builder
     fits = SPARE * _nbytes(timing, found, width) <= builder.sbuf.largest_gap() and builder.psum.largest_gap()
     if fits and time < _ahead(timing, size, others, width):
-        plan.lanes, plan.turned = found, across
+        plan.partitions, plan.transposed = found, across
 
 
 def _minor(view: View) -> int:
@@ -103,18 +103,18 @@ class Problem:
 
 
 @lru_cache(maxsize=4096)
-def lanes_of(timing: Timing, problem: Problem) -> tuple[float, int, int]:
-    """(time, lanes, neighbours on each) for ``problem``; what is left of a row has lanes of its own."""
+def partitions_of(timing: Timing, problem: Problem) -> tuple[float, int, int]:
+    """(time, partitions, neighbours on each) for ``problem``; what is left of a row has partitions of its own."""
     most, best = timing.sizes.partitions, (float("inf"), 1, 1)
     for inner in range(1, min(MOST_TIMES * ceil(timing.long_run / (most * problem.width)), problem.count) + 1):
         each = problem.count // inner
-        for lanes in {min(most, each), each // ceil(each / most), lane_divisor(each)}:
-            count, rest = divmod(problem.count, lanes * inner)
-            time = timing.transfer_latency + count * problem.loads * _here(timing, problem, lanes, inner)
+        for partitions in {min(most, each), each // ceil(each / most), partition_divisor(each)}:
+            count, rest = divmod(problem.count, partitions * inner)
+            time = timing.transfer_latency + count * problem.loads * _here(timing, problem, partitions, inner)
             if time < best[0] and rest:
-                time += lanes_of(timing, replace(problem, count=rest, dense=False))[0]
+                time += partitions_of(timing, replace(problem, count=rest, dense=False))[0]
             if time < best[0]:
-                best = time, lanes, inner
+                best = time, partitions, inner
     return best
 
 
@@ -123,62 +123,64 @@ def interleaved(timing: Timing, run: int) -> int:
     return max(1, min(MOST_TIMES, ceil(timing.long_run / run)))
 
 
-def _here(timing: Timing, problem: Problem, lanes: int, inner: int) -> float:
-    """Time of rows on all partitions, turned into ``inner`` elements of each on ``lanes``."""
-    rows, run, width = timing.sizes.partitions, lanes * inner * problem.width, problem.width
-    deep = interleaved(timing, run) if problem.dense and lanes == problem.count else 1
+def _here(timing: Timing, problem: Problem, partitions: int, inner: int) -> float:
+    """Time of rows on all partitions, transposed into ``inner`` elements of each on ``partitions``."""
+    rows, run, width = timing.sizes.partitions, partitions * inner * problem.width, problem.width
+    deep = interleaved(timing, run) if problem.dense and partitions == problem.count else 1
     part, carrier = "u16" if width > 2 else "u8", HALVES[width][1]
     work = timing.transfer(rows * run, run * deep)
     work += timing.transfer(rows * run, min(timing.long_run, problem.column * width), "write")
     for _ in range(2 if width > 1 else 1):
         work += timing.engine(
-            "tensor_copy", Stream.VECTOR, lanes * inner, (Tile(carrier),), (Tile(part, stride=width),)
+            "tensor_copy", Stream.VECTOR, partitions * inner, (Tile(carrier),), (Tile(part, stride=width),)
         )
-        work += timing.transpose(rows, lanes, carrier, Tile(part, stride=width * deep)).times(inner)
+        work += timing.transpose(rows, partitions, carrier, Tile(part, stride=width * deep)).times(inner)
     return work.bound
 
 
 def _ahead(timing: Timing, size: int, rows: int, width: int) -> float:
     """The same where a copy in order is made ahead, by squares of words, and read again."""
     squares = ceil(size * width / (4 * SQUARE)) * ceil(rows / SQUARE)
-    turned: Work = timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
+    transposed: Work = timing.engine("transpose", Stream.VECTOR, SQUARE).times(squares)
     moved = timing.transfer(size * rows * width, timing.long_run)
     moved += timing.transfer(size * rows * width, timing.long_run, "write")
-    return (turned + moved).bound + moved.bound + 2 * timing.transfer_latency
+    return (transposed + moved).bound + moved.bound + 2 * timing.transfer_latency
 
 
-def rest_lanes(timing: Timing, plan: MapPlan, shape: Sequence[int], rest: int) -> Lanes:
-    """Lanes of the ``rest`` of the axis that is turned, of a space of sizes ``shape``."""
-    assert plan.lanes is not None, "what is turned has lanes"
-    loads = ceil(prod(shape) / shape[plan.lanes.axis] / timing.sizes.partitions)
-    return Lanes(plan.lanes.axis, *lanes_of(timing, Problem(rest, _width(plan), loads, shape[-1], False))[1:])
+def rest_partitions(timing: Timing, plan: MapPlan, shape: Sequence[int], rest: int) -> Partitions:
+    """Partitions of the ``rest`` of the axis that is transposed, of a space of sizes ``shape``."""
+    assert plan.partitions is not None, "what is transposed has partitions"
+    loads = ceil(prod(shape) / shape[plan.partitions.axis] / timing.sizes.partitions)
+    return Partitions(
+        plan.partitions.axis, *partitions_of(timing, Problem(rest, _width(plan), loads, shape[-1], False))[1:]
+    )
 
 
 def least_elements(timing: Timing, plan: MapPlan) -> int:
     """Elements a partition of tiles that are stored in long runs."""
-    assert plan.lanes is not None, "what is turned has lanes"
-    return plan.lanes.inner * ceil(timing.long_run / _width(plan))
+    assert plan.partitions is not None, "what is transposed has partitions"
+    return plan.partitions.inner * ceil(timing.long_run / _width(plan))
 
 
 def _width(plan: MapPlan) -> int:
-    """Bytes of an element of what is turned."""
-    return itemsize(next(iter(plan.turned.values())).dtype)
+    """Bytes of an element of what is transposed."""
+    return itemsize(next(iter(plan.transposed.values())).dtype)
 
 
-def _nbytes(timing: Timing, lanes: Lanes, width: int) -> int:
-    """Bytes a partition of rows and parts of them, besides the tiles that they are turned into."""
-    return _run(timing, lanes, width) * (BUFFERS * width + 2 * PART_BUFFERS * itemsize(HALVES[width][1]))
+def _nbytes(timing: Timing, partitions: Partitions, width: int) -> int:
+    """Bytes a partition of rows and parts of them, besides the tiles that they are transposed into."""
+    return _run(timing, partitions, width) * (BUFFERS * width + 2 * PART_BUFFERS * itemsize(HALVES[width][1]))
 
 
-def _run(timing: Timing, lanes: Lanes, size: int) -> int:
+def _run(timing: Timing, partitions: Partitions, size: int) -> int:
     """Most elements of the rows on a partition."""
-    run = lanes.size * lanes.inner
-    return run * (interleaved(timing, run * size) if lanes.inner == 1 else 1)
+    run = partitions.size * partitions.inner
+    return run * (interleaved(timing, run * size) if partitions.inner == 1 else 1)
 
 
 @dataclass(slots=True)
 class Turner:
-    """Loads tiles of the inputs of one map that are turned."""
+    """Loads tiles of the inputs of one map that are transposed."""
 
     context: Context
     pool: TilePool
@@ -189,18 +191,18 @@ class Turner:
 
     @classmethod
     def of(cls, context: Context, pool: TilePool, plan: MapPlan) -> Turner | None:
-        """None where nothing is turned. To be made outside of loops, for the unit matrices."""
-        if not plan.turned or plan.lanes is None:
+        """None where nothing is transposed. To be made outside of loops, for the unit matrices."""
+        if not plan.transposed or plan.partitions is None:
             return None
         size = _width(plan)
-        carrier, run = HALVES[size][1], _run(context.timing, plan.lanes, size)
+        carrier, run = HALVES[size][1], _run(context.timing, plan.partitions, size)
         context.identity(carrier)
         parts = range(2 if size > 1 else 1)
         planes = tuple(pool.ring(run * itemsize(carrier), PART_BUFFERS) for _ in parts)
-        return cls(context, pool, pool.ring(run * size, BUFFERS), planes, pool.psum(SUM_BUFFERS, "turned"))
+        return cls(context, pool, pool.ring(run * size, BUFFERS), planes, pool.psum(SUM_BUFFERS, "transposed"))
 
     def load(self, value: hlo.SSAValue, block: Block, emitter: Emitter) -> Block:
-        """The tile of ``block`` [lanes, free dims...] in HBM."""
+        """The tile of ``block`` [partitions, free dims...] in HBM."""
         size, free = itemsize(block.dtype), range(1, len(block.dims))
         tile = self.pool.tile([atom.size for atom in block.dims[1:]], block.dtype, block.dims[0].size)
         inner = next((dim for dim in free if block.dims[dim].stride == size and block.dims[dim].size > 1), -1)
@@ -212,7 +214,7 @@ class Turner:
         return tile
 
     def _each(self, tile: Block, block: Block, stream: Stream, emitter: Emitter) -> None:
-        """[lane, inner, ..., row]: loops over the dims that are neither on the partitions before nor behind."""
+        """[partition, inner, ..., row]: loops over the dims that are neither on the partitions before nor after."""
         builder = self.context.builder
         if len(block.dims) > 3:
             with builder.loop(tile.dims[2].size) as index:
@@ -220,8 +222,8 @@ class Turner:
             return
         if len(block.dims) == 2:
             tile, block = (side.of((*side.dims, Atom(1, 0))) for side in (tile, block))
-        lane, inner, row = block.dims
-        run, deep = lane.size * itemsize(block.dtype), 1
+        partition, inner, row = block.dims
+        run, deep = partition.size * itemsize(block.dtype), 1
         if inner.size == 1 and row.stride == run and row.size >= builder.sizes.partitions:
             deep = interleaved(builder.timing, run)
         for start, tiles, count in builder.tiles(row.size, builder.sizes.partitions * deep):
@@ -234,14 +236,14 @@ class Turner:
                         self._turn(there, here, stream, emitter)
 
     def _turn(self, tile: Block, block: Block, stream: Stream, emitter: Emitter) -> None:
-        """Load ``block`` [lane, inner, row] as rows on partitions, and turn them into ``tile``.
+        """Load ``block`` [partition, inner, row] as rows on partitions, and turn them into ``tile``.
 
-        ``inner`` are neighbours on a lane, or rows that follow each other in memory.
+        ``inner`` are neighbours on a partition, or rows that follow each other in memory.
         """
         builder, size = self.context.builder, itemsize(block.dtype)
-        lane, inner, row = block.dims
-        run = lane.size * inner.size
-        steps = (lane.size, 1) if lane.stride == size else (1, inner.size)
+        partition, inner, row = block.dims
+        run = partition.size * inner.size
+        steps = (partition.size, 1) if partition.stride == size else (1, inner.size)
         rows = tile_in(builder, self.rows, [run], block.dtype, row.size)
         copy(builder, rows, block.of((row, Atom(run, size))), stream)
 
@@ -250,12 +252,14 @@ class Turner:
 
         for plane, part, byte in halves_of(rows, room, emitter.copy):
             width = itemsize(plane.dtype)
-            atoms = (Atom(each.size, step * width) for each, step in zip((inner, lane), steps, strict=True))
+            atoms = (Atom(each.size, step * width) for each, step in zip((inner, partition), steps, strict=True))
             parts = plane.of((plane.dims[0], *atoms))
             self._products(parts, part_of(tile, part, byte), emitter)
 
     def _products(self, rows: Block, out: Block, emitter: Emitter) -> None:
-        """``out[lane, inner, row] = rows[row, inner, lane]`` by unit matrices, as many as fit a bank together."""
+        """``out[partition, inner, row] = rows[row, inner, partition]`` by unit matrices, as many as fit a bank
+        together.
+        """
         builder, height = self.context.builder, rows.dims[0].size
         unit = self.context.identity(rows.dtype)
         unit = unit.of((Atom(height, 1, True), Atom(height, unit.dims[1].stride)))
@@ -270,12 +274,14 @@ class Turner:
 
 
 def _deal(block: Block, deep: int) -> Block:
-    """[lane, inner, row]: with ``deep`` neighbouring rows as ``inner`` if that is more than one."""
-    lane, _, row = block.dims
-    return block if deep == 1 else block.of((lane, Atom(deep, row.stride), Atom(row.size // deep, row.stride * deep)))
+    """[partition, inner, row]: with ``deep`` neighbouring rows as ``inner`` if that is more than one."""
+    partition, _, row = block.dims
+    return (
+        block if deep == 1 else block.of((partition, Atom(deep, row.stride), Atom(row.size // deep, row.stride * deep)))
+    )
 
 
 def _ordered(block: Block, inner: int, others: Sequence[int]) -> Block:
-    """[lane, inner (of size 1 for -1), others...]."""
+    """[partition, inner (of size 1 for -1), others...]."""
     run = block.dims[inner] if inner > 0 else Atom(1, 0)
     return block.of((block.dims[0], run, *(block.dims[dim] for dim in others)))

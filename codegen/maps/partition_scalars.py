@@ -10,7 +10,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter, Operand
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
 
 
-def lane_scalar(operand: Operand) -> bool:
+def partition_scalar(operand: Operand) -> bool:
     """One f32 value a partition: usable as the scalar operand of an instruction."""
     return (
         isinstance(operand, Block)
@@ -19,12 +19,12 @@ def lane_scalar(operand: Operand) -> bool:
     )
 
 
-def lane_block(block: Block) -> Block:
-    """The [P, 1] block behind a lane scalar."""
+def partition_block(block: Block) -> Block:
+    """The [P, 1] block behind a partition scalar."""
     return replace(block, dims=block.dims[:1])
 
 
-def with_lanes(
+def with_partitions(
     e: Emitter,
     op: str,
     stream: Stream,
@@ -41,10 +41,10 @@ def with_lanes(
         e.vector_load += max(64, size)
     else:
         e.scalar_load += max(64, size)
-    _emit_lanes(e.builder, op, stream, [out, block], [scalar], alu, imm, flags)
+    _emit_partitions(e.builder, op, stream, [out, block], [scalar], alu, imm, flags)
 
 
-def over_lanes(
+def over_partitions(
     e: Emitter,
     op: str,
     out: Block,
@@ -54,12 +54,12 @@ def over_lanes(
     imm: list[float],
     flags: list[str],
 ) -> None:
-    """An instruction of Vector over tiles, with operands of one value a partition behind them."""
+    """An instruction of Vector over tiles, with operands of one value a partition after them."""
     e.vector_load += max(64, prod(atom.size for atom in out.dims[1:]) * len(blocks))
-    _emit_lanes(e.builder, op, Stream.VECTOR, [out, *blocks], scalars, alu, imm, flags)
+    _emit_partitions(e.builder, op, Stream.VECTOR, [out, *blocks], scalars, alu, imm, flags)
 
 
-def _emit_lanes(
+def _emit_partitions(
     builder: Builder,
     op: str,
     stream: Stream,
@@ -73,6 +73,6 @@ def _emit_lanes(
     tiles = merge_free(tiles)
     if len(tiles[0].dims) > MAX_FREE_DIMS + 1:
         with builder.loop(tiles[0].dims[1].size) as index:
-            _emit_lanes(builder, op, stream, [tile.index(1, index) for tile in tiles], scalars, alu, imm, flags)
+            _emit_partitions(builder, op, stream, [tile.index(1, index) for tile in tiles], scalars, alu, imm, flags)
         return
     builder.emit(op, stream, tiles[:1], [*tiles[1:], *scalars], alu, imm, flags)

@@ -1,4 +1,4 @@
-"""Maps whose operands lie across: turned on their way in, exactly, at about the rate of the DMA."""
+"""Maps whose operands lie across: transposed on their way in, exactly, at about the rate of the DMA."""
 
 from typing import Any
 
