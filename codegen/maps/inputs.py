@@ -45,11 +45,11 @@ def load_all(
 ) -> dict[hlo.SSAValue, Block]:
     """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
     found: dict[hlo.SSAValue, Block] = {}
-    waiting = _Waiting(blocks)
+    waiting, loaded = _Waiting(blocks), _Loaded()
     for value, block in blocks.items():
         if value in found:
             continue
-        same = _mirrored(block, [(each, found[value]) for value, each in blocks.items() if value in found])
+        same = loaded.mirrored(block)
         if same is not None:
             pool.share(same)
             waiting.remove(value)
@@ -60,33 +60,43 @@ def load_all(
         waiting.remove(value)
         if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
             found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value))
+            loaded.add(block, found[value])
             continue
         waiting.remove(other)
         stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
         first = block if distance > 0 else blocks[other]
         tile = _load_gathered(context, pool, first, partitions, stream, extent, abs(distance))
         pool.share(tile)
-        found[value], found[other] = tile.moved(max(0, -distance)), tile.moved(max(0, distance))
+        for each, start in ((value, max(0, -distance)), (other, max(0, distance))):
+            found[each] = tile.moved(start)
+            loaded.add(blocks[each], found[each])
     return found
 
 
-def _mirrored(block: Block, loaded: Sequence[tuple[Block, Block]]) -> Block | None:
-    """``block`` in the tile of one of ``loaded`` (block, tile) of the same elements in the same or in reverse order."""
-    if block.alloc.space is not Space.HBM:
-        return None
-    free = range(1, len(block.dims))
-    for other, tile in loaded:
-        alike = other.alloc is block.alloc and other.dtype == block.dtype == tile.dtype
-        if not alike or other.dims[0] != block.dims[0] or tile.alloc.space is not Space.SBUF:
-            continue
-        steps = [[(atom.size, abs(atom.stride)) for atom in each.dims] for each in (block, other)]
-        if steps[0] != steps[1] or start_of(block, free) != start_of(other, free):
-            continue
-        transposed = [dim for dim in free if block.dims[dim].stride != other.dims[dim].stride]
+class _Loaded:
+    """Blocks of HBM and their tiles, by the elements that they have."""
+
+    def __init__(self) -> None:
+        self._tiles: dict[object, tuple[Block, Block]] = {}
+
+    def add(self, block: Block, tile: Block) -> None:
+        if tile.dtype == block.dtype and tile.alloc.space is Space.SBUF:
+            self._tiles.setdefault(self._elements(block), (block, tile))
+
+    def mirrored(self, block: Block) -> Block | None:
+        """``block`` in the tile of one of the same elements in the same or in reverse order."""
+        if block.alloc.space is not Space.HBM or (found := self._tiles.get(self._elements(block))) is None:
+            return None
+        other, tile = found
+        transposed = [dim for dim in range(1, len(block.dims)) if block.dims[dim].stride != other.dims[dim].stride]
         back = sum((tile.dims[dim].size - 1) * tile.dims[dim].stride for dim in transposed)
         dims = [replace(a, stride=-a.stride) if dim in transposed else a for dim, a in enumerate(tile.dims)]
         return tile.moved(back).of(tuple(dims))
-    return None
+
+    @staticmethod
+    def _elements(block: Block) -> object:
+        steps = tuple((atom.size, abs(atom.stride)) for atom in block.dims)
+        return block.alloc, block.dtype, block.dims[0], steps, start_of(block, range(1, len(block.dims)))
 
 
 class _Waiting:

@@ -418,7 +418,7 @@ def test_gather(rng):
     agree(bench, [target])
     bench.program.records[-1].flags = frozenset()
     for level in (None, ""):
-        with pytest.raises(RunError, match=r"index -?\d+ of lane \d+ is outside the 50 rows"):
+        with pytest.raises(RunError, match=r"index -?\d+ of partition \d+ is outside the 50 rows"):
             execute(bench.program, bench.inputs, level)
 
 
