@@ -19,6 +19,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Way,
     footprint,
     room_of,
+    together,
 )
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir.isa.program import Stream
@@ -87,7 +88,12 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
     if _collects_rows(problem, sizes):
         leaves = Leaves.ROWS
     lhs, rhs = (
-        Coming(0, 1, tuple(way_of(operand, chunks) for chunks in problem.all_chunks))
+        Coming(
+            0,
+            1,
+            tuple(way_of(operand, chunks) for chunks in problem.all_chunks),
+            beside=rows_beside(problem, operand, timing),
+        )
         for operand in (problem.lhs, problem.rhs)
     )
     return Schedule(
@@ -175,14 +181,23 @@ def _whole_rows(problem: Problem, frame: Schedule) -> bool:
     return problem.m_whole or (frame.leaves is Leaves.ROWS and problem.m_dim >= 0)
 
 
-def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int]) -> Schedule:
+def _with(frame: Schedule, stays: str, m: int, n: int, buffers: tuple[int, int], sizes: Sizes) -> Schedule:
     """``frame`` with blocks of these rows, in so many buffers."""
-    return replace(
-        frame,
-        stays=stays,
-        lhs=replace(frame.lhs, rows=m, buffers=buffers[0]),
-        rhs=replace(frame.rhs, rows=n, buffers=buffers[1]),
+    lhs, rhs = (
+        replace(each, rows=rows, buffers=count, beside=max(1, min(each.beside, rows // sizes.rows)))
+        for each, rows, count in zip((frame.lhs, frame.rhs), (m, n), buffers, strict=True)
     )
+    return replace(frame, stays=stays, lhs=lhs, rhs=rhs)
+
+
+def rows_beside(problem: Problem, operand: Operand, timing: Timing) -> int:
+    """How many rows of an operand make a long run, where they are neighbours in memory and come to be transposed."""
+    dim, width = problem.tiled_dim(operand), itemsize(operand.stored)
+    row = prod(problem.k) * width
+    if dim < 0 or not operand.transposed or operand.on_chip or operand.free[dim].stride != row:
+        return 1
+    dense = sum((atom.size - 1) * abs(atom.stride) for atom in operand.contracted) + width == row
+    return -(-timing.long_run // row) if dense else 1
 
 
 def _fits(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
@@ -222,16 +237,16 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
 
     if problem.lhs.home is Home.STAGED:
         for buffers in (2, 1):
-            yield _with(frame, "rhs", problem.m_tiled, columns(room // (buffers * column)), (1, buffers))
+            yield _with(frame, "rhs", problem.m_tiled, columns(room // (buffers * column)), (1, buffers), sizes)
         return
     if problem.rhs.home is Home.STAGED:
         for buffers in (2, 1):
-            yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1))
+            yield _with(frame, "lhs", rows(room // (buffers * column)), problem.n_tiled, (buffers, 1), sizes)
         return
     wide = max((room - rows(sizes.columns) * column) // 3, column)
     n = columns(min(wide, max(room // 5, sizes.bank_columns * column)) // column)
     for buffers in (2, 1):
-        yield _with(frame, "lhs", rows((room - 3 * n * column) // (buffers * column)), n, (buffers, 3))
+        yield _with(frame, "lhs", rows((room - 3 * n * column) // (buffers * column)), n, (buffers, 3), sizes)
     some = full = False
     for m in dict.fromkeys(rows(sizes.columns * tiles) for tiles in (4, 2, 1)):
         if (some and m == rows(2 * sizes.columns) > rows(sizes.columns)) or (full and problem.lhs.transposed):
@@ -240,12 +255,12 @@ def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule
             n = columns((room - streaming * m * column) // (staying * column))
             if n >= min(problem.n_tiled, sizes.columns):
                 some, full = True, full or n == problem.n_tiled
-                yield _with(frame, "rhs", m, n, (streaming, staying))
+                yield _with(frame, "rhs", m, n, (streaming, staying), sizes)
     for n in sorted({columns(sizes.bank_columns << power) for power in range(2)}):
         for streaming, staying in product((3, 2), (2, 1)):
             m = rows((room - streaming * n * column) // (staying * column))
             if m >= min(problem.m_tiled, sizes.columns):
-                yield _with(frame, "lhs", m, n, (staying, streaming))
+                yield _with(frame, "lhs", m, n, (staying, streaming), sizes)
 
 
 def _finished(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
@@ -266,13 +281,28 @@ def _finished(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
 
 
 def _with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
-    """With as many buffers as fit: of results, and of rows to be transposed by TensorE, which is busy with
-    products for long times.
+    """With as many buffers as fit and are used: of results, and of rows to be transposed by TensorE, which is busy
+    with products for long times.
     """
-    rows = any(each.transposed and not each.on_chip for each in (problem.lhs, problem.rhs))
-    counts = product(RESULT_BUFFERS, range(MOST_BUFFERS, ROW_BUFFERS - 1, -1) if rows else (ROW_BUFFERS,))
-    more = (replace(schedule, result_buffers=results, row_buffers=count) for results, count in counts)
+    loads = [_row_tiles(problem, schedule, each, sizes) for each in (problem.lhs, problem.rhs)]
+    stores = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // schedule.columns)
+    results = dict.fromkeys(min(count, stores) for count in RESULT_BUFFERS)
+    most = min(MOST_BUFFERS, max(loads))
+    counts = product(results, range(most, min(most, ROW_BUFFERS) - 1, -1))
+    more = (replace(schedule, result_buffers=result, row_buffers=max(1, rows)) for result, rows in counts)
     return next((each for each in more if _fits(problem, each, sizes)), schedule)
+
+
+def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Sizes) -> int:
+    """How many tiles of rows of an operand are loaded to be transposed."""
+    if not operand.transposed or operand.on_chip:
+        return 0
+    rows = prod(problem.b) * prod(problem.m if operand is problem.lhs else problem.n)
+    pieces = sum(
+        prod(-(-size // count) for size, count in zip(box, together(problem, box, schedule.row_bytes), strict=True))
+        for box in problem.all_chunks
+    )
+    return pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
 
 
 def blocks_of(problem: Problem, schedule: Schedule) -> tuple[int, int]:
@@ -326,7 +356,7 @@ def _cut(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Iterator
         m = problem.m_tiled if problem.m_whole else min(problem.m_tiled, rows)
         n = problem.n_tiled if problem.n_whole else min(problem.n_tiled, columns)
         for buffers in (2, 1):
-            cut = next(_boxed(problem, _with(frame, "", m, n, (buffers, buffers)), most, sizes), None)
+            cut = next(_boxed(problem, _with(frame, "", m, n, (buffers, buffers), sizes), most, sizes), None)
             some = some or cut is not None
             if cut is not None:
                 yield _with_more_buffers(problem, cut, sizes)
@@ -355,7 +385,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         n = problem.n_tiled if problem.n_whole else block(problem.n_tiled, columns, sizes.bank_columns)
         if n > columns:
             continue
-        whole = replace(_with(frame, "lhs", rows, n, (1, 2)), sums=Sums.BANKS, columns=n)
+        whole = replace(_with(frame, "lhs", rows, n, (1, 2), sizes), sums=Sums.BANKS, columns=n)
         halves = [count for count in _halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]

@@ -11,7 +11,7 @@ from math import prod
 
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
-from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
+from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
 from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
@@ -159,7 +159,7 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
     if operand.home is Home.CONSTANT:
         return timing.transfer(nbytes, timing.long_run)
     if operand.transposed:
-        run = min(schedule.row_bytes, prod(problem.k) * width)
+        run = min(schedule.row_bytes, prod(problem.k) * width) * schedule.coming(operand).beside
     else:
         dim = problem.tiled_dim(operand)
         rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
@@ -167,6 +167,7 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         run = width * (rows if near else 1)
         if not near and operand.free[-1].stride == width:
             run = width * operand.free[-1].size
+        run = run_of(operand.contracted, run)
     return timing.transfer(nbytes, max(width, run))
 
 

@@ -100,8 +100,9 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     waiting = Waiting()
 
     def stage(operand: Operand, bound: Bound) -> Stage:
-        filler = Filler(problem, operand, bound, schedule.row_bytes, schedule.row_buffers, emitter, tiles, transposer)
         coming, layout = schedule.coming(operand), None
+        row = schedule.row_bytes, schedule.row_buffers, coming.beside
+        filler = Filler(problem, operand, bound, *row, emitter, tiles, transposer)
         if Way.LAID_OUT in coming.ways:
             layout = ConstantLayout(context, bound, operand, problem.k, problem.k_dim, problem.segments[0])
         alloc = kept.get(operand.name)

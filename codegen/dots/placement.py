@@ -20,6 +20,7 @@ from neuronx_cc.codegen.dots.problem import (
     divisor,
     order_of,
     pe_dtype,
+    run_of,
     segments_of,
 )
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -386,7 +387,8 @@ def _state(
     refined = _refine(contraction, [each.view for each in bound], out_view, add_view)
     if refined is None:
         return None
-    b, m, n, k = refined.b, refined.m, refined.n, refined.k
+    b, m, n = refined.b, refined.m, refined.n
+    k = _with_long_runs(context.timing, refined.k, (m.atoms[0], n.atoms[0]), bound)
     lhs, rhs = (
         Operand(
             name,
@@ -427,6 +429,32 @@ def _state(
         bias=contraction.bias is not None,
         room=context.builder.sbuf.largest_gap(),
     )
+
+
+def _with_long_runs(timing: Timing, k: _Class, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound]) -> _Class:
+    """k with neighbouring terms on one partition, where a term of an operand in HBM is a short run beside the next's.
+
+    ``free``: the other dims of both operands. A dim of k is then two: (partitions, terms beside each other).
+    """
+    if any(each.home in (Home.CONSTANT, Home.STAGED) for each in bound) or any(map(k.on_partitions, (0, 1))):
+        return k
+    dim = _largest(k.sizes)
+    partitions = divisor(k.sizes[dim], timing.sizes.rows) if dim >= 0 else 1
+    beside = k.sizes[dim] // partitions if dim >= 0 else 1
+    if beside == 1 or partitions * LEAST_FILLED < timing.sizes.rows:
+        return k
+    short = any(
+        not each.view.in_sbuf and k.atoms[at][dim].stride == run_of(rows, itemsize(each.view.dtype)) < timing.long_run
+        for at, (each, rows) in enumerate(zip(bound, free, strict=True))
+    )
+    if not short:
+        return k
+    sizes = (*k.sizes[:dim], partitions, beside, *k.sizes[dim + 1 :])
+    atoms = tuple(
+        (*each[:dim], Atom(partitions, each[dim].stride * beside), Atom(beside, each[dim].stride), *each[dim + 1 :])
+        for each in k.atoms
+    )
+    return _Class(sizes, atoms)
 
 
 def _contracted_dim(

@@ -7,6 +7,7 @@ land on the partitions of the result.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -264,6 +265,14 @@ def order_of(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]
     batch, contracted = (dims.lhs_batch, dims.lhs_contracting) if index == 0 else (dims.rhs_batch, dims.rhs_contracting)
     rank = hlo.shape_of(op.operands[index]).rank
     return list(batch), [axis for axis in range(rank) if axis not in (*batch, *contracted)], list(contracted)
+
+
+def run_of(atoms: Iterable[Atom], nbytes: int) -> int:
+    """Bytes that lie one after the other: ``nbytes``, repeated along the dims that continue them."""
+    for atom in sorted(atoms, key=lambda atom: atom.stride):
+        if atom.stride == nbytes:
+            nbytes *= atom.size
+    return nbytes
 
 
 def divisor(size: int, most: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES
+from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES, rows_beside
 from neuronx_cc.codegen.dots.placement import Bound, source_of
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
@@ -251,6 +251,7 @@ def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
         Bound(value, source),
         2 * context.sizes.bank_bytes,
         ROW_BUFFERS,
+        rows_beside(problem, problem.lhs, context.timing),
         emitter,
         tiles,
         transposer,

@@ -68,10 +68,13 @@ class Coming:
     """For each segment of k."""
     kept: bool = False
     """Whether transposed blocks are kept in HBM, for when the next block of the other operand wants them."""
+    beside: int = 1
+    """Rows that are loaded side by side to a partition, to be transposed: neighbours in memory are one long run."""
 
     def __str__(self) -> str:
         ways = "/".join(dict.fromkeys(way.value for way in self.ways)) + (" once, kept in HBM" if self.kept else "")
-        return f"{self.rows} x{self.buffers} {ways}"
+        beside = f" {self.beside} side by side" if self.beside > 1 else ""
+        return f"{self.rows} x{self.buffers} {ways}{beside}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +190,15 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
                     tiles[suspects_name(operand, segment), coming.buffers] = suspects
                     tiles[ZEROS, 1] = conversion.suspect_bytes(1)
         if operand.transposed and not operand.on_chip:
-            tiles[f"{operand.name} rows", schedule.row_buffers] = taken * itemsize(problem.transposed_as(operand))
+            rows_bytes = taken * coming.beside * itemsize(problem.transposed_as(operand))
+            tiles[f"{operand.name} rows", schedule.row_buffers] = rows_bytes
         elif operand.transposed and operand.stored != operand.dtype:
             tiles[f"{operand.name} cast", 1] = taken * itemsize(operand.dtype)
         if operand.converted:
             tiles[f"{operand.name} unconverted", conversion.BUFFERS] = unconverted_bytes(problem, sizes)
         if problem.bit_bytes(operand):
-            tiles["bits", ROW_BUFFERS] = max(taken * problem.bit_bytes(operand), tiles.get(("bits", ROW_BUFFERS), 0))
+            bits = taken * coming.beside * problem.bit_bytes(operand)
+            tiles["bits", ROW_BUFFERS] = max(bits, tiles.get(("bits", ROW_BUFFERS), 0))
     summed = schedule.sums is Sums.SBUF
     columns = min(problem.n_tiled if schedule.sums is Sums.PSUM else schedule.rhs.rows, schedule.columns)
     if schedule.leaves is Leaves.ROWS:

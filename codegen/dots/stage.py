@@ -57,6 +57,8 @@ class Filler:
     """Of a row that is loaded to be transposed, at most."""
     row_buffers: int
     """Of such rows."""
+    beside: int
+    """Such rows on a partition, at most."""
     emitter: Emitter
     tiles: Tiles
     transposer: Transposer | None
@@ -108,16 +110,26 @@ class Filler:
         conversion.convert(self.emitter, self.operand, target, raw)
 
     def transpose(self, source: Block, out: Block) -> None:
-        """Load as many rows as there are partitions (unless they lie there) and transpose them chunk by chunk."""
+        """Load rows to all partitions (unless they lie there) and transpose them chunk by chunk."""
         on_chip, builder, size = self.operand.on_chip, self.emitter.builder, source.dims[0].size
-        heights = [(0, 1, size)] if on_chip else builder.tiles(size, builder.sizes.rows)
+        heights = [(0, 1, size, 1)] if on_chip else self._heights(size)
         more = len(heights) > 1 or len(self.problem.segments) > 1
-        for start, tiles, rows in heights:
+        for start, tiles, rows, beside in heights:
             for index in builder.each(tiles):
                 at = index * rows + start
                 part = source if on_chip else source.index(0, at, rows)
                 for taken, into, several in self._pieces(part, out.index(2, at, rows), more and tiles == 1):
-                    self._transpose_rows(taken, into, several)
+                    self._transpose_rows(taken, into, beside, several)
+
+    def _heights(self, size: int) -> list[tuple[int, int, int, int]]:
+        """Cut rows into (start, count of tiles, tile size, rows side by side): all partitions are filled first."""
+        found, start, height = [], 0, self.emitter.builder.sizes.rows
+        for beside in range(self.beside, 0, -1):
+            tiles = (size - start) // (height * beside)
+            if tiles:
+                found.append((start, tiles, height * beside, beside))
+                start += tiles * height * beside
+        return [*found, *([(start, 1, size - start, 1)] if start < size else [])]
 
     def _pieces(self, source: Block, out: Block, several: bool = False) -> Iterator[tuple[Block, Block, bool]]:
         """Rows [rows, chunks..., k] and ``out[k, chunk, rows]`` in parts that are transposed one by one.
@@ -138,13 +150,13 @@ class Filler:
                 taken, into = source.index(1 + dim, at, count), out.index(1, at * inner, count * inner)
                 yield from self._pieces(taken, into, 1 < tiles <= UNROLLED_PIECES or (several and tiles == 1))
 
-    def _transpose_rows(self, part: Block, out: Block, several: bool) -> None:
+    def _transpose_rows(self, part: Block, out: Block, beside: int, several: bool) -> None:
         """Transpose [rows, chunks..., k] into ``out[k, chunk, rows]``; what lies in HBM is loaded.
 
-        ``several``: one of several such parts that follow each other.
+        ``beside``: rows that come to one partition; ``several``: one of several such parts that follow each other.
         """
         assert self.transposer is not None, "made for operands with their rows on the partitions"
-        operand, partitions = self.operand, part.dims[0].size
+        operand, partitions = self.operand, part.dims[0].size // beside
         if operand.on_chip:
             exact_cast = not self.problem.fast(operand.stored) and operand.stored != operand.dtype
             if operand.stored not in PE_DTYPES or exact_cast:
@@ -154,6 +166,9 @@ class Filler:
                 part = rows
             self.transposer.transpose(part, out)
             return
+        if beside > 1:
+            part, out = _rows_beside(part, 0, beside), _rows_beside(out, 2, beside)
+            part, out = part.select([0, *range(2, len(part.dims) - 1), 1, len(part.dims) - 1]), out.select([0, 1, 3, 2])
         order = self._order_of_rows(part)
         sizes = [part.dims[dim].size for dim in order]
         carried = self.problem.transposed_as(operand)
@@ -278,6 +293,13 @@ def _staged_block(operand: Operand, view: View, staged: Staged, span: Span, segm
     first = sum(each.steps for each in staged.segments if each.start < segment.start)
     offset, (chunks,) = span.within(offset + first * staged.chunk_bytes, [Atom(segment.steps, staged.chunk_bytes)])
     return Block(view.alloc, view.dtype, offset, (Atom(segment.partitions, 1, True), chunks, rows))
+
+
+def _rows_beside(block: Block, dim: int, beside: int) -> Block:
+    """With the rows ``dim`` in two dims: (row of a partition's first, rows beside it)."""
+    rows = block.dims[dim]
+    split = (Atom(rows.size // beside, rows.stride * beside, rows.partition), Atom(beside, rows.stride))
+    return block.of((*block.dims[:dim], *split, *block.dims[dim + 1 :]))
 
 
 def _spread_chunks(tile: Block, chunks: Sequence[int]) -> Block:

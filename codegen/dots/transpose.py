@@ -6,7 +6,7 @@ It is exact: values are moved as such where that is allowed, else the parts of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -34,9 +34,12 @@ class Transposer:
     """``bits(dtype, sizes, partitions)``: a tile for parts of bit patterns."""
 
     def transpose(self, rows: Block, out: Block) -> None:
-        """``out[partition, chunk, row] = rows[row, chunk, partition]``; the chunks of ``rows`` may be several dims."""
+        """``out[partition, chunk, row] = rows[row, chunk, partition]``; the chunks of ``rows`` may be several dims.
+
+        Or ``out[partition, chunk, beside, row] = rows[row, chunk, beside, partition]``.
+        """
         if self._moves_values(rows.dtype):
-            self._values(rows, out)
+            self._values(rows, out, False)
             return
         sizes, partitions = [atom.size for atom in rows.dims[1:]], rows.dims[0].size
 
@@ -44,28 +47,32 @@ class Transposer:
             return self.bits(carrier, sizes, partitions)
 
         for plane, part, byte in halves_of(rows, room, self.emitter.copy):
-            self._values(plane, part_of(out, part, byte))
+            self._values(plane, part_of(out, part, byte), True)
 
     def _moves_values(self, dtype: str) -> bool:
         return self.context.moves_values(dtype)
 
-    def _values(self, rows: Block, out: Block) -> None:
-        """The same for values that TensorE moves as they are, a bank of PSUM at a time."""
+    def _values(self, rows: Block, out: Block, several: bool) -> None:
+        """The same for values that TensorE moves as they are, a bank of PSUM at a time.
+
+        ``several``: others follow in straight-line code.
+        """
+        if len(out.dims) > 3:
+            chunks = out.dims[1].size
+            for position, piece in enumerate(_each(rows, len(rows.dims) - 3)):
+                self._values(piece, out.index(1, Affine(position)), several or chunks > 1)
+            return
         height = rows.dims[0].size
         identity = self.context.identity(rows.dtype)
         identity = identity.of(tuple(replace(atom, size=height) for atom in identity.dims))
         flat = _flatten_chunks(rows)
         if flat is None:
-            for position, index in enumerate(product(*(range(atom.size) for atom in rows.dims[1:-1]))):
-                piece = rows
-                for at in index:
-                    piece = piece.index(1, Affine(at))
+            for position, piece in enumerate(_each(rows, len(rows.dims) - 2)):
                 self._bank([piece], identity, out.index(1, Affine(position), 1), several=True)
             return
         builder = self.emitter.builder
         groups = builder.tiles(flat.dims[1].size, max(1, builder.sizes.bank_columns // max(height, 1)))
-        # a whole row of tiles follows, or the other part of their bit patterns
-        several = len(groups) > 1 or not self._moves_values(rows.dtype)
+        several = several or len(groups) > 1  # a whole row of tiles follows
         for start, tiles, count in groups:
             for tile in builder.each(tiles, self.unrolled):
                 first = tile * count + start
@@ -88,6 +95,15 @@ class Transposer:
             watch.leave(out, bank)
         else:
             self.emitter.leave(out, bank)
+
+
+def _each(rows: Block, count: int) -> Iterator[Block]:
+    """``rows`` at each index of the ``count`` dims after the first."""
+    for index in product(*(range(atom.size) for atom in rows.dims[1 : 1 + count])):
+        piece = rows
+        for at in index:
+            piece = piece.index(1, Affine(at))
+        yield piece
 
 
 def _flatten_chunks(block: Block) -> Block | None:
