@@ -285,7 +285,8 @@ def _with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Sc
     with products for long times.
     """
     loads = [_row_tiles(problem, schedule, each, sizes) for each in (problem.lhs, problem.rhs)]
-    stores = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // schedule.columns)
+    columns = max(1, min(schedule.columns, schedule.rhs.rows))
+    stores = prod(problem.b) * -(-prod(problem.m) // sizes.columns) * -(-prod(problem.n) // columns)
     results = dict.fromkeys(min(count, stores) for count in RESULT_BUFFERS)
     most = min(MOST_BUFFERS, max(loads))
     counts = product(results, range(most, min(most, ROW_BUFFERS) - 1, -1))
@@ -297,12 +298,12 @@ def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Si
     """How many tiles of rows of an operand are loaded to be transposed."""
     if not operand.transposed or operand.on_chip:
         return 0
-    rows = prod(problem.b) * prod(problem.m if operand is problem.lhs else problem.n)
+    rows = prod(problem.m if operand is problem.lhs else problem.n)
     pieces = sum(
         prod(-(-size // count) for size, count in zip(box, together(problem, box, schedule.row_bytes), strict=True))
         for box in problem.all_chunks
     )
-    return pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
+    return prod(problem.b) * pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
 
 
 def blocks_of(problem: Problem, schedule: Schedule) -> tuple[int, int]:

@@ -43,6 +43,10 @@ LEAST_FILLED = 2
 """Chunks of constants fill one part in so many of the partitions, if they all have the same length."""
 
 
+UNHIDDEN_RUNS = 4
+"""One part in so many of the time of short runs is not hidden behind other work, at least."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """A kernel that is to be placed: the op, and what it adds to the sums."""
@@ -434,27 +438,54 @@ def _state(
 def _with_long_runs(timing: Timing, k: _Class, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound]) -> _Class:
     """k with neighbouring terms on one partition, where a term of an operand in HBM is a short run beside the next's.
 
-    ``free``: the other dims of both operands. A dim of k is then two: (partitions, terms beside each other).
+    ``free``: the other dims of both operands. A dim of k is then three: (steps, partitions, terms beside each other).
     """
     if any(each.home in (Home.CONSTANT, Home.STAGED) for each in bound) or any(map(k.on_partitions, (0, 1))):
         return k
-    dim = _largest(k.sizes)
-    partitions = divisor(k.sizes[dim], timing.sizes.rows) if dim >= 0 else 1
-    beside = k.sizes[dim] // partitions if dim >= 0 else 1
-    if beside == 1 or partitions * LEAST_FILLED < timing.sizes.rows:
+    dim, sizes = _largest(k.sizes), timing.sizes
+    partitions = divisor(k.sizes[dim], sizes.rows) if dim >= 0 else 1
+    if partitions * LEAST_FILLED < sizes.rows:
         return k
-    short = any(
-        not each.view.in_sbuf and k.atoms[at][dim].stride == run_of(rows, itemsize(each.view.dtype)) < timing.long_run
-        for at, (each, rows) in enumerate(zip(bound, free, strict=True))
-    )
-    if not short:
+    runs = [
+        run
+        for at, each in enumerate(bound)
+        if (run := _run_of_term(each.view, k.atoms[at], free[at])) == k.atoms[at][dim].stride < timing.long_run
+    ]
+    width = max(itemsize(each.view.dtype) for each in bound)
+    wanted = min(-(-timing.long_run // min(runs)), 2 * sizes.bank_bytes // (sizes.rows * width)) if runs else 1
+    beside = divisor(k.sizes[dim] // partitions, wanted)
+    if beside == 1 or _takes_longer_apart(timing, k.sizes, free, bound, min(runs)):
         return k
-    sizes = (*k.sizes[:dim], partitions, beside, *k.sizes[dim + 1 :])
-    atoms = tuple(
-        (*each[:dim], Atom(partitions, each[dim].stride * beside), Atom(beside, each[dim].stride), *each[dim + 1 :])
-        for each in k.atoms
-    )
-    return _Class(sizes, atoms)
+
+    def split(atom: Atom) -> tuple[Atom, ...]:
+        steps = atom.size // (partitions * beside)
+        inner = Atom(partitions, atom.stride * beside), Atom(beside, atom.stride)
+        return (Atom(steps, atom.stride * partitions * beside), *inner) if steps > 1 else inner
+
+    atoms = tuple((*each[:dim], *split(each[dim]), *each[dim + 1 :]) for each in k.atoms)
+    return _Class(tuple(atom.size for atom in atoms[0]), atoms)
+
+
+def _takes_longer_apart(
+    timing: Timing, k: tuple[int, ...], free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound], run: int
+) -> bool:
+    """Whether Vector, which takes apart FP32 that is transposed, loses more by strided terms than long runs gain."""
+    apart = [
+        prod(k) * prod(atom.size for atom in rows) // timing.sizes.rows
+        for each, rows in zip(bound, free, strict=True)
+        if each.view.dtype == "f32"
+    ]
+    longest = timing.engine("tensor_copy", Stream.VECTOR, max(apart, default=0) or 1).bound
+    short, long = (timing.transfer(prod(k) * run, each).dma for each in (run, timing.long_run))
+    return UNHIDDEN_RUNS * longest > short - long
+
+
+def _run_of_term(view: View, contracted: Sequence[Atom], free: Sequence[Atom]) -> int:
+    """Bytes of one term of an operand in HBM; 0 if it is none that the DMA brings as TensorE wants it."""
+    width = itemsize(view.dtype)
+    if view.in_sbuf or any(atom.stride == width for atom in contracted):
+        return 0
+    return run_of(free, width)
 
 
 def _contracted_dim(
