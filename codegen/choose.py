@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Any, NamedTuple, overload
 
 from neuronx_cc.codegen.convolutions import candidates as of_convolutions
@@ -38,6 +39,8 @@ FAMILIES: dict[type[Problem], Family] = {
 
 GOOD = 1.25
 """A schedule is good if it takes at most so many times as long as the least work of TensorE and the DMA."""
+CLEARLY = 1.5
+"""How many times less another statement of a problem has to take by estimate, which is not as exact across them."""
 
 
 @dataclass(slots=True)
@@ -62,6 +65,22 @@ class Planner:
     def choose(self, problem: Problem) -> Schedule | None:
         """The schedule for ``problem``; None where nothing fits."""
         self.uses[problem] += 1
+        chosen: Schedule | None = self._planned(problem)
+        return chosen
+
+    def easiest(self, problems: Sequence[dots.Problem]) -> dots.Problem:
+        """Of several statements of one problem, that which takes least by estimate; the first, unless clearly more."""
+        if len(problems) == 1:
+            return problems[0]
+
+        def time(problem: dots.Problem) -> float:
+            chosen = self._planned(problem)
+            return inf if chosen is None else FAMILIES[type(problem)].estimate(problem, chosen, self.timing)
+
+        best = min(problems, key=time)
+        return best if CLEARLY * time(best) < time(problems[0]) else problems[0]
+
+    def _planned(self, problem: Problem) -> Any:
         if problem not in self._chosen:
             number = self.given.get(name_of(problem)) if self.given else None
             offered = FAMILIES[type(problem)].candidates(problem, self.timing)

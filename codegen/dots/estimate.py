@@ -167,7 +167,7 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         run = width * (rows if near else 1)
         if not near and operand.free[-1].stride == width:
             run = width * operand.free[-1].size
-        run = run_of(operand.contracted, run)
+        run = run_of((atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim), run)
     return timing.transfer(nbytes, max(width, run))
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
+from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
-from neuronx_cc.codegen.dots.placement import Bound, Contraction, Placed, bind, place, source_of
+from neuronx_cc.codegen.dots.placement import bind, place, source_of
 from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output

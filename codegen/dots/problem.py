@@ -80,6 +80,8 @@ class Operand:
     batch: tuple[Atom, ...]
     free: tuple[Atom, ...]
     contracted: tuple[Atom, ...]
+    direct: bool = False
+    """Whether few rows come straight to the partitions, though terms are their neighbours in memory."""
 
     @property
     def on_chip(self) -> bool:
@@ -105,7 +107,7 @@ class Operand:
         """Whether TensorE transposes it: its rows lie on the partitions, or would come so from HBM in longer runs."""
         if self.home is Home.CHIP:
             return any(atom.partition for atom in self.free)
-        if self.home is not Home.HBM:
+        if self.home is not Home.HBM or self.direct:
             return False
         return not self.free or any(atom.stride == itemsize(self.stored) and atom.size > 1 for atom in self.contracted)
 

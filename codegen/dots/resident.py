@@ -14,7 +14,8 @@ from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES, rows_beside
-from neuronx_cc.codegen.dots.placement import Bound, source_of
+from neuronx_cc.codegen.dots.contraction import Bound
+from neuronx_cc.codegen.dots.placement import source_of
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
     PE_DTYPES,

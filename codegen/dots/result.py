@@ -9,7 +9,8 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.placement import Placed, strided
+from neuronx_cc.codegen.dots.contraction import Placed
+from neuronx_cc.codegen.dots.placement import strided
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.problem import Result as Written
 from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, Schedule

@@ -9,7 +9,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
-from neuronx_cc.codegen.dots.placement import Bound
+from neuronx_cc.codegen.dots.contraction import Bound
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment, Staged
 from neuronx_cc.codegen.dots.schedule import (
     ROW_BUFFERS,
@@ -81,6 +81,9 @@ class Filler:
     def load(self, source: Block, tile: Block) -> None:
         """Copy a block with k on the partitions, casting on the way."""
         target = _spread_chunks(tile, [atom.size for atom in source.dims[1:-1]])
+        if self.operand.direct:
+            order = [0, len(source.dims) - 1, *range(1, len(source.dims) - 1)]
+            source, target = source.select(order), target.select(order)
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
@@ -282,7 +285,10 @@ class Stage:
     def _tile(self, chunks: Sequence[int], span: Span, segment: Segment) -> Block:
         operand = self.filler.operand
         name, sizes = block_name(operand, segment), [prod(chunks), span.size]
+        order = [0, 2, 1] if operand.direct else [0, 1, 2]
+        sizes = [sizes[dim - 1] for dim in order[1:]]
         tile = self.filler.tiles.tile(operand.dtype, sizes, segment.partitions, name, self.coming.buffers)
+        tile = tile.select(order)
         self.told(tile)
         return tile
 

@@ -1,0 +1,87 @@
+"""A contraction that is to be placed, and the memory of its arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from neuronx_cc.codegen.dots.problem import Home, Problem, Staged, order_of
+from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A kernel that is to be placed: the op, and what it adds to the sums."""
+
+    op: hlo.DotOp
+    result: hlo.SSAValue
+    step: int
+    bias: hlo.SSAValue | None = None
+    """A row that TensorE adds."""
+    epilogue: hlo.SSAValue | None = None
+    """An array that is combined with the sums as they leave PSUM."""
+    combine: str = "add"
+    """How: add or multiply."""
+
+    def order(self, index: int) -> list[int]:
+        """Dims of operand ``index``: batch, free, contracted."""
+        return [axis for group in order_of(self.op, index) for axis in group]
+
+    def free(self, index: int) -> int:
+        """How many free dims an operand has."""
+        return len(order_of(self.op, index)[1])
+
+    def sizes(self, index: int) -> tuple[tuple[int, ...], ...]:
+        """Sizes of the batch, free and contracted dims of an operand."""
+        dims = hlo.shape_of(self.op.operands[index]).dims
+        return tuple(tuple(dims[axis] for axis in group) for group in order_of(self.op, index))
+
+    def classes(self, view: View, index: int) -> tuple[View, View, View]:
+        """A view with the dims of operand ``index`` in order, class by class."""
+        batch, free = len(self.op.dims.data.lhs_batch), self.free(index)
+        parts = (view.dims[:batch], view.dims[batch : batch + free], view.dims[batch + free :])
+        return view.of(parts[0]), view.of(parts[1]), view.of(parts[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An operand and its memory."""
+
+    value: hlo.SSAValue
+    """What is read: a cast of what is given happens as it is loaded."""
+    view: View
+    """Dims [batch..., free..., contracted...]."""
+    data: np.ndarray | None = None
+    """The elements of a constant that is still to be laid out; ``view`` says how they lie there."""
+    staged: Staged | None = None
+
+    @property
+    def home(self) -> Home:
+        """Where it lies."""
+        if self.staged is not None:
+            return Home.STAGED
+        if self.data is not None:
+            return Home.CONSTANT
+        return Home.CHIP if self.view.in_sbuf else Home.HBM
+
+    @property
+    def stream(self) -> Stream:
+        """What loads it."""
+        return Stream.DMA_WEIGHT if is_given(self.value) else Stream.DMA_LOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A contraction whose arrays all have memory."""
+
+    contraction: Contraction
+    problem: Problem
+    lhs: Bound
+    rhs: Bound
+    out: View
+    add: View | None
+    """Where what is combined with it lies."""

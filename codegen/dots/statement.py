@@ -1,0 +1,263 @@
+"""Contractions stated as problems: the dims that all arrays have in common, and the ways to cut what is contracted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.contraction import Bound, Contraction
+from neuronx_cc.codegen.dots.problem import (
+    Home,
+    Operand,
+    Problem,
+    Result,
+    Segment,
+    divisor,
+    pe_dtype,
+    run_of,
+    segments_of,
+)
+from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.types import itemsize
+
+LEAST_FILLED = 2
+"""Chunks of constants fill one part in so many of the partitions, if they all have the same length."""
+FEW = 16
+"""Rows of an operand that may come straight to the partitions: the runs of each are by themselves."""
+HIDDEN = 4
+"""One part in so many of what short transfers take is not hidden behind other work, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Refined dims of one class, and how each array that has them lies."""
+
+    sizes: tuple[int, ...]
+    atoms: tuple[tuple[Atom, ...], ...]
+
+    def on_partitions(self, array: int) -> int:
+        """How many of them lie on the partitions of an array."""
+        return sum(atom.partition for atom in self.atoms[array])
+
+    def cut(self, dim: int, partitions: int, beside: int) -> _Class:
+        """With (steps, partitions, neighbours on a partition) in place of a dim."""
+
+        def split(atom: Atom) -> tuple[Atom, ...]:
+            steps = atom.size // (partitions * beside)
+            inner = (Atom(partitions, atom.stride * beside), *([Atom(beside, atom.stride)] if beside > 1 else []))
+            return (Atom(steps, atom.stride * partitions * beside), *inner) if steps > 1 else inner
+
+        atoms = tuple((*each[:dim], *split(each[dim]), *each[dim + 1 :]) for each in self.atoms)
+        return _Class(tuple(atom.size for atom in atoms[0]), atoms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refined:
+    """b: lhs, rhs, result, epilogue; m: lhs, result, epilogue; n: rhs, result, epilogue; k: lhs, rhs."""
+
+    b: _Class
+    m: _Class
+    n: _Class
+    k: _Class
+
+
+def _refine(contraction: Contraction, views: Sequence[View], out: View, add: View | None) -> _Refined | None:
+    """Common dims; None where some do not nest, or lie on the partitions in a way that nothing reads."""
+    lhs_b, lhs_m, lhs_k = contraction.classes(views[0], 0)
+    rhs_b, rhs_n, rhs_k = contraction.classes(views[1], 1)
+    others = [out] if add is None else [out, add]
+    first, last = len(lhs_b.dims), len(lhs_b.dims) + len(lhs_m.dims)
+    batch, m, k = contraction.sizes(0)
+    spaces = (
+        align([lhs_b, rhs_b, *(each.of(each.dims[:first]) for each in others)], batch),
+        align([lhs_m, *(each.of(each.dims[first:last]) for each in others)], m),
+        align([rhs_n, *(each.of(each.dims[last:]) for each in others)], contraction.sizes(1)[1]),
+        align([lhs_k, rhs_k], k),
+    )
+    classes = [_Class(tuple(space.sizes), tuple(map(tuple, space.atoms))) for space in spaces if space is not None]
+    if len(classes) < len(spaces):
+        return None
+    b, m_, n, k_ = classes
+    arrays = (range(len(others)), range(1, 1 + len(others)))
+    on_partitions = [
+        b.on_partitions(0) + m_.on_partitions(0) + k_.on_partitions(0),
+        b.on_partitions(1) + n.on_partitions(0) + k_.on_partitions(1),
+        *(m_.on_partitions(1 + array) for array in arrays[0]),
+    ]
+    if max(on_partitions) > 1:
+        return None  # a dim on the partitions is used whole
+    if any(n.on_partitions(array) for array in arrays[1]) or any(map(b.on_partitions, range(len(b.atoms)))):
+        return None
+    return _Refined(b, m_, n, k_)
+
+
+def problems_of(
+    context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, add_view: View | None
+) -> list[Problem]:
+    """The problem, for each way to cut k, the plain one first.
+
+    None where dims do not nest or cannot be tiled: k on the partitions, m on the result's, n free.
+    """
+    dtype = pe_dtype(contraction.op)
+    refined = _refine(contraction, [each.view for each in bound], out_view, add_view)
+    if refined is None:
+        return []
+    b, m, n = refined.b, refined.m, refined.n
+    out, add = (
+        None if view is None else Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i])
+        for i, view in enumerate((out_view, add_view))
+    )
+    assert out is not None
+    found = []
+    for k, direct in _cuts(context.timing, refined, bound):
+        lhs, rhs = (
+            Operand(
+                name,
+                each.home,
+                each.view.dtype,
+                pe_dtype(contraction.op, index, each.view.dtype),
+                b.atoms[index],
+                free.atoms[0],
+                k.atoms[index],
+                index in direct,
+            )
+            for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (m, n), strict=True))
+        )
+        terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
+        out_dims, lhs_dims = _marked(out.m), _marked(lhs.free)
+        if terms is None or (out_dims and lhs_dims and out_dims != lhs_dims):
+            continue  # a tile's rows are neighbours on the partitions
+        found.append(
+            Problem(
+                b=b.sizes,
+                m=m.sizes,
+                n=n.sizes,
+                k=k.sizes,
+                m_dim=next(iter(out_dims or lhs_dims), _largest(m.sizes)),
+                n_dim=next(iter(_marked(rhs.free)), _largest(n.sizes)),
+                k_dim=terms[0],
+                segments=terms[1],
+                dtype=dtype,
+                tf32=contraction.op.algorithm is not None and "tf32" in contraction.op.algorithm.data,
+                moves_values=context.moves_values("bf16"),
+                lhs=lhs,
+                rhs=rhs,
+                out=out,
+                epilogue=add,
+                bias=contraction.bias is not None,
+                room=context.builder.sbuf.largest_gap(),
+            )
+        )
+    return found
+
+
+# ---- ways to cut k --------------------------------------------------------------------------------------------
+
+
+def _cuts(timing: Timing, refined: _Refined, bound: Sequence[Bound]) -> Iterator[tuple[_Class, tuple[int, ...]]]:
+    """k as it is and with neighbouring terms on one partition, each with the operands that come without a transpose.
+
+    Neighbours are worth it where a term of an operand in HBM is a short run beside the next term's, or where the few
+    rows of one come straight to the partitions.
+    """
+    k = refined.k
+    yield k, ()
+    if any(each.home in (Home.CONSTANT, Home.STAGED) for each in bound) or any(map(k.on_partitions, (0, 1))):
+        return
+    dim = _largest(k.sizes)
+    partitions = divisor(k.sizes[dim], timing.sizes.rows) if dim >= 0 else 1
+    if partitions * LEAST_FILLED < timing.sizes.rows:
+        return
+    most, free = k.sizes[dim] // partitions, (refined.m.atoms[0], refined.n.atoms[0])
+    # rows that are transposed are loaded in parts, whose terms must not lie apart
+    width = max(itemsize(each.view.dtype) for each in bound)
+    loaded = divisor(most, 2 * timing.sizes.bank_bytes // (timing.sizes.rows * width))
+    beside = divisor(loaded, _for_long_runs(timing, k, dim, free, bound))
+    if beside > 1:
+        yield k.cut(dim, partitions, beside), ()
+    near = [index for index, each in enumerate(bound) if k.atoms[index][dim].stride == itemsize(each.view.dtype)]
+    if near and all(
+        bound[index].home is Home.HBM
+        and itemsize(bound[index].view.dtype) > 1
+        and prod(atom.size for atom in free[index]) <= FEW
+        for index in near
+    ):
+        yield k.cut(dim, partitions, most), tuple(near)
+
+
+def _for_long_runs(
+    timing: Timing, k: _Class, dim: int, free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound]
+) -> int:
+    """Terms beside each other for long runs; 1 where terms are no short runs. ``free``: the other dims of operands."""
+    runs = [
+        run
+        for at, each in enumerate(bound)
+        if (run := _run_of_term(each.view, k.atoms[at], free[at])) == k.atoms[at][dim].stride < timing.long_run
+    ]
+    if not runs or _takes_longer_apart(timing, k.sizes, free, bound, min(runs)):
+        return 1
+    return -(-timing.long_run // min(runs))
+
+
+def _takes_longer_apart(
+    timing: Timing, k: tuple[int, ...], free: Sequence[tuple[Atom, ...]], bound: Sequence[Bound], run: int
+) -> bool:
+    """Whether Vector, which takes apart FP32 that is transposed, loses more by strided terms than long runs gain."""
+    apart = [
+        prod(k) * prod(atom.size for atom in rows) // timing.sizes.rows
+        for each, rows in zip(bound, free, strict=True)
+        if each.view.dtype == "f32"
+    ]
+    longest = timing.engine("tensor_copy", Stream.VECTOR, max(apart, default=0) or 1).bound
+    short, long = (timing.transfer(prod(k) * run, each).dma for each in (run, timing.long_run))
+    return HIDDEN * longest > short - long
+
+
+def _run_of_term(view: View, contracted: Sequence[Atom], free: Sequence[Atom]) -> int:
+    """Bytes of one term of an operand in HBM; 0 if it is none that the DMA brings as TensorE wants it."""
+    width = itemsize(view.dtype)
+    if view.in_sbuf or any(atom.stride == width for atom in contracted):
+        return 0
+    return run_of(free, width)
+
+
+def _contracted_dim(
+    context: Context, k: tuple[int, ...], operands: Sequence[Operand], bound: Sequence[Bound]
+) -> tuple[int, tuple[Segment, ...]] | None:
+    """The dim of k on the partitions, -1 without any, and its segments; None where operands want different ones."""
+    marked = sorted({dim for operand in operands for dim in _marked(operand.contracted)})
+    if len(marked) > 1:
+        return None
+    staged = next((each.staged for each in bound if each.staged is not None), None)
+    if staged is not None:
+        if len(k) != 1 or (marked and staged.segments != (Segment(0, k[0], 1),)):
+            return None
+        return 0, staged.segments
+    if marked:
+        return marked[0], (Segment(0, k[marked[0]], 1),)
+    if not k:
+        return -1, (Segment(0, 1, 1),)
+
+    def chunks(dim: int) -> int:
+        """Products for each tile of the result with this dim on the partitions."""
+        return prod(k) // k[dim] * sum(segment.steps for segment in segments_of(k[dim], context.sizes))
+
+    dim = min(range(len(k)), key=lambda dim: (chunks(dim), -dim))
+    equal = divisor(k[dim], context.sizes.rows)
+    if equal * LEAST_FILLED >= context.sizes.rows and any(each.home is Home.CONSTANT for each in bound):
+        return dim, (Segment(0, equal, k[dim] // equal),)
+    return dim, segments_of(k[dim], context.sizes)
+
+
+def _marked(atoms: Iterable[Atom]) -> list[int]:
+    """Dims that lie on the partitions."""
+    return [dim for dim, atom in enumerate(atoms) if atom.partition]
+
+
+def _largest(sizes: Sequence[int]) -> int:
+    """The first dim of the largest size, -1 without any."""
+    return max(range(len(sizes)), key=lambda dim: sizes[dim], default=-1)
