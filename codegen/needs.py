@@ -25,11 +25,7 @@ READ_IN_PART = {
     "select-and-scatter": "windows may lie apart",
     "while": "its kernels have needs of their own",
 } | dict.fromkeys(
-    [
-        *("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute"),
-        *("partition-id", "reduce-scatter", "replica-id"),
-    ],
-    "one instruction between whole arrays",
+    hlo.opcodes(hlo.CollectiveOp, hlo.PartitionIdOp, hlo.ReplicaIdOp), "one instruction between whole arrays"
 )
 """Kinds that may leave elements out, and why."""
 

@@ -37,9 +37,8 @@ TRIALS = 12
 """Times that a kernel in doubt is evaluated with moved intermediate results."""
 _REACH = 4
 """Times the largest difference that these evaluations show which rounding may make."""
-_SUMS = frozenset(["dot", "convolution", "reduce", "reduce-window"])
-_MOVES = frozenset(["broadcast", "reshape", "transpose", "slice", "reverse", "concatenate", "constant", "iota", "copy"])
-_MOVES |= {"pad", "bitcast", "gather", "dynamic-slice", "dynamic-update-slice", "select", "get-tuple-element"}
+_SUMS = (hlo.ContractionOp, hlo.ReduceOp, hlo.ReduceWindowOp)
+_MOVES = (hlo.MovementOp, hlo.ConstantOp, hlo.IotaOp, hlo.GetTupleElementOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +193,9 @@ class _Judge:
 
     def _moved(self, op: hlo.HloOp, operands: Sequence[Any], result: Any) -> Any:
         """The result with each element moved up or down by what may be rounding."""
-        if not isinstance(result, np.ndarray) or not _is_float(result) or op.opcode in _MOVES:
+        if not isinstance(result, np.ndarray) or not _is_float(result) or isinstance(op, _MOVES):
             return result
-        scale = _magnitude(self._evaluator, op, operands, result) if op.opcode in _SUMS else np.abs(_wide(result))
+        scale = _magnitude(self._evaluator, op, operands, result) if isinstance(op, _SUMS) else np.abs(_wide(result))
         step = max(OP_TOLERANCE / 4, _step(op.shape.dtype))
         signs = self._random.choice(np.array([-step, step]), result.shape)
         with np.errstate(all="ignore"):
@@ -307,7 +306,7 @@ def _magnitude(evaluator: reference.Evaluator, op: hlo.HloOp, operands: Sequence
     array = np.asarray(expected)
     if not isinstance(expected, np.ndarray) or not _is_float(array):
         return array
-    if op.opcode in _SUMS:
+    if isinstance(op, _SUMS):
         parts = [np.abs(part) if isinstance(part, np.ndarray) and _is_float(part) else part for part in operands]
         return np.asarray(evaluator.apply(op, parts))
     wide = np.abs(_wide(array))

@@ -14,20 +14,6 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.verify import CALL_FIELDS, op_problem, verify_structure
 from neuronx_cc.ir.verify.infer import CannotInfer, infer_type
 
-COMBINER_USERS = frozenset(
-    [
-        "all-reduce",
-        "all-reduce-start",
-        "collective-reduce",
-        "map",
-        "reduce",
-        "reduce-scatter",
-        "reduce-window",
-        "scatter",
-        "select-and-scatter",
-        "sort",
-    ]
-)
 Key = str | int
 
 
@@ -119,9 +105,10 @@ class _Builder:
     def _combiner_names(self, ordered: list[RawComputation]) -> set[str]:
         combiners: set[str] = set()
         others: set[str] = set()
+        scalar = hlo.opcodes(hlo.ApplyingOp)
         for computation in ordered:
             for instruction, name in self._called(computation):
-                (combiners if instruction.opcode in COMBINER_USERS else others).add(name)
+                (combiners if instruction.opcode in scalar else others).add(name)
         return combiners - others
 
     def _computation(self, raw: RawComputation) -> hlo.ComputationOp:

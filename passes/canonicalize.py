@@ -34,7 +34,7 @@ def _all_rules() -> dict[type, tuple[Rule, ...]]:
         for kind, added in more.items():
             rules[kind] = (*rules.get(kind, ()), *added)
     for kind in hlo.OPCODES.values():
-        if issubclass(kind, hlo.ElementwiseUnaryOp | hlo.ElementwiseBinaryOp | hlo.SelectOp):
+        if issubclass(kind, hlo.ElementwiseOp):
             rules[kind] = (*rules.get(kind, ()), sink_reshape, sink_broadcast)
     return rules
 

@@ -15,16 +15,8 @@ from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.shares import Shares
 from neuronx_cc.passes.manager import PassContext
 
-LIGHT = (
-    *(hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp, hlo.ConvertOp, hlo.BroadcastOp),
-    *(hlo.ReshapeOp, hlo.TransposeOp, hlo.SliceOp, hlo.ReverseOp, hlo.ConcatenateOp, hlo.PadOp, hlo.BitcastOp),
-    *(hlo.BitcastConvertOp, hlo.DynamicSliceOp, hlo.DynamicUpdateSliceOp, hlo.OptBarrierOp),
-)
-FREE = (hlo.ConstantOp, hlo.IotaOp, hlo.TupleOp, hlo.GetTupleElementOp, hlo.WhileOp, hlo.ConditionalOp)
-COLLECTIVES = (
-    *(hlo.AllGatherOp, hlo.AllReduceOp, hlo.ReduceScatterOp, hlo.AllToAllOp, hlo.CollectivePermuteOp),
-    *(hlo.CollectiveBroadcastOp, hlo.RaggedAllToAllOp, hlo.PartitionIdOp, hlo.ReplicaIdOp),
-)
+APART = (hlo.TupleOp, hlo.GetTupleElementOp, hlo.RegionOp, hlo.CollectiveOp)
+"""Ops that compute nothing themselves, or that devices compute together."""
 HEADER = "frontend_attributes"
 
 
@@ -52,7 +44,7 @@ def run(module: HloModule, context: PassContext) -> None:
         whole
         for computation in module.computations()
         for op in ops_of(computation.block)
-        if not isinstance(op, (*LIGHT, *FREE, *COLLECTIVES)) and (whole := _whole(op, shares)) is not None
+        if not _is_light(op) and not isinstance(op, APART) and (whole := _whole(op, shares)) is not None
     ]
     found.sort(key=lambda whole: -whole.gathered)
     for whole in found:
@@ -60,6 +52,12 @@ def run(module: HloModule, context: PassContext) -> None:
     if found and HEADER not in dict(module.header):
         texts = "; ".join(f"{whole} (at {whole.op.loc})" for whole in found).replace('"', "'").replace("\\", "/")
         module.header = (*module.header, (HEADER, f'{{computed_alike="{texts}"}}'))
+
+
+def _is_light(op: hlo.Operation) -> bool:
+    """Whether ``op`` costs no more than its operands' bytes; what a gather reads of a table, its indices say."""
+    light = isinstance(op, hlo.ElementwiseOp | hlo.MovementOp | hlo.BitcastConvertOp)
+    return light and not isinstance(op, hlo.GatherOp)
 
 
 def _whole(op: hlo.HloOp, shares: Shares) -> Whole | None:
@@ -96,6 +94,6 @@ def _gathers(value: hlo.SSAValue) -> list[hlo.AllGatherOp]:
         seen.add(value)
         if isinstance(op, hlo.AllGatherOp):
             found[op] = None
-        elif isinstance(op, LIGHT):
+        elif _is_light(op):
             waiting += op.operands
     return list(found)

@@ -15,8 +15,6 @@ from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless, skips_middle
 from neuronx_cc.passes.manager import PassContext
 
-MOVEMENT = (hlo.BroadcastOp, hlo.ReshapeOp, hlo.TransposeOp, hlo.ReverseOp)
-
 CASTS = (hlo.ConvertOp, hlo.ReducePrecisionOp)
 
 
@@ -31,7 +29,7 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in ops_of(computation.block):
             if isinstance(op, hlo.ConvertOp):
                 _cancel(op)
-            elif type(op) in MOVEMENT and type(op) is not hlo.BroadcastOp:
+            elif isinstance(op, hlo.ViewOp) and not isinstance(op, hlo.BroadcastOp | hlo.SliceOp):
                 _move_down(op)
             elif isinstance(op, hlo.ReducePrecisionOp):
                 _round_once(op)
@@ -79,13 +77,13 @@ def _move_up(op: hlo.HloOp) -> None:
 
 
 def _is_movable(move: hlo.HloOp) -> bool:
-    if isinstance(move, MOVEMENT):
-        return True
-    return isinstance(move, hlo.SliceOp) and isinstance(_origin(move), hlo.ConstantOp)
+    if isinstance(move, hlo.SliceOp):
+        return isinstance(_origin(move), hlo.ConstantOp)
+    return isinstance(move, hlo.ViewOp)
 
 
 def _origin(op: hlo.Operation | None) -> hlo.Operation | None:
-    while isinstance(op, (*MOVEMENT, hlo.SliceOp)):
+    while isinstance(op, hlo.ViewOp):
         op = defining_op(op.operands[0])
     return op
 

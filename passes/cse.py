@@ -12,8 +12,6 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.manager import PassContext
 
-COMMUTATIVE = frozenset([hlo.AddOp, hlo.MultiplyOp, hlo.AndOp, hlo.OrOp, hlo.XorOp])
-
 DISTINCT = frozenset([hlo.OptBarrierOp, hlo.RngOp, hlo.RngGetAndUpdateStateOp, hlo.AfterAllOp])
 
 
@@ -31,6 +29,6 @@ def run(module: HloModule, context: PassContext) -> None:
 def key_of(op: hlo.HloOp) -> Hashable:
     """Equal for ops that compute the same of the same operands."""
     operands: Hashable = tuple(map(id, op.operands))
-    if type(op) in COMMUTATIVE and id(op.operands[0]) > id(op.operands[1]):
+    if isinstance(op, hlo.CombinerOp) and not isinstance(op, hlo.ExtremeOp) and id(op.operands[0]) > id(op.operands[1]):
         operands = (id(op.operands[1]), id(op.operands[0]))
     return type(op), operands, op.results[0].type, frozenset(op.properties.items())

@@ -185,8 +185,7 @@ def _is_counted(value: hlo.SSAValue, place: Place, depth: int = 8) -> bool:
     if place.body is not None and element_of(value, place.body) == place.counter:
         return True
     op = defining_op(value)
-    followed = (hlo.ElementwiseBinaryOp, hlo.ElementwiseUnaryOp, hlo.SelectOp, hlo.ClampOp, hlo.ConvertOp)
-    if depth == 0 or not isinstance(op, (*followed, hlo.CompareOp, hlo.ReshapeOp)):
+    if depth == 0 or not isinstance(op, hlo.ElementwiseOp | hlo.ReshapeOp):
         return False
     return all(_is_counted(operand, place, depth - 1) for operand in op.operands)
 

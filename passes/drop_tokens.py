@@ -12,8 +12,6 @@ from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.manager import PassContext
 
 NOTHING = hlo.array_type("pred", (0,))
-KEPT = (hlo.InfeedOp, hlo.OutfeedOp, hlo.SendOp, hlo.SendDoneOp, hlo.RecvOp, hlo.RecvDoneOp)
-"""Refused later, by their own names."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -31,7 +29,7 @@ def run(module: HloModule, context: PassContext) -> None:
 
 
 def _values(computation: hlo.ComputationOp) -> list[hlo.SSAValue]:
-    results = [op.results[0] for op in ops_of(computation.block) if not isinstance(op, KEPT)]
+    results = [op.results[0] for op in ops_of(computation.block) if not isinstance(op, hlo.HostOp)]  # refused later
     return [*computation.block.args, *results]
 
 

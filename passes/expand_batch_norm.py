@@ -13,17 +13,15 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.manager import PassContext
 
-BatchNorm = hlo.BatchNormTrainingOp | hlo.BatchNormInferenceOp | hlo.BatchNormGradOp
-
 
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
-            if isinstance(op, BatchNorm):
+            if isinstance(op, hlo.BatchNormOp):
                 _expand(op, _Norm(module, op))
 
 
-def _expand(op: BatchNorm, norm: "_Norm") -> None:
+def _expand(op: hlo.BatchNormOp, norm: "_Norm") -> None:
     if isinstance(op, hlo.BatchNormInferenceOp):
         replace(op, norm.inference(*norm.operands))
         return
@@ -34,7 +32,7 @@ def _expand(op: BatchNorm, norm: "_Norm") -> None:
 class _Norm:
     """The formulas, on FP32 values; vectors of the feature dim are spread over the operand."""
 
-    def __init__(self, module: HloModule, op: BatchNorm):
+    def __init__(self, module: HloModule, op: hlo.BatchNormOp):
         self.build = Build.before(module, op)
         shape = hlo.shape_of(op.operands[0])
         self.dtype, self.dims, self.feature = shape.dtype, shape.dims, op.feature_index.data

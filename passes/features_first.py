@@ -22,7 +22,6 @@ Order = tuple[int, ...]
 
 CHANNELS = 16
 """Features up to which an image is sorted into planes before it is convolved."""
-ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp)
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -55,7 +54,7 @@ class Mover:
             self._reshape(op)
         elif isinstance(op, hlo.ReduceOp):
             self._reduce(op)
-        elif isinstance(op, ELEMENTWISE):
+        elif isinstance(op, hlo.ElementwiseOp):
             self._turn(op, list(op.operands), lambda order: {})
         elif isinstance(op, hlo.ConcatenateOp):
             axis = op.dimension.data

@@ -22,7 +22,7 @@ from neuronx_cc.ir.hlo import HloModule, WindowDim
 from neuronx_cc.ir.hlo.editing import defining_op, insert_constant, ops_of
 from neuronx_cc.ir.hlo.editing import replace as replace_op
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE
-from neuronx_cc.passes.analysis.values import COMBINERS, identity_of, splat_number
+from neuronx_cc.passes.analysis.values import identity_of, splat_number
 from neuronx_cc.passes.analysis.windows import PLAIN
 from neuronx_cc.passes.expansions import scans
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -140,7 +140,7 @@ class _Tree:
             return self._sliced(op)
         if isinstance(op, hlo.ConcatenateOp) and op.dimension.data == self.axis:
             return self._joined(op)
-        return self.combined(op) if type(op) in COMBINERS else None  # type: ignore[arg-type]
+        return self.combined(op) if isinstance(op, hlo.CombinerOp) else None
 
     def _sliced(self, op: hlo.SliceOp) -> Spans | None:
         source, bounds = hlo.shape_of(op.operand), list(op.slice.data)
@@ -177,7 +177,7 @@ class _Tree:
         left, right = (self.spans(operand) for operand in op.operands)
         if left is None or right is None:
             return None
-        kind, holes = COMBINERS[type(op)], [part.low < 0 for part in (left, right)]
+        kind, holes = op.opcode, [part.low < 0 for part in (left, right)]
         if holes[0].any() or holes[1].any():
             return _interleave(left, right) if kind in ("add", "or") and (holes[0] ^ holes[1]).all() else None
         dtype = op.shape.dtype

@@ -19,31 +19,10 @@ from neuronx_cc.passes.manager import PassContext
 SMALL = 4096
 """Elements of operands and results that an early fold may have."""
 
-ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp, hlo.ClampOp)
 
-NEVER = frozenset(
-    [
-        hlo.ConstantOp,
-        hlo.IotaOp,
-        hlo.BroadcastOp,
-        hlo.TupleOp,
-        hlo.WhileOp,
-        hlo.ConditionalOp,
-        hlo.CustomCallOp,
-        hlo.OptBarrierOp,
-        hlo.StochasticConvertOp,
-        hlo.RngOp,
-        hlo.RngBitGeneratorOp,
-        hlo.RngGetAndUpdateStateOp,
-        hlo.AfterAllOp,
-        hlo.AllReduceOp,
-        hlo.AllGatherOp,
-        hlo.ReduceScatterOp,
-        hlo.AllToAllOp,
-        hlo.RaggedAllToAllOp,
-        hlo.CollectivePermuteOp,
-        hlo.CollectiveBroadcastOp,
-    ]
+NEVER = (
+    *(hlo.BroadcastOp, hlo.OptBarrierOp, hlo.StochasticConvertOp, hlo.RandomOp),
+    *(hlo.RegionOp, hlo.CustomCallOp, hlo.CollectiveOp),
 )
 """Without a value at compile time, or with one that other devices decide: the reference semantics know one alone."""
 
@@ -65,7 +44,7 @@ def fold(module: HloModule, limit: int | None) -> None:
     apply = evaluator(module).apply
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if type(op) in NEVER or not op.operands:
+            if isinstance(op, NEVER) or not op.operands:
                 continue
             sources = [defining_op(operand) for operand in op.operands]
             if not all(type(source) in SYMBOLIC for source in sources):
@@ -81,7 +60,7 @@ def fold(module: HloModule, limit: int | None) -> None:
                 if _fits(op, sum(array.nbytes for array in arrays), max(array.size for array in arrays), limit):
                     value = apply(op, arrays)
                     replace(op, _literal(module, op, value))
-            elif isinstance(op, ELEMENTWISE) and op.shape.rank:
+            elif isinstance(op, hlo.ElementwiseOp) and op.shape.rank:
                 _fold_splats(module, op, sources, apply)
 
 

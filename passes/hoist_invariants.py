@@ -17,24 +17,8 @@ from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.dce import sweep
 from neuronx_cc.passes.manager import PassContext
 
-MOVED = (
-    hlo.ElementwiseUnaryOp,
-    hlo.ElementwiseBinaryOp,
-    hlo.SelectOp,
-    hlo.ClampOp,
-    hlo.ConvertOp,
-    hlo.DotOp,
-    hlo.ConvolutionOp,
-    hlo.ReduceOp,
-    hlo.ReduceWindowOp,
-    hlo.GatherOp,
-    hlo.ScatterOp,
-    hlo.ConcatenateOp,
-    hlo.PadOp,
-    hlo.DynamicSliceOp,
-    hlo.DynamicUpdateSliceOp,
-    hlo.SortOp,
-)
+MOVED = (hlo.ElementwiseOp, hlo.MovementOp, hlo.ContractionOp, hlo.ApplyingOp)
+KEPT = (hlo.OptBarrierOp, hlo.CollectiveOp, *FREE)
 MOST_GROWTH = 4
 """How many times larger than what it is computed from a result may be."""
 
@@ -51,7 +35,8 @@ def _hoist(module: HloModule, loop: hlo.WhileOp, effectful: Set[str]) -> None:
     known = Invariants(module, loop)
     moved: dict[hlo.SSAValue, None] = {}
     for op in ops_of(known.body.block):
-        if isinstance(op, MOVED) and all(operand in known for operand in op.operands) and _is_worth(op):
+        movable = isinstance(op, MOVED) and not isinstance(op, KEPT)
+        if movable and all(operand in known for operand in op.operands) and _is_worth(op):
             known.copy(op.results[0])
             moved[op.results[0]] = None
     wanted = [value for value in moved if any(not _is_moved(user, moved) for user in users(value))]

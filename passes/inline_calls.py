@@ -179,9 +179,9 @@ def _finish_copy(inliner: _Inliner, op: hlo.HloOp) -> None:
 def _finish_collective(inliner: _Inliner, op: hlo.HloOp) -> None:
     """``all-reduce-done(all-reduce-start(x))`` is ``all-reduce(x)``; the halves share the properties."""
     start = _start_of(op)
-    kind = COLLECTIVES.get(type(start)) if start is not None else None
-    if kind is None or start is None:
+    if not isinstance(start, hlo.StartOp):
         return
+    kind = hlo.OPCODES[start.opcode.removesuffix("-start")]
     declared = property_names(kind)
     properties = {name: attr for name, attr in start.properties.items() if name in declared}
     inliner.references.update(called_names(start))
@@ -194,12 +194,6 @@ def _start_of(op: hlo.HloOp) -> hlo.HloOp | None:
         start = defining_op(start.operands[0])
     return start if isinstance(start, hlo.HloOp) else None
 
-
-COLLECTIVES: dict[type, type[hlo.HloOp]] = {
-    hlo.AllReduceStartOp: hlo.AllReduceOp,
-    hlo.AllGatherStartOp: hlo.AllGatherOp,
-    hlo.CollectivePermuteStartOp: hlo.CollectivePermuteOp,
-}
 
 HANDLERS: dict[type, Handler] = {
     hlo.CallOp: _inline_call,
@@ -222,15 +216,7 @@ MOST_NESTED = 48
 REPEATING = (hlo.CallOp, hlo.FusionOp, hlo.MapOp, hlo.AsyncStartOp, hlo.WhileOp, hlo.ConditionalOp)
 """Ops each of which gets instructions of its own for the computations that it calls."""
 
-WRAPPERS = (
-    hlo.AsyncStartOp,
-    hlo.AsyncUpdateOp,
-    hlo.CopyStartOp,
-    hlo.AllReduceStartOp,
-    hlo.AllGatherStartOp,
-    hlo.CollectivePermuteStartOp,
-    hlo.AfterAllOp,
-)
+WRAPPERS = (hlo.StartOp, hlo.AsyncUpdateOp, hlo.AfterAllOp)
 
 
 def check_repeats(module: HloModule) -> None:
@@ -274,6 +260,6 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         # users first: an update goes before its start
         for op in reversed(list(ops_of(computation.block))):
-            if type(op) in WRAPPERS and op.results[0].first_use is None:
+            if isinstance(op, WRAPPERS) and op.results[0].first_use is None:
                 erase(op)
     remove_uncalled(module)

@@ -61,7 +61,7 @@ class Numbering:
         number = splat_number(value, module)
         if number is not None:
             result = self.constant(number)
-        elif not isinstance(op, ELEMENTWISE) or len(seen) > MOST_OPS:
+        elif not isinstance(op, hlo.ElementwiseOp) or len(seen) > MOST_OPS:
             result = self.of("other", note=str(id(value)))
         else:
             note = op.direction.data if isinstance(op, hlo.CompareOp) else ""
@@ -71,7 +71,6 @@ class Numbering:
         return result
 
 
-ELEMENTWISE = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp, hlo.SelectOp)
 MOST_OPS = 200
 """More distinct values than any expansion here has: the walk stops."""
 

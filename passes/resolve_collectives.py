@@ -15,7 +15,6 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
 from neuronx_cc.passes.analysis.devices import device_counts, state_counts
-from neuronx_cc.passes.analysis.effects import COLLECTIVES
 from neuronx_cc.passes.analysis.values import computation_kind, identity_of
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build
@@ -24,8 +23,6 @@ from neuronx_cc.passes.manager import PassContext
 
 Groups = tuple[tuple[int, ...], ...]
 
-EXCHANGES = (hlo.AllToAllOp, hlo.CollectiveBroadcastOp, hlo.CollectivePermuteOp, hlo.RaggedAllToAllOp)
-"""With a channel these connect partitions; the others connect replicas and partitions."""
 MAX_DEVICES = 1 << 16
 """That a module without counts may name."""
 
@@ -38,7 +35,7 @@ def run(module: HloModule, context: PassContext) -> None:
                 isinstance(op, hlo.PartitionIdOp) and partitions == 1
             ):
                 replace(op, Build.before(module, op).number(0, "u32"))
-            elif isinstance(op, COLLECTIVES):
+            elif isinstance(op, hlo.CollectiveOp):
                 _resolve(module, op, replicas, partitions)
 
 
@@ -57,7 +54,7 @@ def spread(module: HloModule, devices: int) -> None:
             )
         return
     ops = [op for computation in module.computations() for op in ops_of(computation.block)]
-    numbered = {_numbering(op) for op in ops if isinstance(op, COLLECTIVES)}
+    numbered = {_numbering(op) for op in ops if isinstance(op, hlo.CollectiveOp)}
     of_partitions = "partitions" in numbered or numbered == {"devices"}
     state_counts(module, *((1, devices) if of_partitions else (devices, 1)))
 
@@ -75,7 +72,7 @@ def _settle_counts(module: HloModule) -> tuple[int, int]:
     named = {"replicas": 1, "partitions": 1, "devices": 1}
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, COLLECTIVES):
+            if isinstance(op, hlo.CollectiveOp):
                 highest = max((number for group in _given_groups(op) for number in group), default=0)
                 named[_numbering(op)] = max(named[_numbering(op)], highest + 1)
                 if highest >= MAX_DEVICES:
@@ -102,7 +99,8 @@ def _numbering(op: hlo.HloOp) -> str:
     extra = dict(op.extra.data) if op.extra is not None else {}
     if extra.get("use_global_device_ids", "false") == "true":
         return "devices"
-    return "partitions" if _has_channel(op) and isinstance(op, EXCHANGES) else "replicas"
+    across = isinstance(op, hlo.ExchangeOp) and not isinstance(op, hlo.AllGatherOp)
+    return "partitions" if across and _has_channel(op) else "replicas"
 
 
 def _has_channel(op: hlo.HloOp) -> bool:

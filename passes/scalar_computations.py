@@ -7,8 +7,6 @@ scatters and sorts, a ``conditional`` whose branches consist of operators on sca
 element does.
 """
 
-from typing import Any, cast
-
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, ops_of, replace
@@ -20,17 +18,15 @@ from neuronx_cc.passes.expansions.build import Build, Value, replace_results
 from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
 from neuronx_cc.passes.manager import PassContext
 
-APPLYING = (hlo.MapOp, hlo.ReduceOp, hlo.ReduceWindowOp, hlo.ScatterOp, hlo.SelectAndScatterOp, hlo.SortOp)
-
 
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
-            if not isinstance(op, APPLYING):
+            if not isinstance(op, hlo.ApplyingOp):
                 continue
-            for name in cast(Any, op).to_apply.data:
+            for name in op.to_apply.data:
                 _select_branches(module, module.computation(name))
-            body = module.computation(cast(Any, op).to_apply.data[0])
+            body = module.computation(op.to_apply.data[0])
             if isinstance(op, hlo.MapOp) and is_elementwise(body):
                 replace(op, apply_body(op, body, op.operands, op.shape.dims)[0])
             elif isinstance(op, hlo.MapOp) and loops_on_scalars(module, body):

@@ -19,6 +19,7 @@ from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, ops_of, replace, retype
 from neuronx_cc.passes.analysis.calls import called_names
+from neuronx_cc.passes.analysis.ranges import COMBINING
 from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.expansions import complex_functions
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -26,31 +27,10 @@ from neuronx_cc.passes.expansions.complex_functions import Pair
 from neuronx_cc.passes.manager import PassContext
 
 C64 = "c64"
-EXCHANGES = (hlo.AllGatherOp, hlo.AllToAllOp, hlo.CollectivePermuteOp)
-"""Collectives that move elements: of one array, each part travels on its own."""
 SUMS = (hlo.AllReduceOp, hlo.ReduceScatterOp)
 """Collectives that combine: sums of one array are sums of its parts."""
-COMBINING = (hlo.ReduceOp, hlo.ReduceWindowOp, hlo.ScatterOp, hlo.SortOp)
-REGIONS = (hlo.WhileOp, hlo.ConditionalOp)
 COMPONENTWISE = ("add", "second")
 """Combiners that treat the parts alike and apart: sums, and replacing the old value."""
-APART = (
-    hlo.BroadcastOp,
-    hlo.ConcatenateOp,
-    hlo.CopyOp,
-    hlo.DynamicSliceOp,
-    hlo.DynamicUpdateSliceOp,
-    hlo.GatherOp,
-    hlo.OptBarrierOp,
-    hlo.PadOp,
-    hlo.ReshapeOp,
-    hlo.BitcastOp,
-    hlo.ReverseOp,
-    hlo.SelectOp,
-    hlo.SliceOp,
-    hlo.TransposeOp,
-)
-"""Ops whose parts depend on the same parts of their complex operands, and on the others whole."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -108,7 +88,7 @@ class Splitter:
         self.dead: list[hlo.HloOp] = []
         ops = [op for computation in module.computations() for op in ops_of(computation.block)]
         self.comparators = {name for op in ops if isinstance(op, hlo.SortOp) for name in op.to_apply.data}
-        self.scalar = {name for op in ops if type(op) not in REGIONS for name in called_names(op)}
+        self.scalar = {name for op in ops if not isinstance(op, hlo.RegionOp) for name in called_names(op)}
         """Computations on scalars, whose parameters and results are lists of parts."""
         self.kinds = {c.computation_name: computation_kind(c) or _second(c) for c in module.computations()}
 
@@ -192,7 +172,7 @@ class Splitter:
     def _split(self, op: hlo.HloOp) -> None:
         kind = type(op)
         b = Build.before(self.module, op)
-        if kind in APART or (kind in EXCHANGES and len(op.operands) == 1):
+        if isinstance(op, hlo.MovementOp) or (isinstance(op, hlo.ExchangeOp) and len(op.operands) == 1):
             self._apart(b, op)
         elif kind in SUMS and len(op.operands) == 1 and self.kinds[op.to_apply.data[0]] == "add":  # type: ignore[attr-defined]
             self._apart(b, op, to_apply=hlo.StrsAttr((b.combiner(hlo.AddOp, "f32"),)))

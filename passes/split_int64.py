@@ -25,24 +25,7 @@ from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.wide_integers import combining, elementwise, preparing
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
-from neuronx_cc.passes.wide_integers.words import VIEWS, Words, flat_types, is_wide, mentions, narrowed, word
-
-APART = (
-    *VIEWS,
-    hlo.AllGatherOp,
-    hlo.AllToAllOp,
-    hlo.CollectiveBroadcastOp,
-    hlo.CollectivePermuteOp,
-    hlo.PadOp,
-    hlo.SelectOp,
-)
-"""Ops whose words depend on the same words of their 64-bit operands, and on the others whole."""
-INDEXED: dict[type, int | None] = {
-    hlo.DynamicSliceOp: 1,
-    hlo.DynamicUpdateSliceOp: 2,
-    hlo.GatherOp: 1,
-}
-"""The same of ops whose operands from this one on are places."""
+from neuronx_cc.passes.wide_integers.words import Words, flat_types, is_wide, mentions, narrowed, word
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -210,11 +193,10 @@ class Splitter(Words):
         bounds = self.ranges.of(op.results[0]) if is_integer(op.results[0]) else (0, 1)
         if isinstance(op, hlo.CompareOp) and bounds[0] == bounds[1]:
             return b.number(bounds[0], "pred", op.shape.dims)
-        if kind in APART:
-            return self._apart(b, op, op.operands, ())
-        if kind in INDEXED:
-            start = INDEXED[kind]
-            return self._apart(b, op, op.operands[:start], [self.saturated(b, x) for x in op.operands[start:]])
+        if isinstance(op, hlo.MovementOp | hlo.ExchangeOp):  # each word depends on the same word of what moves
+            start = op.PLACES if isinstance(op, hlo.MovementOp) else None
+            places = [] if start is None else [self.saturated(b, x) for x in op.operands[start:]]
+            return self._apart(b, op, op.operands[:start], places)
         whole = any(is_wide(x.type) and self.is_whole(x) for x in (*op.operands, op.results[0]))
         if whole or elementwise.needs_words(self, op):
             rule = elementwise.RULES.get(kind)

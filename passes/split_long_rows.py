@@ -17,7 +17,6 @@ from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
 from neuronx_cc.passes.analysis.values import combiner_kind, identity_of
-from neuronx_cc.passes.fold_constants import ELEMENTWISE
 from neuronx_cc.passes.manager import PassContext
 
 SHARE = (3, 11)
@@ -43,7 +42,7 @@ def is_made(operand: hlo.SSAValue) -> bool:
     """Whether an op makes ``operand`` that may stand in one kernel with a reduction of its last dims."""
     while isinstance(operand.owner, hlo.ReshapeOp | hlo.ConvertOp):
         operand = operand.owner.operand
-    return isinstance(operand.owner, ELEMENTWISE)
+    return isinstance(operand.owner, hlo.ElementwiseOp)
 
 
 def _split(op: hlo.ReduceOp, module: HloModule, sizes: Sizes) -> None:

@@ -9,7 +9,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.passes.canonical.contraction import swapped_order
-from neuronx_cc.passes.features_first import ELEMENTWISE, Mover
+from neuronx_cc.passes.features_first import Mover
 from neuronx_cc.passes.manager import PassContext
 
 MOST = 64
@@ -41,7 +41,7 @@ def _is_read_transposed(dot: hlo.DotOp) -> bool:
         size = hlo.shape_of(value).size
         for use in value.uses:
             user = use.operation
-            if isinstance(user, (*ELEMENTWISE, hlo.SliceOp)):
+            if isinstance(user, hlo.ElementwiseOp | hlo.SliceOp):
                 result = user.results[0]
                 if result not in inside:
                     inside[result] = None

@@ -27,53 +27,11 @@ from neuronx_cc.passes.manager import PassContext
 
 CARRIED = {**BYTE, **dict.fromkeys(DTYPES, "u8")}
 
-REGIONS = (hlo.WhileOp, hlo.ConditionalOp)
-MOVES = (
-    *REGIONS,
-    hlo.AllGatherOp,
-    hlo.AllToAllOp,
-    hlo.BitcastOp,
-    hlo.BroadcastOp,
-    hlo.CollectiveBroadcastOp,
-    hlo.CollectivePermuteOp,
-    hlo.ConcatenateOp,
-    hlo.CopyOp,
-    hlo.DynamicSliceOp,
-    hlo.DynamicUpdateSliceOp,
-    hlo.GatherOp,
-    hlo.GetTupleElementOp,
-    hlo.OptBarrierOp,
-    hlo.PadOp,
-    hlo.ReshapeOp,
-    hlo.ReverseOp,
-    hlo.SelectOp,
-    hlo.SliceOp,
-    hlo.TransposeOp,
-    hlo.TupleOp,
-)
+MOVES = (hlo.MovementOp, hlo.ExchangeOp, hlo.RegionOp, hlo.TupleOp, hlo.GetTupleElementOp)
 """Ops that never look at elements."""
-CONTRACTIONS = (hlo.DotOp, hlo.ConvolutionOp, hlo.RaggedDotOp, hlo.ScaledDotOp)
-RANDOM = (hlo.StochasticConvertOp, hlo.RngBitGeneratorOp, hlo.RngOp)
-IN_RANGE = (
-    hlo.AndOp,
-    hlo.ClampOp,
-    hlo.MaximumOp,
-    hlo.MinimumOp,
-    hlo.OrOp,
-    hlo.RemainderOp,
-    hlo.SignOp,
-    hlo.SortOp,
-    hlo.TopkOp,
-    hlo.XorOp,
-)
+IN_RANGE = (hlo.BitwiseOp, hlo.ExtremeOp, hlo.ClampOp, hlo.RemainderOp, hlo.SignOp, hlo.SortOp, hlo.TopkOp)
 """Ops whose results fit where their operands do."""
-OF_BITS = (
-    hlo.CountLeadingZerosOp,
-    hlo.MulhiOp,
-    hlo.PopcntOp,
-    hlo.ShiftRightArithmeticOp,
-    hlo.ShiftRightLogicalOp,
-)
+OF_BITS = (hlo.CountLeadingZerosOp, hlo.MulhiOp, hlo.PopcntOp, hlo.ShiftRightArithmeticOp, hlo.ShiftRightLogicalOp)
 """Ops for which it matters where in a byte an integer ends."""
 SUBNORMAL = frozenset(["f8e5m2fnuz"])
 """Types some of whose numbers are subnormal in FP16."""
@@ -115,7 +73,7 @@ class _Widener:
         self.small: dict[Value, str] = {}
         """Carried value -> the type that it had."""
         ops = [op for computation in module.computations() for op in ops_of(computation.block)]
-        callers = [op for op in ops if not isinstance(op, REGIONS)]
+        callers = [op for op in ops if not isinstance(op, hlo.RegionOp)]
         self.scalar = {name for op in callers for name in called_names(op)}
         """Computations on scalars, whose values are computed ones."""
         self.kinds = {c.computation_name: computation_kind(c) for c in module.computations()}
@@ -207,7 +165,7 @@ class _Widener:
         dtype = result.type.data.dtype if isinstance(result.type, hlo.ArrayType) else ""
         if isinstance(op, hlo.StochasticConvertOp) and self._is_rounded(op, dtype):
             self._round_stochastically(op, dtype)
-        elif isinstance(op, RANDOM):
+        elif isinstance(op, hlo.RandomOp | hlo.StochasticConvertOp):
             raise _refusal(op, dtype or "a small type")
         elif isinstance(op, hlo.ConstantOp):
             self._constant(op, CARRIED[dtype])
@@ -257,7 +215,7 @@ class _Widener:
         b = Build.before(self.module, op)
         result, type_ = op.results[0], _in(COMPUTED, op.results[0].type)
         operands = [self._number(b, operand, self._operand_type(op)) for operand in op.operands]
-        if isinstance(op, CONTRACTIONS):
+        if isinstance(op, hlo.ContractionOp):
             operands = [self._like_the_others(b, op, x, old) for x, old in zip(operands, op.operands, strict=True)]
         new = copy_op(op, operands, type_)
         assert op.parent is not None
@@ -301,7 +259,7 @@ class _Widener:
         """The element type of decoded floats: BF16 for contractions of 8- and 16-bit ones."""
         dtypes = [hlo.shape_of(operand).dtype for operand in op.operands if operand not in self.small]
         narrow = all(dtype not in FLOATS or itemsize(dtype) == 1 or dtype == "bf16" for dtype in dtypes)
-        return "bf16" if isinstance(op, CONTRACTIONS) and narrow else "f32"
+        return "bf16" if isinstance(op, hlo.ContractionOp) and narrow else "f32"
 
     def _like_the_others(self, b: Build, op: hlo.HloOp, value: Value, old: Value) -> Value:
         """Both operands of a contraction of small floats have one type."""

@@ -13,19 +13,9 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.collectives import REDUCING
+from neuronx_cc.ir.combiners import OF_PREDICATES
+from neuronx_cc.ir.isa.collectives import REDUCING, SHORT
 from neuronx_cc.ir.isa.program import Stream
-
-KIND: dict[type, str] = {
-    hlo.AllReduceOp: "all_reduce",
-    hlo.AllGatherOp: "all_gather",
-    hlo.ReduceScatterOp: "reduce_scatter",
-    hlo.AllToAllOp: "all_to_all",
-    hlo.CollectiveBroadcastOp: "broadcast",
-    hlo.CollectivePermuteOp: "permute",
-}
-REDUCTION = {"maximum": "max", "minimum": "min"}
-REDUCTION_OF_PRED = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 
 
 def lower(context: Context, op: hlo.HloOp, step: int) -> None:
@@ -35,7 +25,7 @@ def lower(context: Context, op: hlo.HloOp, step: int) -> None:
     target = context.new_hbm(op.results[0])
     context.homes[op.results[0]] = [target]
     groups = _groups(op)
-    kind, size = KIND[type(op)], max(len(group) for group in groups)
+    kind, size = op.opcode.removeprefix("collective-").replace("-", "_"), max(len(group) for group in groups)
     axis = _axis(op)
     if kind == "all_gather":
         blocks = _cut(target, axis, size), _plain(source, axis)
@@ -80,7 +70,7 @@ def _axis(op: hlo.HloOp) -> int:
 
 def _reduction(context: Context, op: Any) -> str:
     kind = context.combiners[op.to_apply.data[0]]
-    return (REDUCTION_OF_PRED if hlo.shape_of(op.operands[0]).dtype == "pred" else REDUCTION).get(kind, kind)
+    return (OF_PREDICATES if hlo.shape_of(op.operands[0]).dtype == "pred" else SHORT).get(kind, kind)
 
 
 def _flat(view: View) -> Block:

@@ -16,69 +16,8 @@ from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import bits
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
-ELEMENTWISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "compare",
-        "complex",
-        "convert",
-        "cosine",
-        "cosh",
-        "count-leading-zeros",
-        "divide",
-        "erf",
-        "exponential",
-        "exponential-minus-one",
-        "floor",
-        "imag",
-        "is-finite",
-        "log",
-        "log-plus-one",
-        "logistic",
-        "maximum",
-        "minimum",
-        "mulhi",
-        "multiply",
-        "negate",
-        "not",
-        "or",
-        "popcnt",
-        "power",
-        "real",
-        "reduce-precision",
-        "remainder",
-        "round-nearest-afz",
-        "round-nearest-even",
-        "rsqrt",
-        "select",
-        "shift-left",
-        "shift-right-arithmetic",
-        "shift-right-logical",
-        "sign",
-        "sine",
-        "sinh",
-        "sqrt",
-        "stochastic-convert",
-        "subtract",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
-VIEWS = frozenset(["reshape", "transpose", "broadcast", "slice", "reverse", "copy", "opt-barrier", "bitcast"])
-_VIEW_OPS = frozenset(hlo.OPCODES[opcode] for opcode in VIEWS)
+VIEWS = hlo.opcodes(hlo.ViewOp, hlo.IdentityOp)
+ELEMENTWISE = hlo.opcodes(hlo.ElementwiseOp) - VIEWS
 _RETYPING_OPS = frozenset([hlo.BitcastConvertOp, hlo.ConvertOp])
 FREE = frozenset(["constant", "iota"])
 """Ops regenerated wherever they are used."""
@@ -134,7 +73,7 @@ def squeeze(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
     """True for ops that only change how an array is addressed."""
-    if type(op) in _VIEW_OPS:
+    if isinstance(op, hlo.ViewOp | hlo.IdentityOp):
         return True
     if type(op) not in _RETYPING_OPS or not isinstance(op, hlo.HloOp):
         return False

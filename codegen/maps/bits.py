@@ -8,6 +8,7 @@ from math import prod
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Emitter, Operand, Splat, block_of, gpsimd
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.combiners import OF_PREDICATES
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
@@ -57,4 +58,4 @@ def rotation(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> tu
 
 def logical_alu(opcode: str) -> str:
     """The bit operator that combines pred values as ``opcode`` does."""
-    return BITWISE[{"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(opcode, opcode)]
+    return BITWISE[OF_PREDICATES.get(opcode, opcode)]

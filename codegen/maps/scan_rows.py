@@ -18,9 +18,9 @@ from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.scans import INTEGER_SCANS
 from neuronx_cc.ir.isa.timing import F32
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -36,7 +36,7 @@ def instruction(op: hlo.HloOp) -> tuple[str, str] | None:
     if recurrence is not None and scan is not None and scan.result == 1:
         return recurrence
     kind = computation_kind(body)
-    known = elementwise.ARITHMETIC if op.shape.dtype in FLOATS else INTEGER_SCANS
+    known = elementwise.ARITHMETIC if op.shape.dtype in FLOATS else COMBINERS
     return (kind, "") if kind in known and op.shape.dtype != "pred" else None
 
 

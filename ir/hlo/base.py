@@ -6,7 +6,7 @@ The text form of the dialect is HLO text (``hlo_import.parser`` and ``hlo_import
 
 from abc import ABCMeta
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue
 from xdsl.irdl import (
@@ -29,6 +29,7 @@ from neuronx_cc.ir.hlo.attrs import (
     ExtraAttr,
     LocAttr,
     StrAttr,
+    StrsAttr,
     TokenType,
     TupleType,
 )
@@ -124,12 +125,86 @@ class VariadicOp(HloOp):
     args = var_operand_def()
 
 
-class ElementwiseUnaryOp(UnaryOp):
-    """Applied element by element; operand and result dims agree."""
+class ElementwiseOp(HloOp):
+    """Applied element by element; the dims of operands and result agree."""
 
 
-class ElementwiseBinaryOp(BinaryOp):
-    """Applied element by element; lhs, rhs and result dims agree."""
+class ElementwiseUnaryOp(UnaryOp, ElementwiseOp):
+    """Of one operand."""
+
+
+class ElementwiseBinaryOp(BinaryOp, ElementwiseOp):
+    """Of two operands."""
+
+
+class CombinerOp(ElementwiseBinaryOp):
+    """Associative and commutative, but for rounding: what reductions, scatters and collectives combine by."""
+
+
+class ExtremeOp(CombinerOp):
+    """Which of two zeros, or of two NaNs, it gives depends on the order of the operands."""
+
+
+class ChoosingOp(ElementwiseOp):
+    """The result is one of the operands, or its negative: nothing is rounded."""
+
+
+class DiscontinuousOp(HloOp):
+    """Its result jumps: an error of an operand in the last place may make it another number."""
+
+
+class MovementOp(HloOp):
+    """The elements of the result are elements of the operands; nothing is computed."""
+
+    PLACES: ClassVar[int | None] = None
+    """Operands from this one on say where, and hold nothing that is moved."""
+
+
+class ViewOp(MovementOp):
+    """Of one operand; its attributes say which element goes where."""
+
+
+class IdentityOp(MovementOp):
+    """The result is the operand."""
+
+
+class ContractionOp(HloOp):
+    """Sums of products of two arrays."""
+
+
+class ApplyingOp(HloOp):
+    """``to_apply``, a computation of scalars, is applied to elements."""
+
+    to_apply = prop_def(StrsAttr)
+
+
+class CollectiveOp(HloOp):
+    """Its result depends on what other devices hold."""
+
+
+class ExchangeOp(CollectiveOp):
+    """The elements of the result are elements of some device's operands, or zero."""
+
+
+class StartOp(HloOp):
+    """Begins what the op of its result ends."""
+
+
+class HostOp(HloOp):
+    """Speaks to the host, or to other programs, from inside a program."""
+
+
+class RandomOp(HloOp):
+    """Random numbers."""
+
+
+class RegionOp(HloOp):
+    """Which of the computations that it calls run, and how often, run-time values decide."""
+
+
+def opcodes(*kinds: type[HloOp]) -> frozenset[str]:
+    """The opcodes of all ops of these kinds."""
+    return frozenset(opcode for opcode, kind in OPCODES.items() if issubclass(kind, kinds))
 
 
 @irdl_op_definition
@@ -195,18 +270,35 @@ def loc_of(value: SSAValue) -> Loc:
 
 __all__ = [
     "OPCODES",
+    "ApplyingOp",
     "ArrayType",
     "BinaryOp",
+    "ChoosingOp",
+    "CollectiveOp",
+    "CombinerOp",
     "ComputationOp",
+    "ContractionOp",
+    "DiscontinuousOp",
     "ElementwiseBinaryOp",
+    "ElementwiseOp",
     "ElementwiseUnaryOp",
+    "ExchangeOp",
+    "ExtremeOp",
     "HloOp",
+    "HostOp",
+    "IdentityOp",
+    "MovementOp",
     "NullaryOp",
+    "RandomOp",
+    "RegionOp",
     "ReturnOp",
+    "StartOp",
     "TokenType",
     "TupleType",
     "UnaryOp",
     "VariadicOp",
+    "ViewOp",
     "loc_of",
+    "opcodes",
     "shape_of",
 ]

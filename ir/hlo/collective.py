@@ -2,25 +2,23 @@
 
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
-from neuronx_cc.ir.hlo.attrs import GroupsAttr, IntAttr, StrsAttr
-from neuronx_cc.ir.hlo.base import NullaryOp, UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.attrs import GroupsAttr, IntAttr
+from neuronx_cc.ir.hlo.base import ApplyingOp, CollectiveOp, ExchangeOp, NullaryOp, StartOp, UnaryOp, VariadicOp
 
 
 @irdl_op_definition
-class AllReduceOp(VariadicOp):
+class AllReduceOp(VariadicOp, CollectiveOp, ApplyingOp):
     """Combines over replicas by ``to_apply``."""
 
     name = "hlo.all_reduce"
-    to_apply = prop_def(StrsAttr)
     replica_groups = opt_prop_def(GroupsAttr)
 
 
 @irdl_op_definition
-class AllReduceStartOp(VariadicOp):
+class AllReduceStartOp(VariadicOp, StartOp, ApplyingOp):
     """Begins an all-reduce."""
 
     name = "hlo.all_reduce_start"
-    to_apply = prop_def(StrsAttr)
     replica_groups = opt_prop_def(GroupsAttr)
 
 
@@ -32,7 +30,7 @@ class AllReduceDoneOp(UnaryOp):
 
 
 @irdl_op_definition
-class AllGatherOp(VariadicOp):
+class AllGatherOp(VariadicOp, ExchangeOp):
     """Concatenates over replicas along ``all_gather_dimension``."""
 
     name = "hlo.all_gather"
@@ -41,7 +39,7 @@ class AllGatherOp(VariadicOp):
 
 
 @irdl_op_definition
-class AllGatherStartOp(VariadicOp):
+class AllGatherStartOp(VariadicOp, StartOp):
     """Begins an all-gather."""
 
     name = "hlo.all_gather_start"
@@ -57,17 +55,16 @@ class AllGatherDoneOp(UnaryOp):
 
 
 @irdl_op_definition
-class ReduceScatterOp(VariadicOp):
+class ReduceScatterOp(VariadicOp, CollectiveOp, ApplyingOp):
     """Combines and splits along ``scatter_dimension``."""
 
     name = "hlo.reduce_scatter"
     scatter_dimension = prop_def(IntAttr)
-    to_apply = prop_def(StrsAttr)
     replica_groups = opt_prop_def(GroupsAttr)
 
 
 @irdl_op_definition
-class AllToAllOp(VariadicOp):
+class AllToAllOp(VariadicOp, ExchangeOp):
     """Exchanges blocks."""
 
     name = "hlo.all_to_all"
@@ -76,7 +73,7 @@ class AllToAllOp(VariadicOp):
 
 
 @irdl_op_definition
-class RaggedAllToAllOp(VariadicOp):
+class RaggedAllToAllOp(VariadicOp, ExchangeOp):
     """Exchanges blocks of run-time sizes."""
 
     name = "hlo.ragged_all_to_all"
@@ -84,7 +81,7 @@ class RaggedAllToAllOp(VariadicOp):
 
 
 @irdl_op_definition
-class CollectivePermuteOp(VariadicOp):
+class CollectivePermuteOp(VariadicOp, ExchangeOp):
     """Moves values along source-target pairs."""
 
     name = "hlo.collective_permute"
@@ -92,7 +89,7 @@ class CollectivePermuteOp(VariadicOp):
 
 
 @irdl_op_definition
-class CollectivePermuteStartOp(VariadicOp):
+class CollectivePermuteStartOp(VariadicOp, StartOp):
     """Begins a collective-permute."""
 
     name = "hlo.collective_permute_start"
@@ -107,7 +104,7 @@ class CollectivePermuteDoneOp(UnaryOp):
 
 
 @irdl_op_definition
-class CollectiveBroadcastOp(VariadicOp):
+class CollectiveBroadcastOp(VariadicOp, ExchangeOp):
     """First replica's value to its group."""
 
     name = "hlo.collective_broadcast"
@@ -115,11 +112,10 @@ class CollectiveBroadcastOp(VariadicOp):
 
 
 @irdl_op_definition
-class CollectiveReduceOp(VariadicOp):
+class CollectiveReduceOp(VariadicOp, CollectiveOp, ApplyingOp):
     """Combines to one replica."""
 
     name = "hlo.collective_reduce"
-    to_apply = prop_def(StrsAttr)
     replica_groups = opt_prop_def(GroupsAttr)
 
 

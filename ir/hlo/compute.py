@@ -1,5 +1,7 @@
 """Contractions, reductions, windows, indexing, sorting, normalisation, linear algebra, random numbers."""
 
+from typing import ClassVar
+
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
 from neuronx_cc.ir.hlo.attrs import (
@@ -15,11 +17,11 @@ from neuronx_cc.ir.hlo.attrs import (
     StrsAttr,
     WindowAttr,
 )
-from neuronx_cc.ir.hlo.base import BinaryOp, UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.base import ApplyingOp, BinaryOp, ContractionOp, MovementOp, RandomOp, UnaryOp, VariadicOp
 
 
 @irdl_op_definition
-class DotOp(BinaryOp):
+class DotOp(BinaryOp, ContractionOp):
     """General contraction."""
 
     name = "hlo.dot"
@@ -29,7 +31,7 @@ class DotOp(BinaryOp):
 
 
 @irdl_op_definition
-class RaggedDotOp(VariadicOp):
+class RaggedDotOp(VariadicOp, ContractionOp):
     """Contraction with groups of run-time sizes."""
 
     name = "hlo.ragged_dot"
@@ -40,7 +42,7 @@ class RaggedDotOp(VariadicOp):
 
 
 @irdl_op_definition
-class ScaledDotOp(VariadicOp):
+class ScaledDotOp(VariadicOp, ContractionOp):
     """Block-scaled contraction."""
 
     name = "hlo.scaled_dot"
@@ -48,7 +50,7 @@ class ScaledDotOp(VariadicOp):
 
 
 @irdl_op_definition
-class ConvolutionOp(BinaryOp):
+class ConvolutionOp(BinaryOp, ContractionOp):
     """General convolution."""
 
     name = "hlo.convolution"
@@ -60,12 +62,11 @@ class ConvolutionOp(BinaryOp):
 
 
 @irdl_op_definition
-class ReduceOp(VariadicOp):
+class ReduceOp(VariadicOp, ApplyingOp):
     """n operands then n initial values, folded over ``dimensions`` by ``to_apply``."""
 
     name = "hlo.reduce"
     dimensions = prop_def(IntsAttr)
-    to_apply = prop_def(StrsAttr)
     kind = opt_prop_def(StrAttr)
     """What ``to_apply`` is, where the pass ``decompose`` recognises it.
 
@@ -76,32 +77,29 @@ class ReduceOp(VariadicOp):
 
 
 @irdl_op_definition
-class ReduceWindowOp(VariadicOp):
+class ReduceWindowOp(VariadicOp, ApplyingOp):
     """n operands then n initial values, folded over windows by ``to_apply``."""
 
     name = "hlo.reduce_window"
     window = prop_def(WindowAttr)
-    to_apply = prop_def(StrsAttr)
 
 
 @irdl_op_definition
-class SelectAndScatterOp(VariadicOp):
+class SelectAndScatterOp(VariadicOp, ApplyingOp):
     """operand, source, initial value: adds each source element where ``to_apply[0]`` selects in its window."""
 
     name = "hlo.select_and_scatter"
     window = prop_def(WindowAttr)
-    to_apply = prop_def(StrsAttr)
     padding = opt_prop_def(StrAttr)
     """``lowest`` where ``expand_select_and_scatter`` took in a pad with minus infinity: the padding may be selected,
     and what goes there is dropped. Not part of HLO text."""
 
 
 @irdl_op_definition
-class MapOp(VariadicOp):
+class MapOp(VariadicOp, ApplyingOp):
     """``to_apply`` on the operands' elements."""
 
     name = "hlo.map"
-    to_apply = prop_def(StrsAttr)
 
 
 @irdl_op_definition
@@ -116,13 +114,12 @@ class ScanOp(VariadicOp):
 
 
 @irdl_op_definition
-class SortOp(VariadicOp):
+class SortOp(VariadicOp, ApplyingOp):
     """Sorts the operands together along ``dimension`` by the comparator ``to_apply``."""
 
     name = "hlo.sort"
     dimension = prop_def(IntAttr)
     is_stable = prop_def(BoolAttr)
-    to_apply = prop_def(StrsAttr)
     keys = opt_prop_def(IntAttr)
     """How many operands, the first ones, ``to_apply`` compares, upwards one after the other (pass ``expand_sort``).
 
@@ -142,51 +139,52 @@ class TopkOp(UnaryOp):
 
 
 @irdl_op_definition
-class GatherOp(BinaryOp):
+class GatherOp(BinaryOp, MovementOp):
     """lhs operand, rhs start indices."""
 
     name = "hlo.gather"
+    PLACES: ClassVar[int | None] = 1
     dims = prop_def(GatherDimsAttr)
     slice_sizes = prop_def(IntsAttr)
     indices_are_sorted = prop_def(BoolAttr)
 
 
 @irdl_op_definition
-class ScatterOp(VariadicOp):
+class ScatterOp(VariadicOp, ApplyingOp):
     """n operands, indices, n updates, combined by ``to_apply``."""
 
     name = "hlo.scatter"
     dims = prop_def(ScatterDimsAttr)
     indices_are_sorted = prop_def(BoolAttr)
     unique_indices = prop_def(BoolAttr)
-    to_apply = prop_def(StrsAttr)
+
+
+class BatchNormOp(VariadicOp):
+    """Normalises over all dims but one."""
+
+    epsilon = prop_def(FloatAttr)
+    feature_index = prop_def(IntAttr)
 
 
 @irdl_op_definition
-class BatchNormTrainingOp(VariadicOp):
+class BatchNormTrainingOp(BatchNormOp):
     """operand, scale, offset -> (output, mean, variance)."""
 
     name = "hlo.batch_norm_training"
-    epsilon = prop_def(FloatAttr)
-    feature_index = prop_def(IntAttr)
 
 
 @irdl_op_definition
-class BatchNormInferenceOp(VariadicOp):
+class BatchNormInferenceOp(BatchNormOp):
     """operand, scale, offset, mean, variance -> output."""
 
     name = "hlo.batch_norm_inference"
-    epsilon = prop_def(FloatAttr)
-    feature_index = prop_def(IntAttr)
 
 
 @irdl_op_definition
-class BatchNormGradOp(VariadicOp):
+class BatchNormGradOp(BatchNormOp):
     """operand, scale, mean, variance, grad_output -> (grad_operand, grad_scale, grad_offset)."""
 
     name = "hlo.batch_norm_grad"
-    epsilon = prop_def(FloatAttr)
-    feature_index = prop_def(IntAttr)
 
 
 @irdl_op_definition
@@ -218,7 +216,7 @@ class FftOp(UnaryOp):
 
 
 @irdl_op_definition
-class RngOp(VariadicOp):
+class RngOp(VariadicOp, RandomOp):
     """Random numbers of a distribution with the operands as parameters."""
 
     name = "hlo.rng"
@@ -226,7 +224,7 @@ class RngOp(VariadicOp):
 
 
 @irdl_op_definition
-class RngBitGeneratorOp(UnaryOp):
+class RngBitGeneratorOp(UnaryOp, RandomOp):
     """state -> (state, random bits)."""
 
     name = "hlo.rng_bit_generator"
@@ -234,7 +232,7 @@ class RngBitGeneratorOp(UnaryOp):
 
 
 @irdl_op_definition
-class RngGetAndUpdateStateOp(VariadicOp):
+class RngGetAndUpdateStateOp(VariadicOp, RandomOp):
     """Returns the global state and adds ``delta``."""
 
     name = "hlo.rng_get_and_update_state"

@@ -3,7 +3,7 @@
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
 from neuronx_cc.ir.hlo.attrs import IntAttr, StrAttr, StrsAttr
-from neuronx_cc.ir.hlo.base import UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.base import HostOp, IdentityOp, RegionOp, StartOp, UnaryOp, VariadicOp
 
 
 @irdl_op_definition
@@ -39,7 +39,7 @@ class FusionOp(VariadicOp):
 
 
 @irdl_op_definition
-class WhileOp(UnaryOp):
+class WhileOp(UnaryOp, RegionOp):
     """Repeats ``body`` while ``condition`` holds."""
 
     name = "hlo.while"
@@ -48,7 +48,7 @@ class WhileOp(UnaryOp):
 
 
 @irdl_op_definition
-class ConditionalOp(VariadicOp):
+class ConditionalOp(VariadicOp, RegionOp):
     """predicate or index, then one operand a branch."""
 
     name = "hlo.conditional"
@@ -66,7 +66,7 @@ class CustomCallOp(VariadicOp):
 
 
 @irdl_op_definition
-class OptBarrierOp(UnaryOp):
+class OptBarrierOp(UnaryOp, IdentityOp):
     """Identity that no pass moves code across."""
 
     name = "hlo.opt_barrier"
@@ -94,7 +94,7 @@ class AddDependencyOp(VariadicOp):
 
 
 @irdl_op_definition
-class CopyStartOp(UnaryOp):
+class CopyStartOp(UnaryOp, StartOp):
     """Begins an asynchronous copy."""
 
     name = "hlo.copy_start"
@@ -108,7 +108,7 @@ class CopyDoneOp(UnaryOp):
 
 
 @irdl_op_definition
-class AsyncStartOp(VariadicOp):
+class AsyncStartOp(VariadicOp, StartOp):
     """Begins an asynchronous call."""
 
     name = "hlo.async_start"
@@ -130,42 +130,42 @@ class AsyncDoneOp(UnaryOp):
 
 
 @irdl_op_definition
-class InfeedOp(VariadicOp):
+class InfeedOp(VariadicOp, HostOp):
     """Reads from the host."""
 
     name = "hlo.infeed"
 
 
 @irdl_op_definition
-class OutfeedOp(VariadicOp):
+class OutfeedOp(VariadicOp, HostOp):
     """Writes to the host."""
 
     name = "hlo.outfeed"
 
 
 @irdl_op_definition
-class SendOp(VariadicOp):
+class SendOp(VariadicOp, HostOp):
     """Sends to a channel."""
 
     name = "hlo.send"
 
 
 @irdl_op_definition
-class SendDoneOp(VariadicOp):
+class SendDoneOp(VariadicOp, HostOp):
     """Ends a send."""
 
     name = "hlo.send_done"
 
 
 @irdl_op_definition
-class RecvOp(VariadicOp):
+class RecvOp(VariadicOp, HostOp):
     """Receives from a channel."""
 
     name = "hlo.recv"
 
 
 @irdl_op_definition
-class RecvDoneOp(VariadicOp):
+class RecvDoneOp(VariadicOp, HostOp):
     """Ends a receive."""
 
     name = "hlo.recv_done"

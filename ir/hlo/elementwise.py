@@ -3,11 +3,32 @@
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def
 
 from neuronx_cc.ir.hlo.attrs import IntAttr, StrAttr
-from neuronx_cc.ir.hlo.base import ElementwiseBinaryOp, ElementwiseUnaryOp, HloOp
+from neuronx_cc.ir.hlo.base import (
+    ChoosingOp,
+    CombinerOp,
+    DiscontinuousOp,
+    ElementwiseBinaryOp,
+    ElementwiseUnaryOp,
+    ExtremeOp,
+    IdentityOp,
+    MovementOp,
+)
+
+
+class BitwiseOp(CombinerOp):
+    """Combines bit by bit."""
+
+
+class ShiftOp(ElementwiseBinaryOp):
+    """Moves the bits of lhs by rhs places."""
+
+
+class RoundingOp(ElementwiseUnaryOp, DiscontinuousOp):
+    """A whole number near the operand."""
 
 
 @irdl_op_definition
-class AbsOp(ElementwiseUnaryOp):
+class AbsOp(ElementwiseUnaryOp, ChoosingOp):
     """``|x|``."""
 
     name = "hlo.abs"
@@ -63,7 +84,7 @@ class CbrtOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class CeilOp(ElementwiseUnaryOp):
+class CeilOp(RoundingOp):
     """Smallest integer not below x."""
 
     name = "hlo.ceil"
@@ -77,7 +98,7 @@ class ConvertOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class CopyOp(ElementwiseUnaryOp):
+class CopyOp(ElementwiseUnaryOp, IdentityOp):
     """Identity, possibly into another layout."""
 
     name = "hlo.copy"
@@ -126,7 +147,7 @@ class ExponentialMinusOneOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class FloorOp(ElementwiseUnaryOp):
+class FloorOp(RoundingOp):
     """Largest integer not above x."""
 
     name = "hlo.floor"
@@ -168,7 +189,7 @@ class LogisticOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class NegateOp(ElementwiseUnaryOp):
+class NegateOp(ElementwiseUnaryOp, ChoosingOp):
     """``-x``."""
 
     name = "hlo.negate"
@@ -196,14 +217,14 @@ class RealOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class RoundNearestAfzOp(ElementwiseUnaryOp):
+class RoundNearestAfzOp(RoundingOp):
     """Nearest integer, ties away from zero."""
 
     name = "hlo.round_nearest_afz"
 
 
 @irdl_op_definition
-class RoundNearestEvenOp(ElementwiseUnaryOp):
+class RoundNearestEvenOp(RoundingOp):
     """Nearest integer, ties to even."""
 
     name = "hlo.round_nearest_even"
@@ -217,7 +238,7 @@ class RsqrtOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class SignOp(ElementwiseUnaryOp):
+class SignOp(ElementwiseUnaryOp, DiscontinuousOp):
     """``-1, 0 or 1 by sign; NaN stays``."""
 
     name = "hlo.sign"
@@ -259,14 +280,14 @@ class TanhOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class AddOp(ElementwiseBinaryOp):
+class AddOp(CombinerOp):
     """``lhs + rhs``; logical or on pred."""
 
     name = "hlo.add"
 
 
 @irdl_op_definition
-class AndOp(ElementwiseBinaryOp):
+class AndOp(BitwiseOp):
     """Bitwise or logical and."""
 
     name = "hlo.and"
@@ -294,14 +315,14 @@ class DivideOp(ElementwiseBinaryOp):
 
 
 @irdl_op_definition
-class MaximumOp(ElementwiseBinaryOp):
+class MaximumOp(ExtremeOp, ChoosingOp):
     """Larger of both; NaN wins."""
 
     name = "hlo.maximum"
 
 
 @irdl_op_definition
-class MinimumOp(ElementwiseBinaryOp):
+class MinimumOp(ExtremeOp, ChoosingOp):
     """Smaller of both; NaN wins."""
 
     name = "hlo.minimum"
@@ -315,14 +336,14 @@ class MulhiOp(ElementwiseBinaryOp):
 
 
 @irdl_op_definition
-class MultiplyOp(ElementwiseBinaryOp):
+class MultiplyOp(CombinerOp):
     """``lhs * rhs``; logical and on pred."""
 
     name = "hlo.multiply"
 
 
 @irdl_op_definition
-class OrOp(ElementwiseBinaryOp):
+class OrOp(BitwiseOp):
     """Bitwise or logical or."""
 
     name = "hlo.or"
@@ -336,35 +357,35 @@ class PowerOp(ElementwiseBinaryOp):
 
 
 @irdl_op_definition
-class RemainderOp(ElementwiseBinaryOp):
+class RemainderOp(ElementwiseBinaryOp, DiscontinuousOp):
     """``lhs - rhs * trunc(lhs / rhs)``."""
 
     name = "hlo.remainder"
 
 
 @irdl_op_definition
-class ShiftLeftOp(ElementwiseBinaryOp):
+class ShiftLeftOp(ShiftOp):
     """``lhs << rhs``; 0 when rhs is out of range."""
 
     name = "hlo.shift_left"
 
 
 @irdl_op_definition
-class ShiftRightArithmeticOp(ElementwiseBinaryOp):
+class ShiftRightArithmeticOp(ShiftOp):
     """Signed lhs >> rhs."""
 
     name = "hlo.shift_right_arithmetic"
 
 
 @irdl_op_definition
-class ShiftRightLogicalOp(ElementwiseBinaryOp):
+class ShiftRightLogicalOp(ShiftOp):
     """Unsigned lhs >> rhs."""
 
     name = "hlo.shift_right_logical"
 
 
 @irdl_op_definition
-class StochasticConvertOp(ElementwiseBinaryOp):
+class StochasticConvertOp(ElementwiseBinaryOp, DiscontinuousOp):
     """``lhs rounded by the random bits rhs``."""
 
     name = "hlo.stochastic_convert"
@@ -378,14 +399,14 @@ class SubtractOp(ElementwiseBinaryOp):
 
 
 @irdl_op_definition
-class XorOp(ElementwiseBinaryOp):
+class XorOp(BitwiseOp):
     """Bitwise or logical exclusive or."""
 
     name = "hlo.xor"
 
 
 @irdl_op_definition
-class CompareOp(ElementwiseBinaryOp):
+class CompareOp(ElementwiseBinaryOp, DiscontinuousOp):
     """``direction`` EQ NE GE GT LE LT; ``comparison_type`` FLOAT TOTALORDER SIGNED UNSIGNED."""
 
     name = "hlo.compare"
@@ -403,7 +424,7 @@ class ReducePrecisionOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class SelectOp(HloOp):
+class SelectOp(ChoosingOp, MovementOp):
     """``predicate ? on_true : on_false``, element by element."""
 
     name = "hlo.select"
@@ -413,7 +434,7 @@ class SelectOp(HloOp):
 
 
 @irdl_op_definition
-class ClampOp(HloOp):
+class ClampOp(ChoosingOp):
     """``min(max(operand, minimum), maximum)``; bounds may be scalars."""
 
     name = "hlo.clamp"

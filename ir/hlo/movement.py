@@ -1,9 +1,11 @@
 """Constants, shape changes and data movement."""
 
+from typing import ClassVar
+
 from xdsl.irdl import irdl_op_definition, prop_def
 
 from neuronx_cc.ir.hlo.attrs import ConstantAttr, IntAttr, IntsAttr, PaddingAttr, SliceAttr
-from neuronx_cc.ir.hlo.base import BinaryOp, NullaryOp, UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.base import BinaryOp, MovementOp, NullaryOp, UnaryOp, VariadicOp, ViewOp
 
 
 @irdl_op_definition
@@ -23,7 +25,7 @@ class IotaOp(NullaryOp):
 
 
 @irdl_op_definition
-class BitcastOp(UnaryOp):
+class BitcastOp(UnaryOp, ViewOp):
     """Same bytes, other shape."""
 
     name = "hlo.bitcast"
@@ -37,7 +39,7 @@ class BitcastConvertOp(UnaryOp):
 
 
 @irdl_op_definition
-class BroadcastOp(UnaryOp):
+class BroadcastOp(UnaryOp, ViewOp):
     """Operand dim i becomes result dim ``dimensions[i]``; other result dims repeat."""
 
     name = "hlo.broadcast"
@@ -45,7 +47,7 @@ class BroadcastOp(UnaryOp):
 
 
 @irdl_op_definition
-class ConcatenateOp(VariadicOp):
+class ConcatenateOp(VariadicOp, MovementOp):
     """Operands one after another along ``dimension``."""
 
     name = "hlo.concatenate"
@@ -60,18 +62,20 @@ class DynamicReshapeOp(VariadicOp):
 
 
 @irdl_op_definition
-class DynamicSliceOp(VariadicOp):
+class DynamicSliceOp(VariadicOp, MovementOp):
     """Operand, then one scalar start index a dim, clamped so that the slice fits."""
 
     name = "hlo.dynamic_slice"
+    PLACES: ClassVar[int | None] = 1
     dynamic_slice_sizes = prop_def(IntsAttr)
 
 
 @irdl_op_definition
-class DynamicUpdateSliceOp(VariadicOp):
+class DynamicUpdateSliceOp(VariadicOp, MovementOp):
     """Operand, update, then one scalar start index a dim, clamped so that the update fits."""
 
     name = "hlo.dynamic_update_slice"
+    PLACES: ClassVar[int | None] = 2
 
 
 @irdl_op_definition
@@ -91,7 +95,7 @@ class SetDimensionSizeOp(BinaryOp):
 
 
 @irdl_op_definition
-class PadOp(BinaryOp):
+class PadOp(BinaryOp, MovementOp):
     """lhs padded with the scalar rhs; negative amounts crop."""
 
     name = "hlo.pad"
@@ -99,14 +103,14 @@ class PadOp(BinaryOp):
 
 
 @irdl_op_definition
-class ReshapeOp(UnaryOp):
+class ReshapeOp(UnaryOp, ViewOp):
     """Same elements in row-major order, other dims."""
 
     name = "hlo.reshape"
 
 
 @irdl_op_definition
-class ReverseOp(UnaryOp):
+class ReverseOp(UnaryOp, ViewOp):
     """Reverses the order along ``dimensions``."""
 
     name = "hlo.reverse"
@@ -114,7 +118,7 @@ class ReverseOp(UnaryOp):
 
 
 @irdl_op_definition
-class SliceOp(UnaryOp):
+class SliceOp(UnaryOp, ViewOp):
     """Static strided slice."""
 
     name = "hlo.slice"
@@ -122,7 +126,7 @@ class SliceOp(UnaryOp):
 
 
 @irdl_op_definition
-class TransposeOp(UnaryOp):
+class TransposeOp(UnaryOp, ViewOp):
     """Result dim i is operand dim ``dimensions[i]``."""
 
     name = "hlo.transpose"

@@ -1,13 +1,10 @@
 """Computations of scalars (of a map, reduction, window, scatter or sort) that can be applied to whole arrays."""
 
 from neuronx_cc.ir.hlo.attrs import ArrayType
-from neuronx_cc.ir.hlo.base import ComputationOp, ElementwiseBinaryOp, ElementwiseUnaryOp, HloOp
+from neuronx_cc.ir.hlo.base import ComputationOp, ElementwiseOp, HloOp
 from neuronx_cc.ir.hlo.control import TupleOp
 from neuronx_cc.ir.hlo.editing import ops_of
-from neuronx_cc.ir.hlo.elementwise import ClampOp, SelectOp
 from neuronx_cc.ir.hlo.movement import BitcastConvertOp, ConstantOp
-
-ELEMENTWISE = (ElementwiseUnaryOp, ElementwiseBinaryOp, SelectOp, ClampOp, ConstantOp, BitcastConvertOp)
 
 
 def is_elementwise(body: ComputationOp) -> bool:
@@ -18,4 +15,5 @@ def is_elementwise(body: ComputationOp) -> bool:
 def is_scalar(op: HloOp) -> bool:
     """Whether ``op`` maps scalars to a scalar, each element for itself."""
     values = (*op.operands, *op.results)
-    return isinstance(op, ELEMENTWISE) and all(isinstance(x.type, ArrayType) and not x.type.data.rank for x in values)
+    each = isinstance(op, ElementwiseOp | ConstantOp | BitcastConvertOp)
+    return each and all(isinstance(x.type, ArrayType) and not x.type.data.rank for x in values)

@@ -10,21 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuronx_cc.ir.extremes import Extreme, maximum, minimum
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.isa.elements import Array, State, reader, writer
 from neuronx_cc.ir.isa.outside import Exchange
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.types import FLOATS
 
-REDUCTIONS: dict[str, np.ufunc | Extreme] = {
-    "add": np.add,
-    "multiply": np.multiply,
-    "max": maximum,
-    "min": minimum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
+SHORT = {"maximum": "max", "minimum": "min"}
+"""Opcodes of HLO that instructions call otherwise."""
+REDUCTIONS = {SHORT.get(kind, kind): function for kind, function in COMBINERS.items()}
 REDUCING = frozenset(["all_reduce", "reduce_scatter"])
 KINDS = REDUCING | {"all_gather", "all_to_all", "broadcast", "permute"}
 

@@ -7,24 +7,17 @@ entry n lies in partition ``n // M``, at place ``n % M``.
 
 import numpy as np
 
-from neuronx_cc.ir.extremes import Extreme, maximum, minimum
+from neuronx_cc.ir.combiners import COMBINERS, OF_PREDICATES
+from neuronx_cc.ir.extremes import Extreme
 from neuronx_cc.ir.isa.elements import Array, State, raw
 from neuronx_cc.ir.isa.program import Instr
-from neuronx_cc.ir.isa.scans import INTEGER_SCANS
 from neuronx_cc.ir.isa.semantics import Kernel
 
 LANES = 16
 """Partitions of a group."""
 
-COMBINE: dict[str, np.ufunc | Extreme | None] = {
-    "assign": None,
-    **INTEGER_SCANS,
-    "maximum": maximum,
-    "minimum": minimum,
-}
+COMBINE: dict[str, np.ufunc | Extreme | None] = {"assign": None, **COMBINERS}
 """How an update joins the row that it meets; results are rounded to the row's type each time."""
-
-_OF_PREDICATES = {"add": np.bitwise_or, "maximum": np.bitwise_or, "multiply": np.bitwise_and, "minimum": np.bitwise_and}
 
 
 def _elements(table: Array) -> tuple[Array, int]:
@@ -78,7 +71,7 @@ def group_gather(i: Instr, state: State) -> Kernel:
 
 def group_scatter(i: Instr, state: State) -> Kernel:
     kind, dtype = i.alu[0], i.outs[0].dtype
-    ufunc = _OF_PREDICATES.get(kind, COMBINE[kind]) if dtype == "pred" else COMBINE[kind]
+    ufunc = COMBINE[OF_PREDICATES.get(kind, kind) if dtype == "pred" else kind]
 
     def run(y: Array, x: Array, index: Array) -> None:
         flat, pitch = _elements(y)

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from neuronx_cc.ir.combiners import COMBINERS
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
@@ -82,16 +84,10 @@ def rotate_left(a: Array, b: Array) -> Array:
 
 
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add,
+    **COMBINERS,
     "subtract": np.subtract,
-    "multiply": np.multiply,
     "divide": divide,
     "remainder": remainder,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
     "shift-left": shift_left,
     "shift-right-logical": shift_right_logical,
     "shift-right-arithmetic": shift_right_arithmetic,

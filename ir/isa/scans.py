@@ -6,19 +6,10 @@ which may walk backwards. Source: hardware sheet 3.4 (``tensor_tensor_scan``).
 
 import numpy as np
 
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.isa.elements import F32, STORAGE, Array, State, constant, reader, writer
 from neuronx_cc.ir.isa.program import Instr
 from neuronx_cc.ir.isa.semantics import ARITHMETIC, Kernel, alu
-
-INTEGER_SCANS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "multiply": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 
 def tensor_tensor_scan(i: Instr, state: State) -> Kernel:
@@ -56,7 +47,7 @@ def _repeats(x: Array) -> bool:
 
 def int_scan(i: Instr, state: State) -> Kernel:
     """``r[k] = r[k - 1] op x[k]`` in exact wrapping integers."""
-    ufunc, storage = INTEGER_SCANS[i.alu[0]], STORAGE[i.ins[0].dtype]
+    ufunc, storage = COMBINERS[i.alu[0]], STORAGE[i.ins[0].dtype]
     fixed = constant(i.imm[0], i.ins[0].dtype) if "ap0" not in i.flags else None
 
     def run(y: Array, x: Array, *scalars: Array) -> None:

@@ -9,6 +9,7 @@ GpSimd that NKI does not have run as programs on its processors.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.isa import (
     collectives,
     functions,
@@ -296,7 +297,7 @@ _ROWS = (
         scans.int_scan,
         "y[k] = y[k - 1] op x[k] along the free elements in exact integers; y[-1] is a constant or one scalar a "
         "partition.",
-        (frozenset(scans.INTEGER_SCANS),),
+        (frozenset(COMBINERS),),
         imm=(0, 1),
         flags=frozenset(["ap0"]),
     ),

@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.extremes import Extreme
 from neuronx_cc.ir.reference.elementwise import round_to_format
-from neuronx_cc.ir.reference.evaluator import FOLDS, Evaluator, unpack
+from neuronx_cc.ir.reference.evaluator import Evaluator, unpack
 from neuronx_cc.ir.reference.values import Array, Value, narrow, widen
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 
@@ -180,8 +181,8 @@ def fold(
 ) -> Value:
     """Folds ``arrays`` over ``dimensions`` by computation ``name``; one array, or a tuple of several."""
     opcode = evaluator.binary_opcode(name)
-    if opcode in FOLDS and len(arrays) == 1:
-        return _fold_fast(FOLDS[opcode], arrays[0], initial[0], tuple(dimensions))
+    if opcode in COMBINERS and len(arrays) == 1:
+        return _fold_fast(COMBINERS[opcode], arrays[0], initial[0], tuple(dimensions))
     kept = [dim for dim in range(arrays[0].ndim) if dim not in dimensions]
     order = [*sorted(dimensions), *kept]
     dims = arrays[0].shape

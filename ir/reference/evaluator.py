@@ -9,23 +9,13 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.extremes import Extreme, maximum, minimum
 from neuronx_cc.ir.reference.elementwise import ELEMENTWISE
 from neuronx_cc.ir.reference.values import Array, Value
 
 Watch = Callable[[hlo.HloOp, Value], None]
 
-FOLDS: dict[str, np.ufunc | Extreme] = {
-    "add": np.add,
-    "and": np.bitwise_and,
-    "maximum": maximum,
-    "minimum": minimum,
-    "multiply": np.multiply,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-"""Opcode -> the NumPy function that folds by it; all of them commute."""
 
 _IDENTITY_STRUCTURE = frozenset(["tuple", "get-tuple-element", "call", "constant"])
 
@@ -106,7 +96,7 @@ class Evaluator:
             return None
         operands = tuple(ops[0].operands)
         parameters = tuple(computation.block.args)
-        if operands == parameters or (ops[0].opcode in FOLDS and operands == parameters[::-1]):
+        if operands == parameters or (ops[0].opcode in COMBINERS and operands == parameters[::-1]):
             return ops[0].opcode
         return None
 

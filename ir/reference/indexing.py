@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.reference.elementwise import total_order_key
-from neuronx_cc.ir.reference.evaluator import FOLDS, Evaluator, unpack
+from neuronx_cc.ir.reference.evaluator import Evaluator, unpack
 from neuronx_cc.ir.reference.values import Array, Value, is_float
 
 
@@ -99,8 +100,8 @@ def _combine(
     evaluator: Evaluator, name: str, results: list[Array], places: tuple[Array, ...], updates: list[Array]
 ) -> None:
     opcode = evaluator.binary_opcode(name)
-    if opcode in FOLDS and len(results) == 1 and results[0].dtype.kind != "V":
-        FOLDS[opcode].at(results[0], places, updates[0])
+    if opcode in COMBINERS and len(results) == 1 and results[0].dtype.kind != "V":
+        COMBINERS[opcode].at(results[0], places, updates[0])
         return
     for row in range(updates[0].shape[0]):
         at = tuple(np.broadcast_to(place, updates[0].shape)[row] for place in places)

@@ -8,7 +8,20 @@ the op like a type that was written, so a function only says what the type is wh
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from neuronx_cc.ir.hlo import TOKEN, ArrayType, Attribute, ComputationOp, TupleType, array_type, tuple_type
+from neuronx_cc.ir.hlo import (
+    TOKEN,
+    ArrayType,
+    Attribute,
+    ComputationOp,
+    ConvertOp,
+    ElementwiseOp,
+    ReducePrecisionOp,
+    StochasticConvertOp,
+    TupleType,
+    array_type,
+    opcodes,
+    tuple_type,
+)
 from neuronx_cc.ir.types import Shape, bits
 from neuronx_cc.ir.verify.compute import dot_result, window_result
 
@@ -200,15 +213,9 @@ def _topk(properties: Properties, operands: list[Any], _: Computations) -> Attri
     return tuple_type((_sized(shape.dtype, dims), _sized("s32", dims)))
 
 
-_AS_THE_FIRST = (
-    "acos", "acosh", "add", "add-dependency", "and", "asin", "asinh", "atan2", "atanh", "batch-norm-inference",
-    "cbrt", "ceil", "cholesky", "copy", "cosh", "cosine", "count-leading-zeros", "divide", "domain", "erf",
-    "exponential", "exponential-minus-one", "floor", "log", "log-plus-one", "logistic", "maximum", "minimum",
-    "mulhi", "multiply", "negate", "not", "or", "popcnt", "power", "remainder", "reverse", "round-nearest-afz",
-    "round-nearest-even", "rsqrt", "select-and-scatter", "shift-left",
-    "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sinh", "sqrt", "subtract", "tan", "tanh", "while",
-    "xor",
-)  # fmt: skip
+_AS_THE_FIRST = frozenset(
+    ["add-dependency", "batch-norm-inference", "cholesky", "domain", "reverse", "select-and-scatter", "while"]
+) | (opcodes(ElementwiseOp) - opcodes(ConvertOp, ReducePrecisionOp, StochasticConvertOp))
 _RULES: dict[str, Infer] = {
     **dict.fromkeys(_AS_THE_FIRST, _like(0)),
     "abs": _typed(_PARTS),

@@ -12,18 +12,8 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 
 MOST_ELEMENTS = 4096
 """Of a table that is looked up."""
-_FOLLOWED = (
-    hlo.ElementwiseUnaryOp,
-    hlo.ElementwiseBinaryOp,
-    hlo.CompareOp,
-    hlo.SelectOp,
-    hlo.ClampOp,
-    hlo.ConvertOp,
-    hlo.ReshapeOp,
-    hlo.BroadcastOp,
-    hlo.DynamicSliceOp,
-    hlo.SliceOp,
-)
+_NUMBERS = (hlo.ConstantOp, hlo.PartitionIdOp, hlo.ReplicaIdOp)
+_FOLLOWED = (*_NUMBERS, hlo.ElementwiseOp, hlo.ViewOp, hlo.DynamicSliceOp)
 
 
 def device_counts(module: HloModule) -> tuple[int, int]:
@@ -90,7 +80,7 @@ def _after(value: hlo.SSAValue) -> list[hlo.HloOp] | None:
         if ready:
             order[op] = None
         elif op not in order:
-            if not isinstance(op, (*_FOLLOWED, hlo.ConstantOp, hlo.PartitionIdOp, hlo.ReplicaIdOp)):
+            if not isinstance(op, _FOLLOWED):
                 return None
             waiting.append((value, True))
             waiting += [(operand, False) for operand in op.operands]

@@ -7,27 +7,6 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.analysis.calls import called_names
 
-EFFECTS: frozenset[type] = frozenset(
-    [
-        hlo.InfeedOp,
-        hlo.OutfeedOp,
-        hlo.SendOp,
-        hlo.SendDoneOp,
-        hlo.RecvOp,
-        hlo.RecvDoneOp,
-    ]
-)
-
-
-COLLECTIVES = (
-    hlo.AllReduceOp,
-    hlo.AllGatherOp,
-    hlo.ReduceScatterOp,
-    hlo.AllToAllOp,
-    hlo.CollectiveBroadcastOp,
-    hlo.CollectivePermuteOp,
-    hlo.RaggedAllToAllOp,
-)
 _OTHER_PROGRAMS = "meets_other_programs"
 
 
@@ -40,11 +19,11 @@ def has_effects(op: hlo.HloOp, effectful: Set[str] = frozenset()) -> bool:
     """Whether ``op`` has effects of its own, or calls one of the computations ``effectful``."""
     if type(op) is hlo.CustomCallOp:
         return op.extra is not None and dict(op.extra.data).get("custom_call_has_side_effect") == "true"
-    if isinstance(op, COLLECTIVES):
+    if isinstance(op, hlo.CollectiveOp):
         computation = op.parent_op()
         module = computation.parent_op() if computation is not None else None
         return module is not None and _OTHER_PROGRAMS in module.attributes
-    return type(op) in EFFECTS or (bool(effectful) and not effectful.isdisjoint(called_names(op)))
+    return isinstance(op, hlo.HostOp) or (bool(effectful) and not effectful.isdisjoint(called_names(op)))
 
 
 def effectful_computations(module: HloModule) -> frozenset[str]:

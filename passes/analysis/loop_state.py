@@ -11,16 +11,7 @@ from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_o
 from neuronx_cc.passes.analysis.trip_count import element_of
 from neuronx_cc.passes.simplify_control import elements, packed
 
-FREE = (
-    hlo.ConstantOp,
-    hlo.IotaOp,
-    hlo.BroadcastOp,
-    hlo.ReshapeOp,
-    hlo.TransposeOp,
-    hlo.SliceOp,
-    hlo.ReverseOp,
-    hlo.BitcastOp,
-)
+FREE = (hlo.ConstantOp, hlo.IotaOp, hlo.ViewOp)
 """Ops that cost nothing wherever they are: what they make is addressed, or made where it is read."""
 
 

@@ -11,8 +11,6 @@ from neuronx_cc.ir.types import FLOATS, INTEGERS, NUMPY_DTYPE, SIGNED
 
 Array = np.ndarray[Any, Any]
 
-_SPREADING = frozenset([hlo.BroadcastOp, hlo.ReshapeOp, hlo.TransposeOp])
-
 
 def constant_of(value: hlo.SSAValue, module: HloModule) -> Array | None:
     """The array of a ``constant`` op, or None."""
@@ -23,8 +21,8 @@ def constant_of(value: hlo.SSAValue, module: HloModule) -> Array | None:
 def splat_of(value: hlo.SSAValue, module: HloModule) -> Array | None:
     """The one value (rank 0) that all elements of ``value`` have, when it is a known constant; else None."""
     op = value.owner
-    while type(op) in _SPREADING:
-        op = op.operands[0].owner  # type: ignore[union-attr]
+    while isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp | hlo.TransposeOp):
+        op = op.operand.owner
     if type(op) is not hlo.ConstantOp:
         return None
     array = module.constants[op.value.data]
@@ -110,18 +108,6 @@ def is_normal(number: float, dtype: str) -> bool:
     return bool(float(info.smallest_normal) <= abs(number) <= float(info.max))
 
 
-ROUNDING = frozenset(
-    ["ceil", "compare", "floor", "remainder", "round-nearest-afz", "round-nearest-even", "sign", "stochastic-convert"]
-)
-"""Opcodes whose results jump: an operand's error in the last place may make them another number."""
-_PASSING = frozenset(
-    [
-        *("abs", "add", "broadcast", "concatenate", "maximum", "minimum", "negate", "reshape", "select", "slice"),
-        *("subtract", "transpose"),
-    ]
-)
-
-
 def tells_last_bit(value: hlo.SSAValue, depth: int = 4) -> bool:
     """Whether a user of the float ``value``, ``depth`` ops away at most, may tell an error in its last bit."""
     for use in value.uses:
@@ -129,23 +115,12 @@ def tells_last_bit(value: hlo.SSAValue, depth: int = 4) -> bool:
         if not isinstance(user, hlo.HloOp):
             continue
         integral = user.opcode == "convert" and not is_float(user.shape.dtype)
-        if integral or user.opcode in ROUNDING:
+        if integral or isinstance(user, hlo.DiscontinuousOp):
             return True
-        passes = user.opcode in _PASSING or user.opcode == "convert"
+        passes = isinstance(user, hlo.MovementOp | hlo.ChoosingOp | hlo.AddOp | hlo.SubtractOp | hlo.ConvertOp)
         if passes and depth and tells_last_bit(user.results[0], depth - 1):
             return True
     return False
-
-
-COMBINERS: dict[type, str] = {
-    hlo.AddOp: "add",
-    hlo.MultiplyOp: "multiply",
-    hlo.MaximumOp: "maximum",
-    hlo.MinimumOp: "minimum",
-    hlo.AndOp: "and",
-    hlo.OrOp: "or",
-    hlo.XorOp: "xor",
-}
 
 
 def combiner_kind(op: hlo.HloOp, module: HloModule) -> str:
@@ -163,7 +138,7 @@ def computation_kind(body: hlo.ComputationOp) -> str:
         return ""
     if set(root.operands) != set(body.block.args):
         return ""
-    return COMBINERS.get(type(root), "")
+    return root.opcode if isinstance(root, hlo.CombinerOp) else ""
 
 
 def identity_of(kind: str, dtype: str) -> float | int | None:

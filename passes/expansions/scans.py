@@ -12,7 +12,6 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.ir.scans import PREVIOUS, TARGET, scan_of
 from neuronx_cc.ir.types import FLOATS
-from neuronx_cc.passes.analysis.values import COMBINERS
 from neuronx_cc.passes.expansions import log_sum_exp
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build, Value
@@ -189,10 +188,12 @@ def recurrence(body: hlo.ComputationOp) -> tuple[str, str] | None:
     both, value = (defining_op(part) for part in root.operands)
     if both is None or value is None or set(both.operands) != {a, later_a} or len(both.operands) != 2:
         return None
-    if type(value) not in COMBINERS or later_b not in value.operands:
+    if not isinstance(value, hlo.CombinerOp) or later_b not in value.operands:
         return None
     carried = next((defining_op(part) for part in value.operands if part is not later_b), None)
-    if carried is None or type(carried) is not type(both) or set(carried.operands) != {later_a, b}:
+    if not isinstance(carried, hlo.CombinerOp) or type(carried) is not type(both):
         return None
-    kinds = COMBINERS[type(value)], COMBINERS.get(type(carried), "")
+    if set(carried.operands) != {later_a, b}:
+        return None
+    kinds = value.opcode, carried.opcode
     return kinds if kinds in RECURRENCES else None

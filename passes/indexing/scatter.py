@@ -12,15 +12,14 @@ An index outside its table is skipped. Every other scatter becomes gathers, elem
 from __future__ import annotations
 
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.combiners import OF_PREDICATES
 from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.hlo.editing import replace as replace_op
-from neuronx_cc.passes.analysis.values import COMBINERS
 from neuronx_cc.passes.expansions.build import Build, replace_elements
 from neuronx_cc.passes.indexing.rows import Windows, bounded, counting_axis, vectors, whole_labels
 from neuronx_cc.passes.indexing.scatter_updates import Scatter, scattered
 
 Value = hlo.SSAValue
-_PREDICATES = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 
 
 def canonical_scatter(b: Build, op: hlo.ScatterOp, exact: bool) -> None:
@@ -82,7 +81,7 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
 
 
 def _of_type(kind: str, dtype: str) -> str:
-    return _PREDICATES.get(kind, kind) if dtype == "pred" else kind
+    return OF_PREDICATES.get(kind, kind) if dtype == "pred" else kind
 
 
 def _windows(
@@ -136,8 +135,8 @@ def combiners(body: hlo.ComputationOp) -> list[str] | None:
             kinds.append("assign")
         elif isinstance(op, hlo.SubtractOp) and list(op.operands) == [old, new]:
             kinds.append("subtract")
-        elif op is not None and type(op) in COMBINERS and set(op.operands) == {old, new}:
-            kinds.append(COMBINERS[type(op)])
+        elif isinstance(op, hlo.CombinerOp) and set(op.operands) == {old, new}:
+            kinds.append(op.opcode)
         else:
             return None
     return kinds

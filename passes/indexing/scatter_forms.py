@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
-from neuronx_cc.passes.analysis.values import COMBINERS, identity_of, splat_number
+from neuronx_cc.passes.analysis.values import identity_of, splat_number
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.costs import GROUPS, Costs, costs_of
 from neuronx_cc.passes.indexing.rows import gather_tables, stacked_numbers
@@ -16,8 +16,6 @@ from neuronx_cc.passes.indexing.scatter_sums import sums_where_finite
 
 Value = hlo.SSAValue
 _COUNTED = ("f32", "s32", "u32")
-OPS = {kind: type_ for type_, kind in COMBINERS.items()}
-"""Opcode of a combiner -> its class."""
 
 
 def sharing(kind: str, dtype: str, tables: int) -> int:
@@ -108,7 +106,7 @@ def _walked(b: Build, kind: str, tables: Value, numbers: Value, updates: Value) 
     private = b.reshape(result, (count, shared, height, width))
     parts = [tables] + [b.reshape(b.slice(private, 1, at, at + 1), (count, height, width)) for at in range(shared)]
     while len(parts) > 1:
-        pairs = [b.each(OPS[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        pairs = [b.each(hlo.OPCODES[kind], *parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
 
@@ -197,7 +195,7 @@ def form(b: Build, kind: str, operand: Value, numbers: Value, updates: Value) ->
 
 def _combiner(b: Build, kind: str, dtype: str) -> str:
     if kind != "assign":
-        return b.combiner(OPS[kind], dtype)
+        return b.combiner(hlo.OPCODES[kind], dtype)
     name = f"assign.{dtype}.scalar"
     if all(computation.computation_name != name for computation in b.module.computations()):
         scalar = hlo.array_type(dtype, ())

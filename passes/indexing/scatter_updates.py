@@ -35,7 +35,7 @@ from neuronx_cc.passes.indexing.rows import (
     table_labels,
     weights,
 )
-from neuronx_cc.passes.indexing.scatter_forms import OPS, form, inside, scatter_tables, tables_ns
+from neuronx_cc.passes.indexing.scatter_forms import form, inside, scatter_tables, tables_ns
 
 Value = hlo.SSAValue
 PAIRS = 512
@@ -193,7 +193,7 @@ def _combined(
     if kind == "assign":
         return list(new)
     if kind:
-        return [b.each(OPS[kind], old[0], new[0])]
+        return [b.each(hlo.OPCODES[kind], old[0], new[0])]
     # the body goes in above an op of this block that stands after the operands
     anchor = b.reshape(b.number(0, "s32", (1,)), ())
     assert isinstance(anchor, hlo.OpResult)
@@ -314,7 +314,7 @@ def _extreme_place(b: Build, numbers: Value, height: int, last: bool) -> Value:
         pair = (count, count)
         same = b.compare(b.broadcast(numbers, pair, (0,)), b.broadcast(numbers, pair, (1,)), "EQ")
         places = b.select(same, b.iota(pair, 1), b.number(never, "s32", pair))
-        return b.reduce(OPS[kind], places, (1,), never)
+        return b.reduce(hlo.OPCODES[kind], places, (1,), never)
     table = b.number(never, "s32", (1, height, 1))
     listed = b.reshape(numbers, (1, count))
     found = scatter_tables(b, kind, table, listed, b.reshape(b.iota((count,), 0), (1, count, 1)))

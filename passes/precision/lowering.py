@@ -19,30 +19,8 @@ from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, of_result, sums_in_f32
 
-MOVEMENT = (
-    hlo.BroadcastOp,
-    hlo.ReshapeOp,
-    hlo.TransposeOp,
-    hlo.ReverseOp,
-    hlo.SliceOp,
-    hlo.PadOp,
-    hlo.ConcatenateOp,
-    hlo.GatherOp,
-    hlo.DynamicSliceOp,
-    hlo.DynamicUpdateSliceOp,
-    hlo.CopyOp,
-    hlo.OptBarrierOp,
-)
-
-CHOOSING = (hlo.SelectOp, hlo.ClampOp, hlo.MaximumOp, hlo.MinimumOp, hlo.NegateOp, hlo.AbsOp)
-"""Elementwise ops whose result is one of the operands, or its negative."""
-
-COMPUTING = (hlo.ElementwiseUnaryOp, hlo.ElementwiseBinaryOp)
-
 KEPT = (hlo.ReducePrecisionOp, hlo.StochasticConvertOp, hlo.ComplexOp, hlo.RealOp, hlo.ImagOp)
 """Elementwise ops that are about the format itself."""
-
-TF32_EXACT = (*MOVEMENT, *CHOOSING)
 
 
 class Lowering:
@@ -101,7 +79,7 @@ class Lowering:
         if not is_f32(op.results[0]):
             return
         self._record(op, "result", "tf32", decision.reason)
-        if isinstance(op, TF32_EXACT):
+        if isinstance(op, hlo.MovementOp | hlo.ChoosingOp):
             self._exact.add(op.results[0])
         else:
             self._round_result(op, "tf32")
@@ -171,7 +149,7 @@ class Lowering:
 def computes_in_any_float(op: hlo.HloOp) -> bool:
     if isinstance(op, KEPT) or not isinstance(op.results[0].type, hlo.ArrayType):
         return False
-    return isinstance(op, (*MOVEMENT, *CHOOSING, *COMPUTING))
+    return isinstance(op, hlo.MovementOp | hlo.ElementwiseOp)
 
 
 def is_f32(value: hlo.SSAValue) -> bool:

@@ -19,7 +19,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
-from neuronx_cc.passes.precision.lowering import TF32_EXACT, computes_in_any_float, is_f32
+from neuronx_cc.passes.precision.lowering import computes_in_any_float, is_f32
 from neuronx_cc.passes.precision.quantization import FORMATS, rounded_weight, weight_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -86,7 +86,8 @@ def _cast_of(op: hlo.HloOp, options: PassOptions) -> Cast:
         return Cast(result=rounded) if result is not None and result.ruled and is_f32(op.results[0]) else Cast()
     if not any(is_f32(value) for value in (*op.operands, *op.results)):
         return Cast()
-    return Cast(rounded, "f32" if isinstance(op, TF32_EXACT) or not is_f32(op.results[0]) else rounded)
+    exact = isinstance(op, hlo.MovementOp | hlo.ChoosingOp) or not is_f32(op.results[0])
+    return Cast(rounded, "f32" if exact else rounded)
 
 
 def rounded(array: Array, dtype: str) -> Array:

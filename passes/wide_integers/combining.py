@@ -26,15 +26,6 @@ from neuronx_cc.passes.wide_integers.arithmetic import Pair
 from neuronx_cc.passes.wide_integers.words import Words, flat_types
 
 COLLECTIVES = (hlo.AllReduceOp, hlo.ReduceScatterOp)
-OPERATORS: dict[str, type[hlo.HloOp]] = {
-    "add": hlo.AddOp,
-    "multiply": hlo.MultiplyOp,
-    "maximum": hlo.MaximumOp,
-    "minimum": hlo.MinimumOp,
-    "and": hlo.AndOp,
-    "or": hlo.OrOp,
-    "xor": hlo.XorOp,
-}
 BITWISE = ("and", "or", "xor")
 EXTREMES = ("maximum", "minimum")
 SECOND = "second"
@@ -101,7 +92,7 @@ def _operands(op: hlo.HloOp) -> list[Value]:
 
 def _again(s: Words, b: Build, op: hlo.HloOp, kind: str, taken: Sequence[Value], dtype: str) -> Value:
     """``op`` on arrays of 32-bit integers, by the operator ``kind``."""
-    name = _second(b, dtype) if kind == SECOND else b.combiner(OPERATORS[kind], dtype)
+    name = _second(b, dtype) if kind == SECOND else b.combiner(hlo.OPCODES[kind], dtype)
     operands = list(taken)
     if isinstance(op, hlo.ScatterOp):
         operands.insert(1, s.saturated(b, op.operands[1]))
@@ -188,7 +179,7 @@ def _digit(b: Build, value: Value, place: int, size: int) -> Value:
 def _fold(b: Build, kind: str, value: Value, start: Value, axes: Sequence[int]) -> Value:
     shape = hlo.shape_of(value)
     dims = [size for axis, size in enumerate(shape.dims) if axis not in axes]
-    names = hlo.StrsAttr((b.combiner(OPERATORS[kind], shape.dtype),))
+    names = hlo.StrsAttr((b.combiner(hlo.OPCODES[kind], shape.dtype),))
     return b.op(hlo.ReduceOp, (value, start), shape.dtype, dims, dimensions=hlo.IntsAttr(tuple(axes)), to_apply=names)
 
 
@@ -211,7 +202,7 @@ def _extreme(b: Build, op: hlo.ReduceOp, kind: str, value: Pair, start: Pair, si
     low = _fold(b, kind, low, nothing, axes)
     # the initial value takes part in its own right: it may have the same high word
     first, initial = (b.broadcast(part, hlo.shape_of(best).dims) for part in (first, start[0]))
-    with_start = b.each(OPERATORS[kind], low, initial)
+    with_start = b.each(hlo.OPCODES[kind], low, initial)
     return b.select(b.compare(best, first, "EQ"), with_start, low), arithmetic.cast(b, best, "u32")
 
 

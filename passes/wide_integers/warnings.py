@@ -9,16 +9,7 @@ from neuronx_cc.passes.analysis.values import constant_of, splat_number
 from neuronx_cc.passes.manager import PassContext
 
 CODE = "ESFH002"
-MOVING = (
-    hlo.BroadcastOp,
-    hlo.ConcatenateOp,
-    hlo.ConstantOp,
-    hlo.PadOp,
-    hlo.ReshapeOp,
-    hlo.SelectOp,
-    hlo.SliceOp,
-    hlo.TransposeOp,
-)
+MOVING = (hlo.ConstantOp, hlo.MovementOp)
 """Ops that hand on what is warned about where it comes from."""
 
 

@@ -18,16 +18,7 @@ from neuronx_cc.passes.wide_integers import arithmetic
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
 from neuronx_cc.passes.wide_integers.warnings import Warnings
 
-VIEWS = (
-    hlo.BroadcastOp,
-    hlo.ConcatenateOp,
-    hlo.CopyOp,
-    hlo.OptBarrierOp,
-    hlo.ReshapeOp,
-    hlo.ReverseOp,
-    hlo.SliceOp,
-    hlo.TransposeOp,
-)
+VIEWS = (hlo.ViewOp, hlo.IdentityOp, hlo.ConcatenateOp)
 
 
 def is_wide(type_: hlo.Attribute) -> bool:
