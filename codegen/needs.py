@@ -24,9 +24,7 @@ READ_IN_PART = {
     "scatter": "rows that are replaced, and updates that lie outside",
     "select-and-scatter": "windows may lie apart",
     "while": "its kernels have needs of their own",
-} | dict.fromkeys(
-    hlo.opcodes(hlo.CollectiveOp, hlo.PartitionIdOp, hlo.ReplicaIdOp), "one instruction between whole arrays"
-)
+} | dict.fromkeys(hlo.opcodes(hlo.CollectiveOp, hlo.DeviceNumberOp), "one instruction between whole arrays")
 """Kinds that may leave elements out, and why."""
 
 

@@ -35,7 +35,7 @@ CANCELS = 8.0
 """Times the relative error of its operands that an op inherits which is named."""
 LEAST_ERROR = 1e-8
 """Relative errors below this are those of arrays that hold huge values, masks of attention for one."""
-SUMS = frozenset(["add", "subtract", "reduce", "dot", "convolution"])
+SUMS = (hlo.AddOp, hlo.SubtractOp, hlo.ReduceOp, hlo.ContractionOp)
 """Ops that may cancel."""
 
 
@@ -127,7 +127,7 @@ class Uncast:
         called = any(op not in self._inside for op in casts)
         for op in self.ops:
             reached = op in casts or any(operand in values for operand in op.operands)
-            if reached or (called and isinstance(op, hlo.WhileOp | hlo.ConditionalOp)):
+            if reached or (called and isinstance(op, hlo.RegionOp)):
                 values[op.results[0]] = chosen.apply(op, [values.get(o, self.values[o]) for o in op.operands])
         return self.outputs({**self.values, **values})
 
@@ -181,7 +181,7 @@ class _Walk:
         """Worst first."""
         found = []
         for op in self._ops:
-            if op.opcode not in SUMS:
+            if not isinstance(op, SUMS):
                 continue
             before = max((_distance(self.cast[o], self.exact[o]) for o in op.operands), default=0.0)
             after = self.inherited[op]
@@ -207,7 +207,7 @@ class _Watching(RoundingEvaluator):
     def apply_after(self, op: hlo.HloOp, operands: Sequence[Any], uncast: Any) -> Any:
         """The value of ``op``, whose uncast value is known; the same array where nothing is cast."""
         if op not in self._casts:
-            return super().apply(op, operands) if isinstance(op, hlo.WhileOp | hlo.ConditionalOp) else uncast
+            return super().apply(op, operands) if isinstance(op, hlo.RegionOp) else uncast
         value = super().apply(op, operands)
         self._note(op, value, uncast)
         return value

@@ -140,23 +140,21 @@ def write_neff(neff: "Neff", path: str, session: Session) -> None:
     session.log.info(f"wrote {path}")
 
 
-MOVES = frozenset(["convert", "broadcast", "reshape", "transpose", "copy", "slice", "constant", "tuple", "iota"])
-"""Opcodes of ops that passes put beside an op under its name."""
-
-
 def _described(module: "HloModule", entries: "list[Debug]") -> "list[Debug]":
     """Entries of the debug map with the opcodes and shapes of the ops that they name."""
-    from neuronx_cc.ir.hlo import ArrayType, HloOp
+    from neuronx_cc.ir import hlo
 
-    known: dict[str, tuple[str, str]] = {}
+    beside = hlo.MovementOp | hlo.ConvertOp | hlo.ConstantOp | hlo.IotaOp
+    """Ops that passes put beside an op under its name."""
+    known: dict[str, hlo.HloOp] = {}
     for computation in module.computations():
         for op in computation.block.ops:
-            if not isinstance(op, HloOp) or not isinstance(op.results[0].type, ArrayType):
+            if not isinstance(op, hlo.HloOp) or not isinstance(op.results[0].type, hlo.ArrayType):
                 continue
-            if op.loc.name not in known or known[op.loc.name][0] in MOVES:
-                known[op.loc.name] = op.opcode, str(op.shape)
+            if op.loc.name not in known or isinstance(known[op.loc.name], beside):
+                known[op.loc.name] = op
     made = []
     for entry in entries:
-        opcode, shape = known.get(entry.hlo, ("", ""))
-        made.append(replace(entry, opcode=opcode, shape=shape) if opcode else entry)
+        op = known.get(entry.hlo)
+        made.append(entry if op is None else replace(entry, opcode=op.opcode, shape=str(op.shape)))
     return made

@@ -42,7 +42,7 @@ def code_computations(module: HloModule) -> list[hlo.ComputationOp]:
     code = {module.entry.computation_name}
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, hlo.WhileOp | hlo.ConditionalOp):
+            if isinstance(op, hlo.RegionOp):
                 code.update(called_names(op))
     return [computation for computation in module.computations() if computation.computation_name in code]
 

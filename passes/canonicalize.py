@@ -12,12 +12,11 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import erase, ops_of
 from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
 from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
-from neuronx_cc.passes.canonical.contraction import TRANSPOSE_RULES
 from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
 from neuronx_cc.passes.canonical.functions import RULES as FUNCTIONS
 from neuronx_cc.passes.canonical.joins import RULES as JOINS
 from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
-from neuronx_cc.passes.canonical.movement import sink_broadcast, sink_reshape
+from neuronx_cc.passes.canonical.movement import SINKS
 from neuronx_cc.passes.canonical.products import RULES as PRODUCTS
 from neuronx_cc.passes.canonical.rule import Rule, Scope
 from neuronx_cc.passes.manager import PassContext
@@ -28,15 +27,12 @@ LIMIT = 64
 
 @cache
 def _all_rules() -> dict[type, tuple[Rule, ...]]:
-    rules: dict[type, tuple[Rule, ...]] = {**ARITHMETIC, **MOVEMENT, **CONTRACTION, **CONVOLUTION}
-    rules[hlo.TransposeOp] += TRANSPOSE_RULES
-    for more in (FUNCTIONS, PRODUCTS, JOINS):
-        for kind, added in more.items():
-            rules[kind] = (*rules.get(kind, ()), *added)
-    for kind in hlo.OPCODES.values():
-        if issubclass(kind, hlo.ElementwiseOp):
-            rules[kind] = (*rules.get(kind, ()), sink_reshape, sink_broadcast)
-    return rules
+    """The rules of every op: each file's for all its kinds, the general ones first."""
+    files = (ARITHMETIC, MOVEMENT, CONTRACTION, CONVOLUTION, FUNCTIONS, PRODUCTS, JOINS, SINKS)
+    return {
+        op: tuple(rule for rules in files for kind in reversed(op.mro()) for rule in rules.get(kind, ()))
+        for op in hlo.OPCODES.values()
+    }
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -44,8 +40,8 @@ def run(module: HloModule, context: PassContext) -> None:
     scope = Scope(module)
     for computation in module.computations():
         for op in ops_of(computation.block):
-            applicable = rules.get(type(op))
-            if applicable is None or op.results[0].first_use is None:
+            applicable = rules[type(op)]
+            if not applicable or op.results[0].first_use is None:
                 continue
             before = op.prev_op
             value = _first_rewrite(op, applicable, scope)

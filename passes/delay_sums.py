@@ -24,9 +24,6 @@ from neuronx_cc.passes.analysis.values import combiner_kind, splat_number
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.simplify_control import elements, packed
 
-MOVES = (hlo.ReshapeOp, hlo.TransposeOp, hlo.SliceOp, hlo.ReverseOp, hlo.NegateOp)
-SUMS = (hlo.AddOp, hlo.SubtractOp, hlo.ConcatenateOp)
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -138,9 +135,9 @@ def _sums_in(value: hlo.SSAValue, place: Place, top: bool = False) -> Sums | Non
         is_state = place.body is not None and element_of(value, place.body) == place.element
         return Sums(reads=1) if is_state else None
     parts: list[hlo.SSAValue] = []
-    if isinstance(op, MOVES):
+    if isinstance(op, hlo.ViewOp | hlo.NegateOp) and not isinstance(op, hlo.BroadcastOp):
         parts = [op.operands[0]]
-    elif isinstance(op, SUMS):
+    elif isinstance(op, hlo.AddOp | hlo.SubtractOp | hlo.ConcatenateOp):
         parts = list(op.operands)
     elif isinstance(op, hlo.MultiplyOp | hlo.DivideOp) and splat_number(op.operands[1], module) is not None:
         parts = [op.operands[0]] if _is_float(value) else []

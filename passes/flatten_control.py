@@ -18,16 +18,16 @@ from neuronx_cc.passes.dissolve_tuples import Path, leaves, pack
 from neuronx_cc.passes.expansions.combiners import duplicate
 from neuronx_cc.passes.manager import PassContext
 
-Control = hlo.WhileOp | hlo.ConditionalOp
-
 
 def run(module: HloModule, context: PassContext) -> None:
-    if not any(isinstance(op, Control) for computation in module.computations() for op in ops_of(computation.block)):
+    if not any(
+        isinstance(op, hlo.RegionOp) for computation in module.computations() for op in ops_of(computation.block)
+    ):
         return
     _separate(module)
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):
-            if isinstance(op, Control):
+            if isinstance(op, hlo.RegionOp):
                 _flatten(module, op)
 
 
@@ -37,7 +37,7 @@ def control_computations(module: HloModule) -> set[str]:
         name
         for computation in module.computations()
         for op in ops_of(computation.block)
-        if isinstance(op, Control)
+        if isinstance(op, hlo.RegionOp)
         for name in called_names(op)
     }
 
@@ -50,7 +50,7 @@ def _separate(module: HloModule) -> None:
     while pending:
         caller = pending.pop()
         for op in ops_of(caller.block):
-            if not isinstance(op, Control):
+            if not isinstance(op, hlo.RegionOp):
                 continue
             for key in ("condition", "body", "branches"):
                 attr = op.properties.get(key)
@@ -76,7 +76,7 @@ def _copy(module: HloModule, names: dict[str, hlo.ComputationOp], name: str, cal
     return copy.computation_name
 
 
-def _flatten(module: HloModule, op: Control) -> None:
+def _flatten(module: HloModule, op: hlo.RegionOp) -> None:
     for name in called_names(op):
         computation = module.computation(name)
         _flatten_parameter(computation)
@@ -148,7 +148,7 @@ def _flatten_parameter(computation: hlo.ComputationOp) -> None:
     _spread(parameter, first)
 
 
-def _unpack_result(op: Control) -> None:
+def _unpack_result(op: hlo.RegionOp) -> None:
     following = op.next_op
     assert following is not None
     _spread(op.results[0], following)

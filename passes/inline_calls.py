@@ -213,7 +213,7 @@ HANDLERS: dict[type, Handler] = {
 MOST_NESTED = 48
 """Loops and branches inside one another; each holds a sequencer register, and the kernels inside need some."""
 
-REPEATING = (hlo.CallOp, hlo.FusionOp, hlo.MapOp, hlo.AsyncStartOp, hlo.WhileOp, hlo.ConditionalOp)
+REPEATING = (hlo.CallOp, hlo.FusionOp, hlo.MapOp, hlo.AsyncStartOp, hlo.RegionOp)
 """Ops each of which gets instructions of its own for the computations that it calls."""
 
 WRAPPERS = (hlo.StartOp, hlo.AsyncUpdateOp, hlo.AfterAllOp)
@@ -234,7 +234,7 @@ def check_repeats(module: HloModule) -> None:
             if isinstance(op, REPEATING):
                 names = called_names(op)
                 size += sum(sizes.get(name, 0) for name in names)
-                own = isinstance(op, hlo.WhileOp | hlo.ConditionalOp)
+                own = isinstance(op, hlo.RegionOp)
                 depth = max(depth, own + max((depths.get(name, 0) for name in names), default=0))
             if size > most:
                 raise CompileError(

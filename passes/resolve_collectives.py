@@ -165,7 +165,7 @@ def _one(build: Build, op: hlo.HloOp, operand: hlo.SSAValue, type_: hlo.Attribut
         for name, value in op.properties.items()
         if name in ("to_apply", "all_gather_dimension", "scatter_dimension", "split_dimension")
     }
-    if isinstance(op, hlo.AllReduceOp | hlo.ReduceScatterOp) and not _has_reduction(build.module, op, operand):
+    if isinstance(op, hlo.ReducingOp) and not _has_reduction(build.module, op, operand):
         return _reduce_locally(build, op, operand, attr, size)
     return build.typed(type(op), (operand,), type_, replica_groups=attr, **properties)
 

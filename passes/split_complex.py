@@ -27,8 +27,6 @@ from neuronx_cc.passes.expansions.complex_functions import Pair
 from neuronx_cc.passes.manager import PassContext
 
 C64 = "c64"
-SUMS = (hlo.AllReduceOp, hlo.ReduceScatterOp)
-"""Collectives that combine: sums of one array are sums of its parts."""
 COMPONENTWISE = ("add", "second")
 """Combiners that treat the parts alike and apart: sums, and replacing the old value."""
 
@@ -174,7 +172,7 @@ class Splitter:
         b = Build.before(self.module, op)
         if isinstance(op, hlo.MovementOp) or (isinstance(op, hlo.ExchangeOp) and len(op.operands) == 1):
             self._apart(b, op)
-        elif kind in SUMS and len(op.operands) == 1 and self.kinds[op.to_apply.data[0]] == "add":  # type: ignore[attr-defined]
+        elif isinstance(op, hlo.ReducingOp) and len(op.operands) == 1 and self.kinds[op.to_apply.data[0]] == "add":
             self._apart(b, op, to_apply=hlo.StrsAttr((b.combiner(hlo.AddOp, "f32"),)))
         elif op.opcode in complex_functions.FUNCTIONS:
             pairs = [self.parts[operand] for operand in op.operands]

@@ -174,7 +174,7 @@ class Splitter(Words):
         b = Build.before(self.module, op)
         if kind in STRUCTURE:
             STRUCTURE[kind](self, b, op)
-        elif kind in COMBINING or kind in combining.COLLECTIVES:
+        elif isinstance(op, (*COMBINING, hlo.ReducingOp)):
             combining.rewrite(self, b, op)
         elif (result := self._result(b, op)) is None:
             self.dead.append(op)  # a constant, made where it is read

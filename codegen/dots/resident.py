@@ -139,7 +139,7 @@ def _is_modest(module: hlo.HloModule, body: hlo.ComputationOp, short: int) -> bo
         or is_view(op)
         or (isinstance(op, hlo.ReduceOp) and _folded(op) <= short)
         or (
-            isinstance(op, hlo.WhileOp | hlo.ConditionalOp)
+            isinstance(op, hlo.RegionOp)
             and all(_is_modest(module, module.computation(name), short) for name in called_names(op))
         )
         for op in ops_of(body.block)

@@ -12,8 +12,8 @@ from neuronx_cc.ir.combiners import OF_PREDICATES
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
-BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
-SHIFTS = frozenset(["shift-left", "shift-right-logical", "shift-right-arithmetic"])
+BITWISE = {opcode: f"bitwise_{opcode}" for opcode in hlo.opcodes(hlo.BitwiseOp)}
+SHIFTS = hlo.opcodes(hlo.ShiftOp)
 VECTOR_SHIFTS = {"shift-left": "logical_shift_left", "shift-right-logical": "logical_shift_right"}
 ROTATE = "rotate-left"
 GPSIMD_ELEMENTS = 512

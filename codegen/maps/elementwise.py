@@ -45,32 +45,6 @@ ACTIVATION = {
 }
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 SOFTPLUS = "softplus"
-GPSIMD_UNARY = frozenset(
-    [
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "cosine",
-        "cosh",
-        "exponential-minus-one",
-        "floor",
-        "is-finite",
-        "log-plus-one",
-        "round-nearest-afz",
-        "round-nearest-even",
-        "sine",
-        "sinh",
-        "tan",
-        "popcnt",
-        "count-leading-zeros",
-        "reduce-precision",
-    ]
-)
 
 
 def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
@@ -330,7 +304,7 @@ def emit(e: Emitter, op: hlo.HloOp, out: Block, readable: Sequence[Readable]) ->
             e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["is_equal"], imm=[0.0])
         else:
             e.over("tensor_scalar", Stream.VECTOR, [out], [source], alu=["bitwise_not"], imm=[0.0])
-    elif opcode in ("abs", "sign") or opcode in GPSIMD_UNARY:
+    elif isinstance(op, hlo.ElementwiseUnaryOp):
         widths = [op.exponent_bits.data, op.mantissa_bits.data] if isinstance(op, hlo.ReducePrecisionOp) else []
         gpsimd(e, "program_unary", opcode, out, ins[0], imm=widths)
     elif len(ins) == 2:

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
 from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
 from neuronx_cc.ir import hlo
 
-FIRST = frozenset(["add", "subtract", "multiply"])
+FIRST = frozenset(ARITHMETIC) - hlo.opcodes(hlo.ExtremeOp)
 
 
 def defer_partitions(

@@ -14,7 +14,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.merge_contracted import MOST_CONTRACTED
 
-_READERS = (hlo.DotOp, hlo.ConvolutionOp, hlo.ReduceOp)
+_READERS = (hlo.ContractionOp, hlo.ReduceOp)
 
 
 def straighten(context: Context, op: hlo.HloOp) -> None:

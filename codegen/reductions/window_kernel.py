@@ -29,9 +29,8 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, same_number
 from neuronx_cc.passes.analysis.windows import running_axis
 
-REPEATABLE = frozenset(["maximum", "minimum", "and", "or"])
-"""Combiners that may see an element twice."""
-SCANNED = frozenset(["maximum", "minimum"])
+REPEATABLE = hlo.opcodes(hlo.IdempotentOp)
+SCANNED = hlo.opcodes(hlo.ExtremeOp)
 """Combiners that give the same bits in any order."""
 LEAST_SCANNED = 32
 """Length of a window from which scans take less time than doubling."""

@@ -141,7 +141,11 @@ class CombinerOp(ElementwiseBinaryOp):
     """Associative and commutative, but for rounding: what reductions, scatters and collectives combine by."""
 
 
-class ExtremeOp(CombinerOp):
+class IdempotentOp(CombinerOp):
+    """Combines a value with itself to itself: an element may be met twice."""
+
+
+class ExtremeOp(IdempotentOp):
     """Which of two zeros, or of two NaNs, it gives depends on the order of the operands."""
 
 
@@ -180,6 +184,10 @@ class ApplyingOp(HloOp):
 
 class CollectiveOp(HloOp):
     """Its result depends on what other devices hold."""
+
+
+class ReducingOp(CollectiveOp, ApplyingOp):
+    """Combines what devices hold by ``to_apply``."""
 
 
 class ExchangeOp(CollectiveOp):
@@ -286,10 +294,12 @@ __all__ = [
     "ExtremeOp",
     "HloOp",
     "HostOp",
+    "IdempotentOp",
     "IdentityOp",
     "MovementOp",
     "NullaryOp",
     "RandomOp",
+    "ReducingOp",
     "RegionOp",
     "ReturnOp",
     "StartOp",

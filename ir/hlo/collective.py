@@ -3,11 +3,11 @@
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
 from neuronx_cc.ir.hlo.attrs import GroupsAttr, IntAttr
-from neuronx_cc.ir.hlo.base import ApplyingOp, CollectiveOp, ExchangeOp, NullaryOp, StartOp, UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.base import ApplyingOp, ExchangeOp, NullaryOp, ReducingOp, StartOp, UnaryOp, VariadicOp
 
 
 @irdl_op_definition
-class AllReduceOp(VariadicOp, CollectiveOp, ApplyingOp):
+class AllReduceOp(VariadicOp, ReducingOp):
     """Combines over replicas by ``to_apply``."""
 
     name = "hlo.all_reduce"
@@ -55,7 +55,7 @@ class AllGatherDoneOp(UnaryOp):
 
 
 @irdl_op_definition
-class ReduceScatterOp(VariadicOp, CollectiveOp, ApplyingOp):
+class ReduceScatterOp(VariadicOp, ReducingOp):
     """Combines and splits along ``scatter_dimension``."""
 
     name = "hlo.reduce_scatter"
@@ -112,22 +112,26 @@ class CollectiveBroadcastOp(VariadicOp, ExchangeOp):
 
 
 @irdl_op_definition
-class CollectiveReduceOp(VariadicOp, CollectiveOp, ApplyingOp):
+class CollectiveReduceOp(VariadicOp, ReducingOp):
     """Combines to one replica."""
 
     name = "hlo.collective_reduce"
     replica_groups = opt_prop_def(GroupsAttr)
 
 
+class DeviceNumberOp(NullaryOp):
+    """A number of the device that runs the program."""
+
+
 @irdl_op_definition
-class PartitionIdOp(NullaryOp):
+class PartitionIdOp(DeviceNumberOp):
     """Index of this partition."""
 
     name = "hlo.partition_id"
 
 
 @irdl_op_definition
-class ReplicaIdOp(NullaryOp):
+class ReplicaIdOp(DeviceNumberOp):
     """Index of this replica."""
 
     name = "hlo.replica_id"

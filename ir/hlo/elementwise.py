@@ -10,6 +10,7 @@ from neuronx_cc.ir.hlo.base import (
     ElementwiseBinaryOp,
     ElementwiseUnaryOp,
     ExtremeOp,
+    IdempotentOp,
     IdentityOp,
     MovementOp,
 )
@@ -287,7 +288,7 @@ class AddOp(CombinerOp):
 
 
 @irdl_op_definition
-class AndOp(BitwiseOp):
+class AndOp(BitwiseOp, IdempotentOp):
     """Bitwise or logical and."""
 
     name = "hlo.and"
@@ -343,7 +344,7 @@ class MultiplyOp(CombinerOp):
 
 
 @irdl_op_definition
-class OrOp(BitwiseOp):
+class OrOp(BitwiseOp, IdempotentOp):
     """Bitwise or logical or."""
 
     name = "hlo.or"

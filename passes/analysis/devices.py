@@ -12,8 +12,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 
 MOST_ELEMENTS = 4096
 """Of a table that is looked up."""
-_NUMBERS = (hlo.ConstantOp, hlo.PartitionIdOp, hlo.ReplicaIdOp)
-_FOLLOWED = (*_NUMBERS, hlo.ElementwiseOp, hlo.ViewOp, hlo.DynamicSliceOp)
+_FOLLOWED = (hlo.ConstantOp, hlo.DeviceNumberOp, hlo.ElementwiseOp, hlo.ViewOp, hlo.DynamicSliceOp)
 
 
 def device_counts(module: HloModule) -> tuple[int, int]:
@@ -51,7 +50,7 @@ def numbers_of(value: hlo.SSAValue, module: HloModule) -> list[int] | None:
     for device in range(replicas * partitions):
         known: dict[hlo.SSAValue, Any] = {}
         for op in ops:
-            if isinstance(op, hlo.PartitionIdOp | hlo.ReplicaIdOp):
+            if isinstance(op, hlo.DeviceNumberOp):
                 number = device % partitions if isinstance(op, hlo.PartitionIdOp) else device // partitions
                 made: Any = np.asarray(number, NUMPY_DTYPE["u32"])
             elif isinstance(op, hlo.ConstantOp):

@@ -92,17 +92,6 @@ def _spanned(a: Interval, b: Interval) -> Interval:
 
 Combiner = Callable[[Interval, Interval, str], Interval]
 
-COMBINERS: dict[str, Combiner] = {
-    "add": added,
-    "multiply": multiplied,
-    "maximum": larger,
-    "minimum": smaller,
-    "and": conjoined,
-    "or": disjoined,
-    "xor": differing,
-}
-"""By ``computation_kind``."""
-
 
 def folded(kind: str, value: Interval, start: Interval, least: int, most: int, dtype: str) -> Interval:
     """A fold of ``start`` and ``least`` to ``most`` elements of ``value``."""
@@ -118,7 +107,7 @@ def folded(kind: str, value: Interval, start: Interval, least: int, most: int, d
         power = size ** min(most, 65) if size > 1 else size
         largest = max(1, power) * max(abs(start[0]), abs(start[1]))
         return (0 if value[0] >= 0 and start[0] >= 0 else -largest), largest
-    combined = COMBINERS[kind](value, start, dtype)
+    combined = BINARY[kind](value, start, dtype)
     return combined if least else union([combined, start])
 
 
@@ -210,21 +199,22 @@ def refined(a: Interval, b: Interval, direction: str) -> Interval:
 MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 OPPOSITE = {"LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT", "EQ": "NE", "NE": "EQ"}
 
-BINARY: dict[type, Combiner] = {
-    hlo.SubtractOp: lambda a, b, dtype: (a[0] - b[1], a[1] - b[0]),
-    hlo.MultiplyOp: multiplied,
-    hlo.MaximumOp: larger,
-    hlo.MinimumOp: smaller,
-    hlo.AndOp: conjoined,
-    hlo.OrOp: disjoined,
-    hlo.XorOp: differing,
-    hlo.DivideOp: quotient,
-    hlo.RemainderOp: remainder,
-    hlo.ShiftLeftOp: shifted_left,
-    hlo.ShiftRightArithmeticOp: shifted_right,
-    hlo.ShiftRightLogicalOp: shifted_in_zeros,
-    hlo.PowerOp: power,
-    hlo.MulhiOp: lambda a, b, dtype: _corners(lambda x, y: x * y >> bits(dtype), a, b),
+BINARY: dict[str, Combiner] = {
+    "add": added,
+    "subtract": lambda a, b, dtype: (a[0] - b[1], a[1] - b[0]),
+    "multiply": multiplied,
+    "maximum": larger,
+    "minimum": smaller,
+    "and": conjoined,
+    "or": disjoined,
+    "xor": differing,
+    "divide": quotient,
+    "remainder": remainder,
+    "shift-left": shifted_left,
+    "shift-right-arithmetic": shifted_right,
+    "shift-right-logical": shifted_in_zeros,
+    "power": power,
+    "mulhi": lambda a, b, dtype: _corners(lambda x, y: x * y >> bits(dtype), a, b),
 }
 
 
@@ -257,10 +247,6 @@ UNARY: dict[type, Callable[[Interval, str], Interval]] = {
 
 Bounds = Callable[[hlo.SSAValue], Interval]
 Rule = Callable[[Bounds, hlo.HloOp, HloModule], Interval]
-
-
-def _operand(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
-    return of(op.operands[0])
 
 
 def _constant(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
@@ -318,14 +304,6 @@ def _add(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
     return union(parts) if parts else (0, 0)
 
 
-def _pad(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
-    return union([of(operand) for operand in op.operands[:2]])
-
-
-def _join(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
-    return union([of(operand) for operand in op.operands])
-
-
 def _clamp(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
     low, value, high = (of(operand) for operand in op.operands)
     return min(max(value[0], low[0]), high[0]), min(max(value[1], low[1]), high[1])
@@ -349,31 +327,12 @@ def _dot(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval:
     return terms * min(low, 0), terms * max(high, 0)
 
 
-_SAME = (
-    hlo.BroadcastOp,
-    hlo.ReshapeOp,
-    hlo.TransposeOp,
-    hlo.SliceOp,
-    hlo.ReverseOp,
-    hlo.GatherOp,
-    hlo.DynamicSliceOp,
-    hlo.CopyOp,
-    hlo.OptBarrierOp,
-    hlo.AllGatherOp,
-    hlo.AllToAllOp,
-    hlo.CollectiveBroadcastOp,
-)
-
 RULES: dict[type, Rule] = {
-    **dict.fromkeys(_SAME, _operand),
     hlo.ConstantOp: _constant,
     hlo.IotaOp: _iota,
     hlo.ConvertOp: _convert,
     hlo.AddOp: _add,
     hlo.SelectOp: _select,
-    hlo.PadOp: _pad,
-    hlo.DynamicUpdateSliceOp: _pad,
-    hlo.ConcatenateOp: _join,
     hlo.ClampOp: _clamp,
     hlo.CompareOp: _compare,
     hlo.DotOp: _dot,
@@ -386,9 +345,13 @@ def bounds(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval | None:
     rule = RULES.get(type(op))
     if rule is not None:
         return rule(of, op, module)
-    if type(op) in BINARY:
+    if isinstance(op, hlo.MovementOp):
+        return union([of(operand) for operand in op.operands[: op.PLACES]])
+    if isinstance(op, hlo.AllGatherOp | hlo.AllToAllOp | hlo.CollectiveBroadcastOp):
+        return of(op.operands[0])
+    if op.opcode in BINARY:
         a, b = (of(operand) for operand in op.operands)
-        return BINARY[type(op)](a, b, op.shape.dtype)
+        return BINARY[op.opcode](a, b, op.shape.dtype)
     if type(op) in UNARY and is_integer(op.operands[0]):
         return UNARY[type(op)](of(op.operands[0]), op.shape.dtype)
     return None

@@ -79,9 +79,9 @@ class Ranges:
             return 0, 0
         if type(op) in COMBINING:
             return self._combined(op)[0]
-        if isinstance(op, hlo.PartitionIdOp | hlo.ReplicaIdOp):
+        if isinstance(op, hlo.DeviceNumberOp):
             return 0, self._devices[isinstance(op, hlo.PartitionIdOp)] - 1
-        if isinstance(op, hlo.AllReduceOp | hlo.ReduceScatterOp):
+        if isinstance(op, hlo.ReducingOp):
             devices = max(1, self._devices[0] * self._devices[1])
             kind = computation_kind(self._bodies[op.to_apply.data[0]])
             value = self.of(op.operands[0])

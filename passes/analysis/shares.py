@@ -97,7 +97,7 @@ class Shares:
     def _made(self, op: hlo.HloOp) -> Kinds:
         if op.results[0] in self._known and isinstance(op, hlo.GetTupleElementOp):
             return self._known[op.results[0]]
-        if isinstance(op, hlo.PartitionIdOp | hlo.ReplicaIdOp):
+        if isinstance(op, hlo.DeviceNumberOp):
             return self._own
         given = self.join([self.of(operand) for operand in op.operands])
         if isinstance(op, hlo.CollectivePermuteOp):

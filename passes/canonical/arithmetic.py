@@ -301,35 +301,30 @@ def _iota(op: hlo.IotaOp, scope: Scope) -> Value | None:
 def _round_of_integer(op: hlo.UnaryOp, scope: Scope) -> Value | None:
     """Rounding what is already integral: the result of another rounding, or of an integer converted."""
     inner = result_op(op.operand)
-    if isinstance(inner, ROUNDINGS):
+    if isinstance(inner, hlo.RoundingOp):
         return op.operand
     return None
 
 
-ROUNDINGS = (hlo.FloorOp, hlo.CeilOp, hlo.RoundNearestAfzOp, hlo.RoundNearestEvenOp)
-
 RULES: dict[type, tuple[Rule, ...]] = {
-    hlo.AddOp: (_splat_right, _neutral_right, _integer_constants_together, _add_of_negate),
+    hlo.CombinerOp: (_splat_right, _neutral_right),
+    hlo.IdempotentOp: (_idempotent,),
+    hlo.ShiftOp: (_shift,),
+    hlo.RoundingOp: (_round_of_integer,),
+    hlo.AddOp: (_integer_constants_together, _add_of_negate),
     hlo.SubtractOp: (_subtract,),
-    hlo.MultiplyOp: (_splat_right, _neutral_right, _integer_constants_together, _multiply),
+    hlo.MultiplyOp: (_integer_constants_together, _multiply),
     hlo.DivideOp: (_divide,),
     hlo.NegateOp: (_negate,),
     hlo.AbsOp: (_abs,),
     hlo.NotOp: (_not,),
-    hlo.AndOp: (_splat_right, _neutral_right, _absorbing, _idempotent),
-    hlo.OrOp: (_splat_right, _neutral_right, _absorbing, _idempotent),
-    hlo.XorOp: (_splat_right, _neutral_right),
-    hlo.MaximumOp: (_splat_right, _neutral_right, _idempotent),
-    hlo.MinimumOp: (_splat_right, _neutral_right, _idempotent),
+    hlo.AndOp: (_absorbing,),
+    hlo.OrOp: (_absorbing,),
     hlo.ClampOp: (_clamp,),
     hlo.SelectOp: (_select,),
     hlo.CompareOp: (_compare,),
     hlo.ConvertOp: (_convert,),
     hlo.PowerOp: (_power,),
-    hlo.ShiftLeftOp: (_shift,),
-    hlo.ShiftRightArithmeticOp: (_shift,),
-    hlo.ShiftRightLogicalOp: (_shift,),
     hlo.ReducePrecisionOp: (_reduce_precision,),
     hlo.IotaOp: (_iota,),
-    **dict.fromkeys(ROUNDINGS, (_round_of_integer,)),
 }

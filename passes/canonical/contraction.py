@@ -123,6 +123,5 @@ def swapped(dot: hlo.DotOp, anchor: hlo.HloOp) -> Value:
 RULES: dict[type, tuple[Rule, ...]] = {
     hlo.ReduceOp: (_reduce, _sum_of_negatives),
     hlo.DotOp: (_dot,),
+    hlo.TransposeOp: (_transpose_of_dot,),
 }
-
-TRANSPOSE_RULES: tuple[Rule, ...] = (_transpose_of_dot,)

@@ -378,3 +378,5 @@ RULES: dict[type, tuple[Rule, ...]] = {
     hlo.PadOp: (_pad,),
     hlo.ConcatenateOp: (_concatenate,),
 }
+SINKS: dict[type, tuple[Rule, ...]] = {hlo.ElementwiseOp: (sink_reshape, sink_broadcast)}
+"""Tried last."""

@@ -25,8 +25,7 @@ from neuronx_cc.passes.wide_integers import arithmetic
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
 from neuronx_cc.passes.wide_integers.words import Words, flat_types
 
-COLLECTIVES = (hlo.AllReduceOp, hlo.ReduceScatterOp)
-BITWISE = ("and", "or", "xor")
+BITWISE = hlo.opcodes(hlo.BitwiseOp)
 EXTREMES = ("maximum", "minimum")
 SECOND = "second"
 """Kind of the combiner of a scatter that replaces what is there."""
@@ -40,7 +39,7 @@ def rewrite(s: Words, b: Build, op: hlo.HloOp) -> None:
         s.becomes(b, op, b.typed(type(op), [s.low(b, x) for x in op.operands], _narrow(op), **op.properties))
     elif simple and kind and _is_wide(op.operands[0]):
         s.becomes(b, op, _by_kind(s, b, op, kind))
-    elif isinstance(op, COLLECTIVES):
+    elif isinstance(op, hlo.ReducingOp):
         raise CompileError(
             "EVRF001",
             f"{op.opcode} of 64-bit integers by a computation of its own is not supported",
@@ -72,7 +71,7 @@ def _is_wide(value: Value) -> bool:
 
 def _count(op: hlo.HloOp) -> int:
     """Results."""
-    return len(op.operands) if isinstance(op, (hlo.SortOp, *COLLECTIVES)) else len(op.operands) // 2
+    return len(op.operands) if isinstance(op, hlo.SortOp | hlo.ReducingOp) else len(op.operands) // 2
 
 
 def _narrow(op: hlo.HloOp) -> hlo.Attribute:
@@ -131,7 +130,7 @@ def _by_kind(s: Words, b: Build, op: hlo.HloOp, kind: str) -> Pair | Value:
         return _extreme(b, op, kind, pairs[0], pairs[1], dtype in SIGNED)
     if kind in EXTREMES and isinstance(op, hlo.AllReduceOp):
         return _extreme_of_devices(s, b, op, kind, pairs[0])
-    if isinstance(op, COLLECTIVES):
+    if isinstance(op, hlo.ReducingOp):
         raise CompileError(
             "EVRF001",
             f"{op.opcode} of 64-bit integers by {kind} is not supported",
