@@ -49,13 +49,6 @@ def print_computation(computation: hlo.ComputationOp, module: hlo.HloModule, lar
     return "\n".join(lines)
 
 
-def print_op(op: hlo.HloOp) -> str:
-    """One instruction as HLO text, for messages: constants as ``{...}`` and operands by their own names."""
-    names = {value: hlo.loc_of(value).name or "unnamed" for value in op.operands}
-    names[op.results[0]] = op.loc.name or "unnamed"
-    return _instruction(op, names, None, False)
-
-
 def value_names(computation: hlo.ComputationOp) -> dict[hlo.SSAValue, str]:
     """A distinct HLO name for every value of ``computation``."""
     used: dict[str, int] = {}
@@ -99,9 +92,7 @@ def _header(module: hlo.HloModule) -> str:
     return ", ".join(parts)
 
 
-def _instruction(
-    op: hlo.HloOp, names: dict[hlo.SSAValue, str], module: hlo.HloModule | None, large_constants: bool
-) -> str:
+def _instruction(op: hlo.HloOp, names: dict[hlo.SSAValue, str], module: hlo.HloModule, large_constants: bool) -> str:
     if isinstance(op, hlo.ConstantOp):
         operands = _literal(op, module, large_constants)
     else:
@@ -113,9 +104,9 @@ def _instruction(
     return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(tuple(attributes.items()), op.loc, rest)}"
 
 
-def _literal(op: hlo.ConstantOp, module: hlo.HloModule | None, large_constants: bool) -> str:
+def _literal(op: hlo.ConstantOp, module: hlo.HloModule, large_constants: bool) -> str:
     shape = op.shape
-    if module is None or (not large_constants and shape.size > 10):
+    if not large_constants and shape.size > 10:
         return "{...}"
     return literal_text(module.constants[op.value.data], shape.dtype)
 

@@ -21,7 +21,6 @@ PACKAGE_VERSION = 1
 VERSION = (2, 0)
 """Major, minor. The vendor's files begin at 0 and 1; a reader tells ours by the build text as well."""
 BUILD = "open-neuronx-cc"
-HASH_SIZE = 32
 
 _HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI468s")
 """Package version, header size, data size, major, minor; build; cores; hash; uuid; name; cores requested; per node;

@@ -197,10 +197,6 @@ class Problem:
         """Kernel positions."""
         return prod(self.kernel)
 
-    def products_of(self, phases: tuple[int, ...]) -> int:
-        """Kernel positions that outputs of ``phases`` meet."""
-        return prod(axis.taps[phase].count for axis, phase in zip(self.axes, phases, strict=True))
-
 
 def operand(view: View, home: Home) -> Operand:
     """How ``view`` lies, whose dims are progressions off the partitions."""

@@ -20,7 +20,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align
-from neuronx_cc.codegen.maps.partition_scalars import partition_block, with_partitions
+from neuronx_cc.codegen.maps.partition_scalars import partition_block
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -173,18 +173,14 @@ class Output:
 
     def _with_partitions(self, result: Block, sums: Block, partitions: Block) -> None:
         """Combined with one value a row."""
-        emitter, factor = self.emitter, self.placed.problem.factor
+        over, factor = self.emitter.over, self.placed.problem.factor
+        outs, ins = [result], [sums, partitions]
         if self.placed.contraction.combine == "add":
-            with_partitions(
-                emitter, "activation", Stream.SCALAR, result, sums, partitions, ["copy"], [factor], ["bias"]
-            )
+            over("activation", Stream.SCALAR, outs, ins, alu=["copy"], imm=[factor], flags=["bias"])
         elif factor == 1:
-            with_partitions(
-                emitter, "activation", Stream.SCALAR, result, sums, partitions, ["copy"], [1.0], ["scale_ap"]
-            )
+            over("activation", Stream.SCALAR, outs, ins, alu=["copy"], imm=[1.0], flags=["scale_ap"])
         else:
-            alu, imm = ["multiply", "multiply"], [factor]
-            with_partitions(emitter, "tensor_scalar", Stream.VECTOR, result, sums, partitions, alu, imm, ["ap1"])
+            over("tensor_scalar", Stream.VECTOR, outs, ins, alu=["multiply"] * 2, imm=[factor], flags=["ap1"])
 
     def add(self, result: Block, sums: Block, others: Block | None) -> None:
         """``result = sums + others``, both sums of products."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
 
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.frames import Frame
@@ -362,29 +363,41 @@ def ref(block: Block) -> Ref:
     )
 
 
+class Modifiers(TypedDict, total=False):
+    """What says how an instruction computes, as in ``Instr``."""
+
+    alu: Sequence[str]
+    imm: Sequence[float]
+    flags: Sequence[str]
+
+
 def emit_over(
     builder: Builder,
     op: str,
     stream: Stream,
     outs: Sequence[Block],
     ins: Sequence[Block],
-    alu: Sequence[str] = (),
-    imm: Sequence[float] = (),
-    flags: Sequence[str] = (),
+    **modifiers: Unpack[Modifiers],
 ) -> None:
     """Emit an elementwise instruction or a copy over blocks of equal sizes, dim by dim.
 
     Neighbouring dims that all blocks can merge are merged; what is left over four free dims is looped.
-    Dim 0 is the partition dim of every on-chip block.
+    Dim 0 is the partition dim of every on-chip block. The last of ``ins`` may have no other: one value a partition.
     """
-    blocks = [*outs, *ins]
-    blocks = merge_free(blocks)
+    tiles, scalars = split_scalars(outs, ins)
+    blocks = merge_free([*outs, *tiles])
     if len(blocks[0].dims) > MAX_FREE_DIMS + 1:
         with builder.loop(blocks[0].dims[1].size) as index:
             inner = [block.index(1, index) for block in blocks]
-            emit_over(builder, op, stream, inner[: len(outs)], inner[len(outs) :], alu, imm, flags)
+            emit_over(builder, op, stream, inner[: len(outs)], [*inner[len(outs) :], *scalars], **modifiers)
         return
-    builder.emit(op, stream, blocks[: len(outs)], blocks[len(outs) :], alu, imm, flags)
+    builder.emit(op, stream, blocks[: len(outs)], [*blocks[len(outs) :], *scalars], **modifiers)
+
+
+def split_scalars(outs: Sequence[Block], ins: Sequence[Block]) -> tuple[list[Block], list[Block]]:
+    """The operands of the results' sizes, and those of one value a partition, which follow them."""
+    tiles = [block for block in ins if len(block.dims) == len(outs[0].dims)]
+    return tiles, list(ins[len(tiles) :])
 
 
 def merge_free(blocks: Sequence[Block], first: int = 1) -> list[Block]:

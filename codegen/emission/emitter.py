@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Unpack
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, emit_over, merge_free
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Modifiers, emit_over, merge_free, split_scalars
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -56,22 +57,29 @@ class Emitter:
     vector_load: int = 0
     scalar_load: int = 0
 
-    def over(self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: object) -> None:
-        """Emit over blocks of equal sizes, within the rules for operands in PSUM (hardware sheet 1.4, 3.4)."""
+    def over(
+        self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: Unpack[Modifiers]
+    ) -> None:
+        """Emit over blocks of equal sizes, within the rules for operands in PSUM (hardware sheet 1.4, 3.4).
+
+        Operands of one value a partition, which have the partition dim alone, follow the others.
+        """
         in_psum = [block for block in (*outs, *ins) if block.alloc.space is Space.PSUM]
         if in_psum:
             ins = self._legal_inputs(stream, list(ins))
-            parts = _in_banks(merge_free([*outs, *ins]), self.builder.sizes.bank_bytes)
+        tiles, scalars = split_scalars(outs, ins)
+        if in_psum:
+            parts = _in_banks(merge_free([*outs, *tiles]), self.builder.sizes.bank_bytes)
             if len(parts) > 1:
                 for part in parts:
-                    self.over(op, stream, part[: len(outs)], part[len(outs) :], **modifiers)
+                    self.over(op, stream, part[: len(outs)], [*part[len(outs) :], *scalars], **modifiers)
                 return
         size = prod(atom.size for atom in outs[0].dims[1:])
         if stream is Stream.VECTOR:
-            self.vector_load += max(64, size * max(1, len(ins)))
+            self.vector_load += max(64, size * max(1, len(tiles)))
         elif stream is Stream.SCALAR:
             self.scalar_load += max(64, size)
-        emit_over(self.builder, op, stream, outs, ins, **modifiers)  # type: ignore[arg-type]
+        emit_over(self.builder, op, stream, outs, ins, **modifiers)
 
     def _legal_inputs(self, stream: Stream, ins: list[Block]) -> list[Block]:
         """At most one input in PSUM, none for GpSimd: the others are copied to SBUF."""

@@ -8,7 +8,7 @@ has the table in all groups of partitions, and divides the list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -58,6 +58,20 @@ class _Array:
         return Block(self.alloc, self.dtype, offset, atoms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """``count`` rows or entries from ``first`` on of each of ``groups`` tables or lists from ``table`` on."""
+
+    table: Affine
+    groups: int
+    first: Affine
+    count: int
+
+    def of(self, group: int) -> _Part:
+        """That of one table."""
+        return replace(self, table=self.table + group, groups=1)
+
+
 def _array(context: Context, value: hlo.SSAValue, stored: bool = False) -> _Array:
     """``stored``: in a buffer in any case."""
     shape = hlo.shape_of(value)
@@ -88,13 +102,8 @@ class _Walk:
     """All tables, chunk by chunk, each with its whole list."""
 
     def __init__(self, context: Context, tables: _Array, numbers: _Array, rows: _Array, kind: str) -> None:
-        self.context, self.builder, self.tables, self.numbers, self.rows = (
-            context,
-            context.builder,
-            tables,
-            numbers,
-            rows,
-        )
+        self.context, self.builder = context, context.builder
+        self.tables, self.numbers, self.rows = tables, numbers, rows
         self.kind = kind
         """The combiner of a scatter; empty for a gather."""
         self.result: _Array | None = None
@@ -129,31 +138,29 @@ class _Walk:
             self.pool.give_back(self.pool.tile([slots, self.tables.width], self.tables.dtype, LANES * groups))
             base = self.pool.tile([1], "s32", LANES * groups)
             self.builder.emit("memset", Stream.GPSIMD, [base], [], imm=[0])
-        self._chunk(table, groups, Affine(), size, slots, base, True)
+        self._chunk(_Part(table, groups, Affine(), size), slots, base, True)
         for first, chunks, rows in self.builder.tiles(height - size, size):
             with self.builder.loop(chunks) as index:
                 assert base is not None, "there is a second chunk"
                 self.builder.emit("int_tensor_tensor", Stream.GPSIMD, [base], [base], ["add"], [size])
-                self._chunk(table, groups, index * rows + (first + size), rows, slots, base, False)
+                self._chunk(_Part(table, groups, index * rows + (first + size), rows), slots, base, False)
         if base is not None:
             self.pool.give_back(base)
 
-    def _chunk(
-        self, table: Affine, groups: int, first: Affine, rows: int, room: int, base: Block | None, fresh: bool
-    ) -> None:
-        """Rows ``first`` to ``first + rows`` of the tables, in a tile for ``room`` of them; the first: ``fresh``."""
-        slots = -(-rows // LANES)
-        whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * groups)
+    def _chunk(self, part: _Part, room: int, base: Block | None, fresh: bool) -> None:
+        """Rows of the tables, in a tile for ``room`` of them a partition; the first ones: ``fresh``."""
+        slots = -(-part.count // LANES)
+        whole = self.pool.tile([room, self.tables.width], self.tables.dtype, LANES * part.groups)
         tile = whole.index(1, Affine(), slots)
-        if rows % slots or rows < LANES * slots or self.tables.splat is not None:
+        if part.count % slots or part.count < LANES * slots or self.tables.splat is not None:
             self._fill(tile, 0 if self.tables.splat is None else self.tables.splat)
         if self.tables.splat is None:
-            self._move_tables(tile, self.tables, table, groups, first, rows, False)
-        for start, tiles, entries, size in self._list_tiles(groups):
+            self._move_tables(tile, self.tables, part, False)
+        for start, tiles, entries, size in self._list_tiles(part.groups):
             with self.builder.loop(tiles) as index:
-                self._tile(tile, table, groups, index * size + start, entries, size, base, fresh)
+                self._tile(tile, replace(part, first=index * size + start, count=size), entries, base, fresh)
         if self.result is not None:
-            self._move_tables(tile, self.result, table, groups, first, rows, True)
+            self._move_tables(tile, self.result, part, True)
         self.pool.give_back(whole)
 
     def _list_tiles(self, groups: int) -> list[tuple[int, int, int, int]]:
@@ -167,30 +174,32 @@ class _Walk:
         engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
         self.builder.emit("memset", engine, [_flat(tile)], [], imm=[value])
 
-    def _move_tables(
-        self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, rows: int, store: bool
-    ) -> None:
-        if not self.shared and self._is_dense(tile, array, rows):
-            self._move(tile, array, table, 0, first, groups * rows, store)
+    def _move_tables(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
+        if not self.shared and self._is_dense(tile, array, part.count):
+            self._move(tile, array, part, 0, store)
             return
-        for group in range(groups):
-            here = table if self.shared else table + group
-            self._move(tile, array, here, group * LANES, first, rows, store)
+        for group in range(part.groups):
+            self._move(tile, array, part.of(0 if self.shared else group), group * LANES, store)
+
+    def _move_lists(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
+        if self.shared or self._is_dense(tile, array, part.count):
+            self._move(tile, array, part.of(0) if self.shared else part, 0, store)
+            return
+        for group in range(part.groups):
+            self._move(tile, array, part.of(group), group * LANES, store)
 
     def _is_dense(self, tile: Block, array: _Array, rows: int) -> bool:
         """Whether the tables or lists of neighbouring groups follow upon each other in memory as on the partitions."""
         return rows == array.dims[1] == LANES * tile.dims[1].size
 
-    def _move(
-        self, tile: Block, array: _Array, which: Affine, partition: int, first: Affine, rows: int, store: bool
-    ) -> None:
-        """``rows`` rows of table or list ``which`` from row ``first``: to or from partitions ``partition`` and on."""
+    def _move(self, tile: Block, array: _Array, part: _Part, partition: int, store: bool) -> None:
+        """Rows that follow upon each other in memory: to or from partitions ``partition`` and on."""
         slots = tile.dims[1].size
-        full, rest = divmod(rows, slots)
+        full, rest = divmod(part.groups * part.count, slots)
         for start, partitions, entries in ((0, full, slots), (full, 1, rest)):
             if not partitions or not entries:
                 continue
-            outside = array.partitions(which, first + start * slots, partitions, entries)
+            outside = array.partitions(part.table, part.first + start * slots, partitions, entries)
             inside = Block(
                 tile.alloc,
                 tile.dtype,
@@ -201,32 +210,22 @@ class _Walk:
             ends = (outside, inside) if store else (inside, outside)
             copy(self.builder, *ends, Stream.DMA_STORE if store else Stream.DMA_LOAD)
 
-    def _tile(
-        self,
-        tile: Block,
-        table: Affine,
-        groups: int,
-        first: Affine,
-        entries: int,
-        size: int,
-        base: Block | None,
-        fresh: bool,
-    ) -> None:
-        """``size`` entries of each list from ``first`` on (of the one list, when it is shared)."""
-        builder, partitions = self.builder, LANES * groups
+    def _tile(self, tile: Block, part: _Part, entries: int, base: Block | None, fresh: bool) -> None:
+        """Some entries of each list (of the one list, when it is shared), ``entries`` a partition."""
+        builder, partitions = self.builder, LANES * part.groups
         numbers = self.lists.tile([entries, 1], self.numbers.dtype, partitions)
         rows = self.lists.tile([entries, self.rows.width], self.rows.dtype, partitions)
-        partial = size < entries * (partitions if self.shared else LANES)
+        partial = part.count < entries * (partitions if self.shared else LANES)
         keep = not self.kind and not fresh
         if partial:
             builder.emit("memset", Stream.GPSIMD, [_flat(numbers)], [], imm=[-1])
             if keep or (self.kind and self.rows.splat is None):
                 self._fill(rows, 0)
-        self._move_lists(numbers, self.numbers, table, groups, first, size, False)
+        self._move_lists(numbers, self.numbers, part, False)
         if self.rows.splat is not None and self.kind:
             self._fill(rows, self.rows.splat)
         elif self.kind or keep:
-            self._move_lists(rows, self.rows, table, groups, first, size, False)
+            self._move_lists(rows, self.rows, part, False)
         index = numbers.select([0, 1])
         if not self.kind:
             for bound, limit in (("maximum", 0), ("minimum", self.tables.dims[1] - 1)):
@@ -238,18 +237,9 @@ class _Walk:
             builder.emit("group_scatter", Stream.GPSIMD, [tile], [rows, index], [self.kind])
         else:
             builder.emit("group_gather", Stream.GPSIMD, [rows], [tile, index], flags=["keep"] if keep else [])
-            self._move_lists(rows, self.rows, table, groups, first, size, True)
+            self._move_lists(rows, self.rows, part, True)
         self.lists.give_back(numbers)
         self.lists.give_back(rows)
-
-    def _move_lists(
-        self, tile: Block, array: _Array, table: Affine, groups: int, first: Affine, size: int, store: bool
-    ) -> None:
-        if self.shared or self._is_dense(tile, array, size):
-            self._move(tile, array, table, 0, first, size if self.shared else groups * size, store)
-            return
-        for group in range(groups):
-            self._move(tile, array, table + group, group * LANES, first, size, store)
 
 
 def _flat(tile: Block) -> Block:

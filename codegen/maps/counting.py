@@ -72,7 +72,7 @@ class Counting:
         for dim in counted:
             counter = self.counters[dim]
             spread = replace(counter, dims=(counter.dims[0], *(Atom(size, 0) for size in sizes)))
-            emit_over(self.builder, "int_tensor_tensor", Stream.GPSIMD, [total], [total, spread], ["add"])
+            emit_over(self.builder, "int_tensor_tensor", Stream.GPSIMD, [total], [total, spread], alu=["add"])
         if total is not out:
             emit_over(self.builder, "convert", Stream.GPSIMD, [out], [total])
             self.pool.give_back(total)

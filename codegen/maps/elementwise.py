@@ -15,10 +15,8 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Operand, Readable, Splat, block_of, fill, gpsimd
 from neuronx_cc.codegen.maps.bits import BITWISE, ROTATE, SHIFTS, bitwise, logical_alu, shift
 from neuronx_cc.codegen.maps.partition_scalars import (
-    over_partitions,
     partition_block,
     partition_scalar,
-    with_partitions,
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -107,13 +105,12 @@ def _after_partition(
         return
     flags = ["ap0", *flags]
     if isinstance(other, Splat):
-        over_partitions(e, "tensor_scalar", out, [block], [partition], alus, [other.value], flags)
+        e.over("tensor_scalar", Stream.VECTOR, [out], [block, partition], alu=alus, imm=[other.value], flags=flags)
     elif partition_scalar(other):
-        over_partitions(
-            e, "tensor_scalar", out, [block], [partition, partition_block(other)], alus, [], [*flags, "ap1"]
-        )
+        ins = [block, partition, partition_block(other)]
+        e.over("tensor_scalar", Stream.VECTOR, [out], ins, alu=alus, flags=[*flags, "ap1"])
     else:
-        over_partitions(e, "scalar_tensor_tensor", out, [block, other], [partition], alus, [], flags)
+        e.over("scalar_tensor_tensor", Stream.VECTOR, [out], [block, other, partition], alu=alus, flags=flags)
 
 
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
@@ -144,7 +141,8 @@ def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> Non
             with e.builder.loop(scale.dims[dim].size) as index:
                 _scaled(e, alu, *(operand.index(dim, index) for operand in (out, block, scale)))
             return
-    with_partitions(e, "activation", Stream.SCALAR, out, block, partition_block(scale), [alu], [1.0], ["scale_ap"])
+    ins = [block, partition_block(scale)]
+    e.over("activation", Stream.SCALAR, [out], ins, alu=[alu], imm=[1.0], flags=["scale_ap"])
 
 
 def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: int = -1) -> Deferred | None:
@@ -171,12 +169,11 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: in
 
 
 def _with_partition_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
-    if alu == "multiply" and e.scalar_load < e.vector_load:
-        with_partitions(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["scale_ap"])
-    elif alu == "add" and e.scalar_load < e.vector_load:
-        with_partitions(e, "activation", Stream.SCALAR, out, block, scalar, ["copy"], [1.0], ["bias"])
+    if alu in ("add", "multiply") and e.scalar_load < e.vector_load:
+        flag = "bias" if alu == "add" else "scale_ap"
+        e.over("activation", Stream.SCALAR, [out], [block, scalar], alu=["copy"], imm=[1.0], flags=[flag])
     else:
-        with_partitions(e, "tensor_scalar", Stream.VECTOR, out, block, scalar, [alu], [], ["ap0", *reverse])
+        e.over("tensor_scalar", Stream.VECTOR, [out], [block, scalar], alu=[alu], flags=["ap0", *reverse])
 
 
 def _power_of_two(value: float) -> bool:

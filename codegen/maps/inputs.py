@@ -343,7 +343,9 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
             for start, size, part in _chunks(loaded, context.sizes.bank_columns):
                 sums = tile_in(builder, bank, size, "f32", partitions)
                 builder.emit("multiply_moving", Stream.TENSOR, [merge_free([sums])[0]], [merge_free([part])[0]])
-                emit_over(builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], ["copy"], [1.0])
+                emit_over(
+                    builder, "activation", Stream.SCALAR, [_part(ordered, start, size)], [sums], alu=["copy"], imm=[1.0]
+                )
     return _repeated(target, block, dims)
 
 

@@ -66,6 +66,17 @@ class Strip:
     place: Place | None
 
 
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array in HBM as it is moved: bytes from one index of an axis to the next, and of an element of the leading
+    dims."""
+
+    view: View
+    pitches: tuple[int, ...]
+    row: int
+    stream: Stream
+
+
 class _Kernel:
     def __init__(self, context: Context, op: hlo.SelectAndScatterOp, alu: list[str], kind: str) -> None:
         self.context, self.builder, self.alu, self.kind = context, context.builder, alu, kind
@@ -214,9 +225,7 @@ class _Kernel:
     def _load_x(self, tile: Block, strip: Strip, places: Sequence[Place]) -> None:
         firsts = [axis.first() * axis.stride - axis.low for axis in self.axes]
         ranges = [(first, *place.part.x) for first, place in zip(firsts, _all(strip, places), strict=True)]
-        size = prod(axis.size for axis in self.axes) * itemsize(self.x.dtype)
-        pitches = [axis.pitch for axis in self.axes]
-        self._move(tile, self.x, strip, places, list(self.plan.blocks), ranges, pitches, size, self.streams[0])
+        self._move(tile, self._inputs(self.x, self.streams[0]), strip, places, self.plan.blocks, ranges)
 
     def _load_source(self, tile: Block, strip: Strip, places: Sequence[Place]) -> None:
         ranges = [
@@ -224,46 +233,45 @@ class _Kernel:
         ]
         steps = [block // axis.stride for axis, block in zip(self.axes, self.plan.blocks, strict=True)]
         size = prod(axis.out for axis in self.axes) * itemsize(self.source.dtype)
-        pitches = [axis.out_pitch for axis in self.axes]
-        self._move(tile, self.source, strip, places, steps, ranges, pitches, size, self.streams[1])
+        array = Array(self.source, tuple(axis.out_pitch for axis in self.axes), size, self.streams[1])
+        self._move(tile, array, strip, places, steps, ranges)
 
     def _store(self, tile: Block, strip: Strip, places: Sequence[Place]) -> None:
         ranges = [(0, 0, place.part.own) for place in _all(strip, places)]
-        size = prod(axis.size for axis in self.axes) * itemsize(self.target.dtype)
-        pitches = [axis.pitch for axis in self.axes]
-        self._move(tile, self.target, strip, places, list(self.plan.blocks), ranges, pitches, size, Stream.DMA_STORE)
+        self._move(tile, self._inputs(self.target, Stream.DMA_STORE), strip, places, self.plan.blocks, ranges)
+
+    def _inputs(self, view: View, stream: Stream) -> Array:
+        """``view``, of the input's dims."""
+        size = prod(axis.size for axis in self.axes) * itemsize(view.dtype)
+        return Array(view, tuple(axis.pitch for axis in self.axes), size, stream)
 
     def _move(
         self,
         tile: Block,
-        view: View,
+        array: Array,
         strip: Strip,
         places: Sequence[Place],
         steps: Sequence[int],
         ranges: Sequence[tuple[int, int, int]],
-        pitches: Sequence[int],
-        row: int,
-        stream: Stream,
     ) -> None:
         """Between ``tile`` and ``view``: of each axis, elements [low, high) of the tile, which starts at
         ``block * step + first`` of the array."""
-        offset = strip.row * row + view.offset
+        offset = strip.row * array.row + array.view.offset
         atoms = []
         for number, (place, step, (first, low, high), pitch) in enumerate(
-            zip(_all(strip, places), steps, ranges, pitches, strict=True)
+            zip(_all(strip, places), steps, ranges, array.pitches, strict=True)
         ):
             if high <= low:
                 return
             offset += place.block * (step * pitch) + (first + low) * pitch
             tile = tile.index(number + 1, Affine(low), high - low)
             atoms.append(Atom(high - low, pitch))
-        partition_step = steps[0] * pitches[0] if strip.place is not None else row
+        partition_step = steps[0] * array.pitches[0] if strip.place is not None else array.row
         tile = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.partition)
-        array = Block(view.alloc, view.dtype, offset, (Atom(strip.count, partition_step), *atoms))
-        if stream is Stream.DMA_STORE:
-            copy(self.builder, array, tile, stream)
-        else:
-            copy(self.builder, tile, array, stream)
+        view = array.view
+        outside = Block(view.alloc, view.dtype, offset, (Atom(strip.count, partition_step), *atoms))
+        ends = (outside, tile) if array.stream is Stream.DMA_STORE else (tile, outside)
+        copy(self.builder, *ends, array.stream)
 
 
 def _all(strip: Strip, places: Sequence[Place]) -> list[Place]:

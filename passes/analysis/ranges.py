@@ -51,9 +51,6 @@ class Ranges:
     def of(self, value: hlo.SSAValue) -> Interval:
         return self._known.get(value) or self.limit(hlo.shape_of(value).dtype)
 
-    def is_known(self, value: hlo.SSAValue) -> bool:
-        return value in self._known
-
     # computations
 
     def _run(self, computation: hlo.ComputationOp) -> None:
