@@ -19,8 +19,9 @@ from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.dots.problem import Staged
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
-from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
+from neuronx_cc.codegen.emission.builder import Affine, Builder
+from neuronx_cc.codegen.emission.fixed import Fixed
+from neuronx_cc.codegen.emission.views import View, linear, outermost
 from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
@@ -82,6 +83,7 @@ class Context:
         self.fast_relayout = fast_relayout
         """Whether TensorE may transpose 16- and 8-bit values as such: faster, but infinities and NaNs spread."""
         self.builder = Builder(machine)
+        self.fixed = Fixed(self.builder)
         self.timing, self.sizes = self.builder.timing, self.builder.sizes
         self.planner = planner or Planner(self.timing)
         self.transposes = transposes
@@ -109,9 +111,7 @@ class Context:
         self.kept_bytes_limit = self.sizes.sbuf_share(KEPT_SHARE)
         self._kept_limit = self.kept_bytes_limit
         self._elements: dict[hlo.SSAValue, dict[int, list[hlo.SSAValue]]] = {}
-        self._ones: dict[tuple[str, int], Block] = {}
         self._device_numbers: View | None = None
-        self._identities: dict[str, Block] = {}
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
         self.effectful = effectful_computations(module)
@@ -143,6 +143,12 @@ class Context:
     def moves_values(self, dtype: str) -> bool:
         """Whether contractions transpose values of ``dtype`` as such: 16- and 8-bit types, when that is allowed."""
         return self.fast_relayout and self.transposes is not Transposes.BITS and hlo.itemsize(dtype) < 4
+
+    def source_of(self, value: hlo.SSAValue) -> hlo.SSAValue:
+        """The value to read: a cast of given data happens on load."""
+        while value in self.load_casts:
+            value = self.load_casts[value]
+        return value
 
     # ---- variables -------------------------------------------------------------------------------------------
 
@@ -188,31 +194,6 @@ class Context:
                 name or f"constant{index}", "constant", dtype, array.shape, index
             )
         return self._constant_homes[digest, dtype]
-
-    def identity(self, dtype: str) -> Block:
-        """An identity matrix in SBUF, for transposes on TensorE; made on first request, outside loops."""
-        if dtype not in self._identities:
-            alloc = self.builder.sbuf.allocate(
-                self.sizes.rows * hlo.itemsize(dtype), f"identity {dtype}", from_top=True
-            )
-            assert alloc is not None, "requested before the program fills SBUF"
-            dims = (Atom(self.sizes.rows, 1, True), Atom(self.sizes.rows, hlo.itemsize(dtype)))
-            block = Block(alloc, dtype, Affine(alloc.lo), dims)
-            self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
-            self.builder.emit("affine_select", Stream.GPSIMD, [block], [block], ["is_equal"], [0.0, 0, 1, -1])
-            self._identities[dtype] = block
-        return self._identities[dtype]
-
-    def ones(self, partitions: int, dtype: str = "f32", terms: int = 1) -> Block:
-        """Ones on the first partitions, the stationary that repeats the sum of ``terms`` rows over ``partitions``."""
-        if (dtype, terms) not in self._ones:
-            width = hlo.itemsize(dtype)
-            alloc = self.builder.sbuf.allocate(self.sizes.columns * width, "ones", from_top=True)
-            assert alloc is not None, "requested before the program fills SBUF"
-            block = Block(alloc, dtype, Affine(alloc.lo), (Atom(terms, 1, True), Atom(self.sizes.columns, width)))
-            self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
-            self._ones[dtype, terms] = block
-        return self._ones[dtype, terms].index(1, Affine(0), partitions)
 
     # ---- homes -----------------------------------------------------------------------------------------------
 
@@ -429,19 +410,13 @@ class Context:
         """
         outside = self.homes, self.outputs, self.carried, self._last_use, self._owned
         moving, self.moving = self.moving, {}
-        once = self._ones, self._identities
         prefix, self.prefix = self.prefix, f"{name}/"
         self.homes, self.outputs, self.carried, self._last_use, self._owned = {}, {}, {}, {}, {}
-        self._ones, self._identities = dict(self._ones), dict(self._identities)
-        yield
-        for allocs in self._owned.values():
-            self._free(allocs)
-        made = [block for kind, block in self._ones.items() if kind not in once[0]]
-        made += [block for dtype, block in self._identities.items() if dtype not in once[1]]
-        for block in made:
-            self.builder.sbuf.free(block.alloc)
+        with self.fixed.scope():
+            yield
+            for allocs in self._owned.values():
+                self._free(allocs)
         self.homes, self.outputs, self.carried, self._last_use, self._owned = outside
-        self._ones, self._identities = once
         self.moving = moving
         self.prefix = prefix
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one
 from neuronx_cc.codegen.attention.pattern import Attention, Step, leaves_of
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.placement import source_of
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.codegen.formation.graph import is_given
@@ -127,7 +126,7 @@ def _beside(attention: Attention, step: Step) -> Callable[[View], Parts]:
 def _read(
     context: Context, attention: Attention, value: hlo.SSAValue, parts: Callable[[View], Parts], homes: Sequence[Homes]
 ) -> _Bound:
-    source = source_of(context, value)
+    source = context.source_of(value)
     stream = Stream.DMA_WEIGHT if is_given(source) else Stream.DMA_LOAD
     for home in homes:
         view, other = parts(home(source))

@@ -59,7 +59,7 @@ def lower(context: Context, attention: Attention) -> None:
     builder = context.builder
     for operand in (*attention.scores.operands, *attention.product.operands):
         dtype = hlo.shape_of(operand).dtype
-        context.identity(carrier_of(dtype, context.moves_values(dtype)))
+        context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
     arrays = arrays_of(context, attention)
     problem = problem_of(context, attention, builder.sbuf.largest_gap())
     schedule = choose(problem, context.timing)

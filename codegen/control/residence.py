@@ -127,7 +127,7 @@ def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
                 if operand in context.load_casts:
                     dtypes.add(hlo.shape_of(context.load_casts[operand]).dtype)
                 for dtype in sorted(dtypes & PE_DTYPES):
-                    context.identity(carrier_of(dtype, context.moves_values(dtype)))
+                    context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
         elif isinstance(op, hlo.RegionOp):
             for name in called_names(op):
                 make_identities(context, context.module.computation(name))

@@ -17,9 +17,9 @@ from neuronx_cc.codegen.convolutions.schedule import (
     kernel_way,
     natural_bytes,
     outs_of,
-    room_of,
     tile_shape,
 )
+from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize

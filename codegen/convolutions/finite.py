@@ -51,8 +51,7 @@ class FiniteSums:
         ring = self._fixed.bank(4)
         assert ring is not None, "PSUM is free after a kernel"
         total = tile_in(builder, ring, [1], "f32")
-        builder.emit("load_stationary", Stream.TENSOR, [], [self._found])
-        builder.emit("multiply_moving", Stream.TENSOR, [total], [ones])
+        builder.multiply(total, self._found, ones)
         builder.emit("tensor_scalar", Stream.VECTOR, [answer], [total], ["not_equal"], [0.0])
         place = View(answer.alloc, "s32", answer.offset.const, ())
         assert place.alloc.space is Space.SBUF

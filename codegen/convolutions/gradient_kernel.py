@@ -119,7 +119,7 @@ class _Gradient:
 
     def emit(self) -> None:
         context = self.context
-        context.identity(carrier_of(self.pe_dtype, self.fast))
+        context.fixed.identity(carrier_of(self.pe_dtype, self.fast))
         home = context.new_hbm(self.op.result)
         context.homes[self.op.result] = [home]
         self.out = home.transpose(self.out_order)
@@ -331,8 +331,7 @@ class _Gradient:
             shapes = [self._shape(sum_) for sum_ in several]
             rows, columns = max(rows for rows, _ in shapes), sum(columns for _, columns in shapes)
             bank = self._bank(rows, columns, several[0])
-            self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), rows)])
-            self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), columns)])
+            self.builder.multiply(bank, self.zeros.index(1, Affine(), rows), self.zeros.index(1, Affine(), columns))
 
     def _multiply(self, part: Sequence[Sum], spread: Spread, left: Block, right: Block) -> None:
         """Add the products of a block to the sums of ``part``."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.gradient_plan import Loading, Pace, Tiles
-from neuronx_cc.codegen.convolutions.placement import dense_view, source_of
+from neuronx_cc.codegen.convolutions.placement import dense_view
 from neuronx_cc.codegen.convolutions.problem import atom_of, contracted, stride_of
 from neuronx_cc.codegen.convolutions.schedule import Comes
 from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
@@ -90,7 +90,7 @@ class Side:
     ) -> None:
         self.context, self.stage = context, stage
         self.builder = context.builder
-        self.input, self.order, self.axes = source_of(context, value), tuple(order), axes
+        self.input, self.order, self.axes = context.source_of(value), tuple(order), axes
         shape = hlo.shape_of(value)
         self.inputs, self.batch = shape.dims[order[1]], shape.dims[order[0]]
         self.buffers = 2
@@ -281,15 +281,14 @@ class Side:
     def _turn_chunk(self, source: Block, step: int, target: Block) -> None:
         """``source`` [kept, positions...], each time ``step`` bytes on -> ``target`` [positions, times, kept]."""
         kept, (several, columns) = source.dims[0].size, (atom.size for atom in target.dims[1:])
-        identity = self.context.identity(source.dtype)
+        identity = self.context.fixed.identity(source.dtype)
         unit = replace(identity, dims=(Atom(kept, 1, True), replace(identity.dims[1], size=columns)))
         slot = self.builder.slot(self.stage.turner.banks, several=True)
         bank = Block(self.stage.turner.banks.alloc, "f32", slot, (target.dims[0], *dense([several, columns], "f32")))
         positions = merged(source.dims)
         for number in range(several):
             moved = replace(source, offset=source.offset + number * step, dims=positions)
-            self.builder.emit("load_stationary", Stream.TENSOR, [], [moved])
-            self.builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(number))], [unit])
+            self.builder.multiply(bank.index(1, Affine(number)), moved, unit)
         self.stage.emitter.leave(target, bank)
 
 

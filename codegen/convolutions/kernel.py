@@ -26,7 +26,7 @@ from neuronx_cc.codegen.convolutions.finite import FiniteSums
 from neuronx_cc.codegen.convolutions.placement import Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, room_of
+from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint
 from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
 from neuronx_cc.codegen.convolutions.sums import Sums, Terms
 from neuronx_cc.codegen.convolutions.tiling import Tiling
@@ -35,7 +35,7 @@ from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, room_of
 from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
@@ -61,7 +61,7 @@ def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> N
     placed = place(context, op, step, apart)
     problem = placed.problem
     # made here because staging asks for it inside loops
-    context.identity(carrier_of(problem.dtype, problem.fast))
+    context.fixed.identity(carrier_of(problem.dtype, problem.fast))
     schedule = context.planner.choose(problem)
     if schedule is None:
         raise CompileError(

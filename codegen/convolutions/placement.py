@@ -109,13 +109,6 @@ class Placed:
     """What ``x`` and ``w`` are homes of."""
 
 
-def source_of(context: Context, value: hlo.SSAValue) -> hlo.SSAValue:
-    """The value to read: a cast of given data happens on load."""
-    while value in context.load_casts:
-        value = context.load_casts[value]
-    return value
-
-
 def dense_view(context: Context, value: hlo.SSAValue, order: Sequence[int], channels: int) -> View:
     """``value`` in HBM, every dim one progression; it has ``channels`` features a group."""
     hbm = context.hbm(value).transpose(order)
@@ -131,7 +124,7 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
     form, sizes = Form(op), context.builder.sizes
     height = min(sizes.rows, sizes.columns)
     pack = _pack(form, height, height, apart)
-    value, weights = (source_of(context, each) for each in (op.lhs, op.rhs))
+    value, weights = (context.source_of(each) for each in (op.lhs, op.rhs))
     x, features, pack = _input(context, form, value, pack)
     out = _output(context, form, pack, step, height)
     last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1

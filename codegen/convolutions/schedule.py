@@ -179,11 +179,6 @@ def natural_bytes(problem: Problem, part: Part) -> int:
     return features * part.taps(problem) * itemsize(problem.dtype)
 
 
-def room_of(tiles: dict[tuple[str, int], int]) -> int:
-    """Bytes a partition of all buffers."""
-    return sum(count * nbytes for (_, count), nbytes in tiles.items())
-
-
 def _is_copied(problem: Problem, schedule: Schedule) -> bool:
     """Whether any block of an input on chip is copied."""
     pieces = (axis.pieces(rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True))

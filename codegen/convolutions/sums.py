@@ -20,7 +20,6 @@ from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.convolutions.weights import OutputsAt
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
 LOOPED_PRODUCTS = 6
@@ -147,8 +146,8 @@ class Sums:
 
     def clear(self, bank: Block) -> None:
         """Zeros by a product, which starts the sum."""
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [self.zeros.index(1, Affine(), bank.dims[0].size)])
-        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [self.zeros.index(1, Affine(), bank.dims[1].size)])
+        rows, columns = (self.zeros.index(1, Affine(), atom.size) for atom in bank.dims)
+        self.builder.multiply(bank, rows, columns)
 
     def add(
         self, sum_: Sum, kernel: Block, partitions: int, chunk: Affine, part: Affine, steps: Sequence[Affine]
@@ -198,5 +197,4 @@ class Sums:
         x = x.of((Atom(partitions, 1, True), *free))
         stationary, moving = (x, w) if self.problem.positions_on_partitions else (w, x)
         flags = ["accumulate"] if accumulate else []
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-        self.builder.emit("multiply_moving", Stream.TENSOR, [sum_.bank], [moving], flags=flags)
+        self.builder.multiply(sum_.bank, stationary, moving, flags)

@@ -12,7 +12,6 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import halves_of
-from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
 SPARE_REGISTERS = 32
@@ -59,7 +58,7 @@ class Turner:
         """
         builder = self.emitter.builder
         rows, partitions, total = source.dims[0].size, source.dims[2].size, source.dims[1].size
-        identity = self.context.identity(source.dtype)
+        identity = self.context.fixed.identity(source.dtype)
         identity = identity.of((Atom(rows, 1, True), Atom(rows, identity.dims[1].stride)))
         sizes = [atom.size for atom in target.dims[2:]]
         pieces = builder.tiles(total, max(1, builder.sizes.bank_columns // rows))
@@ -71,7 +70,6 @@ class Turner:
                 slot = builder.slot(self.banks, several=not (alone or loops))
                 bank = Block(self.banks.alloc, "f32", slot, (Atom(partitions, 1, True), *dense([count, rows], "f32")))
                 for position in range(count):
-                    builder.emit("load_stationary", Stream.TENSOR, [], [source.index(1, first + position)])
-                    builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
+                    builder.multiply(bank.index(1, Affine(position)), source.index(1, first + position), identity)
                 split = bank.of((bank.dims[0], *dense([count, *sizes], "f32")))
                 self.emitter.copy(target.index(1, first, count), split)

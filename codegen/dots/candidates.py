@@ -18,9 +18,9 @@ from neuronx_cc.codegen.dots.schedule import (
     Sums,
     Way,
     footprint,
-    room_of,
     together,
 )
+from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.movement.transpose_kernel import SQUARE
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32_PSUM, Timing

@@ -15,7 +15,7 @@ from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
-from neuronx_cc.codegen.dots.placement import bind, place, source_of
+from neuronx_cc.codegen.dots.placement import bind, place
 from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
@@ -24,13 +24,12 @@ from neuronx_cc.codegen.dots.schedule import (
     Schedule,
     Way,
     footprint,
-    room_of,
 )
 from neuronx_cc.codegen.dots.stage import Filler, KeptBlocks, Stage, kept_bytes, transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.tiles import TilePool, room_of
 from neuronx_cc.codegen.formation.graph import Kernel, takes_array, takes_row
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
@@ -47,7 +46,7 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     if len(kernel.ops) > 1:
         row, combine = takes_row(Kernel(0, [op]), kernel.ops[1]), kernel.ops[1].opcode
         # the sums of decoded operands are smaller than those that the row belongs to
-        is_bias = row is not None and not any(hlo.shape_of(source_of(context, x)).dtype in DECODED for x in op.operands)
+        is_bias = row is not None and not any(hlo.shape_of(context.source_of(x)).dtype in DECODED for x in op.operands)
         bias, epilogue = (row, None) if is_bias else (None, row or takes_array(Kernel(0, [op]), kernel.ops[1]))
         assert bias is not None or epilogue is not None, "kernel formation found what is taken in"
     if op.shape.size == 0:
@@ -59,7 +58,7 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     dtypes = {*(pe_dtype(op, index, dtype) for index, dtype in enumerate(stored)), *map(turnable, stored)} & PE_DTYPES
     for dtype in sorted(dtypes):
         # made here because staging asks for them inside loops
-        context.identity(carrier_of(dtype, context.moves_values(dtype)))
+        context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
     placed = place(context, contraction, bound)
     schedule = context.planner.choose(placed.problem)
     if schedule is None:

@@ -48,13 +48,6 @@ def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) ->
 # ---- operands -------------------------------------------------------------------------------------------------
 
 
-def source_of(context: Context, value: hlo.SSAValue) -> hlo.SSAValue:
-    """The value to read: a cast of given data happens on load."""
-    while value in context.load_casts:
-        value = context.load_casts[value]
-    return value
-
-
 def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
     """Homes of both operands whose partitions TensorE can use."""
     lhs, rhs = (_bind(context, contraction, index) for index in (0, 1))
@@ -68,7 +61,7 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
 
 
 def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
-    value, order = source_of(context, contraction.op.operands[index]), contraction.order(index)
+    value, order = context.source_of(contraction.op.operands[index]), contraction.order(index)
     staged = context.staged.get((contraction.op, index))
     if staged is not None:
         return Bound(value, staged.view, staged=staged)
@@ -198,7 +191,7 @@ def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
         source = source.op.operands[0]
     if source not in context.load_casts:
         return []
-    view: View | None = context.hbm(source_of(context, source))
+    view: View | None = context.hbm(context.source_of(source))
     for op in reversed(chain):
         view = apply_view(op, view) if view is not None else None
     assert view is not None, "rows repeat along any dims"

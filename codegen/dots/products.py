@@ -12,7 +12,6 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
-from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_PRODUCTS = 8
 """Products of one tile that are no loop."""
@@ -106,7 +105,5 @@ class Products:
                 first = False
 
     def _multiply(self, bank: Block, stationary: Block, moving: Block, accumulate: bool) -> None:
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-        flags = ["accumulate"] * accumulate + ["tf32"] * self.tf32
         # an accumulating multiply also reads its bank
-        self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
+        self.builder.multiply(bank, stationary, moving, ["accumulate"] * accumulate + ["tf32"] * self.tf32)

@@ -15,7 +15,6 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES, rows_beside
 from neuronx_cc.codegen.dots.contraction import Bound
-from neuronx_cc.codegen.dots.placement import source_of
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
     PE_DTYPES,
@@ -217,7 +216,7 @@ def _takes(op: hlo.DotOp, index: int) -> bool:
 def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
     """Bring one operand of a contraction to SBUF, whole: fill ``alloc`` and describe it."""
     batch, free, contracted = order_of(candidate.op, candidate.index)
-    value = source_of(context, candidate.value)
+    value = context.source_of(candidate.value)
     dtype = pe_dtype(candidate.op, candidate.index, hlo.shape_of(value).dtype)
     dims = hlo.shape_of(value).dims
     folded = next(axis for axis in contracted if dims[axis] > 1)
@@ -245,7 +244,7 @@ def _stage(context: Context, candidate: Candidate, alloc: Alloc) -> Staged:
         banks = tiles.banks(context.sizes.banks // 2, "transposes")
         transposer = transposer_of(context, emitter, tiles, banks, UNROLLED_TRANSPOSES)
         for each in sorted({dtype, turnable(source.dtype)} & PE_DTYPES):
-            context.identity(carrier_of(each, problem.fast(each)))
+            context.fixed.identity(carrier_of(each, problem.fast(each)))
     filler = Filler(
         problem,
         problem.lhs,

@@ -65,7 +65,7 @@ class Bias:
             if literal is not None:
                 home = context.homes_of_constant(bias)
                 source = replace(source, alloc=home.alloc, offset=source.offset + home.offset)
-        context.ones(1, dtype, terms)
+        context.fixed.ones(1, dtype, terms)
         if schedule.bias_whole:
             kept = tiles.tile(dtype, [total], terms, "bias", 1)
         else:
@@ -95,8 +95,7 @@ class Bias:
             copy(self.context.builder, tile, row, Stream.DMA_WEIGHT)
             row = tile
         builder = self.context.builder
-        builder.emit("load_stationary", Stream.TENSOR, [], [self.context.ones(part.rows, row.dtype, terms.size)])
-        builder.emit("multiply_moving", Stream.TENSOR, [bank], [row], flags=["accumulate"])
+        builder.multiply(bank, self.context.fixed.ones(part.rows, row.dtype, terms.size), row, ["accumulate"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,8 +215,3 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     if summed:
         tiles["sums", SUM_BUFFERS] = -(-schedule.lhs.rows // sizes.columns) * schedule.rhs.rows * 4
     return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
-
-
-def room_of(tiles: dict[tuple[str, int], int]) -> int:
-    """Bytes a partition of all buffers."""
-    return sum(count * nbytes for (_, count), nbytes in tiles.items())

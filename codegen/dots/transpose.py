@@ -16,7 +16,6 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
-from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
 
@@ -63,7 +62,7 @@ class Transposer:
                 self._values(piece, out.index(1, Affine(position)), several or chunks > 1)
             return
         height = rows.dims[0].size
-        identity = self.context.identity(rows.dtype)
+        identity = self.context.fixed.identity(rows.dtype)
         identity = identity.of(tuple(replace(atom, size=height) for atom in identity.dims))
         flat = _flatten_chunks(rows)
         if flat is None:
@@ -88,8 +87,7 @@ class Transposer:
         rows, partitions = (atom.size for atom in pieces[0].dims)
         bank = tile_in(builder, self.banks, [len(pieces), rows], "f32", partitions, several)
         for position, piece in enumerate(pieces):
-            builder.emit("load_stationary", Stream.TENSOR, [], [piece])
-            builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(position))], [identity])
+            builder.multiply(bank.index(1, Affine(position)), piece, identity)
         watch = self.context.watch
         if watch is not None and itemsize(identity.dtype) < 4 and self._moves_values(identity.dtype):
             watch.leave(out, bank)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypedDict, Unpack
 
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -34,6 +35,7 @@ from neuronx_cc.ir.isa.program import (
 )
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine, Sizes
+from neuronx_cc.ir.types import itemsize
 
 LAST_REGISTERS = 16
 """Free registers from which on loops take those of closed ones: phases, which must not be overwritten, need theirs."""
@@ -71,6 +73,15 @@ class Block:
     def of(self, dims: tuple[Atom, ...]) -> Block:
         """Other dims from the same place."""
         return Block(self.alloc, self.dtype, self.offset, dims, self.partition)
+
+    def flat(self) -> Block:
+        """The free dims of a dense tile as one."""
+        size = itemsize(self.dtype)
+        return self.of((self.dims[0], Atom(prod([atom.size for atom in self.dims[1:]]), size)))
+
+    def on_partitions(self, count: int) -> Block:
+        """The same on the first ``count`` partitions."""
+        return self.of((Atom(count, 1, True), *self.dims[1:]))
 
     def select(self, order: Sequence[int]) -> Block:
         """The dims in another order (all that are left out must have been indexed away)."""
@@ -337,6 +348,11 @@ class Builder:
         self.sync.record(instr, operands)
         self.program.records.append(instr)
         return instr
+
+    def multiply(self, sums: Block, stationary: Block, moving: Block, flags: Sequence[str] = ()) -> None:
+        """``sums[column, place] = stationary[row, column] * moving[row, place]``, added up over the rows, in PSUM."""
+        self.emit("load_stationary", Stream.TENSOR, [], [stationary])
+        self.emit("multiply_moving", Stream.TENSOR, [sums], [moving], flags=flags)
 
     def finish(self) -> Program:
         """The program, with its waits and its use of memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -117,3 +117,8 @@ def dense(sizes: Sequence[int], dtype: str) -> tuple[Atom, ...]:
         atoms.append(Atom(size, stride))
         stride *= size
     return tuple(reversed(atoms))
+
+
+def room_of(tiles: Mapping[tuple[str, int], int]) -> int:
+    """Bytes a partition of all buffers: ``tiles`` is (name, how many) -> bytes."""
+    return sum(count * nbytes for (_, count), nbytes in tiles.items())

@@ -64,7 +64,7 @@ class _Count:
         zeros = self.fixed.tile([max(steps, self.lower)], "bf16", builder.sizes.partitions)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
         sums = self._bank(steps)
-        self._product(zeros.index(1, Affine(), steps), zeros.index(1, Affine(), self.lower), sums, [])
+        builder.multiply(sums, zeros.index(1, Affine(), steps), zeros.index(1, Affine(), self.lower))
         room = min(builder.sizes.sbuf_share(TILE_SHARE), builder.sbuf.largest_gap() // 3)
         most = max(1, min(MOST, room // (2 * (steps + self.lower))))
         for start, tiles, partitions, deep in deal(self.entries, 1 << most.bit_length() - 1):
@@ -78,10 +78,6 @@ class _Count:
         ring = self.fixed.bank(4 * self.lower)
         assert ring is not None, "PSUM is free between kernels"
         return Block(ring.alloc, "f32", Affine(ring.alloc.lo), (Atom(partitions, 1, True), Atom(self.lower, 4)))
-
-    def _product(self, stationary: Block, moving: Block, sums: Block, flags: list[str]) -> None:
-        self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-        self.builder.emit("multiply_moving", Stream.TENSOR, [sums], [moving], flags=flags)
 
     def _tile(self, first: Affine, partitions: int, deep: int, values: Block, bounds: Block, sums: Block) -> None:
         """``deep`` integers of each of ``partitions``, from ``first`` on."""
@@ -97,17 +93,17 @@ class _Count:
             builder.emit("tensor_scalar", Stream.VECTOR, [digit], [numbers], [alu], [number])
         above = self.pool.tile([steps, deep], "bf16", partitions)
         with builder.loop(steps) as step:
-            bound = _partition(bounds, step, partitions)
+            bound = bounds.index(1, step, 1).on_partitions(partitions)
             out = above.index(1, step)
             builder.emit("activation", Stream.SCALAR, [out], [upper, bound], ["sign"], [1.0], ["bias"])
         same = self.pool.tile([self.lower, deep], "bf16", partitions)
         with builder.loop(self.lower) as value:
-            wanted = _partition(values, value, partitions)
+            wanted = values.index(1, value, 1).on_partitions(partitions)
             builder.emit(
                 "tensor_scalar", Stream.VECTOR, [same.index(1, value)], [lower, wanted], ["is_equal"], [], ["ap0"]
             )
         with builder.loop(deep) as index:
-            self._product(above.index(2, index), same.index(2, index), sums, ["accumulate"])
+            builder.multiply(sums, above.index(2, index), same.index(2, index), ["accumulate"])
         for block in (numbers, upper, lower, above, same):
             self.pool.give_back(block)
 
@@ -121,7 +117,7 @@ class _Count:
             unit = self.fixed.tile([self.upper], "f32", steps)
             builder.emit("memset", Stream.GPSIMD, [unit], [], imm=[factor])
             builder.emit("affine_select", Stream.GPSIMD, [unit], [unit], ["is_equal"], [0.0, -place, 1, -1])
-            self._product(unit, copied, counts, flags)
+            builder.multiply(counts, unit, copied, flags)
         result = self.fixed.tile([self.lower], "f32", self.upper)
         builder.emit("tensor_copy", Stream.VECTOR, [result], [counts])
         full, rest = divmod(self.height, self.lower)
@@ -132,9 +128,3 @@ class _Count:
                 atoms = (Atom(partitions, 1, True), Atom(columns, 4))
                 part = Block(result.alloc, "f32", result.offset, atoms, partition)
                 builder.emit("dma_copy", Stream.DMA_STORE, [out], [part])
-
-
-def _partition(table: Block, column: Affine, partitions: int) -> Block:
-    """One element a partition."""
-    part = table.index(1, column, 1)
-    return part.of((Atom(partitions, 1, True), part.dims[1]))

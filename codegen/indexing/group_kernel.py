@@ -172,7 +172,7 @@ class _Walk:
 
     def _fill(self, tile: Block, value: float) -> None:
         engine = Stream.VECTOR if tile.dtype in FLOATS else Stream.GPSIMD
-        self.builder.emit("memset", engine, [_flat(tile)], [], imm=[value])
+        self.builder.emit("memset", engine, [tile.flat()], [], imm=[value])
 
     def _move_tables(self, tile: Block, array: _Array, part: _Part, store: bool) -> None:
         if not self.shared and self._is_dense(tile, array, part.count):
@@ -218,7 +218,7 @@ class _Walk:
         partial = part.count < entries * (partitions if self.shared else LANES)
         keep = not self.kind and not fresh
         if partial:
-            builder.emit("memset", Stream.GPSIMD, [_flat(numbers)], [], imm=[-1])
+            builder.emit("memset", Stream.GPSIMD, [numbers.flat()], [], imm=[-1])
             if keep or (self.kind and self.rows.splat is None):
                 self._fill(rows, 0)
         self._move_lists(numbers, self.numbers, part, False)
@@ -240,9 +240,3 @@ class _Walk:
             self._move_lists(rows, self.rows, part, True)
         self.lists.give_back(numbers)
         self.lists.give_back(rows)
-
-
-def _flat(tile: Block) -> Block:
-    """A dense tile with one free dim."""
-    count = prod(atom.size for atom in tile.dims[1:])
-    return Block(tile.alloc, tile.dtype, tile.offset, (tile.dims[0], Atom(count, itemsize(tile.dtype))))

@@ -8,8 +8,6 @@ stand alone (W = 1) are dealt out over the values of the lower digit of their nu
 
 from __future__ import annotations
 
-from math import prod
-
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
@@ -71,8 +69,7 @@ class _Sum:
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0])
         for _, _, sums in self.sums:
             partitions, size = (atom.size for atom in sums.dims)
-            builder.emit("load_stationary", Stream.TENSOR, [], [zeros.index(1, Affine(), partitions)])
-            builder.emit("multiply_moving", Stream.TENSOR, [sums], [zeros.index(1, Affine(), size)])
+            builder.multiply(sums, zeros.index(1, Affine(), partitions), zeros.index(1, Affine(), size))
         room = min(builder.sizes.sbuf_share(TILE_SHARE), builder.sbuf.largest_gap() // 3)
         most = max(1, min(MOST, room // (4 * (self.upper + self.columns + 3))))
         for start, tiles, partitions, deep in deal(self.entries, 1 << most.bit_length() - 1):
@@ -92,17 +89,17 @@ class _Sum:
             upper, lower = (self.pool.tile([deep], "s32", partitions) for _ in range(2))
             shift = self.digits.bit_length() - 1
             for digit, alu, number in ((lower, "bitwise_and", self.digits - 1), (upper, "logical_shift_right", shift)):
-                self.builder.emit("tensor_scalar", Stream.VECTOR, [digit], [_flat(numbers)], [alu], [number])
+                self.builder.emit("tensor_scalar", Stream.VECTOR, [digit], [numbers.flat()], [alu], [number])
             dealt = self.pool.tile([self.digits, deep], "f32", partitions)
             with self.builder.loop(self.digits) as value:
-                ins = [lower, _flat(updates), _partition(values, value, partitions)]
+                ins = [lower, updates.flat(), values.index(1, value, 1).on_partitions(partitions)]
                 out = dealt.index(1, value)
                 self.builder.emit(
                     "scalar_tensor_tensor", Stream.VECTOR, [out], ins, ["is_equal", "multiply"], [], ["ap0"]
                 )
             moving = dealt.select([0, 2, 1])
             made += [upper, lower, dealt]
-        ones = self._ones(_flat(upper), partitions, deep, values)
+        ones = self._ones(upper.flat(), partitions, deep, values)
         with self.builder.loop(deep) as index:
             loaded = -1
             for row, column, sums in self.sums:
@@ -121,7 +118,7 @@ class _Sum:
         tile = self.pool.tile([deep, width], array.dtype, partitions)
         offset = Affine(array.offset) + first * (4 * width)
         source = Block(array.alloc, array.dtype, offset, (Atom(partitions, 4 * deep * width), Atom(deep * width, 4)))
-        self.builder.emit("dma_copy", Stream.DMA_LOAD, [_flat(tile)], [source])
+        self.builder.emit("dma_copy", Stream.DMA_LOAD, [tile.flat()], [source])
         return tile
 
     def _ones(self, numbers: Block, partitions: int, deep: int, values: Block) -> Block:
@@ -130,11 +127,11 @@ class _Sum:
             ones = self.pool.tile([deep, self.upper], "f32", partitions)
             row = values.of((Atom(partitions, 1, True), Atom(self.upper, 4)))
             with self.builder.loop(deep) as index:
-                self._equal(ones.index(1, index), row, _partition(numbers, index, partitions))
+                self._equal(ones.index(1, index), row, numbers.index(1, index, 1).on_partitions(partitions))
             return ones
         ones = self.pool.tile([self.upper, deep], "f32", partitions)
         with self.builder.loop(self.upper) as value:
-            self._equal(ones.index(1, value), numbers, _partition(values, value, partitions))
+            self._equal(ones.index(1, value), numbers, values.index(1, value, 1).on_partitions(partitions))
         return ones.select([0, 2, 1])
 
     def _equal(self, out: Block, row: Block, one: Block) -> None:
@@ -152,14 +149,3 @@ class _Sum:
                 out = Block(self.target.alloc, "f32", offset, (Atom(count, 4 * self.columns), Atom(columns, 4)))
                 part = Block(result.alloc, "f32", result.offset, (Atom(count, 1, True), Atom(columns, 4)), partition)
                 self.builder.emit("dma_copy", Stream.DMA_STORE, [out], [part])
-
-
-def _flat(tile: Block) -> Block:
-    """A dense tile with one free dim."""
-    return tile.of((tile.dims[0], Atom(prod(atom.size for atom in tile.dims[1:]), 4)))
-
-
-def _partition(table: Block, column: Affine, partitions: int) -> Block:
-    """One element a partition."""
-    part = table.index(1, column, 1)
-    return part.of((Atom(partitions, 1, True), part.dims[1]))

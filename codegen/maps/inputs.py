@@ -287,7 +287,7 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int,
     copy(builder, line, source, stream)
     flat = replace(line, dims=(line.dims[0], Atom(row, 4)))
     target = tile_in(builder, bank, [row], "f32", partitions)
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(partitions)])
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions)])
     for start in range(0, row, bank_columns):
         width = min(bank_columns, row - start)
         part = [piece.index(1, Affine(start), width) for piece in (target, flat)]
@@ -328,7 +328,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     copy(builder, loaded, source, stream)
     whole = _whole_banks(sizes, context.sizes.bank_columns)
     kept = pool.bank(row * 4) if whole else None
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.ones(partitions)])
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions)])
     if kept is not None:
         target = tile_in(builder, kept, sizes, "f32", partitions)
         ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])

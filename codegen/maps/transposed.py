@@ -196,7 +196,7 @@ class Turner:
             return None
         size = _width(plan)
         carrier, run = HALVES[size][1], _run(context.timing, plan.partitions, size)
-        context.identity(carrier)
+        context.fixed.identity(carrier)
         parts = range(2 if size > 1 else 1)
         planes = tuple(pool.ring(run * itemsize(carrier), PART_BUFFERS) for _ in parts)
         return cls(context, pool, pool.ring(run * size, BUFFERS), planes, pool.psum(SUM_BUFFERS, "transposed"))
@@ -261,15 +261,14 @@ class Turner:
         together.
         """
         builder, height = self.context.builder, rows.dims[0].size
-        unit = self.context.identity(rows.dtype)
+        unit = self.context.fixed.identity(rows.dtype)
         unit = unit.of((Atom(height, 1, True), Atom(height, unit.dims[1].stride)))
         for start, tiles, count in builder.tiles(rows.dims[1].size, max(1, builder.sizes.bank_columns // height)):
             for group in range(tiles):
                 first = start + group * count
                 bank = tile_in(builder, self.banks, [count, height], "f32", rows.dims[2].size, several=True)
                 for at in range(count):
-                    builder.emit("load_stationary", Stream.TENSOR, [], [rows.index(1, Affine(first + at))])
-                    builder.emit("multiply_moving", Stream.TENSOR, [bank.index(1, Affine(at))], [unit])
+                    builder.multiply(bank.index(1, Affine(at)), rows.index(1, Affine(first + at)), unit)
                 emitter.leave(out.index(1, Affine(first), count), bank)
 
 

@@ -30,8 +30,7 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
             continue
         if (op, index) in context.staged or context.literal(operand) is not None:
             continue
-        while deep and operand in context.load_casts:
-            operand = context.load_casts[operand]
+        operand = context.source_of(operand) if deep else operand
         views = context.in_place(operand)
         scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if scattered or (steps and all(_is_stepped(view) for view in views)):

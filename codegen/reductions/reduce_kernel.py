@@ -246,12 +246,12 @@ class _Reduce:
             sums = tile_in(builder, bank, sizes, "f32", 1)
             # on Scalar, for Vector, which folds the sums before these, would let TensorE wait until it has
             nothing = replace(self.zero, dims=(sums.dims[0], Atom(prod(sizes), 0)))
-            builder.emit("activation", Stream.SCALAR, [_flat(sums)], [nothing], ["copy"], [1.0])
+            builder.emit("activation", Stream.SCALAR, [sums.flat()], [nothing], ["copy"], [1.0])
             return sums
         sizes = [part.size for part, stays in zip(widest, kept, strict=True) if stays]
         sums = self._tile("sums", sizes, self.problem.acc, prod(part.partitions for part in widest))
         engine = Stream.VECTOR if self.problem.acc in FLOATS else Stream.GPSIMD
-        builder.emit("memset", engine, [_flat(sums)], [], imm=[neutral + 0])  # sums start from +0, not from -0
+        builder.emit("memset", engine, [sums.flat()], [], imm=[neutral + 0])  # sums start from +0, not from -0
         return sums
 
     def _columns(self, widest: list[_Part]) -> list[int]:
@@ -287,7 +287,7 @@ class _Reduce:
             self.problem.adds or gathers(self.problem, self.schedule, self.context.timing)
         ):
             total = self._tile("total", [widest[dim].size for dim in kept], self.problem.acc, 1)
-            self._across(_flat(total), _flat(sums))
+            self._across(total.flat(), sums.flat())
             self._store(total, self._result(widest, kept, 1, 0))
         else:
             self._transposed(widest, sums, kept, inside)
@@ -392,8 +392,3 @@ class _Reduce:
 def tile_partitions(widest: Sequence[_Part], inside: Sequence[int]) -> list[int]:
     """Partitions of the dims that lie on the partitions."""
     return [widest[dim].partitions for dim in inside]
-
-
-def _flat(block: Block) -> Block:
-    """A dense tile with one free dim."""
-    return block.of((block.dims[0], Atom(prod(atom.size for atom in block.dims[1:]), itemsize(block.dtype))))

@@ -1,0 +1,54 @@
+"""Operands of TensorE that every kernel may want: ones and unit matrices, made once, where they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+
+@dataclass(slots=True)
+class Fixed:
+    """What is asked for first must fit: it is asked for before a program fills SBUF, outside loops."""
+
+    builder: Builder
+    _ones: dict[tuple[str, int], Block] = field(default_factory=dict)
+    _identities: dict[str, Block] = field(default_factory=dict)
+
+    def identity(self, dtype: str) -> Block:
+        """An identity matrix in SBUF, for transposes."""
+        if dtype not in self._identities:
+            rows = self.builder.sizes.rows
+            block = self._identities[dtype] = self._filled(f"identity {dtype}", dtype, rows, rows)
+            self.builder.emit("affine_select", Stream.GPSIMD, [block], [block], ["is_equal"], [0.0, 0, 1, -1])
+        return self._identities[dtype]
+
+    def ones(self, partitions: int, dtype: str = "f32", terms: int = 1) -> Block:
+        """Ones on the first partitions, the stationary that repeats the sum of ``terms`` rows over ``partitions``."""
+        if (dtype, terms) not in self._ones:
+            self._ones[dtype, terms] = self._filled("ones", dtype, terms, self.builder.sizes.columns)
+        return self._ones[dtype, terms].index(1, Affine(0), partitions)
+
+    def _filled(self, name: str, dtype: str, partitions: int, columns: int) -> Block:
+        width = itemsize(dtype)
+        alloc = self.builder.sbuf.allocate(columns * width, name, from_top=True)
+        assert alloc is not None, "requested before the program fills SBUF"
+        block = Block(alloc, dtype, Affine(alloc.lo), (Atom(partitions, 1, True), Atom(columns, width)))
+        self.builder.emit("memset", Stream.GPSIMD, [block], [], imm=[1.0])
+        return block
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A computation that may not be run: what is made in it is not there after it."""
+        ones, identities = dict(self._ones), dict(self._identities)
+        yield
+        made = [block for kind, block in self._ones.items() if kind not in ones]
+        made += [block for dtype, block in self._identities.items() if dtype not in identities]
+        for block in made:
+            self.builder.sbuf.free(block.alloc)
+        self._ones, self._identities = ones, identities
