@@ -19,7 +19,6 @@ from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.tiles import Tiles as Buffers
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -280,16 +279,9 @@ class Side:
 
     def _turn_chunk(self, source: Block, step: int, target: Block) -> None:
         """``source`` [kept, positions...], each time ``step`` bytes on -> ``target`` [positions, times, kept]."""
-        kept, (several, columns) = source.dims[0].size, (atom.size for atom in target.dims[1:])
-        identity = self.context.fixed.identity(source.dtype)
-        unit = replace(identity, dims=(Atom(kept, 1, True), replace(identity.dims[1], size=columns)))
-        slot = self.builder.slot(self.stage.turner.banks, several=True)
-        bank = Block(self.stage.turner.banks.alloc, "f32", slot, (target.dims[0], *dense([several, columns], "f32")))
         positions = merged(source.dims)
-        for number in range(several):
-            moved = replace(source, offset=source.offset + number * step, dims=positions)
-            self.builder.multiply(bank.index(1, Affine(number)), moved, unit)
-        self.stage.emitter.leave(target, bank)
+        taken = [source.moved(number * step).of(positions) for number in range(target.dims[1].size)]
+        self.stage.emitter.leave(target, self.context.fixed.transposes(self.stage.turner.banks, taken, several=True))
 
 
 def _existing(first: int, loop: tuple[int, int], ends: tuple[int, int]) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.tiles import Tiles
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.builder import Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom
@@ -57,9 +57,7 @@ class Turner:
         ``alone``: nothing else is transposed in an iteration of the loop around.
         """
         builder = self.emitter.builder
-        rows, partitions, total = source.dims[0].size, source.dims[2].size, source.dims[1].size
-        identity = self.context.fixed.identity(source.dtype)
-        identity = identity.of((Atom(rows, 1, True), Atom(rows, identity.dims[1].stride)))
+        rows, total = source.dims[0].size, source.dims[1].size
         sizes = [atom.size for atom in target.dims[2:]]
         pieces = builder.tiles(total, max(1, builder.sizes.bank_columns // rows))
         alone = alone and len(pieces) == pieces[0][1] == 1
@@ -67,9 +65,7 @@ class Turner:
             loops = self.loops_pay(tiles)
             for tile in builder.each(tiles, 1 if loops else 8):
                 first = tile * count + start
-                slot = builder.slot(self.banks, several=not (alone or loops))
-                bank = Block(self.banks.alloc, "f32", slot, (Atom(partitions, 1, True), *dense([count, rows], "f32")))
-                for position in range(count):
-                    builder.multiply(bank.index(1, Affine(position)), source.index(1, first + position), identity)
+                taken = [source.index(1, first + position) for position in range(count)]
+                bank = self.context.fixed.transposes(self.banks, taken, several=not (alone or loops))
                 split = bank.of((bank.dims[0], *dense([count, *sizes], "f32")))
                 self.emitter.copy(target.index(1, first, count), split)

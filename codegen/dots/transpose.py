@@ -7,13 +7,12 @@ It is exact: values are moved as such where that is allowed, else the parts of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import halves_of, part_of
 from neuronx_cc.ir.types import itemsize
@@ -62,12 +61,10 @@ class Transposer:
                 self._values(piece, out.index(1, Affine(position)), several or chunks > 1)
             return
         height = rows.dims[0].size
-        identity = self.context.fixed.identity(rows.dtype)
-        identity = identity.of(tuple(replace(atom, size=height) for atom in identity.dims))
         flat = _flatten_chunks(rows)
         if flat is None:
             for position, piece in enumerate(_each(rows, len(rows.dims) - 2)):
-                self._bank([piece], identity, out.index(1, Affine(position), 1), several=True)
+                self._bank([piece], out.index(1, Affine(position), 1), several=True)
             return
         builder = self.emitter.builder
         groups = builder.tiles(flat.dims[1].size, max(1, builder.sizes.bank_columns // max(height, 1)))
@@ -76,20 +73,16 @@ class Transposer:
             for tile in builder.each(tiles, self.unrolled):
                 first = tile * count + start
                 pieces = [flat.index(1, first + position) for position in range(count)]
-                self._bank(pieces, identity, out.index(1, first, count), several and tiles == 1)
+                self._bank(pieces, out.index(1, first, count), several and tiles == 1)
 
-    def _bank(self, pieces: Sequence[Block], identity: Block, out: Block, several: bool) -> None:
+    def _bank(self, pieces: Sequence[Block], out: Block, several: bool) -> None:
         """Transpose pieces [row, partition] that fit a bank together into ``out`` [partition, piece, row].
 
         ``several``: more banks follow in straight-line code.
         """
-        builder = self.emitter.builder
-        rows, partitions = (atom.size for atom in pieces[0].dims)
-        bank = tile_in(builder, self.banks, [len(pieces), rows], "f32", partitions, several)
-        for position, piece in enumerate(pieces):
-            builder.multiply(bank.index(1, Affine(position)), piece, identity)
+        bank, dtype = self.context.fixed.transposes(self.banks, pieces, several), pieces[0].dtype
         watch = self.context.watch
-        if watch is not None and itemsize(identity.dtype) < 4 and self._moves_values(identity.dtype):
+        if watch is not None and itemsize(dtype) < 4 and self._moves_values(dtype):
             watch.leave(out, bank)
         else:
             self.emitter.leave(out, bank)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Ring
+from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
@@ -33,6 +35,19 @@ class Fixed:
         if (dtype, terms) not in self._ones:
             self._ones[dtype, terms] = self._filled("ones", dtype, terms, self.builder.sizes.columns)
         return self._ones[dtype, terms].index(1, Affine(0), partitions)
+
+    def transposes(self, banks: Ring, pieces: Sequence[Block], several: bool = False) -> Block:
+        """[partition, piece, row] in the next of ``banks``: products of ``pieces`` [row, partition] with a unit matrix.
+
+        ``several``: as for ``Builder.slot``.
+        """
+        rows, *partitions = (atom.size for atom in pieces[0].dims)
+        unit = self.identity(pieces[0].dtype)
+        unit = unit.of((Atom(rows, 1, True), Atom(rows, unit.dims[1].stride)))
+        bank = tile_in(self.builder, banks, [len(pieces), rows], "f32", prod(partitions), several)
+        for place, piece in enumerate(pieces):
+            self.builder.multiply(bank.index(1, Affine(place)), piece, unit)
+        return bank
 
     def _filled(self, name: str, dtype: str, partitions: int, columns: int) -> Block:
         width = itemsize(dtype)

@@ -261,14 +261,11 @@ class Turner:
         together.
         """
         builder, height = self.context.builder, rows.dims[0].size
-        unit = self.context.fixed.identity(rows.dtype)
-        unit = unit.of((Atom(height, 1, True), Atom(height, unit.dims[1].stride)))
         for start, tiles, count in builder.tiles(rows.dims[1].size, max(1, builder.sizes.bank_columns // height)):
             for group in range(tiles):
                 first = start + group * count
-                bank = tile_in(builder, self.banks, [count, height], "f32", rows.dims[2].size, several=True)
-                for at in range(count):
-                    builder.multiply(bank.index(1, Affine(at)), rows.index(1, Affine(first + at)), unit)
+                taken = [rows.index(1, Affine(at)) for at in range(first, first + count)]
+                bank = self.context.fixed.transposes(self.banks, taken, several=True)
                 emitter.leave(out.index(1, Affine(first), count), bank)
 
 
