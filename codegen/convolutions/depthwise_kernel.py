@@ -13,7 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.maps.plan import Partitions, is_given, resident_view
+from neuronx_cc.codegen.maps.plan import Partitions, load_stream, resident_view
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -117,7 +117,7 @@ def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, k
     )
     stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
     stored = (Atom(partitions, stride), Atom(window.size, step), Atom(outer, partitions * stride))
-    stream = Stream.DMA_WEIGHT if is_given(op.rhs) else Stream.DMA_LOAD
+    stream = load_stream(op.rhs)
     column_kernel.copy(builder, scales, Block(kernel.alloc, "f32", kernel.start, stored), stream)
     x, y = (_block(view, partitions) for view in (source, target))
     for batch in builder.each(source.shape[1], 1):

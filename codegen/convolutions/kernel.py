@@ -36,7 +36,7 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, room_of
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -103,7 +103,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule, finite: FiniteSum
         zeros = tiles.tile(problem.dtype, [builder.sizes.bank_columns], 1, "zeros", 1)
         banks, transposed = (tiles.banks(builder.sizes.banks // 2, name) for name in ("sums", "transposes"))
         turner = Turner(context, emitter, tiles, transposed, problem.fast)
-        stream = Stream.DMA_WEIGHT if is_given(placed.input) else Stream.DMA_LOAD
+        stream = load_stream(placed.input)
         batch = problem.axes[0].size
         source = Source(placed.x, stream, problem.features, problem.dtype, batch, problem.batch_groups)
         coming = Coming(schedule.comes, schedule.input_buffers, schedule.row_bytes, schedule.raw_bytes, schedule.copies)

@@ -23,7 +23,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -123,7 +123,7 @@ class Kernels:
 
     @property
     def _stream(self) -> Stream:
-        return Stream.DMA_WEIGHT if is_given(self.placed.weights) else Stream.DMA_LOAD
+        return load_stream(self.placed.weights)
 
     # ---- constants --------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from neuronx_cc.codegen.dots.problem import Home, Problem, Staged, order_of
 from neuronx_cc.codegen.emission.views import View
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
@@ -71,7 +71,7 @@ class Bound:
     @property
     def stream(self) -> Stream:
         """What loads it."""
-        return Stream.DMA_WEIGHT if is_given(self.value) else Stream.DMA_LOAD
+        return load_stream(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.maps.partition_scalars import partition_block
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -152,7 +152,7 @@ class Output:
         assert value is not None
         dtype = "f32" if epilogue.repeats else epilogue.dtype  # one value a row is an operand in FP32 only
         tile = self.tiles.tile(dtype, [columns], part.rows, "epilogue", buffers)
-        stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+        stream = load_stream(value)
         source = self._part(view, epilogue, part).index(1, Affine(0), columns)
         copy(self.emitter.builder, tile, source, stream)
         return tile

@@ -219,6 +219,12 @@ class Builder:
         pieces = [(0, full, step)] if full else []
         return pieces + ([(full * step, 1, rest)] if rest else [])
 
+    def strips(self, total: int, step: int) -> Iterator[tuple[Affine, int]]:
+        """Start and size of each tile of a dim, the full ones in a loop, then the rest."""
+        for start, count, size in self.tiles(total, step):
+            with self.loop(count) as index:
+                yield index * size + start, size
+
     def pieces(self, total: int, step: int) -> Iterator[tuple[Affine, int]]:
         """Start and size of each tile of a dim: of the full ones, as by ``each``, then of the rest."""
         cut = self.tiles(total, step)

@@ -11,7 +11,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_free
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import is_given, load_stream
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long, start_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -63,7 +63,7 @@ def load_all(
             loaded.add(block, found[value])
             continue
         waiting.remove(other)
-        stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+        stream = load_stream(value)
         first = block if distance > 0 else blocks[other]
         tile = _load_gathered(context, pool, first, partitions, stream, extent, abs(distance))
         pool.share(tile)
@@ -146,7 +146,7 @@ def load(
         return block
     sizes = [atom.size for atom in block.dims[1:]]
     repeated = [atom.stride == 0 for atom in block.dims[1:]]
-    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    stream = load_stream(value)
     if block.dims[0].stride == 0 and partitions > 8 and block.dtype == "f32" and not zero_signs_matter:
         spread = _repeat_row(context, pool, block, partitions, stream)
         if spread is not None:
@@ -317,7 +317,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     row = prod(sizes)
     in_order = sorted(range(len(dims)), key=lambda at: -abs(block.dims[dims[at]].stride))
     stored = [sizes[at] for at in in_order]
-    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    stream = load_stream(value)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     if not builder.psum.largest_gap():
         target = pool.apart(sizes, "f32", partitions)
@@ -378,7 +378,7 @@ def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Bl
     """An input of few elements a partition, loaded once for all tiles."""
     tile = column_of(pool, block, partitions)
     varying = [0, *(dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1)]
-    stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+    stream = load_stream(value)
     column_kernel.copy(context.builder, tile.select(varying), block.select(varying), stream)
     return tile
 

@@ -425,6 +425,11 @@ def _unsqueezed(view: View, dims: Sequence[int]) -> View:
     return replace(view, dims=tuple(() if size == 1 else next(pending) for size in dims))
 
 
+def load_stream(value: hlo.SSAValue) -> Stream:
+    """The queue that loads ``value``: what is there before the program starts waits for nothing that is stored."""
+    return Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+
+
 def is_given(value: hlo.SSAValue) -> bool:
     """Whether the data is there before the program starts: a parameter or a constant."""
     source = base(value)

@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, is_given, partition_divisor
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, load_stream, partition_divisor
 from neuronx_cc.codegen.movement.halves import HALVES, halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -208,7 +208,7 @@ class Turner:
         inner = next((dim for dim in free if block.dims[dim].stride == size and block.dims[dim].size > 1), -1)
         rows = max((dim for dim in free if dim != inner), key=lambda dim: (block.dims[dim].size > 1, dim))
         others = [dim for dim in free if dim not in (inner, rows) and block.dims[dim].size > 1]
-        stream = Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD
+        stream = load_stream(value)
         there, here = merge_free([_ordered(side, inner, [*others, rows]) for side in (tile, block)], 2)
         self._each(there, here, stream, emitter)
         return tile

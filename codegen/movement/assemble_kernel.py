@@ -80,14 +80,9 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
         whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(partitions, deep * pitch), run))
         copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
 
-    for at, tiles, count in builder.tiles(rows, PARTITIONS * deep):
-        with builder.loop(tiles) as index:
-            first = index * count + at
-            partitions, rest = divmod(count, deep)
-            if partitions:
-                tile(first, partitions, deep)
-            if rest:
-                tile(first + partitions * deep, 1, rest)
+    for at, count in builder.strips(rows, PARTITIONS * deep):
+        for start, partitions, each in builder.tiles(count, deep):
+            tile(at + start, partitions, each)
     pool.free()
 
 

@@ -64,13 +64,8 @@ def _store_repeatedly(builder: Builder, target: Block, tile: Block) -> None:
     """Write the dense array ``target`` of one dim with as many copies of ``tile`` [128, columns] as it takes."""
     partitions, columns = tile.dims[0].size, tile.dims[1].size
     size = itemsize(tile.dtype)
-    for start, tiles, count in builder.tiles(target.dims[0].size, partitions * columns):
-        with builder.loop(tiles) as index:
-            at = index * count + start
-            full, rest = divmod(count, columns)
-            for first, rows, width in ((0, full, columns), (full * columns, 1, rest)):
-                if not rows or not width:
-                    continue
-                there = target.index(0, at + first, rows * width).of((Atom(rows, columns * size), Atom(width, size)))
-                here = tile.of((Atom(rows, 1, True), Atom(width, size)))
-                copy(builder, there, here, Stream.DMA_STORE)
+    for at, count in builder.strips(target.dims[0].size, partitions * columns):
+        for first, rows, width in builder.tiles(count, columns):
+            there = target.index(0, at + first, rows * width).of((Atom(rows, columns * size), Atom(width, size)))
+            here = tile.of((Atom(rows, 1, True), Atom(width, size)))
+            copy(builder, there, here, Stream.DMA_STORE)

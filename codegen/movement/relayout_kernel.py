@@ -85,26 +85,17 @@ class _Relayout:
             self.relayout.group: self.relayout.groups,
         }
         if dim not in at_once:
-            for start, tiles, count in builder.tiles(size, piece):
-                with builder.loop(tiles) as index:
-                    at = index * count + start
-                    self.cut(dim + 1, *(block.index(dim + 1, at, count) for block in (target, source)))
+            for at, count in builder.strips(size, piece):
+                self.cut(dim + 1, *(block.index(dim + 1, at, count) for block in (target, source)))
             return
-        for start, tiles, count in builder.tiles(size, at_once[dim] * piece):
-            with builder.loop(tiles) as index:
-                at = index * count + start
+        for at, count in builder.strips(size, at_once[dim] * piece):
+            for start, partitions, each in builder.tiles(count, piece):
                 if dim == self.relayout.group:
-                    whole = count // piece * piece
-                    for first, part in ((at, whole), (at + whole, count - whole)):
-                        if part:
-                            self.cut(dim + 1, *(block.index(dim + 1, first, part) for block in (target, source)))
-                    continue
-                partitions, rest = divmod(count, piece)
-                if partitions:
-                    self.cut(dim + 1, *(_dealt(block, dim + 1, at, partitions, piece) for block in (target, source)))
-                if rest:
-                    at += partitions * piece
-                    self.cut(dim + 1, *(_dealt(block, dim + 1, at, 1, rest) for block in (target, source)))
+                    part = partitions * each
+                    self.cut(dim + 1, *(block.index(dim + 1, at + start, part) for block in (target, source)))
+                else:
+                    blocks = (_dealt(block, dim + 1, at + start, partitions, each) for block in (target, source))
+                    self.cut(dim + 1, *blocks)
 
     def tile(self, target: Block, source: Block) -> None:
         """Load, put into order, store."""

@@ -108,10 +108,8 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
             if inner:
                 copy(builder, _split(target, dim, inner), _split(source, dim, inner), stream)
                 return
-            for start, tiles, size in builder.tiles(atom.size, 32768):
-                with builder.loop(tiles) as index:
-                    at = index * size + start
-                    copy(builder, target.index(dim, at, size), source.index(dim, at, size), stream)
+            for at, size in builder.strips(atom.size, 32768):
+                copy(builder, target.index(dim, at, size), source.index(dim, at, size), stream)
             return
     if not target.dims[0].partition and not source.dims[0].partition:
         target, source = _spread(target, source)

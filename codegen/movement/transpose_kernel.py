@@ -120,16 +120,12 @@ class _Turn:
     def matrix(self, target: Block, source: Block) -> None:
         """``target[a, b] = source[b, a]`` in blocks of up to 512 x 512."""
         builder = self.builder
-        for b_start, b_tiles, b_size in builder.tiles(source.dims[0].size, BLOCK):
-            with builder.loop(b_tiles) as b_index:
-                b_at = b_index * b_size + b_start
-                for a_start, a_tiles, a_size in builder.tiles(source.dims[1].size, BLOCK):
-                    with builder.loop(a_tiles) as a_index:
-                        a_at = a_index * a_size + a_start
-                        self.block(
-                            target.index(0, a_at, a_size).index(1, b_at, b_size),
-                            source.index(0, b_at, b_size).index(1, a_at, a_size),
-                        )
+        for b_at, b_size in builder.strips(source.dims[0].size, BLOCK):
+            for a_at, a_size in builder.strips(source.dims[1].size, BLOCK):
+                self.block(
+                    target.index(0, a_at, a_size).index(1, b_at, b_size),
+                    source.index(0, b_at, b_size).index(1, a_at, a_size),
+                )
 
     def block(self, target: Block, source: Block) -> None:
         """A block that fits the rings: rows are loaded and transposed, then what has become rows is stored."""
@@ -140,17 +136,11 @@ class _Turn:
             self.rings["transposed"].alloc, _word(dtype, packed), builder.slot(self.rings["transposed"]), ()
         )
         pieces = self._pieces(-(-a_size // packed), a_size % packed > 0)
-        for start, tiles, count in builder.tiles(b_size, PARTITIONS * self.shape.rows):
-            with builder.loop(tiles) as index:
-                at = index * count + start
-                partitions, rest = divmod(count, self.shape.rows)
-                if partitions:
-                    self.rows(
-                        transposed, source.index(0, at, partitions * self.shape.rows), at, partitions, pieces, b_size
-                    )
-                if rest:
-                    at += partitions * self.shape.rows
-                    self.rows(transposed, source.index(0, at, rest), at, rest, pieces, b_size)
+        for at, count in builder.strips(b_size, PARTITIONS * self.shape.rows):
+            # a rest is one row a partition
+            for start, several, each in builder.tiles(count, self.shape.rows):
+                size, partitions = several * each, several if each == self.shape.rows else each
+                self.rows(transposed, source.index(0, at + start, size), at + start, partitions, pieces, b_size)
         for piece in pieces:
             with builder.loop(piece.tiles) as index:
                 place = (index * piece.columns + piece.slot) * (b_size * word)

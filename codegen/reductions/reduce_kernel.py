@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.codegen.maps import bits, elementwise
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.row_reduction import reduce_rows
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
@@ -162,22 +162,14 @@ class _Reduce:
             self.schedule.on_partitions[index],
         )
         if index != self.schedule.last:
-            for at, count in self._steps(size, piece * partitions):
+            for at, count in self.context.builder.strips(size, piece * partitions):
                 yield _Part(at, count // piece if partitions > 1 else 1, piece if partitions > 1 else count)
             return
         inner = self.schedule.inner
-        for at, count in self._steps(size, partitions * inner):
-            whole, rest = divmod(count, inner)
-            for first, several, each in ((0, whole, inner), (whole * inner, 1, rest)):
-                if several and each:
-                    for start, free in self._steps(each, piece):
-                        yield _Part(at + first + start, several, free)
-
-    def _steps(self, size: int, step: int) -> Iterator[tuple[Affine, int]]:
-        builder = self.context.builder
-        for start, tiles, count in builder.tiles(size, step):
-            with builder.loop(tiles) as index:
-                yield index * count + start, count
+        for at, count in self.context.builder.strips(size, partitions * inner):
+            for first, several, each in self.context.builder.tiles(count, inner):
+                for start, free in self.context.builder.strips(each, piece):
+                    yield _Part(at + first + start, several, free)
 
     # ---- a tile -----------------------------------------------------------------------------------------------
 
@@ -216,7 +208,7 @@ class _Reduce:
         return loaded
 
     def _queue(self) -> Stream:
-        return Stream.DMA_WEIGHT if is_given(self.op.operands[0]) else Stream.DMA_LOAD
+        return load_stream(self.op.operands[0])
 
     def _multiply(self, source: Block, sums: Block) -> None:
         """Add up all partitions of a tile in PSUM: parts of it lie beside each other there, as many as fit."""
@@ -230,7 +222,7 @@ class _Reduce:
         if dim == len(source.dims):
             emit_over(self.context.builder, "multiply_moving", Stream.TENSOR, [sums], [source], flags=["accumulate"])
             return
-        for at, count in self._steps(source.dims[dim].size, sums.dims[dim].size):
+        for at, count in self.context.builder.strips(source.dims[dim].size, sums.dims[dim].size):
             self._products(source.index(dim, at, count), sums.index(dim, Affine(), count), dim + 1)
 
     # ---- a block ----------------------------------------------------------------------------------------------
@@ -331,20 +323,16 @@ class _Reduce:
         order += [at for at, dim in enumerate(inside) if not dims[dim].kept]
         stay = [at for at in order if dims[inside[at]].kept]
         for row, there in self._rows(sums, out):
-            for start, tiles, count in self.context.builder.tiles(row.dims[1].size, self.context.sizes.partitions):
-                with self.context.builder.loop(tiles) as index:
-                    at = index * count + start
-                    transposed = self._tile("transposed", [prod(partitions)], acc, count)
-                    turn_squares(self.context.builder, transposed, row.index(1, at, count))
-                    total = self._tile("total", [partitions[dim] for dim in stay], acc, count)
-                    atoms = [Atom(size, 4 * prod(partitions[dim + 1 :])) for dim, size in enumerate(partitions)]
-                    source = transposed.of((transposed.dims[0], *(atoms[dim] for dim in order)))
-                    reduce_rows(self.emitter, self.problem.opcode, total, source)
-                    steps = [
-                        Atom(partitions[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay
-                    ]
-                    place = there.index(1, at, count)
-                    self._store(total, place.of((place.dims[1], *steps)))
+            for at, count in self.context.builder.strips(row.dims[1].size, self.context.sizes.partitions):
+                transposed = self._tile("transposed", [prod(partitions)], acc, count)
+                turn_squares(self.context.builder, transposed, row.index(1, at, count))
+                total = self._tile("total", [partitions[dim] for dim in stay], acc, count)
+                atoms = [Atom(size, 4 * prod(partitions[dim + 1 :])) for dim, size in enumerate(partitions)]
+                source = transposed.of((transposed.dims[0], *(atoms[dim] for dim in order)))
+                reduce_rows(self.emitter, self.problem.opcode, total, source)
+                steps = [Atom(partitions[dim], dims[inside[dim]].out * self.schedule.step(inside[dim])) for dim in stay]
+                place = there.index(1, at, count)
+                self._store(total, place.of((place.dims[1], *steps)))
 
     def _rows(self, sums: Block, out: Block) -> Iterator[tuple[Block, Block]]:
         """Both blocks with one free dim: loops over the others."""

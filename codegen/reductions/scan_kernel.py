@@ -17,7 +17,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -60,7 +60,7 @@ class _Scan:
         self.rows = hlo.shape_of(operand).size // self.length
         self.source = context.dense(operand)
         self.target = context.homes[op.results[0]][0]
-        self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD
+        self.stream = load_stream(operand)
         self.is_float = self.source.dtype in FLOATS
         self.dtype = "f32" if self.is_float else self.source.dtype
         self.engine = Stream.VECTOR if self.is_float else Stream.GPSIMD

@@ -22,7 +22,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, dense
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions.select_scatter_plan import Axis, Part, best_plan, parts
@@ -84,7 +84,7 @@ class _Kernel:
         self.x, self.source = context.dense(operand), context.dense(source)
         self.target = context.homes[op.results[0]][0]
         self.flags = ["lowest"] if op.padding is not None else []
-        self.streams = [Stream.DMA_WEIGHT if is_given(value) else Stream.DMA_LOAD for value in (operand, source)]
+        self.streams = [load_stream(value) for value in (operand, source)]
         self.leading, self.axes = _axes(hlo.shape_of(operand).dims, hlo.shape_of(source).dims, op.window.data, self.x)
         room = int(self.builder.sbuf.largest_gap() * 0.9)
         self.plan = best_plan(self.builder.timing, self.axes, self.leading, itemsize(self.x.dtype), room)

@@ -17,7 +17,7 @@ from neuronx_cc.codegen.emission.emitter import Emitter, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.maps import elementwise
-from neuronx_cc.codegen.maps.plan import is_given
+from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.maps.scan_rows import transposed
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import copy
@@ -98,7 +98,7 @@ class _Windows:
         self.context, self.builder, self.opcode = context, context.builder, opcode
         operand, self.init = op.operands
         self.source, self.target = context.dense(operand), target
-        self.stream = Stream.DMA_WEIGHT if is_given(operand) else Stream.DMA_LOAD
+        self.stream = load_stream(operand)
         self.dtype = op.shape.dtype
         self.size = itemsize(self.dtype)
         shape = hlo.shape_of(operand).dims
