@@ -5,10 +5,11 @@ Going through text keeps one table of attribute rules (``attributes``); the text
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from neuronx_cc.hlo_import.attribute_text import braces, dim_labels_text, padding_text, quote, window_text
-from neuronx_cc.hlo_import.attributes import DOT_DIMS, GATHER_DIMS, SCATTER_DIMS, Attributes
+from neuronx_cc.hlo_import.attributes import CALLED, DOT_DIMS, FIELDS, GATHER_DIMS, SCATTER_DIMS, Attributes
 from neuronx_cc.hlo_import.raw import RESULT_LAYOUT
 from neuronx_cc.hlo_import.schema import (
     ALGORITHMS,
@@ -26,23 +27,6 @@ from neuronx_cc.hlo_import.sharding_text import iota_groups_text, mesh_groups_te
 from neuronx_cc.hlo_import.wire import Message
 from neuronx_cc.ir import hlo
 
-_CALLS = {
-    "all-reduce": ("to_apply",),
-    "all-reduce-start": ("to_apply",),
-    "async-start": ("calls",),
-    "call": ("to_apply",),
-    "collective-reduce": ("to_apply",),
-    "fusion": ("calls",),
-    "map": ("to_apply",),
-    "reduce": ("to_apply",),
-    "reduce-scatter": ("to_apply",),
-    "reduce-window": ("to_apply",),
-    "scan": ("to_apply",),
-    "scatter": ("to_apply",),
-    "select-and-scatter": ("select", "scatter"),
-    "sort": ("to_apply",),
-    "while": ("body", "condition"),
-}
 _BOOLEANS = (
     "use_global_device_ids",
     "custom_call_has_side_effect",
@@ -52,6 +36,20 @@ _BOOLEANS = (
     "indices_are_sorted",
     "unique_indices",
 )
+
+
+@cache
+def _fields(opcode: str) -> frozenset[str]:
+    """The properties of an op that attributes of their own say."""
+    return frozenset(field.property for field in FIELDS.get(opcode, ()))
+
+
+@cache
+def _called_by(opcode: str) -> tuple[str, ...]:
+    """The attributes that name the computations an op calls, in the proto's order."""
+    if opcode == "select-and-scatter":
+        return ("select", "scatter")
+    return tuple(sorted(field.name for field in FIELDS.get(opcode, ()) if field.read is CALLED))
 
 
 class ProtoAttributes:
@@ -104,8 +102,7 @@ class ProtoAttributes:
         elif opcode == "custom-call":
             if names:
                 out["called_computations"] = braces(tuple(names))
-        elif opcode in _CALLS:
-            wanted = _CALLS[opcode]
+        elif wanted := _called_by(opcode):
             if len(names) != len(wanted):
                 raise ValueError(f"expected {len(wanted)} called computations, found {len(names)}")
             out.update(zip(wanted, names, strict=True))
@@ -119,7 +116,7 @@ class ProtoAttributes:
             out["replica_groups"] = mesh_groups_text(mesh)
         elif groups:
             out["replica_groups"] = braces(tuple(braces(tuple(group.get("replica_ids", ()))) for group in groups))
-        elif opcode in _GROUPED:
+        elif "replica_groups" in _fields(opcode):
             out["replica_groups"] = "{}"
         if opcode in ("collective-permute", "collective-permute-start"):
             pairs = proto.get("source_target_pairs", ())
@@ -144,21 +141,6 @@ class ProtoAttributes:
             _window(proto, out)
         if "convolution_dimension_numbers" in proto:
             out["dim_labels"] = dim_labels_text(_conv_dims(proto["convolution_dimension_numbers"]))
-
-
-_GROUPED = frozenset(
-    [
-        "all-gather",
-        "all-gather-start",
-        "all-reduce",
-        "all-reduce-start",
-        "all-to-all",
-        "collective-broadcast",
-        "collective-reduce",
-        "ragged-all-to-all",
-        "reduce-scatter",
-    ]
-)
 
 
 def frontend_text(attributes: Message) -> str:

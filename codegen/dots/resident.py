@@ -53,7 +53,7 @@ LEAST_SHARE = (3, 11)
 SHORT_PART = 88
 """A row that is reduced takes little room if it takes at most one part in so many of SBUF, in FP32."""
 WINDOWS = ("dynamic-slice", "dynamic-update-slice")
-MODEST = frozenset(["constant", "iota", "tuple", "get-tuple-element", "convert", "dot", "concatenate", *WINDOWS])
+MODEST = frozenset(["constant", "iota", "tuple", "get-tuple-element", "dot", "concatenate", *WINDOWS])
 """Ops whose kernels do with little room, besides elementwise ones and views."""
 UNKNOWN_TRIPS = 8
 """Iterations that a loop of run-time trip count is taken to have."""

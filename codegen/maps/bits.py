@@ -9,12 +9,13 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Emitter, Operand, Splat, block_of, gpsimd
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.combiners import OF_PREDICATES
+from neuronx_cc.ir.isa.names import engine_name
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.semantics import BITVEC
 from neuronx_cc.ir.types import itemsize
 
-BITWISE = {opcode: f"bitwise_{opcode}" for opcode in hlo.opcodes(hlo.BitwiseOp)}
+BITWISE = {opcode: engine_name(opcode) for opcode in hlo.opcodes(hlo.BitwiseOp)}
 SHIFTS = hlo.opcodes(hlo.ShiftOp)
-VECTOR_SHIFTS = {"shift-left": "logical_shift_left", "shift-right-logical": "logical_shift_right"}
 ROTATE = "rotate-left"
 GPSIMD_ELEMENTS = 512
 """Elements a partition from which GpSimd combines bits of two streams sooner than Vector."""
@@ -35,8 +36,8 @@ def bitwise(e: Emitter, alu: str, out: Block, lhs: Operand, rhs: Operand) -> Non
 
 def shift(e: Emitter, opcode: str, out: Block, lhs: Operand, rhs: Operand) -> None:
     """By a constant that leaves bits: one stream for Vector."""
-    alu = VECTOR_SHIFTS.get(opcode, "")
-    if alu and isinstance(rhs, Splat) and isinstance(lhs, Block) and 0 <= rhs.value < 8 * itemsize(lhs.dtype):
+    alu = engine_name(opcode)
+    if alu in BITVEC and isinstance(rhs, Splat) and isinstance(lhs, Block) and 0 <= rhs.value < 8 * itemsize(lhs.dtype):
         e.over("tensor_scalar", Stream.VECTOR, [out], [lhs], alu=[alu], imm=[rhs.value])
     else:
         gpsimd(e, "int_tensor_tensor", opcode, out, lhs, rhs)

@@ -20,6 +20,9 @@ from neuronx_cc.codegen.maps.partition_scalars import (
 )
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.functions import ACTIVATION as SCALAR_FUNCTIONS
+from neuronx_cc.ir.isa.functions import UNARY
+from neuronx_cc.ir.isa.names import engine_name
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
 from neuronx_cc.passes.analysis.values import is_normal, tells_last_bit
@@ -30,17 +33,7 @@ COMPARE = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "L
 """HLO comparison direction -> ALU operator."""
 MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"}
 """Direction of a comparison -> that with its operands swapped."""
-ACTIVATION = {
-    "exponential": "exp",
-    "log": "log",
-    "tanh": "tanh",
-    "logistic": "sigmoid",
-    "erf": "erf",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "abs": "abs",
-    "sign": "sign",
-}
+ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opcode) in SCALAR_FUNCTIONS}
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
 SOFTPLUS = "softplus"
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
+from neuronx_cc.ir.isa import functions, integers
 from neuronx_cc.ir.isa.elements import STORAGE, constant, raw
+from neuronx_cc.ir.isa.names import engine_name
 from neuronx_cc.ir.isa.program import Instr, Ref, Space
 from neuronx_cc.ir.isa.semantics import BITVEC, UNARY_ALU
 from neuronx_cc.ir.types import FLOATS
@@ -38,26 +40,13 @@ _STEP_TEXT = (
 _STEP_NAMES = _STEP_TEXT.split()
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}
 NO_FLOAT_STEPS = frozenset(range(STEP["bitwise_and"], STEP["abs"])) | {STEP["bitwise_not"]}
+_FLOAT_STEPS = STEP.keys() - {_STEP_NAMES[number] for number in NO_FLOAT_STEPS}
 _INTEGER_NAMES = {
-    "maximum": "max", "minimum": "min", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "shift-left": "logical_shift_left", "shift-right-logical": "logical_shift_right",
-    "compare-eq": "is_equal", "compare-ne": "not_equal", "compare-ge": "is_ge", "compare-gt": "is_gt",
-    "compare-le": "is_le", "compare-lt": "is_lt",
-}  # fmt: skip
-_INTEGER_NAMES |= {
-    name: name for name in ("add", "subtract", "multiply", "divide", "remainder", "shift-right-arithmetic", "mulhi")
+    name: engine_name(name) for name in (*integers.BINARY, *integers.COMPARE) if engine_name(name) in STEP
 }
-_UNARY_NAMES = {
-    "exponential": "exp", "tanh": "tanh", "logistic": "sigmoid", "erf": "erf", "sqrt": "sqrt", "rsqrt": "rsqrt",
-    "negate": "negate", "abs": "abs", "sign": "sign", "round-nearest-even": "round-nearest-even",
-}  # fmt: skip
-_BINARY_NAMES = {
-    "maximum": "max", "minimum": "min", "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide"
-}  # fmt: skip
-_ACTIVATIONS = frozenset(STEP) & frozenset(
-    ["square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "exp", "tanh", "sigmoid", "erf", "gelu", "silu",
-     "gelu_apprx_tanh", "softplus"]
-)  # fmt: skip
+_UNARY_NAMES = {name: engine_name(name) for name in functions.UNARY if engine_name(name) in _FLOAT_STEPS}
+_BINARY_NAMES = {name: engine_name(name) for name in functions.BINARY if engine_name(name) in _FLOAT_STEPS}
+_ACTIVATIONS = STEP.keys() & functions.ACTIVATION.keys()
 
 Operation = tuple[int, int, int, int]
 """Step, operand or -1, whether the sides are swapped, the constant's bits."""

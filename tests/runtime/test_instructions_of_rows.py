@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from one_instruction import Bench, run_one, sample
 
+from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.collectives import KINDS, REDUCING, REDUCTIONS
 from neuronx_cc.ir.isa.host import HostCall, slots
 from neuronx_cc.ir.isa.program import Instr, Stream
-from neuronx_cc.ir.isa.scans import INTEGER_SCANS
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.runtime import Executable
 from neuronx_cc.runtime.devices import replicate, run_devices
@@ -49,7 +49,7 @@ def test_running_fold_of_one_element_repeated(rng, dtype, kind):
     np.testing.assert_array_equal(got.astype(F32), wanted.astype(NUMPY_DTYPE[dtype]).astype(F32))
 
 
-@pytest.mark.parametrize("kind", sorted(INTEGER_SCANS))
+@pytest.mark.parametrize("kind", sorted(COMBINERS))
 @pytest.mark.parametrize("dtype", ["s8", "s16", "s32", "u8", "u16", "u32", "pred"])
 def test_int_scan_wraps(rng, dtype, kind):
     if dtype == "pred" and kind not in ("and", "or", "xor"):

@@ -14,7 +14,8 @@ from neuronx_cc.codegen.convolutions.axis import axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.candidates import candidates
 from neuronx_cc.codegen.convolutions.estimate import bound, estimate
 from neuronx_cc.codegen.convolutions.problem import Home, Operand, Problem, contracted
-from neuronx_cc.codegen.convolutions.schedule import footprint, room_of
+from neuronx_cc.codegen.convolutions.schedule import footprint
+from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.isa.timing import Timing

@@ -11,7 +11,8 @@ from neuronx_cc.codegen.choose import Planner, choose
 from neuronx_cc.codegen.dots.candidates import candidates
 from neuronx_cc.codegen.dots.estimate import bound, estimate
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result, segments_of
-from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums, Way, footprint, room_of
+from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums, Way, footprint
+from neuronx_cc.codegen.emission.tiles import room_of
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
