@@ -278,16 +278,14 @@ class _Work:
         body = scans.body_of(self.op)
         slots = _Slots.of(body)
         scratch = [self.pool.tile([rows, max(1, size // 2)], dtype, partitions) for dtype in slots.dtypes]
-        reach = 1
-        while 2 * reach <= size:
-            count = size // (2 * reach)
-            self._combine(arrays, reach - 1, 2 * reach - 1, count, 2 * reach, body, slots, scratch)
-            reach *= 2
-        while reach > 1:
-            reach //= 2
-            count = (size - reach) // (2 * reach)
-            if count > 0:
-                self._combine(arrays, 2 * reach - 1, 3 * reach - 1, count, 2 * reach, body, slots, scratch)
+        reaches = [1 << level for level in range(size.bit_length() - 1)]
+        steps = [(reach - 1, reach) for reach in reaches] + [(2 * reach - 1, reach) for reach in reversed(reaches)]
+        for before, reach in steps:
+            count = (size - before + reach - 1) // (2 * reach)
+            if count:
+                starts = before, before + reach
+                lefts, rights = ([_strided(block, start, count, 2 * reach) for block in arrays] for start in starts)
+                self._combine(lefts, rights, body, slots, scratch)
         self.emitter.over("tensor_copy", self._engine(out.dtype), [out], [tiles[result][1]])
         for block in (*scratch, *(tile for tile, _ in tiles)):
             self.pool.give_back(block)
@@ -298,18 +296,10 @@ class _Work:
         return Stream.VECTOR if dtype in FLOATS else Stream.GPSIMD
 
     def _combine(
-        self,
-        arrays: list[Block],
-        before: int,
-        after: int,
-        count: int,
-        step: int,
-        body: hlo.ComputationOp,
-        slots: _Slots,
-        scratch: list[Block],
+        self, lefts: list[Block], rights: list[Block], body: hlo.ComputationOp, slots: _Slots, scratch: list[Block]
     ) -> None:
-        """``x[after + i step] = body(x[before + i step], x[after + i step])`` for i below ``count``."""
-        lefts, rights = ([_strided(block, start, count, step) for block in arrays] for start in (before, after))
+        """``right = body(left, right)`` for each array."""
+        count = rights[0].dims[2].size
         values: dict[hlo.SSAValue, Readable] = dict(zip(body.block.args, (*lefts, *rights), strict=True))
         ops = [op for op in ops_of(body.block) if not isinstance(op, hlo.TupleOp)]
         results = results_of(body)

@@ -41,6 +41,17 @@ class Dim:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """What is copied."""
+
+    dims: tuple[Dim, ...]
+    size: int
+    """Bytes of an element."""
+    partitions: int
+    """On which the source lies; 0 for HBM."""
+
+
+@dataclass(frozen=True, slots=True)
 class Relayout:
     """Tiles of a copy: ``pieces[d]`` elements of dim ``d`` lie in each partition."""
 
@@ -122,7 +133,7 @@ def plan(
     run = direct_run(dims, size)
     if is_long(timing, run) or any(dim.target == 0 for dim in dims):
         return None
-    best = _best(timing, dims, size, partitions, room, blank, cut_ns)
+    best = _best(timing, Copied(dims, size, partitions), room, blank, cut_ns)
     return best if best is not None and best.ns * GAIN < direct_ns(timing, total * size, run) else None
 
 
@@ -142,9 +153,8 @@ def direct_ns(timing: Timing, nbytes: int, run: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _best(
-    timing: Timing, dims: tuple[Dim, ...], size: int, partitions: int, room: int, blank: bool, cut_ns: float
-) -> Relayout | None:
+def _best(timing: Timing, copied: Copied, room: int, blank: bool, cut_ns: float) -> Relayout | None:
+    dims, size, partitions = copied.dims, copied.size, copied.partitions
     found: dict[tuple[int, ...], Relayout] = {}
     runs = [timing.long_run * times // parts for times, parts in RUN_SHARES]
     for written in runs:
@@ -157,7 +167,7 @@ def _best(
             nbytes = stored.nbytes + (loaded.nbytes if loaded is not None else 0)
             buffers = 2 if 2 * nbytes <= room else 1
             if nbytes <= room:
-                found[pieces] = _estimated(timing, dims, size, pieces, partitions, stored, loaded, buffers)
+                found[pieces] = _estimated(timing, copied, pieces, stored, loaded, buffers)
     return min(found.values(), key=lambda way: way.ns + cut_ns * (way.pieces[-1] < dims[-1].size), default=None)
 
 
@@ -233,15 +243,9 @@ def _extent(strides: dict[int, int], counts: Sequence[int], size: int, gap: int,
 
 
 def _estimated(
-    timing: Timing,
-    dims: Sequence[Dim],
-    size: int,
-    pieces: tuple[int, ...],
-    partitions: int,
-    stored: Extent,
-    loaded: Extent | None,
-    buffers: int,
+    timing: Timing, copied: Copied, pieces: tuple[int, ...], stored: Extent, loaded: Extent | None, buffers: int
 ) -> Relayout:
+    dims, size, partitions = copied.dims, copied.size, copied.partitions
     counts = [ceil(dim.size / piece) for dim, piece in zip(dims, pieces, strict=True)]
     partition, group, groups, rows = -1, -1, 1, partitions
     if not partitions:
