@@ -8,7 +8,7 @@ c128 array part by part). Constants are rounded. One warning says so.
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import argument_block, defining_op, ops_of, retype
+from neuronx_cc.ir.hlo.editing import argument_block, defining_op, has_dtype, ops_of, retype, values_of, with_dtypes
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
@@ -20,8 +20,8 @@ PART = {"c64": "f32", "c128": "f64"}
 def run(module: HloModule, context: PassContext) -> None:
     if not context.options.fp64_as_fp32:
         return
-    values = [value for computation in module.computations() for value in _values(computation)]
-    if not any(demoted(value.type) != value.type for value in values):
+    values = [value for computation in module.computations() for value in values_of(computation)]
+    if not any(has_dtype(value.type, NARROW) for value in values):
         return
     context.warn("ESPP004", "FP64 is computed in FP32 (--fp64-as-fp32)")
     for computation in module.computations():
@@ -33,27 +33,14 @@ def run(module: HloModule, context: PassContext) -> None:
             _convert_results(module, computation, wanted)
         else:
             for arg in computation.block.args:
-                retype(arg, demoted(arg.type))
-
-
-def _values(computation: hlo.ComputationOp) -> list[Value]:
-    return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]
-
-
-def demoted(type_: hlo.Attribute) -> hlo.Attribute:
-    """``type_`` with its 64-bit floats made 32 bits wide."""
-    if isinstance(type_, hlo.TupleType):
-        return hlo.tuple_type(tuple(demoted(part) for part in type_.data))
-    if isinstance(type_, hlo.ArrayType) and type_.data.dtype in NARROW:
-        return hlo.array_type(NARROW[type_.data.dtype], type_.data.dims)
-    return type_
+                retype(arg, with_dtypes(arg.type, NARROW))
 
 
 def _demote(module: HloModule, op: hlo.HloOp) -> None:
     result = op.results[0]
-    if isinstance(op, hlo.BitcastConvertOp) and any(demoted(x.type) != x.type for x in (op.operand, result)):
+    if isinstance(op, hlo.BitcastConvertOp) and any(has_dtype(x.type, NARROW) for x in (op.operand, result)):
         raise CompileError("ESPP004", "the bits of FP64 numbers are not available in FP32", "use f32", op.loc)
-    type_ = demoted(result.type)
+    type_ = with_dtypes(result.type, NARROW)
     if type_ == result.type:
         return
     if isinstance(op, hlo.ConstantOp):
@@ -69,8 +56,8 @@ def _convert_parameters(module: HloModule, entry: hlo.ComputationOp) -> None:
     assert first is not None
     for index, arg in enumerate(entry.block.args):
         uses = [(use.operation, use.index) for use in arg.uses]
-        if demoted(arg.type) != arg.type and uses:
-            converted = _converted(Build(module, first, entry.parameter_loc(index)), arg, demoted(arg.type))
+        if has_dtype(arg.type, NARROW) and uses:
+            converted = _converted(Build(module, first, entry.parameter_loc(index)), arg, with_dtypes(arg.type, NARROW))
             for user, at in uses:
                 user.operands[at] = converted
 

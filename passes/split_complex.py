@@ -17,37 +17,29 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import erase, ops_of, replace, retype
+from neuronx_cc.ir.hlo.editing import erase, has_dtype, ops_of, replace, retype, values_of
 from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.analysis.ranges import COMBINING
 from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.expansions import complex_functions
+from neuronx_cc.passes.expansions.bodies import split_parameters
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.complex_functions import Pair
 from neuronx_cc.passes.manager import PassContext
 
 C64 = "c64"
+COMPLEX = frozenset([C64])
 COMPONENTWISE = ("add", "second")
 """Combiners that treat the parts alike and apart: sums, and replacing the old value."""
 
 
 def run(module: HloModule, context: PassContext) -> None:
     computations = list(module.computations())
-    if not any(_mentions(value.type) for computation in computations for value in _values(computation)):
+    if not any(has_dtype(value.type, COMPLEX) for computation in computations for value in values_of(computation)):
         return
     splitter = Splitter(module)
     for computation in computations:
         splitter.computation(computation)
-
-
-def _values(computation: hlo.ComputationOp) -> list[Value]:
-    return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]
-
-
-def _mentions(type_: hlo.Attribute) -> bool:
-    if isinstance(type_, hlo.TupleType):
-        return any(_mentions(part) for part in type_.data)
-    return is_complex(type_)
 
 
 def is_complex(type_: hlo.Attribute) -> bool:
@@ -94,7 +86,7 @@ class Splitter:
         ops = list(ops_of(computation.block))
         old = self._parameters(computation)
         for op in ops:
-            if _mentions(op.results[0].type) or any(x in self.parts or x in self.unsplit for x in op.operands):
+            if has_dtype(op.results[0].type, COMPLEX) or any(x in self.parts or x in self.unsplit for x in op.operands):
                 self._split(op)
         self._root(computation)
         while self.dead:
@@ -105,7 +97,7 @@ class Splitter:
     def _parameters(self, computation: hlo.ComputationOp) -> list[Any]:
         """Parts of the parameters; returns the parameters that are to go when nothing uses them any more."""
         args = list(computation.block.args)
-        if not any(_mentions(arg.type) for arg in args):
+        if not any(has_dtype(arg.type, COMPLEX) for arg in args):
             return []
         if computation.computation_name in self.scalar:
             return self._scalar_parameters(computation)
@@ -122,17 +114,9 @@ class Splitter:
 
     def _scalar_parameters(self, computation: hlo.ComputationOp) -> list[Any]:
         """Two parameters for a complex one; a comparator's come in pairs (left, right) of the same part."""
-        block = computation.block
-        args = list(block.args)
-        locs = [computation.parameter_loc(index) for index in range(len(args))]
+        args = list(computation.block.args)
         group = 2 if computation.computation_name in self.comparators else 1
-        made: dict[int, list[Value]] = {}
-        for start in range(0, len(args), group):
-            for _ in range(2 if is_complex(args[start].type) else 1):
-                for index in range(start, start + group):
-                    computation.set_parameter_loc(len(block.args) - len(args), locs[index])
-                    new = block.insert_arg(_flat([args[index].type])[0], len(block.args))
-                    made.setdefault(index, []).append(new)
+        made = split_parameters(computation, group, lambda index: _flat([args[index].type]))
         for index, arg in enumerate(args):
             if is_complex(arg.type):
                 self.parts[arg] = made[index][0], made[index][1]
@@ -157,7 +141,7 @@ class Splitter:
     def _retype(self, value: Value, b: Build) -> None:
         """``value`` becomes a tuple of parts; ``b`` inserts below it."""
         type_ = value.type
-        if not _mentions(type_):
+        if not has_dtype(type_, COMPLEX):
             return
         retype(value, _split_type(type_))
         if isinstance(type_, hlo.TupleType):

@@ -15,21 +15,22 @@ from typing import Any, cast
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import defining_op, erase, ops_of, replace, retype
+from neuronx_cc.ir.hlo.editing import defining_op, erase, has_dtype, ops_of, replace, retype, values_of, with_dtypes
 from neuronx_cc.passes import fold_constants
 from neuronx_cc.passes.analysis.intervals import NARROW, inside, is_integer, narrow_range
 from neuronx_cc.passes.analysis.ranges import COMBINING, Ranges
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.dce import remove_uncalled
+from neuronx_cc.passes.expansions.bodies import split_parameters
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.wide_integers import combining, elementwise, preparing
 from neuronx_cc.passes.wide_integers.arithmetic import Pair
-from neuronx_cc.passes.wide_integers.words import Words, flat_types, is_wide, mentions, narrowed, word
+from neuronx_cc.passes.wide_integers.words import Words, flat_types, is_wide, word
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    if not any(mentions(value.type) for c in module.computations() for value in _values(c)):
+    if not any(has_dtype(value.type, NARROW) for c in module.computations() for value in values_of(c)):
         return
     exact = context.options.int64 == "exact"
     fold_constants.run(module, context)
@@ -40,10 +41,6 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         splitter.computation(computation)
     splitter.warnings.of_values(context)
-
-
-def _values(computation: hlo.ComputationOp) -> list[Value]:
-    return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]
 
 
 class Splitter(Words):
@@ -76,8 +73,8 @@ class Splitter(Words):
         for op in ops:
             if op in self.done:
                 continue
-            operands = [operand for operand in op.operands if mentions(operand.type) or operand in self.tuples]
-            if operands or mentions(op.results[0].type):
+            operands = [operand for operand in op.operands if has_dtype(operand.type, NARROW) or operand in self.tuples]
+            if operands or has_dtype(op.results[0].type, NARROW):
                 self._op(op)
         self._root(computation)
         while self.dead:
@@ -96,9 +93,11 @@ class Splitter(Words):
                     self.words[arg] = self.given(Build(self.module, first, computation.parameter_loc(index)), arg)
             return []
         if name in self.appliers:
-            return self._scalar_parameters(computation) if any(mentions(arg.type) for arg in block.args) else []
+            return (
+                self._scalar_parameters(computation) if any(has_dtype(arg.type, NARROW) for arg in block.args) else []
+            )
         for arg in block.args:
-            if mentions(arg.type):
+            if has_dtype(arg.type, NARROW):
                 assert isinstance(arg.type, hlo.TupleType)
                 whole = self.state(name, arg.type)
                 retype(arg, hlo.tuple_type(flat_types(arg.type.data, whole)))
@@ -118,18 +117,15 @@ class Splitter(Words):
 
     def _scalar_parameters(self, computation: hlo.ComputationOp) -> list[Any]:
         """Two parameters for each whole one; a comparator's come in pairs (left, right) of the same word."""
-        block = computation.block
-        args = list(block.args)
-        locs = [computation.parameter_loc(index) for index in range(len(args))]
+        args = list(computation.block.args)
         group = 2 if isinstance(self.appliers[computation.computation_name], hlo.SortOp) else 1
-        made: dict[int, list[Value]] = {}
-        for start in range(0, len(args), group):
-            whole = is_wide(args[start].type) and self.is_whole(args[start])
-            for _ in range(2 if whole else 1):
-                for index in range(start, start + group):
-                    computation.set_parameter_loc(len(block.args) - len(args), locs[index])
-                    type_ = hlo.array_type("u32", ()) if whole else narrowed(args[index].type)
-                    made.setdefault(index, []).append(block.insert_arg(type_, len(block.args)))
+
+        def types(index: int) -> list[hlo.Attribute]:
+            first = args[index - index % group]
+            whole = is_wide(first.type) and self.is_whole(first)
+            return [hlo.array_type("u32", ())] * 2 if whole else [with_dtypes(args[index].type, NARROW)]
+
+        made = split_parameters(computation, group, types)
         for index, arg in enumerate(args):
             if not is_wide(arg.type):
                 arg.replace_all_uses_with(made[index][0])
@@ -208,14 +204,16 @@ class Splitter(Words):
                     op.loc,
                 )
             return rule(self, b, op)
-        return b.typed(kind, [self.low(b, x) for x in op.operands], narrowed(op.results[0].type), **op.properties)
+        return b.typed(
+            kind, [self.low(b, x) for x in op.operands], with_dtypes(op.results[0].type, NARROW), **op.properties
+        )
 
     def _apart(self, b: Build, op: hlo.HloOp, operands: Sequence[Value], others: Sequence[Value]) -> Pair | Value:
         """``op`` done for each word where its result is whole; ``others``: operands after, of 32 bits."""
         result = op.results[0]
         if not is_wide(result.type) or not self.is_whole(result):
             taken = [*(self.low(b, x) for x in operands), *others]
-            return b.typed(type(op), taken, narrowed(result.type), **op.properties)
+            return b.typed(type(op), taken, with_dtypes(result.type, NARROW), **op.properties)
         pairs = [self.pair(b, x) if is_wide(x.type) else (x, x) for x in operands]
         low, high = (
             b.typed(type(op), [*(pair[half] for pair in pairs), *others], word(result.type), **op.properties)
@@ -248,7 +246,7 @@ class Splitter(Words):
             keys += op.branches.data
         for key, operand in zip(keys, op.operands, strict=True):
             made = defining_op(operand)
-            if isinstance(made, hlo.TupleOp) and mentions(made.results[0].type):
+            if isinstance(made, hlo.TupleOp) and has_dtype(made.results[0].type, NARROW):
                 flat = self.flattened(b, made.operands, self.state(key, cast(hlo.TupleType, operand.type)))
                 types = hlo.tuple_type(tuple(value.type for value in flat))
                 operand = Build(self.module, op, made.loc).typed(hlo.TupleOp, flat, types)
@@ -268,7 +266,7 @@ class Splitter(Words):
 
     def pack(self, op: hlo.HloOp) -> None:
         """A tuple with 64-bit elements: whoever takes it makes it anew."""
-        if mentions(op.results[0].type) and op.results[0] is not self.module.entry.root:
+        if has_dtype(op.results[0].type, NARROW) and op.results[0] is not self.module.entry.root:
             self.dead.append(op)
 
     def _call(self, b: Build, op: hlo.HloOp) -> None:

@@ -15,7 +15,17 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import copy_op, defining_op, erase, ops_of, replace, retype
+from neuronx_cc.ir.hlo.editing import (
+    copy_op,
+    defining_op,
+    erase,
+    has_dtype,
+    ops_of,
+    replace,
+    retype,
+    values_of,
+    with_dtypes,
+)
 from neuronx_cc.ir.small_types import COMPUTED
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, bits, itemsize
 from neuronx_cc.passes.analysis.calls import called_names
@@ -40,29 +50,10 @@ SUBNORMAL = frozenset(["f8e5m2fnuz"])
 def run(module: HloModule, context: PassContext) -> None:
     del context
     computations = list(module.computations())
-    if any(_is_small(value.type) for computation in computations for value in _values(computation)):
+    if any(has_dtype(value.type, CARRIED) for computation in computations for value in values_of(computation)):
         widener = _Widener(module)
         for computation in computations:
             widener.computation(computation)
-
-
-def _values(computation: hlo.ComputationOp) -> list[Value]:
-    return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]
-
-
-def _is_small(type_: hlo.Attribute) -> bool:
-    if isinstance(type_, hlo.TupleType):
-        return any(_is_small(part) for part in type_.data)
-    return isinstance(type_, hlo.ArrayType) and type_.data.dtype in CARRIED
-
-
-def _in(types: dict[str, str], type_: hlo.Attribute) -> hlo.Attribute:
-    """``type_`` with small element types replaced."""
-    if isinstance(type_, hlo.TupleType):
-        return hlo.tuple_type(tuple(_in(types, part) for part in type_.data))
-    if isinstance(type_, hlo.ArrayType) and type_.data.dtype in types:
-        return hlo.array_type(types[type_.data.dtype], type_.data.dims)
-    return type_
 
 
 class _Widener:
@@ -84,7 +75,7 @@ class _Widener:
             return
         ops, wanted, first = list(ops_of(computation.block)), computation.root.type, computation.block.first_op
         for index, argument in enumerate(computation.block.args):
-            if not _is_small(argument.type):
+            if not has_dtype(argument.type, CARRIED):
                 continue
             if computation.is_entry.data:
                 assert first is not None
@@ -92,7 +83,7 @@ class _Widener:
             else:
                 self._carry(argument)
         for op in ops:
-            if _is_small(op.results[0].type) or any(operand in self.small for operand in op.operands):
+            if has_dtype(op.results[0].type, CARRIED) or any(operand in self.small for operand in op.operands):
                 self._widen(op)
         if computation.is_entry.data:
             self._write(computation, wanted)
@@ -135,7 +126,7 @@ class _Widener:
         """Small floats are FP32 numbers all along; small integers are wrapped, unless the caller does it."""
         wraps = not self.kinds[computation.computation_name]
         for argument in computation.block.args:
-            retype(argument, _in(COMPUTED, argument.type))
+            retype(argument, with_dtypes(argument.type, COMPUTED))
         for op in list(ops_of(computation.block)):
             result = op.results[0]
             dtype = result.type.data.dtype if isinstance(result.type, hlo.ArrayType) else ""
@@ -145,7 +136,7 @@ class _Widener:
                 dtype in BITS and isinstance(op, hlo.ConvertOp) and hlo.shape_of(op.operand).dtype in FLOATS
             ):
                 raise _refusal(op, dtype)
-            retype(result, _in(COMPUTED, result.type))
+            retype(result, with_dtypes(result.type, COMPUTED))
             if wraps and dtype in BITS and not isinstance(op, (*IN_RANGE, *MOVES, hlo.ConstantOp)):
                 self._after(op, result, partial(wrapped, dtype=dtype))
 
@@ -184,7 +175,7 @@ class _Widener:
     def _carry(self, value: Value) -> None:
         if isinstance(value.type, hlo.ArrayType) and value.type.data.dtype in CARRIED:
             self.small[value] = value.type.data.dtype
-        retype(value, _in(CARRIED, value.type))
+        retype(value, with_dtypes(value.type, CARRIED))
 
     def _becomes(self, op: hlo.HloOp, value: Value, dtype: str) -> None:
         if dtype in CARRIED:
@@ -213,7 +204,7 @@ class _Widener:
 
     def _compute(self, op: hlo.HloOp) -> None:
         b = Build.before(self.module, op)
-        result, type_ = op.results[0], _in(COMPUTED, op.results[0].type)
+        result, type_ = op.results[0], with_dtypes(op.results[0].type, COMPUTED)
         operands = [self._number(b, operand, self._operand_type(op)) for operand in op.operands]
         if isinstance(op, hlo.ContractionOp):
             operands = [self._like_the_others(b, op, x, old) for x, old in zip(operands, op.operands, strict=True)]
@@ -233,7 +224,7 @@ class _Widener:
             small = part.type.data.dtype
             element.operands[0] = value
             if small in COMPUTED:
-                retype(part, _in(COMPUTED, part.type))
+                retype(part, with_dtypes(part.type, COMPUTED))
                 made = self._after(element, part, partial(self._rounded, op=op, small=small))
                 self.small[made] = small
         erase(op)

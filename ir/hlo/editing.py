@@ -3,15 +3,15 @@
 Blocks are straight-line code: every edit keeps the definition of a value above its uses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 
 from neuronx_cc.ir.errors import Loc
-from neuronx_cc.ir.hlo.attrs import ConstantAttr, IntsAttr, array_type
-from neuronx_cc.ir.hlo.base import HloOp, ReturnOp
+from neuronx_cc.ir.hlo.attrs import ArrayType, ConstantAttr, IntsAttr, TupleType, array_type, tuple_type
+from neuronx_cc.ir.hlo.base import ComputationOp, HloOp, ReturnOp
 from neuronx_cc.ir.hlo.module import HloModule
 from neuronx_cc.ir.hlo.movement import BroadcastOp, ConstantOp
 
@@ -29,6 +29,27 @@ def ops_of(block: Block) -> Iterator[HloOp]:
         if type(op) is not ReturnOp:
             yield op  # type: ignore[misc]  # a computation holds instructions and the return only
         op = following
+
+
+def values_of(computation: ComputationOp) -> list[SSAValue]:
+    """The parameters and the results of all instructions."""
+    return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]
+
+
+def has_dtype(type_: Attribute, dtypes: Container[str]) -> bool:
+    """Whether ``type_`` is an array of one of these element types, or a tuple with one in it."""
+    if isinstance(type_, TupleType):
+        return any(has_dtype(part, dtypes) for part in type_.data)
+    return isinstance(type_, ArrayType) and type_.data.dtype in dtypes
+
+
+def with_dtypes(type_: Attribute, dtypes: Mapping[str, str]) -> Attribute:
+    """``type_`` with other element types, inside tuples too."""
+    if isinstance(type_, TupleType):
+        return tuple_type(tuple(with_dtypes(part, dtypes) for part in type_.data))
+    if isinstance(type_, ArrayType) and type_.data.dtype in dtypes:
+        return array_type(dtypes[type_.data.dtype], type_.data.dims)
+    return type_
 
 
 def insert_before(

@@ -1,12 +1,12 @@
 """Applies a scalar computation (of a map, reduction, window, scatter or sort) to whole arrays, element by element."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, insert_before, ops_of
 from neuronx_cc.ir.hlo.scalar_bodies import is_elementwise
 
-__all__ = ["apply_body", "apply_op", "is_elementwise"]
+__all__ = ["apply_body", "apply_op", "is_elementwise", "split_parameters"]
 
 
 def apply_body(
@@ -46,3 +46,21 @@ def apply_op(
         return copied.results[0]
     spread = {"dimensions": hlo.IntsAttr(())}
     return insert_before(anchor, hlo.BroadcastOp, (copied.results[0],), result_type, op.loc, spread)
+
+
+def split_parameters(
+    computation: hlo.ComputationOp, group: int, types: Callable[[int], Sequence[hlo.Attribute]]
+) -> list[list[hlo.SSAValue]]:
+    """The parts of each parameter, of ``types(index)``: new parameters after those that there are.
+
+    They come in groups of ``group``, as a comparator's do (left, right): those of one part beside each other.
+    """
+    block, count = computation.block, len(computation.block.args)
+    locs = [computation.parameter_loc(index) for index in range(count)]
+    made: list[list[hlo.SSAValue]] = [[] for _ in range(count)]
+    for start in range(0, count, group):
+        for part in range(len(types(start))):
+            for index in range(start, start + group):
+                computation.set_parameter_loc(len(block.args) - count, locs[index])
+                made[index].append(block.insert_arg(types(index)[part], len(block.args)))
+    return made

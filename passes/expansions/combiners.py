@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import copy_op, ops_of
+from neuronx_cc.ir.hlo.editing import copy_op, ops_of, with_dtypes
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
 
@@ -17,21 +17,12 @@ def combiner_in(module: HloModule, name: str, source: str, target: str) -> str:
     original = module.computation(name)
 
     def changed(type_: hlo.Attribute) -> hlo.Attribute:
-        return retyped(type_, source, target)
+        return with_dtypes(type_, {source: target})
 
     copy = hlo.ComputationOp.make(wanted, [changed(arg.type) for arg in original.block.args])
     _fill(module, original, copy, changed)
     module.op.body.block.insert_op_after(copy, original)
     return wanted
-
-
-def retyped(type_: hlo.Attribute, source: str, target: str) -> hlo.Attribute:
-    """``type_`` with element type ``target`` for ``source``, inside tuples too."""
-    if isinstance(type_, hlo.TupleType):
-        return hlo.tuple_type(tuple(retyped(part, source, target) for part in type_.data))
-    if isinstance(type_, hlo.ArrayType) and type_.data.dtype == source:
-        return hlo.array_type(target, type_.data.dims)
-    return type_
 
 
 def duplicate(module: HloModule, original: hlo.ComputationOp, name: str) -> hlo.ComputationOp:

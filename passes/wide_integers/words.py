@@ -7,7 +7,7 @@ import numpy as np
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import argument_block, defining_op, ops_of
+from neuronx_cc.ir.hlo.editing import argument_block, defining_op, ops_of, with_dtypes
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.intervals import NARROW, inside, narrow_range
@@ -23,21 +23,6 @@ VIEWS = (hlo.ViewOp, hlo.IdentityOp, hlo.ConcatenateOp)
 
 def is_wide(type_: hlo.Attribute) -> bool:
     return isinstance(type_, hlo.ArrayType) and type_.data.dtype in NARROW
-
-
-def mentions(type_: hlo.Attribute) -> bool:
-    if isinstance(type_, hlo.TupleType):
-        return any(mentions(part) for part in type_.data)
-    return is_wide(type_)
-
-
-def narrowed(type_: hlo.Attribute) -> hlo.Attribute:
-    """``type_`` with its 64-bit integers made 32 bits wide."""
-    if isinstance(type_, hlo.TupleType):
-        return hlo.tuple_type(tuple(narrowed(part) for part in type_.data))
-    if isinstance(type_, hlo.ArrayType) and type_.data.dtype in NARROW:
-        return hlo.array_type(NARROW[type_.data.dtype], type_.data.dims)
-    return type_
 
 
 def word(type_: hlo.Attribute) -> hlo.Attribute:
@@ -168,7 +153,7 @@ def flat_types(types: Sequence[hlo.Attribute], whole: Sequence[bool]) -> tuple[h
     """``types`` with two u32 arrays for each that is ``whole``, and 32 bits for the other 64-bit ones."""
     found: list[hlo.Attribute] = []
     for type_, two in zip(types, whole, strict=True):
-        found += [word(type_)] * 2 if two else [narrowed(type_)]
+        found += [word(type_)] * 2 if two else [with_dtypes(type_, NARROW)]
     return tuple(found)
 
 
