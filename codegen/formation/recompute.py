@@ -23,6 +23,7 @@ from neuronx_cc.codegen.formation.graph import (
     squeeze,
     suffix_reduction,
 )
+from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
 from neuronx_cc.ir.scans import scan_of
@@ -30,7 +31,7 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 
 STREAMED_ELEMENTS = 1 << 20
 """Elements from which values go through HBM."""
-CHEAP = frozenset(["add", "convert", "maximum", "minimum", "multiply", "negate", "subtract"])
+CHEAP = frozenset(["convert", "negate", *ARITHMETIC])
 """Opcodes of one instruction on floats."""
 SMALL = 64
 """How many times smaller an operand is that costs nothing to load."""
