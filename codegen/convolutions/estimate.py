@@ -211,7 +211,9 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
     if way is Kernel.LAID_OUT:
         work = timing.transfer(elements * width, prod(taps) * schedule.outputs * width)
     elif way is Kernel.LOADED:
-        work = timing.transfer(elements * width, problem.w.run((schedule.outputs, problem.chunks, *box)))
+        together = schedule.outputs if problem.pack == 1 else problem.outputs
+        nbytes = problem.inputs * problem.taps * schedule.outputs * width
+        work = timing.transfer(nbytes, problem.w.run((together, problem.chunks, *box)))
     else:
         natural = schedule.natural
         box = tuple(problem.kernel[at] if at >= len(problem.kernel) - natural.axes else 1 for at in range(len(box)))

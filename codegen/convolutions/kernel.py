@@ -93,7 +93,7 @@ def _lower_apart(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
 def emit(context: Context, placed: Placed, schedule: Schedule, finite: FiniteSums | None = None) -> None:
     """Carry out a schedule."""
     builder, problem = context.builder, placed.problem
-    builder.program.schedules[builder.kernel] = schedule.line(problem)
+    builder.program.schedules.setdefault(builder.kernel, schedule.line(problem))
     planned = footprint(problem, schedule, builder.sizes)
     room = room_of(planned) + builder.sizes.sbuf_share(SPARE_SHARE)
     builder.sbuf.make_room(min(problem.room, room))

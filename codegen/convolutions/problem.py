@@ -179,9 +179,12 @@ class Problem:
     @cached_property
     def kernel_is_direct(self) -> bool:
         """Whether the kernel is loaded with the contracted features on the partitions."""
-        if self.groups > 1 or self.w.home is Home.CONSTANT:
+        if self.w.home is Home.CONSTANT:
             return False
         far = self.w.dims[1].stride > self.w.dims[0].stride
+        if self.groups > 1:
+            # groups of one output are loaded element by element either way, these as one transfer
+            return far and self.outputs > 1
         return far or self.outputs * self.inputs < 1024
 
     @cached_property

@@ -76,7 +76,8 @@ class Kernels:
         elif way is Kernel.LOADED:
             kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
             for segment in problem.features.segments:
-                self._load(outs, PartAt(segment, Affine(), segment.chunks), _of_segment(kernel, segment))
+                part = PartAt(segment, Affine(), segment.chunks)
+                self._load(pack, outs, part, kernel.index(1, Affine(segment.first), segment.chunks))
         else:
             kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
             self._transpose(pack, outs, kernel)
@@ -102,7 +103,7 @@ class Kernels:
         sizes = [1] * len(at.taps) + list(problem.kernel[len(at.taps) :])
         kernel = self._tile(pack, outs, at.count, sizes)
         if way is Kernel.LOADED:
-            self._load(outs, at, kernel.of((Atom(at.segment.partitions, 1, True), *kernel.dims[1:])))
+            self._load(pack, outs, at, kernel)
         else:
             self._turn_part(pack, outs, at, kernel)
         return kernel
@@ -198,13 +199,18 @@ class Kernels:
         )
         return Block(w.alloc, w.dtype, offset, (Atom(rows, output), chunks, partitions, *spatial))
 
-    def _load(self, outs: OutputsAt, part: PartAt, target: Block) -> None:
-        """DMA with the contracted features on the partitions."""
-        source = self._source(PackAt(0, 1, 1, Affine()), outs.first, outs.size, part)
-        dims = source.dims
-        source = source.of((dims[2], dims[1], *dims[3:], dims[0]))
-        order = sorted(range(1, len(dims)), key=lambda dim: -abs(target.dims[dim].stride))
-        copy(self.emitter.builder, target.select([0, *order]), source.select([0, *order]), self._stream)
+    def _load(self, pack: PackAt, outs: OutputsAt, part: PartAt, target: Block) -> None:
+        """DMA with the contracted features on the partitions; those of each group of a pack between zeros."""
+        inputs, size = part.segment.partitions, outs.size // pack.groups
+        order = sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
+        if pack.groups > 1:
+            self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
+        for group in range(pack.groups):
+            dims = (source := self._source(pack, outs.first + group * size, size, part)).dims
+            source = source.of((dims[2], dims[1], *dims[3:], dims[0]))
+            goal = target.index(len(target.dims) - 1, Affine(group * size), size)
+            goal = replace(goal, partition=group * inputs, dims=(Atom(inputs, 1, True), *goal.dims[1:]))
+            copy(self.emitter.builder, goal.select([0, *order]), source.select([0, *order]), self._stream)
 
     def _transpose(self, pack: PackAt, outs: OutputsAt, target: Block) -> None:
         """All of the kernel, as much at a time as is loaded together."""
