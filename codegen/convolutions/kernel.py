@@ -70,8 +70,11 @@ def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> N
             "a smaller batch may fit",
             op.loc,
         )
-    solved = posed.under(schedule.fold)
-    finite = FiniteSums(context.builder) if solved.shares_products and Form(op).may_be_infinite else None
+    solved, builder = posed.under(schedule.fold), context.builder
+    # the checks of sums lie in the same piece of memory as all tiles
+    room = room_of(footprint(solved, schedule, builder.sizes)) + builder.sizes.sbuf_share(SPARE_SHARE)
+    builder.sbuf.make_room(min(builder.sbuf.largest_gap(), room))
+    finite = FiniteSums(builder) if solved.shares_products and Form(op).may_be_infinite else None
     emit(context, replace(placed, problem=solved.given), solved, schedule, finite)
     if finite is not None:
         with finite.otherwise():
@@ -98,8 +101,6 @@ def emit(
     builder = context.builder
     builder.program.schedules.setdefault(builder.kernel, schedule.line(placed.problem))
     planned = footprint(problem, schedule, builder.sizes)
-    room = room_of(planned) + builder.sizes.sbuf_share(SPARE_SHARE)
-    builder.sbuf.make_room(min(problem.room, room))
     emitter = Emitter(builder, lambda like, dtype: like)
     with TilePool(builder, f"convolution {placed.op.loc.name}") as pool:
         tiles = Tiles(builder, placed.op.loc.name, planned, pool)

@@ -1,18 +1,21 @@
 """Outputs at neighbouring positions that are features of one sum: their taps, values, and what is not finite."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, assert_close, check_function, compile_text, text_of
+from generated import assert_close, check_function, compile_text, text_of
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+import neuronx_cc
 from neuronx_cc.codegen.choose import Planner
 from neuronx_cc.codegen.convolutions.axis import Axis, Taps, axis_of
 from neuronx_cc.codegen.convolutions.candidates import candidates
@@ -20,9 +23,8 @@ from neuronx_cc.codegen.convolutions.folding import Folded, folds_of
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.schedule import Schedule
 from neuronx_cc.ir.hlo import WindowDim
-from neuronx_cc.ir.isa.timing import Timing
 
-TIMING = Timing(TRN1)
+QUARTER = Path(__file__).parents[2] / "machines" / "quarter.toml"
 LAYOUTS = (("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"))
 
 
@@ -167,3 +169,18 @@ def test_few_outputs_are_folded() -> None:
     with mock.patch.object(Planner, "choose", noted):
         compile_text(text_of(lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME"), x, w))
     assert seen[0].fold.count > 8
+
+
+def test_the_checks_of_sums_leave_one_piece_for_the_tiles(random: np.random.Generator) -> None:
+    """In little memory: what is allocated ahead of the tiles does not cut the room that these were planned for."""
+    x, w = random.standard_normal((2, 64, 23, 8), np.float32), random.standard_normal((5, 5, 2, 8), np.float32)
+
+    def function(x: Any) -> Any:
+        kernel, layout = jnp.asarray(w), LAYOUTS[1]
+        return lax.conv_general_dilated(
+            x, kernel, (2, 2), "SAME", rhs_dilation=(2, 2), dimension_numbers=layout, feature_group_count=4
+        )
+
+    program = neuronx_cc.compile(text_of(function, x), auto_cast="none", machine=QUARTER)
+    (result,) = program.run([x]).outputs
+    assert_close(result, np.asarray(jax.jit(function)(x)))
