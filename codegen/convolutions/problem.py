@@ -20,6 +20,9 @@ from neuronx_cc.ir.types import itemsize
 FEW_POSITIONS = 4096
 """Elements of an input below which it is loaded feature by feature, however they lie."""
 
+FEW_PIECES = 1024
+"""Pieces of a kernel below which it is loaded with the contracted features on the partitions, however it lies."""
+
 
 class Home(Enum):
     """Where an operand lies."""
@@ -223,7 +226,8 @@ class Problem:
         if self.groups > 1:
             # groups of one output are loaded element by element either way, these as one transfer
             return far and self.outputs > 1
-        return far or self.outputs * self.inputs < 1024
+        nbytes = self.outputs * self.inputs * self.taps * itemsize(self.w.dtype)
+        return far or nbytes // self.w.run((self.outputs, 1, *self.kernel)) < FEW_PIECES
 
     @cached_property
     def turns_input(self) -> bool:
