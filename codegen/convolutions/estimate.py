@@ -73,7 +73,17 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     loaded = _loads(problem, schedule, timing) * blocks * problem.packs * again * timing.transfer_latency
     left = stored.dma + _stores(problem, schedule, timing) * count * timing.transfer_latency
     longest = max(engines + wait, work.dma + work.tensor / count, images.dma + loaded, left)
+    if _alone(problem, schedule):
+        longest += images.bound
     return longest + UNHIDDEN * others + ends + last.bound + timing.transfer_latency * (not problem.out.on_chip)
+
+
+def _alone(problem: Problem, schedule: Schedule) -> bool:
+    """Whether a loop holds one block, whose copies wait for the products of the block before."""
+    if schedule.copies is None:
+        return False
+    counts = [-(-axis.rows // rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
+    return prod(counts[: schedule.unrolled]) > 1 and prod(counts[schedule.unrolled :]) == 1
 
 
 def bound(problem: Problem, timing: Timing) -> float:
