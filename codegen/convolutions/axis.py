@@ -42,6 +42,8 @@ class Axis:
     """Input positions between neighbouring outputs of a phase."""
     taps: tuple[Taps, ...]
     """Of each phase."""
+    whole: int = -1
+    """Output positions that exist with all that they stand for, if not all do (``convolutions.folding``)."""
 
     @property
     def rows(self) -> int:
@@ -73,7 +75,8 @@ class Axis:
         full, rest = divmod(self.rows, rows)
         inner_first = -(-max(0, -self.low) // (rows * self.step))
         inner_last = (self.size - self.extent(rows) - self.low) // (rows * self.step)
-        inner_last = min(inner_last, self.out // (rows * self.phases) - 1, full - 1)
+        whole = self.out if self.whole < 0 else self.whole
+        inner_last = min(inner_last, whole // (rows * self.phases) - 1, full - 1)
         block = 0
         while block < full:
             count = max(1, inner_last - inner_first + 1) if block == inner_first else 1

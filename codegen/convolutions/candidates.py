@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies, copies_of
+from neuronx_cc.codegen.convolutions.folding import Fold, folds_of
 from neuronx_cc.codegen.convolutions.problem import Home, Problem
 from neuronx_cc.codegen.convolutions.schedule import (
     Comes,
@@ -48,6 +49,11 @@ def candidates(problem: Problem, timing: Timing) -> Iterator[Schedule]:
 
 
 def _all(problem: Problem, timing: Timing) -> Iterator[Schedule]:
+    for fold in _folds(problem, timing.sizes):
+        yield from _under(problem.under(fold), timing)
+
+
+def _under(problem: Problem, timing: Timing) -> Iterator[Schedule]:
     sizes = timing.sizes
     for copies in _copies(problem):
         for comes in _ways(problem, copies):
@@ -56,10 +62,27 @@ def _all(problem: Problem, timing: Timing) -> Iterator[Schedule]:
                     yield from _results(problem, blocks, timing)
 
 
+def _folds(problem: Problem, sizes: Sizes) -> Iterator[Fold | None]:
+    """None, and neighbouring rows of outputs together; where features are neighbours, positions of a row."""
+    yield None
+    last = problem.positions_on_partitions
+    at = len(problem.kernel) - (1 if last else 2)
+    if at < 0 or problem.out.on_chip or not problem.moves_values or problem.batch_groups > 1:
+        return
+    axis, most = problem.axes[1 + at], min(sizes.rows, sizes.columns)
+    dense = problem.out.dims[-1].stride == problem.groups * problem.outputs * itemsize(problem.out.dtype)
+    if problem.kernel[at] == 1 or (last and not (dense and problem.packs == 1)):
+        return
+    packs = [pack for pack in range(problem.pack, 0, -1) if problem.groups % pack == 0]
+    for pack in packs[:1] if last or problem.x.on_chip else packs:
+        for count in folds_of(axis, most // (pack * problem.outputs))[:FINER]:
+            yield Fold(at, count, pack, last or count < pack * problem.outputs)
+
+
 def _copies(problem: Problem) -> Iterator[Copies | None]:
     yield None
     # a kernel whose outputs lie apart would be spread element by element
-    dense = not problem.kernel_is_direct or problem.w.near(0)
+    dense = problem.fold is not None or not problem.kernel_is_direct or problem.w.near(0)
     if not problem.features.packs_partitions or problem.groups % problem.pack or problem.batch_groups > 1 or not dense:
         return
     far = not problem.x.on_chip and not problem.turns_input
@@ -83,16 +106,17 @@ def _ways(problem: Problem, copies: Copies | None) -> list[Comes]:
 def _frame(problem: Problem, copies: Copies | None, comes: Comes, sizes: Sizes) -> Schedule:
     """What schedules have in common, with all of the kernel and of the positions in one block."""
     return Schedule(
+        fold=problem.fold,
         copies=copies,
         comes=comes,
         rows=tuple(max(1, axis.rows) for axis in problem.axes),
         outputs=problem.pack_outputs,
         streamed=None,
-        natural=_natural(problem, sizes),
+        natural=_natural(problem.given, sizes),
         weight_buffers=1,
         input_buffers=2 if copies is None else 3,
         result_buffers=2,
-        row_bytes=sizes.sbuf_share(ROW_SHARE),
+        row_bytes=min(sizes.sbuf_share(ROW_SHARE), problem.room // 16),
         raw_bytes=min(sizes.sbuf_share(NATURAL_SHARE), problem.room // 8),
         row_groups=0,
         unrolled=len(problem.axes),
@@ -120,6 +144,10 @@ def _natural(problem: Problem, sizes: Sizes) -> Part:
 def _kernels(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """All of the kernel on chip, of ever fewer outputs, or in parts past open banks."""
     taken = itemsize(problem.dtype) * problem.chunks * problem.taps
+    if problem.fold is not None:
+        if taken * problem.pack_outputs <= problem.room // 2:
+            yield replace(frame, weight_buffers=min(2, problem.packs))
+        return
     fitting = [size for size in _output_blocks(problem, sizes) if size * taken <= problem.room]
     # small kernels come whole while the kernel before is computed
     small = fitting[:1] == [problem.pack_outputs] and 2 * fitting[0] * taken <= problem.room
@@ -237,6 +265,12 @@ def _results(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[S
     counts, sizes = outs_of(problem, schedule), timing.sizes
     height = min(sizes.rows, sizes.columns)
     short = schedule.outputs * itemsize(problem.out.dtype) < timing.long_run
+    if problem.folded is not None and not problem.folded.whole:
+        # rows end within what is a position here: they are stored row by row
+        fits = len(counts) > 2 and counts[-2] > 1 and schedule.rows[-1] == problem.axes[-1].rows
+        if fits and counts[-1] * schedule.outputs * itemsize(problem.out.dtype) <= schedule.row_bytes:
+            yield replace(schedule, row_groups=1)
+        return
     found = []
     if len(counts) > 2 and short and counts[-2] > 1 and counts[-1] > 1 and problem.out.home is Home.HBM:
         dims, plain = problem.out.dims, all(axis.phases == 1 for axis in problem.axes)

@@ -153,8 +153,8 @@ def copies_of(partitions: int, axes: Sequence[Axis], most: int, residues: bool) 
     inner = max(n for n in range(1, taps[-1].count + 1) if taps[-1].count % n == 0 and n <= max(1, room))
     outer, apart = 1, 1
     if len(axes) > 2:
-        step = axes[-2].step if residues and taps[-2].stride == 1 else 1
         room //= inner
+        step = _divisor(axes[-2].step, min(room, taps[-2].count)) if residues and taps[-2].stride == 1 else 1
         groups = -(-taps[-2].count // max(1, min(room, taps[-2].count)))
         outer = -(-taps[-2].count // groups)
         whole = outer if groups == 1 else -(-outer // step) * step
@@ -164,3 +164,8 @@ def copies_of(partitions: int, axes: Sequence[Axis], most: int, residues: bool) 
     if found.count == 1 or prod(tap.count for tap in found.grouped()) > most:
         return None
     return found
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of ``number`` that is at most ``most``."""
+    return max(each for each in range(1, max(1, min(number, most)) + 1) if number % each == 0)

@@ -7,8 +7,10 @@ a part of what the other resources do, for no schedule overlaps perfectly.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.schedule import (
@@ -20,6 +22,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
     natural_bytes,
     outs_of,
     tile_shape,
+    tiles_together,
 )
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
@@ -32,6 +35,7 @@ UNHIDDEN = 0.15
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
+    problem = problem.under(schedule.fold)
     blocks, parts = _blocks(problem, schedule), -(-problem.pack_outputs // schedule.outputs)
     streamed = schedule.streamed is not None
     image, image_latency = _image(problem, schedule, timing)
@@ -52,7 +56,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         wait += kernel_latency + max(0.0, late) * rounds * _rounds(problem, schedule)
     else:
         first = kernel_latency + max(0.0, kernel.dma - kernel.tensor)
-        wait += first * (rounds if schedule.weight_buffers == 1 else 1)
+        # a folded kernel is made after the sums of the one before, in every engine's order
+        wait += first * (rounds if schedule.weight_buffers == 1 or problem.fold is not None else 1)
     count = blocks * parts * problem.packs
     each, last = sums.times(1 / count), stored.times(1 / count)
     ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
@@ -64,8 +69,21 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
         left = last.bound + timing.transfer_latency * (not problem.out.on_chip)
         stages = (came + each.bound + ends) / schedule.input_buffers, (left + ends) / schedule.result_buffers
         wait += max(0.0, max(stages) - (image + each + last).bound) * (count - 1)
-    longest = max(engines + wait, work.dma + work.tensor / count)
+    # tiles that are transposed wait for each other's buffers, and results of one block for each other's stores
+    loaded = _loads(problem, schedule, timing) * blocks * problem.packs * again * timing.transfer_latency
+    left = stored.dma + _stores(problem, schedule, timing) * count * timing.transfer_latency
+    longest = max(engines + wait, work.dma + work.tensor / count, images.dma + loaded, left)
+    if _alone(problem, schedule):
+        longest += images.bound
     return longest + UNHIDDEN * others + ends + last.bound + timing.transfer_latency * (not problem.out.on_chip)
+
+
+def _alone(problem: Problem, schedule: Schedule) -> bool:
+    """Whether a loop holds one block, whose copies wait for the products of the block before."""
+    if schedule.copies is None:
+        return False
+    counts = [-(-axis.rows // rows) for axis, rows in zip(problem.axes, schedule.rows, strict=True)]
+    return prod(counts[: schedule.unrolled]) > 1 and prod(counts[schedule.unrolled :]) == 1
 
 
 def bound(problem: Problem, timing: Timing) -> float:
@@ -119,6 +137,28 @@ def _image(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, 
     return work + more, latency + spread
 
 
+def _loads(problem: Problem, schedule: Schedule, timing: Timing) -> int:
+    """Transfers of one block of the input that is transposed."""
+    if not schedule.comes.transposed:
+        return 0
+    extents = [min(a.extent(rows), a.size) for a, rows in zip(problem.axes, schedule.rows, strict=True)]
+    return _turned(problem, schedule, extents, min(timing.sizes.rows, timing.sizes.columns)).loads
+
+
+def _stores(problem: Problem, schedule: Schedule, timing: Timing) -> int:
+    """Transfers of the results of one block."""
+    if problem.out.on_chip:
+        return 0
+    height, outs = min(timing.sizes.rows, timing.sizes.columns), outs_of(problem, schedule)
+    if not problem.positions_on_partitions:
+        return 1 if problem.fold is None else min(problem.fold.count, problem.given.pack_outputs)
+    if schedule.row_groups:
+        width = max(1, schedule.row_bytes // (schedule.outputs * itemsize(problem.out.dtype)))
+        return prod(outs[:-2]) * -(-outs[-2] * schedule.row_groups // height) * -(-outs[-1] // width)
+    shape = tile_shape(outs, height)
+    return prod(-(-size // step) for size, step in zip(outs, shape, strict=True))
+
+
 def _copied(problem: Problem, schedule: Schedule, extents: list[int], timing: Timing) -> tuple[Work, float]:
     """The shifted copies of a block, and how long they take beyond that."""
     copies = schedule.copies
@@ -138,40 +178,64 @@ def _moved(problem: Problem, elements: int, timing: Timing, dtype: str) -> Work:
 def _transposed_image(problem: Problem, schedule: Schedule, extents: list[int], timing: Timing) -> Work:
     """Positions are loaded onto the partitions, and transposed."""
     height = min(timing.sizes.rows, timing.sizes.columns)
-    features = min(problem.pack, problem.groups) * problem.inputs
     width = max(itemsize(problem.x.dtype), itemsize(problem.dtype))
+    turned = _turned(problem, schedule, extents, height)
+    loaded = timing.transfer(problem.partitions * problem.chunks * prod(extents) * width, turned.run * width)
+    return loaded + _transposed(problem, turned, timing)
+
+
+class Turned(NamedTuple):
+    """How a block is transposed."""
+
+    run: int
+    """Elements that are neighbours in HBM."""
+    loads: int
+    rows: int
+    """Positions of a transpose."""
+    turns: int
+    together: int
+    """Transposes of one chunk that may leave PSUM at once."""
+    apart: int
+    """Positions between those of a transpose."""
+
+
+def _turned(problem: Problem, schedule: Schedule, extents: list[int], height: int) -> Turned:
+    features = min(problem.pack, problem.groups) * problem.inputs
     columns = extents[-1] if len(extents) > 1 else 1
     lines = extents[-2] if len(extents) > 2 else 1
     images = prod(extents) // (columns * lines)
     if schedule.comes is Comes.ROWS and lines > 1:
-        together = max(1, min(columns, schedule.row_bytes // (features * itemsize(problem.dtype))))
-        run, loads = together * features * width, -(-lines // height) * -(-columns // together)
-        turns, rows = -(-lines // height) * columns, min(lines, height)
+        wide = max(1, min(columns, schedule.row_bytes // (features * itemsize(problem.dtype))))
+        loads, turns = -(-lines // height) * -(-columns // wide), -(-lines // height) * columns
+        return Turned(wide * features, loads * images, min(lines, height), turns * images, 1, columns)
+    together = tiles_together(problem, schedule)
+    if columns > height:
+        tiles = -(-columns // height)
+        loads, rows, turns = lines * -(-tiles // together), -(-columns // tiles), lines * tiles
     else:
-        several = max(1, height // columns) if columns <= height else 1
-        run, loads = features * width, -(-columns // height) * -(-lines // several)
-        turns, rows = loads, min(height, columns * min(several, lines))
-    loaded = timing.transfer(problem.partitions * problem.chunks * prod(extents) * width, run)
-    return loaded + _transposed(problem, rows, turns * images, turns // max(1, loads) * images, timing)
+        several = min(lines, max(1, height // columns))
+        tiles = -(-lines // several)
+        merged = len(problem.x.dims) < 4 or problem.x.dims[-2].stride == columns * problem.x.dims[-1].stride
+        loads, rows, turns = -(-tiles // together) * (1 if merged else several), several * columns, tiles
+    return Turned(features, loads * images, rows, turns * images, min(together, tiles), 1)
 
 
-def _transposed(problem: Problem, rows: int, turns: int, together: int, timing: Timing) -> Work:
-    """``turns`` transposes of ``rows`` with all chunks of features."""
-    del together
-    chunks, partitions, sizes = problem.chunks, problem.partitions, timing.sizes
-    parts, carrier, extract = 1, problem.dtype, NOTHING
+def _transposed(problem: Problem, turned: Turned, timing: Timing) -> Work:
+    """Transposes of positions with all chunks of features."""
+    chunks, partitions, sizes, rows = problem.chunks, problem.partitions, timing.sizes, turned.rows
+    width, parts, carrier, extract = itemsize(problem.dtype), 1, problem.dtype, NOTHING
     if not problem.fast:
-        part, carrier = HALVES[itemsize(problem.dtype)]
-        parts = itemsize(problem.dtype) // itemsize(part)
-        tiles = (Tile(carrier),), (Tile(part, stride=itemsize(problem.dtype)),)
+        part, carrier = HALVES[width]
+        parts = width // itemsize(part)
+        tiles = (Tile(carrier),), (Tile(part, stride=width),)
         extract = _balanced("tensor_copy", chunks * partitions, tiles, timing)
-    out = (
-        Tile(problem.dtype) if parts == 1 else Tile(HALVES[itemsize(problem.dtype)][0], stride=itemsize(problem.dtype))
-    )
-    banks = max(1, -(-chunks * rows // sizes.bank_columns))
-    left = _balanced("tensor_copy", min(chunks * rows, sizes.bank_columns), ((out,), (F32_PSUM,)), timing).times(banks)
-    one = timing.product(partitions, rows, carrier).times(chunks) + left + extract
-    return one.times(turns * parts)
+    stride = turned.apart * width
+    out = Tile(problem.dtype, stride=stride) if parts == 1 else Tile(HALVES[width][0], stride=stride)
+    count = chunks if chunks > 1 else turned.together
+    banks = max(1, -(-count * rows // sizes.bank_columns))
+    left = _balanced("tensor_copy", min(count * rows, sizes.bank_columns), ((out,), (F32_PSUM,)), timing).times(banks)
+    one = timing.product(partitions, rows, carrier).times(chunks) + left.times(chunks / count) + extract
+    return one.times(turned.turns * parts)
 
 
 def _balanced(op: str, size: int, tiles: tuple[tuple[Tile, ...], tuple[Tile, ...]], timing: Timing) -> Work:
@@ -201,6 +265,14 @@ def _rounds(problem: Problem, schedule: Schedule) -> int:
 
 def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, float]:
     """The kernel of one block of outputs: its work, and from its start until it is there beyond that."""
+    if problem.folded is not None:
+        posed = replace(schedule, fold=None, copies=None, outputs=problem.given.pack_outputs)
+        work, latency = _kernel(problem.given, posed, timing)
+        wide = timing.engine("memset", Stream.GPSIMD, problem.chunks * problem.taps * schedule.outputs, ins=())
+        part = timing.engine("tensor_copy", Stream.GPSIMD, problem.chunks * problem.given.taps * posed.outputs)
+        more, copied = _spread(problem, schedule, timing)
+        through = timing.latency(Stream.GPSIMD) + wide.bound + part.bound * problem.folded.count
+        return work + wide + part.times(problem.folded.count) + more, latency + through + copied
     way, latency = kernel_way(problem), timing.transfer_latency
     width = max(itemsize(problem.w.dtype), itemsize(problem.dtype))
     elements = problem.partitions * problem.chunks * problem.taps * schedule.outputs
@@ -211,7 +283,9 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
     if way is Kernel.LAID_OUT:
         work = timing.transfer(elements * width, prod(taps) * schedule.outputs * width)
     elif way is Kernel.LOADED:
-        work = timing.transfer(elements * width, problem.w.run((schedule.outputs, problem.chunks, *box)))
+        together = schedule.outputs if problem.pack == 1 else problem.outputs
+        nbytes = problem.inputs * problem.taps * schedule.outputs * width
+        work = timing.transfer(nbytes, problem.w.run((together, problem.chunks, *box)))
     else:
         natural = schedule.natural
         box = tuple(problem.kernel[at] if at >= len(problem.kernel) - natural.axes else 1 for at in range(len(box)))
@@ -220,17 +294,25 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         work = timing.transfer(elements * width, problem.w.run((1, inputs, *box)))
         height = min(timing.sizes.rows, timing.sizes.columns)
         tiles = -(-schedule.outputs // height)
-        work += _transposed(problem, min(schedule.outputs, height), tiles * problem.taps, tiles, timing)
+        turned = Turned(0, 0, min(schedule.outputs, height), tiles * problem.taps, 1, 1)
+        work += _transposed(problem, turned, timing)
         latency += _turnaround(problem, timing)
         if problem.pack > 1:
             size = problem.pack * problem.inputs
             spread = timing.engine("tensor_copy", Stream.GPSIMD, size).times(2 * problem.taps * tiles)
             through = timing.latency(Stream.GPSIMD) + _turnaround(problem, timing)
             work, latency = work + spread, latency + through * problem.taps * tiles / SPREAD_BUFFERS
-    if schedule.copies is not None:
-        latency += timing.transfer_latency * (1 + schedule.copies.in_steps)
-        work += timing.transfer(elements * itemsize(problem.dtype), schedule.outputs * itemsize(problem.dtype), "chip")
-    return work, latency
+    more, copied = _spread(problem, schedule, timing)
+    return work + more, latency + copied
+
+
+def _spread(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, float]:
+    """Copies of a kernel beside those of the input, and how long they take beyond that."""
+    if schedule.copies is None:
+        return NOTHING, 0.0
+    elements = problem.partitions * problem.chunks * problem.taps * schedule.outputs
+    work = timing.transfer(elements * itemsize(problem.dtype), schedule.outputs * itemsize(problem.dtype), "chip")
+    return work, timing.transfer_latency * (1 + schedule.copies.in_steps)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------------
@@ -263,7 +345,7 @@ def _sums(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
         count = tiles * prod(-(-size // step) for size, step in zip(counts, shape, strict=True))
         leaves = ((Tile(problem.out.dtype),), (F32_PSUM,))
         one = timing.product(columns, moving, problem.dtype).times(terms) + _balanced("", moving, leaves, timing)
-        if problem.pack > 1:
+        if problem.shares_products:
             one += timing.engine("activation", Stream.SCALAR, moving, (Tile("bf16"),), (F32_PSUM,), ("copy",))
         works.append(one.times(count))
     return total(works)

@@ -116,7 +116,7 @@ class Side:
         rows_are_cheap = partitions * timing.run_ns < timing.engine("tensor_copy", Stream.GPSIMD, max(1, width)).bound
         comes = Comes.LOADED if rows_are_cheap else Comes.BESIDE
         source = Source(self.x, QUEUE, self.features, stage.dtype, self.batch)
-        coming = Coming(comes, self.buffers, 0, stage.raw_bytes)
+        coming = Coming(comes, self.buffers, 0, stage.raw_bytes, 1)
         return Images(stage.emitter, stage.tiles, stage.turner, source, coming).block(WHOLE, at)
 
     def load_columns(self, sizes: Sequence[int]) -> float:

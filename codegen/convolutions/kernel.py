@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -26,7 +26,7 @@ from neuronx_cc.codegen.convolutions.finite import FiniteSums
 from neuronx_cc.codegen.convolutions.placement import Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
-from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint
+from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, tiles_together
 from neuronx_cc.codegen.convolutions.stage import Coming, Images, PackAt, RowsAt, Source
 from neuronx_cc.codegen.convolutions.sums import Sums, Terms
 from neuronx_cc.codegen.convolutions.tiling import Tiling
@@ -59,19 +59,23 @@ def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
 def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> None:
     """``apart``: groups share no products, in which an infinity or NaN of one would reach the others."""
     placed = place(context, op, step, apart)
-    problem = placed.problem
+    posed = placed.problem
     # made here because staging asks for it inside loops
-    context.fixed.identity(carrier_of(problem.dtype, problem.fast))
-    schedule = context.planner.choose(problem)
+    context.fixed.identity(carrier_of(posed.dtype, posed.fast))
+    schedule = context.planner.choose(posed)
     if schedule is None:
         raise CompileError(
             "EXSP001",
-            f"SBUF has no room for the smallest blocks of a convolution: {problem.room} bytes a partition are left",
+            f"SBUF has no room for the smallest blocks of a convolution: {posed.room} bytes a partition are left",
             "a smaller batch may fit",
             op.loc,
         )
-    finite = FiniteSums(context.builder) if problem.pack > 1 and Form(op).may_be_infinite else None
-    emit(context, placed, schedule, finite)
+    solved, builder = posed.under(schedule.fold), context.builder
+    # the checks of sums lie in the same piece of memory as all tiles
+    room = room_of(footprint(solved, schedule, builder.sizes)) + builder.sizes.sbuf_share(SPARE_SHARE)
+    builder.sbuf.make_room(min(builder.sbuf.largest_gap(), room))
+    finite = FiniteSums(builder) if solved.shares_products and Form(op).may_be_infinite else None
+    emit(context, replace(placed, problem=solved.given), solved, schedule, finite)
     if finite is not None:
         with finite.otherwise():
             _lower_apart(context, op, step)
@@ -90,13 +94,13 @@ def _lower_apart(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
             assign(context, home, op.result)
 
 
-def emit(context: Context, placed: Placed, schedule: Schedule, finite: FiniteSums | None = None) -> None:
-    """Carry out a schedule."""
-    builder, problem = context.builder, placed.problem
-    builder.program.schedules[builder.kernel] = schedule.line(problem)
+def emit(
+    context: Context, placed: Placed, problem: Problem, schedule: Schedule, finite: FiniteSums | None = None
+) -> None:
+    """Carry out a schedule; ``problem`` is what it makes of the one that is posed."""
+    builder = context.builder
+    builder.program.schedules.setdefault(builder.kernel, schedule.line(placed.problem))
     planned = footprint(problem, schedule, builder.sizes)
-    room = room_of(planned) + builder.sizes.sbuf_share(SPARE_SHARE)
-    builder.sbuf.make_room(min(problem.room, room))
     emitter = Emitter(builder, lambda like, dtype: like)
     with TilePool(builder, f"convolution {placed.op.loc.name}") as pool:
         tiles = Tiles(builder, placed.op.loc.name, planned, pool)
@@ -106,10 +110,17 @@ def emit(context: Context, placed: Placed, schedule: Schedule, finite: FiniteSum
         stream = load_stream(placed.input)
         batch = problem.axes[0].size
         source = Source(placed.x, stream, problem.features, problem.dtype, batch, problem.batch_groups)
-        coming = Coming(schedule.comes, schedule.input_buffers, schedule.row_bytes, schedule.raw_bytes, schedule.copies)
+        coming = Coming(
+            schedule.comes,
+            schedule.input_buffers,
+            schedule.row_bytes,
+            schedule.raw_bytes,
+            tiles_together(problem, schedule),
+            schedule.copies,
+        )
         emitter.over("memset", Stream.VECTOR, [zeros], [], imm=[0.0])
-        kernels = Kernels(context, emitter, tiles, turner, placed, schedule)
-        results = Results(placed, schedule, emitter, tiles, finite)
+        kernels = Kernels(context, emitter, tiles, turner, placed, problem, schedule)
+        results = Results(placed.out, problem, schedule, emitter, tiles, finite)
         sums = Sums(builder, problem, schedule, turner, banks, zeros)
         tiling = Tiling(builder, problem, schedule, kernels, sums, results)
         _Blocks(builder, problem, schedule, Images(emitter, tiles, turner, source, coming), kernels, tiling).emit()

@@ -12,12 +12,16 @@ from functools import cached_property
 from math import prod
 
 from neuronx_cc.codegen.convolutions.axis import Axis
+from neuronx_cc.codegen.convolutions.folding import Fold, Folded
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.ir.types import itemsize
 
 FEW_POSITIONS = 4096
 """Elements of an input below which it is loaded feature by feature, however they lie."""
+
+FEW_PIECES = 1024
+"""Pieces of a kernel below which it is loaded with the contracted features on the partitions, however it lies."""
 
 
 class Home(Enum):
@@ -143,6 +147,38 @@ class Problem:
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
     """Bytes of each partition of SBUF in one piece."""
+    fold: Fold | None = None
+    """How this follows from ``posed``, if it does."""
+    posed: Problem | None = None
+
+    @property
+    def given(self) -> Problem:
+        """The problem whose kernel and results are the arrays."""
+        return self if self.posed is None else self.posed
+
+    @cached_property
+    def folded(self) -> Folded | None:
+        """The axis that is folded."""
+        return None if self.fold is None else Folded(self.given.axes[1 + self.fold.axis], self.fold.count)
+
+    def under(self, fold: Fold | None) -> Problem:
+        """What is computed with a fold; itself without one."""
+        if fold is None or self.posed is not None:
+            return self
+        posed = replace(self, pack=fold.pack)
+        at, folded = fold.axis, Folded(self.axes[1 + fold.axis], fold.count)
+        axes, kernel, dims = list(self.axes), list(self.kernel), list(self.out.dims)
+        axes[1 + at], kernel[at] = folded.axis, folded.kernel
+        dims[2 + at] = Atom(folded.axis.out, dims[2 + at].stride * fold.count)
+        return replace(
+            posed,
+            axes=tuple(axes),
+            kernel=tuple(kernel),
+            outputs=self.outputs * fold.count,
+            out=replace(self.out, dims=tuple(dims)),
+            fold=fold,
+            posed=posed,
+        )
 
     @property
     def inputs(self) -> int:
@@ -166,6 +202,11 @@ class Problem:
         """Partitions that a pack contracts at most."""
         return self.features.partitions_of_pack(min(self.pack, self.groups))
 
+    @property
+    def shares_products(self) -> bool:
+        """Whether sums have products with zeros between features."""
+        return self.pack > 1 or self.fold is not None
+
     @cached_property
     def positions_on_partitions(self) -> bool:
         """Whether positions, not output features, lie on the partitions of a result tile: features are neighbours."""
@@ -179,10 +220,14 @@ class Problem:
     @cached_property
     def kernel_is_direct(self) -> bool:
         """Whether the kernel is loaded with the contracted features on the partitions."""
-        if self.groups > 1 or self.w.home is Home.CONSTANT:
+        if self.w.home is Home.CONSTANT:
             return False
         far = self.w.dims[1].stride > self.w.dims[0].stride
-        return far or self.outputs * self.inputs < 1024
+        if self.groups > 1:
+            # groups of one output are loaded element by element either way, these as one transfer
+            return far and self.outputs > 1
+        nbytes = self.outputs * self.inputs * self.taps * itemsize(self.w.dtype)
+        return far or nbytes // self.w.run((self.outputs, 1, *self.kernel)) < FEW_PIECES
 
     @cached_property
     def turns_input(self) -> bool:

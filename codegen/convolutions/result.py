@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
-from neuronx_cc.codegen.convolutions.placement import Placed
-from neuronx_cc.codegen.convolutions.problem import atom_of
+from neuronx_cc.codegen.convolutions.folding import Folded
+from neuronx_cc.codegen.convolutions.problem import Problem, atom_of
 from neuronx_cc.codegen.convolutions.schedule import POSITION_BUFFERS, Schedule
 from neuronx_cc.codegen.convolutions.stage import PackAt, RowsAt, by_stride
 from neuronx_cc.codegen.convolutions.weights import OutputsAt
@@ -16,7 +16,7 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
-from neuronx_cc.codegen.emission.views import Atom, coalesce
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS
@@ -39,7 +39,9 @@ class Outputs:
 class Results:
     """Takes the sums of one convolution."""
 
-    placed: Placed
+    out: View
+    """Where all results go, in canonical order."""
+    problem: Problem
     schedule: Schedule
     emitter: Emitter
     tiles: Tiles
@@ -66,8 +68,8 @@ class Results:
 
     def output_tiles(self, size: int) -> list[Outputs]:
         """How ``size`` output features are spread over partitions."""
-        if self.placed.out.in_sbuf:
-            atom = self.placed.out.partition_atom
+        if self.out.in_sbuf:
+            atom = self.out.partition_atom
             partitions = atom.size if atom is not None else 1
             return [Outputs(0, partitions, size // partitions, 1, partitions, 0)]
         tiles = -(-size // self.height)
@@ -84,32 +86,32 @@ class Results:
         counts = [rows.piece.outs for rows in at]
         partitions = max(part.partitions for part in tiles)
         count = sum(part.tiles for part in tiles)
-        if not self.placed.out.in_sbuf:
+        if not self.out.in_sbuf:
             sizes = [count, *counts]
-            order = by_stride(self.placed.out, sizes)
+            order = by_stride(self.out, sizes)
             stored = self.tiles.tile(
-                self.placed.out.dtype,
+                self.out.dtype,
                 [sizes[dim - 1] for dim in order[1:]],
                 partitions,
                 "result",
                 self.schedule.result_buffers,
             )
             return stored.select(order)
-        outer = [atom for atom in coalesce(self.placed.out.dims[1]) if not atom.partition]
+        outer = [atom for atom in coalesce(self.out.dims[1]) if not atom.partition]
         stride = outer[0].stride if outer else 0
-        offset = Affine(self.placed.out.offset)
+        offset = Affine(self.out.offset)
         # a pack is one tile; without packs, blocks of outputs are whole tiles
-        offset = offset + pack.index * (pack.groups * self.placed.problem.outputs // partitions * stride)
-        offset = offset + pack.start * self.placed.problem.outputs // partitions * stride
+        offset = offset + pack.index * (pack.groups * self.problem.outputs // partitions * stride)
+        offset = offset + pack.start * self.problem.outputs // partitions * stride
         offset = offset + outs.index * (outs.size // partitions * stride) + outs.start // partitions * stride
         atoms = []
         for axis, rows in enumerate(at):
-            atom = atom_of(self.placed.out, axis if axis == 0 else axis + 1)
+            atom = atom_of(self.out, axis if axis == 0 else axis + 1)
             offset = offset + rows.row * (rows.piece.axis.phases * atom.stride)
             atoms.append(Atom(rows.piece.outs, atom.stride))
         return Block(
-            self.placed.out.alloc,
-            self.placed.out.dtype,
+            self.out.alloc,
+            self.out.dtype,
             offset,
             (Atom(partitions, 1, True), Atom(count, stride), *atoms),
         )
@@ -117,26 +119,60 @@ class Results:
     def store_features(
         self, pack: PackAt, outs: OutputsAt, at: list[RowsAt], tiles: list[Outputs], result: Block
     ) -> None:
-        feature = atom_of(self.placed.out, 1).stride
+        feature = atom_of(self.out, 1).stride
         offset, atoms = self._out_positions(at)
-        offset = offset + (pack.group * self.placed.problem.outputs + outs.first) * feature
-        order = by_stride(self.placed.out, result.dims[1:])
+        offset = offset + (pack.group * self.problem.given.outputs + outs.first) * feature
+        if self.problem.folded is not None:
+            self._store_folded(self.problem.folded, at, offset, atoms, result)
+            return
+        order = by_stride(self.out, result.dims[1:])
         for part in tiles:
             dims = (
                 Atom(part.partitions, part.partition_step * feature),
                 Atom(part.tiles, part.tile_step * feature),
                 *atoms,
             )
-            target = Block(self.placed.out.alloc, self.placed.out.dtype, offset + part.start * feature, dims)
+            target = Block(self.out.alloc, self.out.dtype, offset + part.start * feature, dims)
             source = result.index(1, Affine(part.first), part.tiles)
             source = replace(source, dims=(Atom(part.partitions, 1, True), *source.dims[1:]))
             copy(self.emitter.builder, target.select(order), source.select(order), Stream.DMA_STORE)
 
+    def _store_folded(self, folded: Folded, at: list[RowsAt], offset: Affine, atoms: list[Atom], result: Block) -> None:
+        """Features that are outputs at neighbouring positions, those that do not exist left out."""
+        fold, each = self.problem.fold, self.problem.given.pack_outputs
+        assert fold is not None
+        axis, feature = 1 + fold.axis, atom_of(self.out, 1).stride
+        rows, step = at[axis].piece, atoms[axis].stride // fold.count
+        ends = rows.start + rows.rows * rows.count >= rows.axis.rows
+        cut = folded.of.out % fold.count if ends else 0
+
+        def store(partition: int, lies: Atom, start: Affine, first: int, count: int) -> None:
+            """``count`` positions from ``first`` on of the features on some partitions."""
+            if count <= 0 or not lies.size:
+                return
+            dims = list(atoms)
+            dims[axis] = replace(dims[axis], size=count)
+            target = Block(self.out.alloc, self.out.dtype, start + first * atoms[axis].stride, (lies, *dims))
+            source = result.index(1, Affine()).index(1 + axis, Affine(first), count)
+            source = replace(source, partition=partition, dims=(Atom(lies.size, 1, True), *source.dims[1:]))
+            copy(self.emitter.builder, target, source, Stream.DMA_STORE)
+
+        if fold.outputs_first:
+            for number in range(fold.count):
+                missing = bool(cut) and number >= cut
+                store(number * each, Atom(each, feature), offset + number * step, 0, rows.outs - missing)
+            return
+        whole = rows.outs - bool(cut)
+        for number in range(each):
+            start = offset + number * feature
+            store(number * fold.count, Atom(fold.count, step), start, 0, whole)
+            store(number * fold.count, Atom(cut, step), start, whole, rows.outs - whole)
+
     def _out_positions(self, at: list[RowsAt]) -> tuple[Affine, list[Atom]]:
         """Offset and progressions of a block's output positions in HBM."""
-        offset, atoms = Affine(self.placed.out.offset), []
+        offset, atoms = Affine(self.out.offset), []
         for axis, rows in enumerate(at):
-            atom = atom_of(self.placed.out, axis if axis == 0 else axis + 1)
+            atom = self.problem.out.dims[axis if axis == 0 else axis + 1]
             offset = offset + rows.row * (rows.piece.axis.phases * atom.stride)
             atoms.append(Atom(rows.piece.outs, atom.stride))
         return offset, atoms
@@ -146,14 +182,27 @@ class Results:
     def positions_target(self, pack: PackAt, outs: OutputsAt, at: list[RowsAt]) -> Block:
         """Where a block's results go in HBM: [batch, spatial..., features]."""
         offset, atoms = self._out_positions(at)
-        feature = atom_of(self.placed.out, 1)
-        offset = offset + (pack.group * self.placed.problem.outputs + outs.first) * feature.stride
+        feature = atom_of(self.out, 1)
+        offset = offset + (pack.group * self.problem.given.outputs + outs.first) * feature.stride
         dims = (*atoms, Atom(outs.size, feature.stride))
-        return Block(self.placed.out.alloc, self.placed.out.dtype, offset, dims)
+        return Block(self.out.alloc, self.out.dtype, offset, dims)
 
     def tile(self, sizes: Sequence[int], partitions: int) -> Block:
         """Room for results with positions on the partitions."""
-        return self.tiles.tile(self.placed.out.dtype, sizes, partitions, "result", POSITION_BUFFERS)
+        return self.tiles.tile(self.out.dtype, sizes, partitions, "result", POSITION_BUFFERS)
+
+    def store_rows(self, target: Block, result: Block) -> None:
+        """DMA [rows, columns, features] to HBM; of a last column that is several outputs, those that exist."""
+        folded, builder = self.problem.folded, self.emitter.builder
+        if folded is None or folded.whole:
+            copy(builder, target, result, Stream.DMA_STORE)
+            return
+        before = target.dims[1].size - 1
+        left = folded.of.out % folded.count * self.problem.given.pack_outputs
+        if before:
+            copy(builder, target.index(1, Affine(), before), result.index(1, Affine(), before), Stream.DMA_STORE)
+        last = [block.index(1, Affine(before)).index(1, Affine(), left) for block in (target, result)]
+        copy(builder, last[0], last[1], Stream.DMA_STORE)
 
     def store_positions(self, target: Block, result: Block, first: int) -> None:
         """DMA [positions, features] to [batch, spatial..., features]; one DMA for each run of even pitch."""

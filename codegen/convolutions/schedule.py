@@ -8,6 +8,7 @@ from enum import Enum
 from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies
+from neuronx_cc.codegen.convolutions.folding import Fold
 from neuronx_cc.codegen.convolutions.problem import Home, Problem
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
@@ -16,6 +17,8 @@ ROW_BUFFERS = 2
 """Of what is transposed next, or moved between its padding."""
 SPREAD_BUFFERS = 4
 """Of positions of kernels that share a tile: each goes through several engines."""
+MOST_TILES = 8
+"""Of positions that are loaded together, to be transposed one after the other."""
 POSITION_BUFFERS = 3
 """Of results with positions on the partitions."""
 
@@ -62,6 +65,8 @@ class Part:
 class Schedule:
     """All that emission needs to know beside the problem."""
 
+    fold: Fold | None
+    """Outputs that are features of one sum; all else is said of what that makes of the problem."""
     copies: Copies | None
     comes: Comes
     rows: tuple[int, ...]
@@ -89,12 +94,14 @@ class Schedule:
         images = "x".join(f"{axis.size}" for axis in problem.axes)
         taps = "x".join(map(str, problem.kernel)) or "1"
         groups = f" in {problem.groups} groups, {problem.pack} together" if problem.groups > 1 else ""
+        posed, problem = problem, problem.under(self.fold)
+        folded = "" if self.fold is None else f"{self.fold.count} along axis {self.fold.axis} together, "
         copies = "" if self.copies is None else f" in {self.copies.outer} x {self.copies.inner} shifted copies"
         block = "x".join(map(str, self.rows))
         streamed = "" if self.streamed is None else f" streamed {self.streamed.taps(problem)} positions at a time"
         partitions = "positions" if problem.positions_on_partitions else "features"
         return (
-            f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {problem.outputs} {problem.dtype}: "
+            f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {posed.outputs} {problem.dtype}: {folded}"
             f"images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
             f"kernel {kernel_way(problem).value}{streamed} for {self.outputs} x{self.weight_buffers}, "
             f"{partitions} on the partitions"
@@ -105,7 +112,7 @@ def kernel_way(problem: Problem) -> Kernel:
     """How the kernel comes."""
     if problem.w.home is Home.CONSTANT:
         return Kernel.LAID_OUT
-    return Kernel.LOADED if problem.kernel_is_direct else Kernel.TRANSPOSED
+    return Kernel.LOADED if problem.given.kernel_is_direct else Kernel.TRANSPOSED
 
 
 def extents_of(problem: Problem, schedule: Schedule) -> list[int]:
@@ -131,8 +138,16 @@ def tile_shape(counts: Sequence[int], limit: int) -> list[int]:
     return shape
 
 
+def tiles_together(problem: Problem, schedule: Schedule) -> int:
+    """Tiles of positions that are loaded together."""
+    features = min(problem.pack, problem.groups) * problem.inputs * itemsize(problem.dtype)
+    return max(1, min(MOST_TILES, schedule.row_bytes // features))
+
+
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
+    problem = problem.under(schedule.fold)
+    given = problem.given
     size, copies = itemsize(problem.dtype), schedule.copies
     held = problem.chunks * prod(extents_of(problem, schedule)) * size
     features = min(problem.pack, problem.groups) * problem.inputs * size
@@ -143,11 +158,15 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     if schedule.comes is Comes.BESIDE:
         tiles["raw input", ROW_BUFFERS] = min(schedule.raw_bytes, held)
     elif schedule.comes.transposed:
-        bits = max(schedule.row_bytes, features) if schedule.comes is Comes.ROWS else features
+        rows = schedule.comes is Comes.ROWS
+        bits = max(schedule.row_bytes, features) if rows else tiles_together(problem, schedule) * features
         tiles["positions", ROW_BUFFERS] = bits
     part = schedule.streamed
-    taps, chunks = (problem.taps, problem.chunks) if part is None else (part.taps(problem), part.chunks)
-    tiles["kernel", schedule.weight_buffers] = chunks * taps * schedule.outputs * size
+    taps, chunks = (given.taps, problem.chunks) if part is None else (part.taps(problem), part.chunks)
+    outputs = schedule.outputs if problem.fold is None else given.pack_outputs
+    tiles["kernel", schedule.weight_buffers] = chunks * taps * outputs * size
+    if problem.fold is not None:
+        tiles["folded kernel", schedule.weight_buffers] = chunks * problem.taps * schedule.outputs * size
     if copies is not None:
         groups = prod(tap.count for tap in copies.grouped()[1:])
         tiles["copies of kernel", schedule.weight_buffers] = groups * schedule.outputs * size
@@ -155,7 +174,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             inner = prod(copies.inner_sizes(problem.kernel))
             tiles["inner copies of kernel", schedule.weight_buffers] = inner * schedule.outputs * size
     if kernel_way(problem) is Kernel.TRANSPOSED:
-        natural = natural_bytes(problem, schedule.natural)
+        natural = natural_bytes(given, schedule.natural)
         tiles["natural kernel", ROW_BUFFERS] = natural
         bits = max(bits, natural if problem.pack == 1 else features)
         if problem.pack > 1:

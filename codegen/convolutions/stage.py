@@ -87,6 +87,8 @@ class Coming:
     buffers: int
     row_bytes: int
     raw_bytes: int
+    tiles: int
+    """Tiles of positions that are loaded together, to be transposed."""
     copies: Copies | None = None
 
 
@@ -308,10 +310,11 @@ class Images:
         if self.coming.comes is Comes.ROWS and height > 1 and width > 1:
             self._turn_rows_of(pack, source, target)
             return
-        for column, wide in self.builder.pieces(width, columns):
-            part, goal = (b.index(3, column, wide) for b in (source, target))
-            for row, high in self.builder.pieces(height, rows):
-                self._turn_tile(pack, part.index(2, row, high), goal.index(2, row, high))
+        if columns < width:
+            for row in self.builder.each(height):
+                self._turn_tiles(pack, source.index(2, row, 1), target.index(2, row, 1), 3, columns)
+            return
+        self._turn_tiles(pack, source, target, 2, rows)
 
     def _turn_rows_of(self, pack: PackAt, source: Block, target: Block) -> None:
         """Load whole rows of positions, each onto one partition, and transpose them column by column."""
@@ -341,10 +344,21 @@ class Images:
                 place = replace(place, dims=(Atom(segment.partitions, 1, True), *place.dims[1:]))
                 self.turner.turn(replace(plane, offset=begin, dims=dims), place)
 
+    def _turn_tiles(self, pack: PackAt, source: Block, target: Block, dim: int, size: int) -> None:
+        """Tiles of ``size`` positions, or lines of them, along ``dim``; as many at a time as are loaded together."""
+        full, rest = divmod(source.dims[dim].size, size)
+        for first, count in self.builder.pieces(full, self.coming.tiles) if full else ():
+            self._turn_tile(pack, *(_tiles_of(block, dim, first * size, count, size) for block in (source, target)))
+        if rest:
+            last = Affine(full * size)
+            self._turn_tile(pack, *(_tiles_of(block, dim, last, 1, rest) for block in (source, target)))
+
     def _turn_tile(self, pack: PackAt, source: Block, target: Block) -> None:
-        high, wide = source.dims[2], source.dims[3]
+        """``source`` [1, 1, tiles, lines, positions] -> ``target`` [partitions, chunks, tiles, lines, positions]."""
+        tiles, high, wide = source.dims[2:]
         features = pack.groups * self.source.features.inputs
-        natural = self.tiles.tile(self.source.dtype, [features], high.size * wide.size, "positions", ROW_BUFFERS)
+        rows = high.size * wide.size
+        natural = self.tiles.tile(self.source.dtype, [tiles.size, features], rows, "positions", ROW_BUFFERS)
         feature, batch = atom_of(self.source.x, 1), atom_of(self.source.x, 0)
         parts = [(0, features, pack.group * self.source.features.inputs * feature.stride)]
         if self.source.batch_groups > 1:
@@ -353,26 +367,40 @@ class Images:
                 (j * self.source.features.inputs, self.source.features.inputs, step) for j, step in enumerate(steps)
             ]
         merged = high.size == 1 or high.stride == wide.stride * wide.size
-        runs = [(0, high.size * wide.size)] if merged else [(row, wide.size) for row in range(high.size)]
+        runs = [(0, rows)] if merged else [(row, wide.size) for row in range(high.size)]
         for begin, count, offset in parts:
             for row, partitions in runs:
-                dims = (Atom(partitions, wide.stride), Atom(count, feature.stride))
+                dims = (Atom(partitions, wide.stride), tiles, Atom(count, feature.stride))
                 at = source.offset + offset + row * high.stride
-                rows = natural.index(1, Affine(begin), count)
-                rows = replace(rows, partition=row * wide.size, dims=(Atom(partitions, 1, True), rows.dims[1]))
-                copy(self.builder, rows, Block(source.alloc, source.dtype, at, dims), self.source.stream)
-        for plane, part, byte in self.turner.carriers(natural):
-            goal = part_of(target, part, byte)
+                part = natural.index(2, Affine(begin), count)
+                part = replace(part, partition=row * wide.size, dims=(Atom(partitions, 1, True), *part.dims[1:]))
+                copy(self.builder, part, Block(source.alloc, source.dtype, at, dims), self.source.stream)
+        for plane, half, byte in self.turner.carriers(natural):
             for segment in self.source.features.segments_of(pack.groups):
-                size = itemsize(plane.dtype)
-                first = replace(
-                    plane,
-                    offset=plane.offset + segment.start * size,
-                    dims=(
-                        plane.dims[0],
-                        Atom(segment.chunks, segment.chunk_step * size),
-                        Atom(segment.partitions, segment.partition_step * size),
-                    ),
-                )
-                chunks = goal.index(1, Affine(segment.first), segment.chunks)
-                self.turner.turn(first, replace(chunks, dims=(Atom(segment.partitions, 1, True), *chunks.dims[1:])))
+                goal = part_of(target, half, byte).index(1, Affine(segment.first), segment.chunks)
+                self._turn_segment(segment, plane, goal.of((Atom(segment.partitions, 1, True), *goal.dims[1:])))
+
+    def _turn_segment(self, segment: Segment, plane: Block, goal: Block) -> None:
+        """``plane`` [positions, tiles, features] -> ``goal`` [partitions, chunks, tiles, lines, positions].
+
+        Neighbouring tiles of one chunk, or the chunks of a tile, leave PSUM together.
+        """
+        size = itemsize(plane.dtype)
+        rows, tiles, _ = plane.dims
+        first = plane.moved(segment.start * size)
+        partitions = Atom(segment.partitions, segment.partition_step * size)
+        if segment.chunks == 1:
+            self.turner.turn(first.of((rows, tiles, partitions)), goal.index(1, Affine()))
+            return
+        for tile in range(tiles.size):
+            chunks = Atom(segment.chunks, segment.chunk_step * size)
+            source = first.moved(tile * tiles.stride).of((rows, chunks, partitions))
+            self.turner.turn(source, goal.index(2, Affine(tile)))
+
+
+def _tiles_of(block: Block, dim: int, first: Affine, count: int, size: int) -> Block:
+    """[..., tiles, lines, positions]: ``count`` tiles of ``size`` along ``dim`` from ``first`` on."""
+    dims, stride = list(block.dims), block.dims[dim].stride
+    dims[dim] = Atom(size, stride)
+    dims.insert(2, Atom(count, stride * size))
+    return block.moved(first * stride).of(tuple(dims))

@@ -18,8 +18,7 @@ from neuronx_cc.codegen.convolutions.weights import Kernels, OutputsAt, PartAt
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.movement.transfer import copy
-from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.limits import MAX_WAIT_COEFS
 from neuronx_cc.ir.types import itemsize
 
 
@@ -108,7 +107,9 @@ class Tiling:
         if len(at) == len(taps):
             yield at
             return
-        for index in self.builder.each(taps[len(at)].count):
+        # waits count in few registers: what lies deeper is straight-line code
+        count = taps[len(at)].count
+        for index in self.builder.each(count, 4 if self.builder.open_loops < MAX_WAIT_COEFS - 1 else count):
             yield from self._steps(taps, [*at, index])
 
     def _phases(self, at: list[RowsAt], target: Block, first: int) -> Iterator[tuple[list[Taps], Block, list[int]]]:
@@ -190,7 +191,7 @@ class Tiling:
             if groups > 1:
                 rows = Atom(partitions, span * columns.stride)
             target = _piece(goal, 0, at, sizes).of((rows, columns, features))
-            copy(self.builder, target, result, Stream.DMA_STORE)
+            results.store_rows(target, result)
 
     def _columns(self, terms: Terms, at: Sequence[Affine], positions: Sequence[int], span: int, result: Block) -> None:
         """``result`` [partitions, columns, features]: each column a sum, several of which share a bank."""

@@ -13,8 +13,9 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions.folding import Folded
 from neuronx_cc.codegen.convolutions.placement import Placed
-from neuronx_cc.codegen.convolutions.problem import Segment, atom_of
+from neuronx_cc.codegen.convolutions.problem import Problem, Segment, atom_of
 from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, SPREAD_BUFFERS, Kernel, Schedule, kernel_way
 from neuronx_cc.codegen.convolutions.stage import PackAt
 from neuronx_cc.codegen.convolutions.turn import Turner
@@ -64,22 +65,20 @@ class Kernels:
     tiles: Tiles
     turner: Turner
     placed: Placed
+    """Poses the problem whose kernel is given."""
+    solved: Problem
+    """What the schedule makes of it."""
     schedule: Schedule
     _laid_out: dict[tuple[int, int, int, int], View] = field(default_factory=dict)
 
     def block(self, pack: PackAt, outs: OutputsAt) -> Block:
         """The kernel [partitions, chunks, kernel spatial..., outputs], spread as the copies of the input are."""
-        problem, copies, buffers = self.placed.problem, self.schedule.copies, self.schedule.weight_buffers
-        way = kernel_way(problem)
-        if way is Kernel.LAID_OUT:
-            kernel = self._constant(pack, outs, None)
-        elif way is Kernel.LOADED:
-            kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
-            for segment in problem.features.segments:
-                self._load(outs, PartAt(segment, Affine(), segment.chunks), _of_segment(kernel, segment))
+        problem, copies, buffers = self.solved, self.schedule.copies, self.schedule.weight_buffers
+        if problem.folded is None:
+            kernel = self._whole(pack, outs)
         else:
-            kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
-            self._transpose(pack, outs, kernel)
+            whole = self._whole(pack, OutputsAt(0, 1, self.placed.problem.pack_outputs, Affine()))
+            kernel = self._folded(problem.folded, whole, outs)
         if copies is None:
             return kernel
         groups = [tap.count for tap in copies.grouped()[1:]]
@@ -94,6 +93,40 @@ class Kernels:
         copies.spread_kernel(self.emitter.builder, spread, kernel, between)
         return spread
 
+    def _whole(self, pack: PackAt, outs: OutputsAt) -> Block:
+        """The kernel as it is given."""
+        problem, way = self.placed.problem, kernel_way(self.placed.problem)
+        if way is Kernel.LAID_OUT:
+            kernel = self._constant(pack, outs, None)
+        elif way is Kernel.LOADED:
+            kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
+            for segment in problem.features.segments:
+                part = PartAt(segment, Affine(), segment.chunks)
+                self._load(pack, outs, part, kernel.index(1, Affine(segment.first), segment.chunks))
+        else:
+            kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
+            self._transpose(pack, outs, kernel)
+        return kernel
+
+    def _folded(self, folded: Folded, kernel: Block, outs: OutputsAt) -> Block:
+        """For each output that is a feature the kernel, where it meets the input; zeros elsewhere."""
+        assert self.solved.fold is not None
+        axis, each = 2 + self.solved.fold.axis, self.placed.problem.pack_outputs
+        sizes = [self.solved.chunks, *self.solved.kernel, outs.size]
+        wide = self.tiles.tile(
+            self.solved.dtype, sizes, kernel.dims[0].size, "folded kernel", self.schedule.weight_buffers
+        )
+        self.emitter.over("memset", Stream.GPSIMD, [wide], [], imm=[0.0])
+        for number, taps in enumerate(folded.outputs):
+            first, step, count = folded.places(number)
+            if not count:
+                continue
+            source = _progression(kernel, axis, taps.first, taps.step, count)
+            target = _progression(wide, axis, first, step, count)
+            goal = _progression(target, len(sizes), *self.solved.fold.features(number, each), each)
+            self.emitter.over("tensor_copy", Stream.GPSIMD, [goal], [source])
+        return wide
+
     def part(self, pack: PackAt, outs: OutputsAt, at: PartAt) -> Block:
         """One part of it: [partitions, 1, positions..., outputs]."""
         problem, way = self.placed.problem, kernel_way(self.placed.problem)
@@ -102,7 +135,7 @@ class Kernels:
         sizes = [1] * len(at.taps) + list(problem.kernel[len(at.taps) :])
         kernel = self._tile(pack, outs, at.count, sizes)
         if way is Kernel.LOADED:
-            self._load(outs, at, kernel.of((Atom(at.segment.partitions, 1, True), *kernel.dims[1:])))
+            self._load(pack, outs, at, kernel)
         else:
             self._turn_part(pack, outs, at, kernel)
         return kernel
@@ -198,13 +231,18 @@ class Kernels:
         )
         return Block(w.alloc, w.dtype, offset, (Atom(rows, output), chunks, partitions, *spatial))
 
-    def _load(self, outs: OutputsAt, part: PartAt, target: Block) -> None:
-        """DMA with the contracted features on the partitions."""
-        source = self._source(PackAt(0, 1, 1, Affine()), outs.first, outs.size, part)
-        dims = source.dims
-        source = source.of((dims[2], dims[1], *dims[3:], dims[0]))
-        order = sorted(range(1, len(dims)), key=lambda dim: -abs(target.dims[dim].stride))
-        copy(self.emitter.builder, target.select([0, *order]), source.select([0, *order]), self._stream)
+    def _load(self, pack: PackAt, outs: OutputsAt, part: PartAt, target: Block) -> None:
+        """DMA with the contracted features on the partitions; those of each group of a pack between zeros."""
+        inputs, size = part.segment.partitions, outs.size // pack.groups
+        order = sorted(range(1, len(target.dims)), key=lambda dim: -abs(target.dims[dim].stride))
+        if pack.groups > 1:
+            self.emitter.over("memset", Stream.GPSIMD, [target], [], imm=[0.0])
+        for group in range(pack.groups):
+            dims = (source := self._source(pack, outs.first + group * size, size, part)).dims
+            source = source.of((dims[2], dims[1], *dims[3:], dims[0]))
+            goal = target.index(len(target.dims) - 1, Affine(group * size), size)
+            goal = replace(goal, partition=group * inputs, dims=(Atom(inputs, 1, True), *goal.dims[1:]))
+            copy(self.emitter.builder, goal.select([0, *order]), source.select([0, *order]), self._stream)
 
     def _transpose(self, pack: PackAt, outs: OutputsAt, target: Block) -> None:
         """All of the kernel, as much at a time as is loaded together."""
@@ -285,3 +323,10 @@ def _of_segment(kernel: Block, segment: Segment) -> Block:
     """The chunks of a segment, on its partitions."""
     part = kernel.index(1, Affine(segment.first), segment.chunks)
     return part.of((Atom(segment.partitions, 1, True), *part.dims[1:]))
+
+
+def _progression(block: Block, dim: int, first: int, step: int, count: int) -> Block:
+    """``count`` elements of a dim from ``first`` on, each ``step`` after the one before."""
+    dims, stride = list(block.dims), block.dims[dim].stride
+    dims[dim] = Atom(count, stride * step)
+    return block.moved(Affine(first * stride)).of(tuple(dims))

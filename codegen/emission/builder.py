@@ -234,6 +234,11 @@ class Builder:
                     yield index * size + start, size
 
     @property
+    def open_loops(self) -> int:
+        """Loops around what is emitted next."""
+        return len(self.sync.frames) - 1
+
+    @property
     def registers_left(self) -> int:
         """Registers that loops may still take."""
         return len(self._free_registers)

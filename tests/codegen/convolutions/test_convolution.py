@@ -15,6 +15,7 @@ import neuronx_cc
 from neuronx_cc.codegen.convolutions import candidates
 from neuronx_cc.codegen.emission.builder import Builder
 from neuronx_cc.codegen.emission.memory import Arena
+from neuronx_cc.ir.isa.encoding import encode
 
 Array = np.ndarray[Any, Any]
 
@@ -401,4 +402,38 @@ ENTRY main {
 """
     random = np.random.default_rng(0)
     check_text(text, *(random.standard_normal(dims, np.float32) for dims in ((128, 1, 16, 10, 12), (4, 128, 3, 3, 3))))
-    assert sum(name.startswith("raw input") for name in names) <= 1
+    # once more where sums that are not finite are computed again
+    raw, emitted = (sum(name.startswith(start) for name in names) for start in ("raw input", "zeros"))
+    assert raw <= emitted
+
+
+@pytest.mark.parametrize("batch", [4, 8])
+def test_waits_for_parts_of_a_streamed_kernel_count_in_few_registers(batch: int) -> None:
+    """Loops over images, feature tiles and three axes of taps around one wait."""
+    window = "{size=7x7x7 pad=3_3x3_3x3_3 rhs_reversal=1x1x1}"
+    text = f"""HloModule generated
+
+ENTRY main {{
+  y = f32[{batch},7,7,7,512] parameter(0)
+  w = f32[7,7,7,64,512] parameter(1)
+  ROOT x = f32[{batch},7,7,7,64] convolution(y, w), window={window}, dim_labels=b012f_012oi->b012f
+}}
+"""
+    encode(compile_text(text).program.records)
+
+
+@pytest.mark.parametrize(("groups", "inputs", "outputs"), [(2, 70, 40), (4, 130, 6), (16, 4, 8), (3, 33, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_kernels_of_groups_are_loaded_as_they_lie(
+    groups: int, inputs: int, outputs: int, dtype: Any, random: np.random.Generator
+) -> None:
+    """Runs of neighbouring outputs, not single elements."""
+    x = normal(random, 2, 7, 6, groups * inputs).astype(dtype)
+    w = normal(random, 3, 3, inputs, groups * outputs).astype(dtype)
+
+    def function(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=LAYOUTS[1], feature_group_count=groups)
+
+    check_function(function, x, w, relative=1e-5 if dtype is np.float32 else 2e-2)
+    (line,) = compile_text(text_of(function, x, w)).program.schedules.values()
+    assert "kernel loaded" in line

@@ -70,8 +70,9 @@ def test_candidates_fit_and_are_different() -> None:
         assert len(set(found)) == len(found)
         for schedule in found:
             assert room_of(footprint(each, schedule, TIMING.sizes)) <= each.room
-            assert 0 < schedule.outputs <= each.outputs
-            assert all(0 < rows <= axis.rows for rows, axis in zip(schedule.rows, each.axes, strict=True))
+            solved = each.under(schedule.fold)
+            assert 0 < schedule.outputs <= solved.outputs
+            assert all(0 < rows <= axis.rows for rows, axis in zip(schedule.rows, solved.axes, strict=True))
 
 
 def test_the_chosen_one_takes_least_and_more_than_its_bound() -> None:
