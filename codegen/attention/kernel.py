@@ -1,5 +1,7 @@
 """Attention: scores, softmax and their product with the values, block of rows by block of rows.
 
+Where columns are many, a block takes them by sections, each with exponentials beside the greatest score so far.
+
 ``out[g, h, r] = sum_c softmax_c(steps(q[g, h, r] . k[h, c])) v[h, c]``. The scores of a block of rows have the rows on
 the partitions. Exponentials are multiplied with the values as they are, cast to the type of that product; the sums of
 each row divide its result. Rows without any score but -inf are NaN, as apart. Columns that a comparison of row and
@@ -12,14 +14,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, product, zip_longest
+from itertools import chain, groupby, pairwise, product, zip_longest
 from math import prod
+
+import numpy as np
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.choose import factor_of, problem_of
-from neuronx_cc.codegen.attention.masks import ALU, NEGLIGIBLE
+from neuronx_cc.codegen.attention.masks import ALU
 from neuronx_cc.codegen.attention.pattern import Attention, Step
-from neuronx_cc.codegen.attention.schedule import PIECES, Problem, Schedule, choose, footprint, tiles_of
+from neuronx_cc.codegen.attention.schedule import (
+    PIECES,
+    UNDER_WAY,
+    Problem,
+    Schedule,
+    choose,
+    footprint,
+    query_buffers,
+    tiles_of,
+)
 from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_partitions
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.stage import transposer_of
@@ -36,12 +49,10 @@ from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_BLOCKS = 32
 """Blocks of rows that are no loop."""
-BUNCH = 4
-"""Blocks of rows that an iteration takes."""
 TAKEN_AT_ONCE = 4
 """Banks of scores that Vector and Scalar go over at once."""
-SMALL_BUFFERS = 4
-"""Of what is one number a row."""
+LARGEST = float(np.finfo(np.float32).max)
+"""Exponentials beside its negative are 0 where all scores of a row so far are -inf."""
 UNROLLED_TURNS = 256
 """Banks of transposes that are no loop."""
 
@@ -86,24 +97,50 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """Keys and values of a head."""
+    """Keys and values of a head, of columns from ``first`` on."""
 
     head: tuple[Affine, ...]
+    first: int
     keys: Block
     values: Block
 
 
 @dataclass(slots=True)
 class _Under:
-    """A block of rows under way, and the tiles that hold it."""
+    """A section of the columns of a block of rows under way, and the tiles that hold it."""
 
     rows: _Rows
+    first: int
+    columns: int
+    running: dict[str, Block]
+    """Tiles of the whole block."""
     tiles: dict[str, Block] = field(default_factory=dict)
 
     @property
     def at(self) -> tuple[Affine, ...]:
         """Indices of all dims around."""
         return (*self.rows.head, *self.rows.group)
+
+    @property
+    def operands(self) -> tuple[tuple[Affine, ...], int]:
+        """Which keys and values: of what head, and from which column on."""
+        return self.rows.head, self.first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing is known of the rows before."""
+        return self.first == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether all is known of the rows after."""
+        return self.first + self.columns == self.rows.columns
+
+
+def _stagings(under: Sequence[_Under | None]) -> int:
+    """How often keys and values come for blocks that follow each other."""
+    wanted = [each.operands for each in under if each is not None]
+    return 1 + sum(one != other for one, other in pairwise(wanted))
 
 
 @dataclass(slots=True)
@@ -160,23 +197,26 @@ class _Kernel:
     def _heads(self, at: tuple[Affine, ...]) -> None:
         builder, arrays, left = self.context.builder, self.arrays, self.arrays.heads - len(at)
         blocks = prod(arrays.sizes[arrays.heads :]) * -(-self.problem.rows // self.context.sizes.columns)
+        sections = self.schedule.sections(self.problem)
         if left > 1:
             for index in builder.each(arrays.sizes[len(at)], 1):
                 self._heads((*at, index))
-        elif not left or blocks > UNROLLED_BLOCKS:
+        elif not left or blocks * sections > UNROLLED_BLOCKS:
             for index in builder.each(arrays.sizes[len(at)], 1) if left else [Affine()]:
                 head = (*at, index) if left else at
-                if blocks <= UNROLLED_BLOCKS:
+                if blocks * sections <= UNROLLED_BLOCKS:
                     self._bunch(self._all_blocks([head]))
                 else:
-                    self._groups(head, (), blocks, self._stage(head))
+                    self._groups(head, (), blocks, self._stage(head, 0) if sections == 1 else None)
         else:
-            for start, count, size in builder.tiles(arrays.sizes[len(at)], max(1, UNROLLED_BLOCKS // blocks)):
+            for start, count, size in builder.tiles(
+                arrays.sizes[len(at)], max(1, UNROLLED_BLOCKS // (blocks * sections))
+            ):
                 for index in builder.each(count, 1):
                     first = index * size + start
                     self._bunch(self._all_blocks([(*at, first + head) for head in range(size)]))
 
-    def _groups(self, head: tuple[Affine, ...], group: tuple[Affine, ...], blocks: int, staged: _Staged) -> None:
+    def _groups(self, head: tuple[Affine, ...], group: tuple[Affine, ...], blocks: int, staged: _Staged | None) -> None:
         """Many blocks of rows of one head."""
         builder, sizes, step = (
             self.context.builder,
@@ -187,11 +227,12 @@ class _Kernel:
             for index in builder.each(sizes[0], 1):
                 self._groups(head, (*group, index), blocks // sizes[0], staged)
             return
-        bunches = 0 if self.problem.banded or blocks <= UNROLLED_BLOCKS else self.problem.rows // (BUNCH * step)
+        bunch, written = self.schedule.bunch, blocks * self.schedule.sections(self.problem)
+        bunches = 0 if self.problem.banded or written <= UNROLLED_BLOCKS else self.problem.rows // (bunch * step)
         if bunches:
             with builder.loop(bunches) as index:
-                self._bunch(self._blocks(head, group, index * (BUNCH * step), BUNCH), staged)
-        first = bunches * BUNCH
+                self._bunch(self._blocks(head, group, index * (bunch * step), bunch), staged)
+        first = bunches * bunch
         self._bunch(self._blocks(head, group, Affine(first * step), blocks - first), staged)
 
     def _all_blocks(self, heads: Sequence[tuple[Affine, ...]]) -> list[_Rows]:
@@ -205,19 +246,8 @@ class _Kernel:
         for block in range(count):
             begin = first + block * step
             size = step if begin.terms else min(step, self.problem.rows - begin.const)
-            found.append(_Rows(head, group, begin, size, self._columns(begin, size)))
+            found.append(_Rows(head, group, begin, size, self.attention.columns(begin.const, begin.const + size - 1)))
         return found
-
-    def _columns(self, start: Affine, size: int) -> int:
-        """How many of the first columns a block of rows is computed for; the others have no weight."""
-        columns = self.problem.columns
-        for step in self.attention.steps:
-            if step.band is None or step.masked > NEGLIGIBLE:
-                continue
-            ends = [step.band.last_column(row) for row in (start.const, start.const + size - 1)]
-            if all(end is not None and end >= 0 for end in ends):
-                columns = min(columns, 1 + max(end for end in ends if end is not None))
-        return columns
 
     def _bunch(self, blocks: Sequence[_Rows], staged: _Staged | None = None) -> None:
         """Blocks of rows, one after the other; keys and values are ``staged``, or those of each head are here.
@@ -226,55 +256,80 @@ class _Kernel:
         the one before that are transposed, still older ones are multiplied with the values, and operands of the next
         block come: no engine waits for another within a step.
         """
-        under = [_Under(rows) for rows in blocks]
+        under = self._spaced(self._sections(blocks))
         with self.context.builder.unrolled():
             if self.schedule.scores == 1:
-                for at, each in enumerate(under):
-                    staged = self._ready(under, at, staged)
+                for each in filter(None, under):
+                    staged = self._ready([each], 0, staged)
                     deque(self._scores_of(each), 0)
                     deque(self._exponentials(each), 0)
                     deque(self._transposed(each), 0)
                     deque(self._weighted(each), 0)
                 return
             staged = self._ready(under, 0, staged)
+            made = (self._scores_of, 0), (self._transposed, 2), (self._weighted, 3), (self._exponentials, 1)
             for at in range(len(under) + 3):
-                stages = [self._scores_of(each) for each in under[at : at + 1]]
-                stages += [self._transposed(each) for each in under[max(0, at - 2) : max(0, at - 1)]]
-                stages += [self._weighted(each) for each in under[max(0, at - 3) : max(0, at - 2)]]
-                stages += [self._exponentials(each) for each in under[max(0, at - 1) : at]]
+                steps = [(stage, under[at - age]) for stage, age in made if 0 <= at - age < len(under)]
+                stages = [stage(each) for stage, each in steps if each is not None]
                 deque(chain.from_iterable(zip_longest(*stages)), 0)
                 staged = self._ready(under, at + 1, staged)
 
-    def _ready(self, under: Sequence[_Under], at: int, staged: _Staged | None) -> _Staged | None:
-        """Bring the operands of a block to SBUF: its queries, and keys and values where its head is a new one."""
-        if at >= len(under):
+    def _spaced(self, under: Iterator[_Under]) -> list[_Under | None]:
+        """With pauses, so that what is under way wants no more keys and values than are staged."""
+        spaced: list[_Under | None] = []
+        for each in under:
+            while _stagings([*spaced[1 - UNDER_WAY :], each]) > self.schedule.staged:
+                spaced.append(None)
+            spaced.append(each)
+        return spaced
+
+    def _sections(self, blocks: Sequence[_Rows]) -> Iterator[_Under]:
+        """Sections of the columns of all blocks: a bunch of them goes over one before it comes to the next."""
+        for _, of_head in groupby(blocks, lambda rows: rows.head):
+            several = list(of_head)
+            for start, count in pieces(len(several), self.schedule.bunch):
+                bunch: list[tuple[_Rows, dict[str, Block]]] = [(rows, {}) for rows in several[start : start + count]]
+                for first, columns in pieces(self.problem.columns, self.schedule.section):
+                    for rows, running in bunch:
+                        if first < rows.columns:
+                            yield _Under(rows, first, min(columns, rows.columns - first), running)
+
+    def _ready(self, under: Sequence[_Under | None], at: int, staged: _Staged | None) -> _Staged | None:
+        """Bring the operands of a block to SBUF: its queries, and keys and values where they are others."""
+        each = under[at] if at < len(under) else None
+        if each is None:
             return staged
-        rows = under[at].rows
-        if staged is None or staged.head != rows.head:
-            staged = self._stage(rows.head)
-        under[at].tiles |= {"keys": staged.keys, "values": staged.values, "queries": self._queries(under[at])}
+        if staged is None or (staged.head, staged.first) != each.operands:
+            staged = self._stage(each.rows.head, each.first)
+        if "queries" not in each.running:
+            each.running["queries"] = self._queries(each)
+        each.tiles |= {"keys": staged.keys, "values": staged.values, "queries": each.running["queries"]}
         return staged
 
     # ---- operands --------------------------------------------------------------------------------------------
 
-    def _stage(self, at: tuple[Affine, ...]) -> _Staged:
-        """Keys [term, chunk, column] and values [column, chunk, feature] of a head."""
+    def _stage(self, at: tuple[Affine, ...], first: int) -> _Staged:
+        """Keys [term, chunk, column] and values [column, chunk, feature] of a section of a head."""
         p, arrays, partitions = self.problem, self.arrays, self.context.sizes.rows
         place = (*at, *(Affine() for _ in arrays.sizes[len(at) :]))
-        deep, chunks = -(-p.depth // partitions), -(-p.columns // partitions)
+        columns = min(self.schedule.section, p.columns - first)
+        deep, chunks = -(-p.depth // partitions), -(-columns // partitions)
         count = self.schedule.staged
         self._mark(self.attention.scores)
-        keys = self._tile("keys", p.dtype, [deep, p.columns], min(p.depth, partitions), count)
-        self.stager.fill("keys", keys, arrays.keys.at(place).select([2, 1]), arrays.keys.stream)
+        keys = self._tile("keys", p.dtype, [deep, columns], min(p.depth, partitions), count)
+        section = arrays.keys.at(place).index(1, Affine(first), columns)
+        self.stager.fill("keys", keys, section.select([2, 1]), arrays.keys.stream)
         self._mark(self.attention.product)
-        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(p.columns, partitions), count)
-        self.stager.fill("values", values, arrays.values.at(place).select([1, 2]), arrays.values.stream)
-        return _Staged(at, keys, values)
+        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(columns, partitions), count)
+        section = arrays.values.at(place).index(1, Affine(first), columns)
+        self.stager.fill("values", values, section.select([1, 2]), arrays.values.stream)
+        return _Staged(at, first, keys, values)
 
     def _queries(self, under: _Under) -> Block:
         p, partitions, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
         self._mark(self.attention.scores)
-        tile = self._tile("queries", p.dtype, [-(-p.depth // partitions), rows.size], min(p.depth, partitions))
+        count, deep = query_buffers(p, self.schedule), -(-p.depth // partitions)
+        tile = self._tile("queries", p.dtype, [deep, rows.size], min(p.depth, partitions), count)
         source = queries.at(under.at).index(0, rows.start, rows.size).select([2, 0])
         self.stager.fill("queries", tile, source, queries.stream)
         return tile
@@ -286,13 +341,12 @@ class _Kernel:
         attention, rows = self.attention, under.rows
         self._mark(attention.scores)
         queries, keys = under.tiles["queries"], under.tiles["keys"]
-        scores = under.tiles["scores"] = self._tile("scores", "f32", [rows.columns], rows.size)
+        scores = under.tiles["scores"] = self._tile("scores", "f32", [under.columns], rows.size)
         steps = attention.steps[self._factor is not None :]
         taken = self._step_columns if all(step.band is not None for step in steps) else self.context.sizes.bank_columns
-        count = -(-rows.columns // taken)
-        most = under.tiles["most"] = self._tile("greatest", "f32", [1], rows.size, SMALL_BUFFERS)
-        parts = self._tile("greatest of parts", "f32", [count], rows.size, SMALL_BUFFERS)
-        for number, (start, size) in enumerate(pieces(rows.columns, taken)):
+        count = -(-under.columns // taken)
+        parts = self._tile("greatest of parts", "f32", [count], rows.size, UNDER_WAY)
+        for number, (start, size) in enumerate(pieces(under.columns, taken)):
             part = scores.index(1, Affine(start), size)
             last = next((at for at in reversed(range(len(steps))) if steps[at].band is None), -1)
             into = part if last < 0 else self._tile("raw scores", "f32", [size], rows.size, 2)
@@ -300,17 +354,36 @@ class _Kernel:
             for at, step in enumerate(steps):
                 self._mark(step.op)
                 if step.band is not None:
-                    self._mask(step, rows, into, start)
+                    self._mask(step, rows, into, under.first + start)
                     continue
                 dtype = "f32" if at == last else step.op.shape.dtype
                 out = part if at == last else self._tile(f"step {at}", dtype, [size], rows.size, 2)
-                self._step(step, under.at, rows, into, out, start)
+                self._step(step, under.at, rows, into, out, under.first + start)
                 into = out
             self._mark(attention.product)
             self._emit("tensor_reduce", Stream.VECTOR, [parts.index(1, Affine(number), 1)], [part], ["max"])
             yield
         self._mark(attention.product)
-        self._emit("tensor_reduce", Stream.VECTOR, [most], [parts], ["max"], flags=["negate"])
+        self._greatest(under, parts)
+
+    def _greatest(self, under: _Under, parts: Block) -> None:
+        """The greatest score of each row, negative, and what sums beside an earlier one are to be multiplied with."""
+        size, running = under.rows.size, under.running
+        if under.is_first and under.is_last:
+            most = under.tiles["most"] = self._tile("greatest", "f32", [1], size, UNDER_WAY)
+            self._emit("tensor_reduce", Stream.VECTOR, [most], [parts], ["max"], flags=["negate"])
+            return
+        own = self._tile("greatest of a section", "f32", [1], size, UNDER_WAY)
+        self._emit("tensor_reduce", Stream.VECTOR, [own], [parts], ["max"], flags=["negate"])
+        most = self._tile("running greatest", "f32", [1], size, self.schedule.bunch + UNDER_WAY)
+        if under.is_first:
+            self._emit("tensor_scalar", Stream.VECTOR, [most], [own], ["min"], [LARGEST])
+        else:
+            before = running["most"]
+            self._emit("scalar_tensor_tensor", Stream.VECTOR, [most], [own, before], ["min", "min"], [LARGEST])
+            scale = under.tiles["scale"] = self._tile("scale", "f32", [1], size, UNDER_WAY)
+            self._emit("activation", Stream.SCALAR, [scale], [before, most], ["exp"], [-1.0], ["bias"])
+        running["most"] = under.tiles["most"] = most
 
     def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
         """Scores of columns from ``first`` on, times the factor."""
@@ -390,12 +463,12 @@ class _Kernel:
         """Of a block's scores beside the greatest of their row; and their sums, with a step for each."""
         rows, most, scores, taken = under.rows, under.tiles["most"], under.tiles["scores"], self._step_columns
         self._mark(self.attention.product)
-        parts = -(-rows.columns // taken)
-        sums = self._tile("sums", "f32", [parts], rows.size, SMALL_BUFFERS)
+        parts = -(-under.columns // taken)
+        sums = self._tile("sums", "f32", [parts], rows.size, UNDER_WAY)
         under.tiles["sums"] = sums
-        out = self._tile("exponentials", self.problem.weight_dtype, [rows.columns], rows.size)
+        out = self._tile("exponentials", self.problem.weight_dtype, [under.columns], rows.size)
         under.tiles["exponentials"] = out
-        for at, (start, size) in enumerate(pieces(rows.columns, taken)):
+        for at, (start, size) in enumerate(pieces(under.columns, taken)):
             self._mark(self.attention.product)
             outs = [out.index(1, Affine(start), size), sums.index(1, Affine(at), 1)]
             ins = [scores.index(1, Affine(start), size), most]
@@ -405,8 +478,8 @@ class _Kernel:
     def _transposed(self, under: _Under) -> Iterator[None]:
         """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
         rows, sizes = under.rows, self.context.sizes
-        chunks = -(-rows.columns // sizes.rows)
-        partitions = min(rows.columns, sizes.rows)
+        chunks = -(-under.columns // sizes.rows)
+        partitions = min(under.columns, sizes.rows)
         transposed = under.tiles["transposed"] = self._tile(
             "transposed", self.problem.weight_dtype, [chunks, rows.size], partitions
         )
@@ -416,26 +489,43 @@ class _Kernel:
             yield
 
     def _weighted(self, under: _Under) -> Iterator[None]:
-        """The product with the values, divided by the sums and stored."""
+        """The product with the values; divided by the sums and stored where it is that of all columns."""
         builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
-        self._mark(self.attention.product)
-        inverse = self._tile("inverse", "f32", [1], rows.size, SMALL_BUFFERS)
-        sums = under.tiles["sums"]
-        if sums.dims[1].size > 1:
-            self._emit("tensor_reduce", Stream.VECTOR, [inverse], [sums], ["add"])
-            sums = inverse
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
         bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
-        for start, count in pieces(-(-rows.columns // partitions), PIECES):
+        for start, count in pieces(-(-under.columns // partitions), PIECES):
             self._mark(self.attention.product)
             for chunk in range(start, start + count):
-                self._add(bank, under.tiles["transposed"], under.tiles["values"], chunk, rows.columns)
+                self._add(bank, under.tiles["transposed"], under.tiles["values"], chunk, under.columns)
             yield
         self._mark(self.attention.product)
+        result, sums = self._so_far(under, bank)
+        if not under.is_last:
+            return
+        inverse = self._tile("inverse", "f32", [1], rows.size, UNDER_WAY)
+        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
         target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
         out = self._tile("result", target.dtype, [p.width], rows.size)
-        self._emit("activation", Stream.SCALAR, [out], [bank, inverse], ["copy"], flags=["scale_ap"])
+        self._emit("activation", Stream.SCALAR, [out], [result, inverse], ["copy"], flags=["scale_ap"])
         copy(builder, target, out, self.arrays.result.stream)
+
+    def _so_far(self, under: _Under, bank: Block) -> tuple[Block, Block]:
+        """The product of a block with the values, and the sums of its rows, up to the end of this section."""
+        size, running, sums = under.rows.size, under.running, under.tiles["sums"]
+        if sums.dims[1].size > 1:
+            parts, sums = sums, self._tile("sums of parts", "f32", [1], size, UNDER_WAY)
+            self._emit("tensor_reduce", Stream.VECTOR, [sums], [parts], ["add"])
+        if under.is_first and under.is_last:
+            return bank, sums
+        if under.is_first:
+            running["sums"] = self._tile("running sums", "f32", [1], size, self.schedule.bunch)
+            running["result"] = self._tile("running result", "f32", [self.problem.width], size, self.schedule.bunch)
+            self._emit("tensor_copy", Stream.VECTOR, [running["sums"]], [sums], [])
+            self._emit("activation", Stream.SCALAR, [running["result"]], [bank], ["copy"])
+        else:
+            for total, more in ((running["sums"], sums), (running["result"], bank)):
+                ins = [total, more, under.tiles["scale"]]
+                self._emit("scalar_tensor_tensor", Stream.VECTOR, [total], ins, ["multiply", "add"], [], ["ap0"])
+        return running["result"], running["sums"]
 
     def _add(self, bank: Block, transposed: Block, values: Block, chunk: int, columns: int) -> None:
         """The product of a chunk of columns."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
-from neuronx_cc.codegen.attention.masks import Band, band_of
+from neuronx_cc.codegen.attention.masks import NEGLIGIBLE, Band, band_of
 from neuronx_cc.codegen.context import apply_view
 from neuronx_cc.codegen.dots.problem import order_of
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -66,6 +66,25 @@ class Attention:
     def dims(self) -> tuple[int, ...]:
         """Of the scores."""
         return self.scores.shape.dims
+
+    def columns(self, first: int, last: int) -> int:
+        """How many of the first columns have weight in rows ``first`` to ``last``."""
+        columns = self.dims[self.column]
+        for step in self.steps:
+            if step.band is None or step.masked > NEGLIGIBLE:
+                continue
+            ends = [step.band.last_column(row) for row in (first, last)]
+            if all(end is not None and end >= 0 for end in ends):
+                columns = min(columns, 1 + max(end for end in ends if end is not None))
+        return columns
+
+    def read_in_part(self) -> set[hlo.SSAValue]:
+        """Operands of which columns are not read that have no weight: in any row, or, of what has rows, in one."""
+        rows, columns = self.dims[self.row], self.dims[self.column]
+        found = {leaf for step in self.steps for leaf in leaves_of(step)} if self.columns(0, 0) < columns else set()
+        if self.columns(0, rows - 1) < columns:
+            found |= {self.scores.operands[1 - self.queries], self.product.operands[1 - self.weights]}
+        return found
 
     def own_dims(self) -> list[int]:
         """The dims of the scores, but rows and columns, that keys or values have."""

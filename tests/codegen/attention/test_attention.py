@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from generated import TRN1, assert_close, compile_text, text_of
 
-from neuronx_cc.codegen.attention import choose
+from neuronx_cc.codegen.attention import choose, kernel
+from neuronx_cc.codegen.attention.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
@@ -192,17 +193,94 @@ def test_what_stays_apart(function: Function, random: np.random.Generator) -> No
     check(function, drawn(random, (100, 16), (100, 16), (100, 16)), fused=False)
 
 
-@pytest.mark.parametrize("columns", [200, 3000])
-def test_little_room(columns: int, random: np.random.Generator) -> None:
-    """Where not even the scores of one block fit, the kernels are apart."""
-    inputs = drawn(random, (260, 64), (columns, 64), (columns, 64))
-    check(plain, inputs, fused=columns < 1000, machine=SMALL)
+@pytest.mark.parametrize("sizes", [(200, 64), (3000, 64), (700, 5000)], ids=str)
+def test_little_room(sizes: tuple[int, int], random: np.random.Generator) -> None:
+    """Many columns are taken by sections; where not even one of them fits, the kernels are apart."""
+    columns, depth = sizes
+    inputs = drawn(random, (260, depth), (columns, depth), (columns, 64))
+    check(plain, [inputs[0] / math.sqrt(depth), *inputs[1:]], fused=depth < 1000, machine=SMALL)
+
+
+class Cut:
+    """Draws sizes, masks and sections for attentions by sections."""
+
+    def __init__(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self.rows, self.columns = (int(random.integers(1, limit)) for limit in (700, 2600))
+        self.depth, self.width = (int(random.integers(1, 140)) for _ in range(2))
+        self.heads, self.shared = ((1, 1), (2, 1), (3, 3))[random.integers(3)]
+        self.mask = ("none", "causal", "added", "select", "late")[random.integers(5)]
+        self.bunch, self.buffers = int(random.choice([1, 2, 4])), int(random.integers(1, 3))
+        self.fill = float(random.choice([-np.inf, -1e9, float(np.finfo(np.float32).min)]))
+        shapes = (
+            (self.heads, self.rows, self.depth),
+            *((self.shared, self.columns, n) for n in (self.depth, self.width)),
+        )
+        self.inputs = drawn(random, *shapes, (self.rows, self.columns))
+        if self.mask in ("select", "late"):
+            self.inputs[3] = self.inputs[3] > (-1 if self.mask == "select" else 1)
+            self.inputs[3][:, -1] = True
+        if self.mask == "late":
+            self.inputs[3][:, : self.columns // 2] = self.columns < 2
+
+    def __call__(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        k, v = (jnp.repeat(x, self.heads // self.shared, 0) for x in (k, v))
+        scores = jnp.einsum("hqd,hkd->hqk", q, k) / np.sqrt(self.depth)
+        if self.mask == "added":
+            scores = scores + mask
+        if self.mask == "causal":
+            scores = jnp.where(jnp.tril(jnp.ones(mask.shape, bool)), scores, self.fill)
+        if self.mask in ("select", "late"):
+            scores = jnp.where(mask, scores, self.fill)
+        return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, axis=-1), v)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sections(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values do not depend on how columns are cut, nor on what the sections before hold."""
+    cut = Cut(seed)
+    forced = Schedule(cut.buffers, cut.buffers, 512, cut.bunch)
+    monkeypatch.setattr(choose, "choose", lambda *_: forced)
+    monkeypatch.setattr(kernel, "choose", lambda *_: forced)
+    inputs = cut.inputs if cut.mask in ("added", "select", "late") else [*cut.inputs[:3], np.zeros_like(cut.inputs[3])]
+    check(cut, inputs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_by_sections(
+    value: float, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of queries, keys and values in each section, as in XLA."""
+    monkeypatch.setattr(kernel, "choose", lambda *_: Schedule(2, 2, 512, 4))
+    for place in range(3):
+        for row in (5, 900):
+            inputs = drawn(random, (140, 16), (1100, 16), (1100, 16))
+            inputs[place][row % len(inputs[place]), 3] = value
+            compiled = compile_text(text_of(plain, *inputs), fast_relayout=False)
+            (found,) = compiled.run(inputs)
+            want = np.asarray(jax.jit(plain)(*inputs))
+            assert (np.isnan(found) == np.isnan(want)).all()
+            assert_close(found[np.isfinite(want)], want[np.isfinite(want)])
+
+
+def test_rows_that_are_wholly_masked_by_sections(random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without a score in all sections are NaN; those without one in the first or the last are not."""
+    monkeypatch.setattr(kernel, "choose", lambda *_: Schedule(2, 2, 512, 4))
+    inputs = drawn(random, (1, 2, 140, 16), (1, 2, 1100, 16), (1, 2, 1100, 16))
+    mask = np.ones((1, 1, 140, 1100), bool)
+    mask[:, :, 7], mask[:, :, 8, :1050], mask[:, :, 9, 100:] = False, False, False
+    compiled = compile_text(text_of(masked_by("select"), *inputs, mask), fast_relayout=False)
+    (found,) = compiled.run([*inputs, mask])
+    want = np.asarray(jax.jit(masked_by("select"))(*inputs, mask))
+    assert (np.isnan(found) == np.isnan(want)).all()
+    assert_close(found[np.isfinite(want)], want[np.isfinite(want)])
 
 
 def test_room_that_is_gone_when_it_is_wanted(random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays on chip may leave less than was thought: then the kernels are apart after all."""
     monkeypatch.setattr(choose, "LEFT", 100.0)
-    check(plain, drawn(random, (140, 32), (9000, 32), (9000, 32)), fused=False, machine=SMALL)
+    inputs = drawn(random, (140, 5000), (600, 5000), (600, 32))
+    check(plain, [inputs[0] / 70, *inputs[1:]], fused=False, machine=SMALL)
 
 
 def test_gradient(random: np.random.Generator) -> None:
