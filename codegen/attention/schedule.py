@@ -37,7 +37,7 @@ SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
 OVERLAP = 1.5
 """How much longer a block takes than its busiest engine, which others keep waiting now and then."""
-HANDOVERS = 4
+HANDOVERS = 3
 """Times that engines wait for each other in a block, whatever its size."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
@@ -183,43 +183,43 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Wor
     )
 
 
-def running_work(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """What a block of rows takes longer where it has a section of the columns: its part of the staging, and scaling."""
-    p, sizes, size = problem, timing.sizes, itemsize(problem.dtype)
-    bunch = min(schedule.bunch, ceil(p.rows / sizes.columns))
-    chunks, deep = ceil(schedule.section / sizes.rows), ceil(p.depth / sizes.rows)
-    nbytes = schedule.section * (p.depth * size + p.width * itemsize(p.weight_dtype))
-    staging = timing.transpose(sizes.rows, sizes.columns, p.dtype).times(chunks * deep)
-    staging += timing.transfer(nbytes, max(p.depth * size, p.width * itemsize(p.weight_dtype)))
-    scaled = timing.engine("scalar_tensor_tensor", Stream.VECTOR, p.width, (F32,), (F32, F32_PSUM), ("add", "add"))
-    return total([staging.times(1 / bunch), scaled])
+def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
+    """Of bringing the keys and values of so many columns to SBUF, as rows that lie dense in HBM."""
+    p, sizes = problem, timing.sizes
+    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    runs = [terms * itemsize(dtype) for terms, dtype in ((p.depth, p.dtype), (p.width, p.weight_dtype))]
+    turned = timing.transpose(sizes.rows, sizes.columns, p.dtype).times(chunks * deep)
+    return total([turned, *(timing.transfer(columns * run, PIECES * run) for run in runs)])
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
     p, rows, sections = problem, min(problem.rows, timing.sizes.columns), schedule.sections(problem)
-    work = block_work(p, timing, rows, schedule.section)
+    work, blocks = block_work(p, timing, rows, schedule.section), ceil(p.rows / rows)
+    sharing = p.groups * blocks
     if sections > 1:
-        work += running_work(p, schedule, timing)
-    blocks = p.heads * p.groups * ceil(p.rows / rows) * sections
-    alone = work.tensor + work.vector + work.scalar + 8 * timing.latency(Stream.VECTOR)
-    each = alone if schedule.scores == 1 else OVERLAP * work.bound + HANDOVERS * timing.latency(Stream.VECTOR)
+        sharing = min(schedule.bunch, blocks)
+        work += timing.engine("scalar_tensor_tensor", Stream.VECTOR, p.width, (F32,), (F32, F32_PSUM), ("add", "add"))
+    work += staging_work(p, schedule.section, timing).times(1 / sharing)
+    handed = HANDOVERS * timing.latency(Stream.VECTOR)
+    alone = work.tensor + work.vector + work.scalar + handed
+    each = alone if schedule.scores == 1 else OVERLAP * work.bound + handed
     staged = timing.transfer_latency * (1 if schedule.staged > 1 else 3)
-    return alone + blocks * each + p.heads * staged
+    return alone + p.heads * (p.groups * blocks * sections * each + staged)
 
 
 def apart(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of the same in kernels of its own for each product, and for what is between.
 
-    Rows of several heads fill the partitions together there.
+    Engines hand each chunk of columns of each head to each other there, however few its rows are, and once more for
+    each pass over the scores; these go to HBM and come back, three times.
     """
-    p, scores = problem, problem.heads * problem.groups * problem.rows * problem.columns
-    partitions = timing.sizes.columns
-    work = block_work(p, timing, min(p.rows, partitions), p.columns)
-    blocks = ceil(p.heads * p.groups * p.rows / partitions)
+    p, sizes = problem, timing.sizes
+    chunks = p.heads * p.groups * ceil(p.rows / sizes.columns) * ceil(p.columns / sizes.rows)
+    handed = chunks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
-    moved = timing.transfer(scores * passes, timing.long_run).bound
-    return blocks * work.bound + moved + 6 * timing.transfer_latency
+    moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
+    return max(handed, moved) + 2 * 3 * timing.transfer_latency
 
 
 def choose(problem: Problem, timing: Timing) -> Schedule | None:
