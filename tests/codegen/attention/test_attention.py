@@ -54,7 +54,36 @@ def softcap(q: Any, k: Any, v: Any) -> Any:
     return jax.nn.softmax(jnp.tanh(scores / 5) * 5, axis=-1) @ v
 
 
+def exponentials(q: Any, k: Any) -> Any:
+    scores = jnp.einsum("...qd,...kd->...qk", q, k) * 0.3
+    return jnp.exp(scores - scores.max(-1, keepdims=True))
+
+
+def divided_after(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return jnp.einsum("...qk,...kd->...qd", weights, v) / weights.sum(-1, keepdims=True)
+
+
+def multiplied_after(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return jnp.einsum("...qk,...kd->...dq", weights, v) * (1 / weights.sum(-1))[..., None, :]
+
+
+def divided_turned(q: Any, k: Any, v: Any) -> Any:
+    """Where rows and dims around have changed places before the division."""
+    weights = exponentials(q, k)
+    return jnp.moveaxis(weights @ v, -2, 0) / jnp.moveaxis(weights.sum(-1, keepdims=True), -2, 0)
+
+
+def by_logarithms(q: Any, k: Any, v: Any) -> Any:
+    return jnp.exp(jax.nn.log_softmax(q @ jnp.swapaxes(k, -1, -2) * 0.3, axis=-1)) @ v
+
+
 SPELLINGS: dict[str, Function] = {
+    "divided after": divided_after,
+    "multiplied after": multiplied_after,
+    "divided turned": divided_turned,
+    "by logarithms": by_logarithms,
     "plain": plain,
     "by hand": by_hand,
     "transposed": transposed,
@@ -97,7 +126,7 @@ def test_spellings(name: str, sizes: tuple[int, int, int, int], random: np.rando
     check(SPELLINGS[name], drawn(random, (rows, depth), (columns, depth), (columns, width)))
 
 
-@pytest.mark.parametrize("name", ["plain", "causal -inf", "softcap"])
+@pytest.mark.parametrize("name", ["plain", "causal -inf", "softcap", "divided after", "divided turned"])
 @pytest.mark.parametrize("heads", [(3,), (2, 3), (40,)], ids=str)
 def test_heads(name: str, heads: tuple[int, ...], random: np.random.Generator) -> None:
     check(SPELLINGS[name], drawn(random, (*heads, 70, 16), (*heads, 90, 16), (*heads, 90, 24)))
@@ -188,7 +217,32 @@ def other_sums(q: Any, k: Any, v: Any) -> Any:
     return (weights / weights.sum(0)) @ v
 
 
-@pytest.mark.parametrize("function", [kept_weights, kept_scores, along_rows, other_sums])
+def kept_sums(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return weights @ v / weights.sum(-1, keepdims=True), weights.sum(-1)
+
+
+def kept_product(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    product = weights @ v
+    return product / weights.sum(-1, keepdims=True), product
+
+
+def of_columns(q: Any, k: Any, v: Any) -> Any:
+    """As many features as rows, divided by sums that belong to rows."""
+    weights = exponentials(q, k)
+    return (weights @ jnp.tile(v, (1, 7))[:, :100]) / weights.sum(-1)
+
+
+def other_way(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return weights.sum(-1, keepdims=True) / (weights @ jnp.abs(v))
+
+
+APART = [kept_weights, kept_scores, along_rows, other_sums, kept_sums, kept_product, of_columns, other_way]
+
+
+@pytest.mark.parametrize("function", APART)
 def test_what_stays_apart(function: Function, random: np.random.Generator) -> None:
     check(function, drawn(random, (100, 16), (100, 16), (100, 16)), fused=False)
 
