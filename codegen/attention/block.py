@@ -328,8 +328,16 @@ class Work:
             yield
 
     def weighted(self, under: Under) -> Iterator[None]:
-        """The product with the values; divided by the sums and stored where it is that of all columns."""
+        """The product with the values; divided by the sums and stored where it is that of all columns.
+
+        What is one number a row comes first, so that nothing waits for it in the end.
+        """
         builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
+        self._mark(self.attention.product)
+        sums = self._sums_so_far(under)
+        inverse = self._tile("inverse", "f32", [1], rows.size, UNDER_WAY)
+        if under.is_last:
+            self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
         bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
         for start, count in pieces(-(-under.columns // partitions), PIECES):
             self._mark(self.attention.product)
@@ -337,34 +345,45 @@ class Work:
                 self._add(bank, under.tiles["transposed"], under.tiles["values"], chunk, under.columns)
             yield
         self._mark(self.attention.product)
-        result, sums = self._so_far(under, bank)
+        result = self._result_so_far(under, bank)
         if not under.is_last:
             return
-        inverse = self._tile("inverse", "f32", [1], rows.size, UNDER_WAY)
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
         target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
         out = self._tile("result", target.dtype, [p.width], rows.size)
         self._emit("activation", Stream.SCALAR, [out], [result, inverse], ["copy"], flags=["scale_ap"])
         copy(builder, target, out, self.arrays.result.stream)
 
-    def _so_far(self, under: Under, bank: Block) -> tuple[Block, Block]:
-        """The product of a block with the values, and the sums of its rows, up to the end of this section."""
-        size, running, sums = under.rows.size, under.running, under.tiles["sums"]
+    def _sums_so_far(self, under: Under) -> Block:
+        """The sums of the rows of a block up to the end of this section."""
+        size, sums = under.rows.size, under.tiles["sums"]
         if sums.dims[1].size > 1:
             parts, sums = sums, self._tile("sums of parts", "f32", [1], size, UNDER_WAY)
             self._emit("tensor_reduce", Stream.VECTOR, [sums], [parts], ["add"])
         if under.is_first and under.is_last:
-            return bank, sums
+            return sums
         if under.is_first:
-            running["sums"] = self._tile("running sums", "f32", [1], size, self.schedule.bunch)
+            under.running["sums"] = self._tile("running sums", "f32", [1], size, self.schedule.bunch)
+            self._emit("tensor_copy", Stream.VECTOR, [under.running["sums"]], [sums], [])
+        else:
+            self._add_scaled(under, under.running["sums"], sums)
+        return under.running["sums"]
+
+    def _result_so_far(self, under: Under, bank: Block) -> Block:
+        """The product of a block with the values up to the end of this section, of which ``bank`` is its own."""
+        size, running = under.rows.size, under.running
+        if under.is_first and under.is_last:
+            return bank
+        if under.is_first:
             running["result"] = self._tile("running result", "f32", [self.problem.width], size, self.schedule.bunch)
-            self._emit("tensor_copy", Stream.VECTOR, [running["sums"]], [sums], [])
             self._emit("activation", Stream.SCALAR, [running["result"]], [bank], ["copy"])
         else:
-            for total, more in ((running["sums"], sums), (running["result"], bank)):
-                ins = [total, more, under.tiles["scale"]]
-                self._emit("scalar_tensor_tensor", Stream.VECTOR, [total], ins, ["multiply", "add"], [], ["ap0"])
-        return running["result"], running["sums"]
+            self._add_scaled(under, running["result"], bank)
+        return running["result"]
+
+    def _add_scaled(self, under: Under, total: Block, more: Block) -> None:
+        """``total`` beside the greatest score so far, and ``more``."""
+        ins = [total, more, under.tiles["scale"]]
+        self._emit("scalar_tensor_tensor", Stream.VECTOR, [total], ins, ["multiply", "add"], [], ["ap0"])
 
     def _add(self, bank: Block, transposed: Block, values: Block, chunk: int, columns: int) -> None:
         """The product of a chunk of columns."""

@@ -147,12 +147,8 @@ class _Loops:
                     deque(self.work.weighted(each), 0)
                 return
             staged = self._ready(under, 0, staged)
-            made = (
-                (self.work.scores, 0),
-                (self.work.transposed, 2),
-                (self.work.weighted, 3),
-                (self.work.exponentials, 1),
-            )
+            work = self.work
+            made = (work.weighted, 3), (work.transposed, 2), (work.scores, 0), (work.exponentials, 1)
             for at in range(len(under) + 3):
                 steps = [(stage, under[at - age]) for stage, age in made if 0 <= at - age < len(under)]
                 stages = [stage(each) for stage, each in steps if each is not None]

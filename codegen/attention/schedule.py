@@ -211,11 +211,11 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 def apart(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of the same in kernels of its own for each product, and for what is between.
 
-    Engines hand each chunk of columns of each head to each other there, however few its rows are, and once more for
-    each pass over the scores; these go to HBM and come back, three times.
+    Engines hand each chunk of columns of each block of rows to each other there, and its results, however few they are,
+    and once more for each pass over the scores; these go to HBM and come back, three times.
     """
     p, sizes = problem, timing.sizes
-    chunks = p.heads * p.groups * ceil(p.rows / sizes.columns) * ceil(p.columns / sizes.rows)
+    chunks = p.heads * p.groups * ceil(p.rows / sizes.columns) * (ceil(p.columns / sizes.rows) + 1)
     handed = chunks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
     moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
