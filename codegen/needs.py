@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import Kernel, base, is_view, operands_of, trace
@@ -39,8 +40,14 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
     kind = kernel.kind
     if kind not in READ_WHOLE or first == len(program.records):
         return
+    attention = kernel.attention
+    part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
-        if isinstance(base(operand).owner, hlo.ConstantOp | hlo.IotaOp) or trace(operand, kernel, member) is not None:
+        if (
+            base(operand) in part
+            or isinstance(base(operand).owner, hlo.ConstantOp | hlo.IotaOp)
+            or trace(operand, kernel, member) is not None
+        ):
             continue
         views = [view for view in _known(context, operand) if view.alloc.owner >= 0]
         if views and not any(view.terms for view in views):

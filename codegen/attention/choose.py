@@ -13,10 +13,6 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import is_normal
 
-MOST_BLOCKS = 128
-"""Blocks of rows that are written out one by one, where row numbers decide what is computed."""
-MOST_CHUNKS = 256
-"""Chunks of columns of a block, each with products of its own."""
 LEFT = 0.9
 """Of what is free, at least: the rest may lie in pieces."""
 
@@ -31,9 +27,6 @@ def worthwhile(
         if staged or attention.scores in context.apart or not without.isdisjoint(attention.ops):
             continue
         problem = problem_of(context, attention, _least_room(context))
-        blocks = -(-problem.rows // context.sizes.columns)
-        if (problem.banded and blocks > MOST_BLOCKS) or problem.columns > MOST_CHUNKS * context.sizes.rows:
-            continue
         schedule = choose(problem, context.timing)
         if schedule and estimate(problem, schedule, context.timing) < apart(problem, context.timing):
             found.append(attention)

@@ -1,5 +1,7 @@
 """Attention: scores, softmax and their product with the values, block of rows by block of rows.
 
+Where columns are many, a block takes them by sections, each with exponentials beside the greatest score so far.
+
 ``out[g, h, r] = sum_c softmax_c(steps(q[g, h, r] . k[h, c])) v[h, c]``. The scores of a block of rows have the rows on
 the partitions. Exponentials are multiplied with the values as they are, cast to the type of that product; the sums of
 each row divide its result. Rows without any score but -inf are NaN, as apart. Columns that a comparison of row and
@@ -11,39 +13,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, product, zip_longest
+from dataclasses import dataclass
+from itertools import chain, groupby, product, zip_longest
 from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
-from neuronx_cc.codegen.attention.choose import factor_of, problem_of
-from neuronx_cc.codegen.attention.masks import ALU, NEGLIGIBLE
-from neuronx_cc.codegen.attention.pattern import Attention, Step
-from neuronx_cc.codegen.attention.schedule import PIECES, Problem, Schedule, choose, footprint, tiles_of
-from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_partitions
+from neuronx_cc.codegen.attention.block import Rows, Staged, Under, Work, stagings
+from neuronx_cc.codegen.attention.choose import problem_of
+from neuronx_cc.codegen.attention.pattern import Attention
+from neuronx_cc.codegen.attention.schedule import UNDER_WAY, Problem, Schedule, choose, footprint
+from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.stage import transposer_of
-from neuronx_cc.codegen.dots.tiles import Tiles
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
-from neuronx_cc.codegen.emission.emitter import Emitter, Splat
-from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
-from neuronx_cc.codegen.emission.views import Atom
-from neuronx_cc.codegen.maps import elementwise
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.movement.halves import carrier_of
-from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_BLOCKS = 32
 """Blocks of rows that are no loop."""
-BUNCH = 4
-"""Blocks of rows that an iteration takes."""
-TAKEN_AT_ONCE = 4
-"""Banks of scores that Vector and Scalar go over at once."""
-SMALL_BUFFERS = 4
-"""Of what is one number a row."""
-UNROLLED_TURNS = 256
-"""Banks of transposes that are no loop."""
 
 
 class NoRoomLeft(Exception):
@@ -68,90 +55,20 @@ def lower(context: Context, attention: Attention) -> None:
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
-        _Kernel(context, attention, arrays, problem, schedule, pool).emit()
+        work = Work(context, attention, arrays, problem, schedule, pool)
+        _Loops(context, attention, arrays, problem, schedule, work).emit()
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """A block of rows: where, and how many of its columns are computed."""
+class _Loops:
+    """All blocks of rows in their order."""
 
-    head: tuple[Affine, ...]
-    """Indices of the dims around that keys and values have."""
-    group: tuple[Affine, ...]
-    """Of the others."""
-    start: Affine
-    size: int
-    columns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """Keys and values of a head."""
-
-    head: tuple[Affine, ...]
-    keys: Block
-    values: Block
-
-
-@dataclass(slots=True)
-class _Under:
-    """A block of rows under way, and the tiles that hold it."""
-
-    rows: _Rows
-    tiles: dict[str, Block] = field(default_factory=dict)
-
-    @property
-    def at(self) -> tuple[Affine, ...]:
-        """Indices of all dims around."""
-        return (*self.rows.head, *self.rows.group)
-
-
-@dataclass(slots=True)
-class _Kernel:
     context: Context
     attention: Attention
     arrays: Arrays
     problem: Problem
     schedule: Schedule
-    pool: TilePool
-    tiles: Tiles = field(init=False)
-    emitter: Emitter = field(init=False)
-    stager: Stager = field(init=False)
-    _scores: Ring = field(init=False)
-    _sums: Ring = field(init=False)
-    _factor: float | None = field(init=False)
-    _busy: dict[Stream, float] = field(init=False)
-    """Time of Vector and Scalar so far."""
-    _scratch: int = 0
-
-    def __post_init__(self) -> None:
-        builder, banks = self.context.builder, self.context.sizes.banks
-        planned = tiles_of(self.problem, self.schedule, builder.sizes)
-        self.tiles = Tiles(builder, self.attention.product.loc.name, planned, self.pool)
-        self.emitter = Emitter(builder, self._scratch_tile)
-        turns = self.tiles.banks(max(1, (3 * banks) // 8), "transposes")
-        self._scores = self.tiles.banks(max(1, (3 * banks) // 8), "scores")
-        self._sums = self.tiles.banks(max(1, banks // 4), "weighted sums")
-        transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
-        self.stager = Stager(self.tiles, transposer, self.context.sizes.rows)
-        self._factor = factor_of(self.context, self.attention)
-        self._busy = {Stream.VECTOR: 0.0, Stream.SCALAR: 0.0}
-
-    def _scratch_tile(self, like: Block, dtype: str) -> Block:
-        self._scratch += 1
-        return self._tile(
-            f"scratch {self._scratch}", dtype, [atom.size for atom in like.dims[1:]], like.dims[0].size, 1
-        )
-
-    def _tile(self, name: str, dtype: str, sizes: Sequence[int], partitions: int, count: int = 0) -> Block:
-        return self.tiles.tile(dtype, sizes, partitions, name, count or self.schedule.scores, True)
-
-    @property
-    def _step_columns(self) -> int:
-        """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate."""
-        return TAKEN_AT_ONCE * self.context.sizes.bank_columns
-
-    # ---- loops -----------------------------------------------------------------------------------------------
+    work: Work
 
     def emit(self) -> None:
         """All heads: as many of them together, and as many blocks of rows, as make a body of instructions."""
@@ -160,23 +77,26 @@ class _Kernel:
     def _heads(self, at: tuple[Affine, ...]) -> None:
         builder, arrays, left = self.context.builder, self.arrays, self.arrays.heads - len(at)
         blocks = prod(arrays.sizes[arrays.heads :]) * -(-self.problem.rows // self.context.sizes.columns)
+        sections = self.schedule.sections(self.problem)
         if left > 1:
             for index in builder.each(arrays.sizes[len(at)], 1):
                 self._heads((*at, index))
-        elif not left or blocks > UNROLLED_BLOCKS:
+        elif not left or blocks * sections > UNROLLED_BLOCKS:
             for index in builder.each(arrays.sizes[len(at)], 1) if left else [Affine()]:
                 head = (*at, index) if left else at
-                if blocks <= UNROLLED_BLOCKS:
+                if blocks * sections <= UNROLLED_BLOCKS:
                     self._bunch(self._all_blocks([head]))
                 else:
-                    self._groups(head, (), blocks, self._stage(head))
+                    self._groups(head, (), blocks, self.work.stage(head, 0) if sections == 1 else None)
         else:
-            for start, count, size in builder.tiles(arrays.sizes[len(at)], max(1, UNROLLED_BLOCKS // blocks)):
+            for start, count, size in builder.tiles(
+                arrays.sizes[len(at)], max(1, UNROLLED_BLOCKS // (blocks * sections))
+            ):
                 for index in builder.each(count, 1):
                     first = index * size + start
                     self._bunch(self._all_blocks([(*at, first + head) for head in range(size)]))
 
-    def _groups(self, head: tuple[Affine, ...], group: tuple[Affine, ...], blocks: int, staged: _Staged) -> None:
+    def _groups(self, head: tuple[Affine, ...], group: tuple[Affine, ...], blocks: int, staged: Staged | None) -> None:
         """Many blocks of rows of one head."""
         builder, sizes, step = (
             self.context.builder,
@@ -187,275 +107,82 @@ class _Kernel:
             for index in builder.each(sizes[0], 1):
                 self._groups(head, (*group, index), blocks // sizes[0], staged)
             return
-        bunches = 0 if self.problem.banded or blocks <= UNROLLED_BLOCKS else self.problem.rows // (BUNCH * step)
+        bunch, written = self.schedule.bunch, blocks * self.schedule.sections(self.problem)
+        bunches = 0 if self.problem.banded or written <= UNROLLED_BLOCKS else self.problem.rows // (bunch * step)
         if bunches:
             with builder.loop(bunches) as index:
-                self._bunch(self._blocks(head, group, index * (BUNCH * step), BUNCH), staged)
-        first = bunches * BUNCH
+                self._bunch(self._blocks(head, group, index * (bunch * step), bunch), staged)
+        first = bunches * bunch
         self._bunch(self._blocks(head, group, Affine(first * step), blocks - first), staged)
 
-    def _all_blocks(self, heads: Sequence[tuple[Affine, ...]]) -> list[_Rows]:
+    def _all_blocks(self, heads: Sequence[tuple[Affine, ...]]) -> list[Rows]:
         blocks = -(-self.problem.rows // self.context.sizes.columns)
         groups = [tuple(map(Affine, place)) for place in product(*map(range, self.arrays.sizes[self.arrays.heads :]))]
         return [rows for head in heads for group in groups for rows in self._blocks(head, group, Affine(), blocks)]
 
-    def _blocks(self, head: tuple[Affine, ...], group: tuple[Affine, ...], first: Affine, count: int) -> list[_Rows]:
+    def _blocks(self, head: tuple[Affine, ...], group: tuple[Affine, ...], first: Affine, count: int) -> list[Rows]:
         step = self.context.sizes.columns
         found = []
         for block in range(count):
             begin = first + block * step
             size = step if begin.terms else min(step, self.problem.rows - begin.const)
-            found.append(_Rows(head, group, begin, size, self._columns(begin, size)))
+            found.append(Rows(head, group, begin, size, self.attention.columns(begin.const, begin.const + size - 1)))
         return found
 
-    def _columns(self, start: Affine, size: int) -> int:
-        """How many of the first columns a block of rows is computed for; the others have no weight."""
-        columns = self.problem.columns
-        for step in self.attention.steps:
-            if step.band is None or step.masked > NEGLIGIBLE:
-                continue
-            ends = [step.band.last_column(row) for row in (start.const, start.const + size - 1)]
-            if all(end is not None and end >= 0 for end in ends):
-                columns = min(columns, 1 + max(end for end in ends if end is not None))
-        return columns
-
-    def _bunch(self, blocks: Sequence[_Rows], staged: _Staged | None = None) -> None:
+    def _bunch(self, blocks: Sequence[Rows], staged: Staged | None = None) -> None:
         """Blocks of rows, one after the other; keys and values are ``staged``, or those of each head are here.
 
         With room for the scores of two, those of one are made while the exponentials of the one before are, those of
         the one before that are transposed, still older ones are multiplied with the values, and operands of the next
         block come: no engine waits for another within a step.
         """
-        under = [_Under(rows) for rows in blocks]
+        under = self._spaced(self._sections(blocks))
         with self.context.builder.unrolled():
             if self.schedule.scores == 1:
-                for at, each in enumerate(under):
-                    staged = self._ready(under, at, staged)
-                    deque(self._scores_of(each), 0)
-                    deque(self._exponentials(each), 0)
-                    deque(self._transposed(each), 0)
-                    deque(self._weighted(each), 0)
+                for each in filter(None, under):
+                    staged = self._ready([each], 0, staged)
+                    deque(self.work.scores(each), 0)
+                    deque(self.work.exponentials(each), 0)
+                    deque(self.work.transposed(each), 0)
+                    deque(self.work.weighted(each), 0)
                 return
             staged = self._ready(under, 0, staged)
+            work = self.work
+            made = (work.weighted, 3), (work.transposed, 2), (work.scores, 0), (work.exponentials, 1)
             for at in range(len(under) + 3):
-                stages = [self._scores_of(each) for each in under[at : at + 1]]
-                stages += [self._transposed(each) for each in under[max(0, at - 2) : max(0, at - 1)]]
-                stages += [self._weighted(each) for each in under[max(0, at - 3) : max(0, at - 2)]]
-                stages += [self._exponentials(each) for each in under[max(0, at - 1) : at]]
+                steps = [(stage, under[at - age]) for stage, age in made if 0 <= at - age < len(under)]
+                stages = [stage(each) for stage, each in steps if each is not None]
                 deque(chain.from_iterable(zip_longest(*stages)), 0)
                 staged = self._ready(under, at + 1, staged)
 
-    def _ready(self, under: Sequence[_Under], at: int, staged: _Staged | None) -> _Staged | None:
-        """Bring the operands of a block to SBUF: its queries, and keys and values where its head is a new one."""
-        if at >= len(under):
+    def _spaced(self, under: Iterator[Under]) -> list[Under | None]:
+        """With pauses, so that what is under way wants no more keys and values than are staged."""
+        spaced: list[Under | None] = []
+        for each in under:
+            while stagings([*spaced[1 - UNDER_WAY :], each]) > self.schedule.staged:
+                spaced.append(None)
+            spaced.append(each)
+        return spaced
+
+    def _sections(self, blocks: Sequence[Rows]) -> Iterator[Under]:
+        """Sections of the columns of all blocks: a bunch of them goes over one before it comes to the next."""
+        for _, of_head in groupby(blocks, lambda rows: rows.head):
+            several = list(of_head)
+            for start, count in pieces(len(several), self.schedule.bunch):
+                bunch: list[tuple[Rows, dict[str, Block]]] = [(rows, {}) for rows in several[start : start + count]]
+                for first, columns in pieces(self.problem.columns, self.schedule.section):
+                    for rows, running in bunch:
+                        if first < rows.columns:
+                            yield Under(rows, first, min(columns, rows.columns - first), running)
+
+    def _ready(self, under: Sequence[Under | None], at: int, staged: Staged | None) -> Staged | None:
+        """Bring the operands of a block to SBUF: its queries, and keys and values where they are others."""
+        each = under[at] if at < len(under) else None
+        if each is None:
             return staged
-        rows = under[at].rows
-        if staged is None or staged.head != rows.head:
-            staged = self._stage(rows.head)
-        under[at].tiles |= {"keys": staged.keys, "values": staged.values, "queries": self._queries(under[at])}
+        if staged is None or (staged.head, staged.first) != each.operands:
+            staged = self.work.stage(each.rows.head, each.first)
+        if "queries" not in each.running:
+            each.running["queries"] = self.work.queries(each)
+        each.tiles |= {"keys": staged.keys, "values": staged.values, "queries": each.running["queries"]}
         return staged
-
-    # ---- operands --------------------------------------------------------------------------------------------
-
-    def _stage(self, at: tuple[Affine, ...]) -> _Staged:
-        """Keys [term, chunk, column] and values [column, chunk, feature] of a head."""
-        p, arrays, partitions = self.problem, self.arrays, self.context.sizes.rows
-        place = (*at, *(Affine() for _ in arrays.sizes[len(at) :]))
-        deep, chunks = -(-p.depth // partitions), -(-p.columns // partitions)
-        count = self.schedule.staged
-        self._mark(self.attention.scores)
-        keys = self._tile("keys", p.dtype, [deep, p.columns], min(p.depth, partitions), count)
-        self.stager.fill("keys", keys, arrays.keys.at(place).select([2, 1]), arrays.keys.stream)
-        self._mark(self.attention.product)
-        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(p.columns, partitions), count)
-        self.stager.fill("values", values, arrays.values.at(place).select([1, 2]), arrays.values.stream)
-        return _Staged(at, keys, values)
-
-    def _queries(self, under: _Under) -> Block:
-        p, partitions, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
-        self._mark(self.attention.scores)
-        tile = self._tile("queries", p.dtype, [-(-p.depth // partitions), rows.size], min(p.depth, partitions))
-        source = queries.at(under.at).index(0, rows.start, rows.size).select([2, 0])
-        self.stager.fill("queries", tile, source, queries.stream)
-        return tile
-
-    # ---- scores ----------------------------------------------------------------------------------------------
-
-    def _scores_of(self, under: _Under) -> Iterator[None]:
-        """The scores of a block, and the greatest of each row, negative; with a step for each bank."""
-        attention, rows = self.attention, under.rows
-        self._mark(attention.scores)
-        queries, keys = under.tiles["queries"], under.tiles["keys"]
-        scores = under.tiles["scores"] = self._tile("scores", "f32", [rows.columns], rows.size)
-        steps = attention.steps[self._factor is not None :]
-        taken = self._step_columns if all(step.band is not None for step in steps) else self.context.sizes.bank_columns
-        count = -(-rows.columns // taken)
-        most = under.tiles["most"] = self._tile("greatest", "f32", [1], rows.size, SMALL_BUFFERS)
-        parts = self._tile("greatest of parts", "f32", [count], rows.size, SMALL_BUFFERS)
-        for number, (start, size) in enumerate(pieces(rows.columns, taken)):
-            part = scores.index(1, Affine(start), size)
-            last = next((at for at in reversed(range(len(steps))) if steps[at].band is None), -1)
-            into = part if last < 0 else self._tile("raw scores", "f32", [size], rows.size, 2)
-            yield from self._products(into, queries, keys, start)
-            for at, step in enumerate(steps):
-                self._mark(step.op)
-                if step.band is not None:
-                    self._mask(step, rows, into, start)
-                    continue
-                dtype = "f32" if at == last else step.op.shape.dtype
-                out = part if at == last else self._tile(f"step {at}", dtype, [size], rows.size, 2)
-                self._step(step, under.at, rows, into, out, start)
-                into = out
-            self._mark(attention.product)
-            self._emit("tensor_reduce", Stream.VECTOR, [parts.index(1, Affine(number), 1)], [part], ["max"])
-            yield
-        self._mark(attention.product)
-        self._emit("tensor_reduce", Stream.VECTOR, [most], [parts], ["max"], flags=["negate"])
-
-    def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
-        """Scores of columns from ``first`` on, times the factor."""
-        builder, depth = self.context.builder, self.problem.depth
-        partitions, rows = self.context.sizes.rows, out.dims[0].size
-        for start, size in pieces(out.dims[1].size, self.context.sizes.bank_columns):
-            bank = tile_in(builder, self._scores, [size], "f32", rows, True)
-            for chunk, (_, terms) in enumerate(pieces(depth, partitions)):
-                stationary = replace_partitions(queries.index(1, Affine(chunk)), terms)
-                moving = replace_partitions(keys.index(1, Affine(chunk)).index(1, Affine(first + start), size), terms)
-                builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-                flags = ["accumulate"] * (chunk > 0)
-                builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
-            self._leave(out.index(1, Affine(start), size), bank)
-            yield
-
-    def _emit(
-        self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], alu: Sequence[str],
-        imm: Sequence[float] = (), flags: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """An instruction whose time counts when work is dealt out."""
-        instr = self.context.builder.emit(op, stream, outs, ins, alu, imm, flags)
-        self._busy[stream] += self.context.timing.of(instr).bound
-
-    def _mark(self, op: hlo.HloOp) -> None:
-        self.context.builder.mark(op.loc)
-
-    def _leave(self, out: Block, bank: Block) -> None:
-        """Scores leave PSUM by the engine that has less to do."""
-        factor = 1.0 if self._factor is None else self._factor
-        if self._busy[Stream.VECTOR] <= self._busy[Stream.SCALAR]:
-            self._emit("tensor_scalar", Stream.VECTOR, [out], [bank], ["multiply"], [factor])
-        else:
-            self._emit("activation", Stream.SCALAR, [out], [bank], ["copy"], [factor])
-
-    def _mask(self, step: Step, rows: _Rows, block: Block, first: int) -> None:
-        """Mask columns from ``first`` on by their numbers, but those that no row of the block masks."""
-        band, builder, partitions = step.band, self.context.builder, self.context.sizes.rows
-        assert band is not None, "of steps with a band"
-        begin = rows.start.const
-        for start, size in pieces(block.dims[1].size, partitions):
-            if band.keeps_all(begin, begin + rows.size - 1, first + start + size):
-                continue
-            size = block.dims[1].size - start
-            part = block.index(1, Affine(start), size)
-            offset = band.rows * begin + band.columns * (first + start) + band.offset
-            imm = [step.masked, offset, band.rows, band.columns]
-            builder.emit("affine_select", Stream.GPSIMD, [part], [part], [ALU[band.direction]], imm)
-            return
-
-    def _step(self, step: Step, at: tuple[Affine, ...], rows: _Rows, block: Block, out: Block, first: int) -> None:
-        """Any other elementwise op on columns from ``first`` on."""
-        main = step.op.operands[step.main]
-        self._scratch = 0
-        ins: list[Block | Splat] = []
-        for operand in step.op.operands:
-            splat = self.context.splat(operand)
-            if operand is main:
-                ins.append(Block(block.alloc, block.dtype, block.offset, block.dims))
-            elif splat is not None:
-                ins.append(Splat(splat, hlo.shape_of(operand).dtype))
-            else:
-                ins.append(self._mask_tile(operand, at, rows, first, out.dims[1].size))
-        elementwise.emit(self.emitter, step.op, out, ins)
-
-    def _mask_tile(self, value: hlo.SSAValue, at: tuple[Affine, ...], rows: _Rows, first: int, size: int) -> Block:
-        """What lies beside the scores, loaded."""
-        array = self.arrays.masks[value]
-        source = array.at(at).index(0, rows.start, rows.size).index(1, Affine(first), size).select([0, 1])
-        tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", source.dtype, [size], rows.size, 2)
-        copy(self.context.builder, tile, source, array.stream)
-        return tile
-
-    # ---- weights ---------------------------------------------------------------------------------------------
-
-    def _exponentials(self, under: _Under) -> Iterator[None]:
-        """Of a block's scores beside the greatest of their row; and their sums, with a step for each."""
-        rows, most, scores, taken = under.rows, under.tiles["most"], under.tiles["scores"], self._step_columns
-        self._mark(self.attention.product)
-        parts = -(-rows.columns // taken)
-        sums = self._tile("sums", "f32", [parts], rows.size, SMALL_BUFFERS)
-        under.tiles["sums"] = sums
-        out = self._tile("exponentials", self.problem.weight_dtype, [rows.columns], rows.size)
-        under.tiles["exponentials"] = out
-        for at, (start, size) in enumerate(pieces(rows.columns, taken)):
-            self._mark(self.attention.product)
-            outs = [out.index(1, Affine(start), size), sums.index(1, Affine(at), 1)]
-            ins = [scores.index(1, Affine(start), size), most]
-            self._emit("activation", Stream.SCALAR, outs, ins, ["exp"], [1.0], ["bias", "accumulate"])
-            yield
-
-    def _transposed(self, under: _Under) -> Iterator[None]:
-        """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
-        rows, sizes = under.rows, self.context.sizes
-        chunks = -(-rows.columns // sizes.rows)
-        partitions = min(rows.columns, sizes.rows)
-        transposed = under.tiles["transposed"] = self._tile(
-            "transposed", self.problem.weight_dtype, [chunks, rows.size], partitions
-        )
-        for start, count in pieces(chunks, max(1, sizes.bank_columns // rows.size)):
-            self._mark(self.attention.product)
-            self._turn(under.tiles["exponentials"], transposed, start, count)
-            yield
-
-    def _weighted(self, under: _Under) -> Iterator[None]:
-        """The product with the values, divided by the sums and stored."""
-        builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
-        self._mark(self.attention.product)
-        inverse = self._tile("inverse", "f32", [1], rows.size, SMALL_BUFFERS)
-        sums = under.tiles["sums"]
-        if sums.dims[1].size > 1:
-            self._emit("tensor_reduce", Stream.VECTOR, [inverse], [sums], ["add"])
-            sums = inverse
-        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
-        bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
-        for start, count in pieces(-(-rows.columns // partitions), PIECES):
-            self._mark(self.attention.product)
-            for chunk in range(start, start + count):
-                self._add(bank, under.tiles["transposed"], under.tiles["values"], chunk, rows.columns)
-            yield
-        self._mark(self.attention.product)
-        target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
-        out = self._tile("result", target.dtype, [p.width], rows.size)
-        self._emit("activation", Stream.SCALAR, [out], [bank, inverse], ["copy"], flags=["scale_ap"])
-        copy(builder, target, out, self.arrays.result.stream)
-
-    def _add(self, bank: Block, transposed: Block, values: Block, chunk: int, columns: int) -> None:
-        """The product of a chunk of columns."""
-        builder, partitions = self.context.builder, self.context.sizes.rows
-        terms = min(partitions, columns - chunk * partitions)
-        builder.emit(
-            "load_stationary", Stream.TENSOR, [], [replace_partitions(transposed.index(1, Affine(chunk)), terms)]
-        )
-        moving = replace_partitions(values.index(1, Affine(chunk)), terms)
-        builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"] * (chunk > 0))
-
-    def _turn(self, source: Block, out: Block, first: int, count: int) -> None:
-        """Exponentials of so many chunks of columns from the ``first`` on, with the columns on the partitions."""
-        partitions, columns, width = self.context.sizes.rows, source.dims[1].size, source.dims[1].stride
-        whole = min(count, columns // partitions - first)
-        rest = columns - partitions * (first + whole) if whole < count else 0
-        for start, several, size in ((first, whole, partitions), (first + whole, 1, rest)):
-            if several and size:
-                dims = (source.dims[0], Atom(several, partitions * width), Atom(size, width))
-                chunks = replace_partitions(out.index(1, Affine(start), several), size)
-                self.stager.transposer.transpose(source.moved(start * partitions * width).of(dims), chunks)
-                left = self.context.timing.transpose(source.dims[0].size, size, source.dtype).times(several)
-                self._busy[Stream.SCALAR] += left.scalar

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
-from neuronx_cc.codegen.attention.masks import Band, band_of
+from neuronx_cc.codegen.attention.masks import NEGLIGIBLE, Band, band_of
 from neuronx_cc.codegen.context import apply_view
 from neuronx_cc.codegen.dots.problem import order_of
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -56,6 +57,9 @@ class Attention:
     marks: View
     """Where that lies in them."""
     result: hlo.SSAValue
+    """The product with the values, divided by the sums wherever the program does that."""
+    made_marks: View
+    """Where that lies in the scores; the features of the values lie beyond all of these."""
     queries: int
     """The operand of ``scores`` with the rows."""
     row: int
@@ -66,6 +70,25 @@ class Attention:
     def dims(self) -> tuple[int, ...]:
         """Of the scores."""
         return self.scores.shape.dims
+
+    def columns(self, first: int, last: int) -> int:
+        """How many of the first columns have weight in rows ``first`` to ``last``."""
+        columns = self.dims[self.column]
+        for step in self.steps:
+            if step.band is None or step.masked > NEGLIGIBLE:
+                continue
+            ends = [step.band.last_column(row) for row in (first, last)]
+            if all(end is not None and end >= 0 for end in ends):
+                columns = min(columns, 1 + max(end for end in ends if end is not None))
+        return columns
+
+    def read_in_part(self) -> set[hlo.SSAValue]:
+        """Operands of which columns are not read that have no weight: in any row, or, of what has rows, in one."""
+        rows, columns = self.dims[self.row], self.dims[self.column]
+        found = {leaf for step in self.steps for leaf in leaves_of(step)} if self.columns(0, 0) < columns else set()
+        if self.columns(0, rows - 1) < columns:
+            found |= {self.scores.operands[1 - self.queries], self.product.operands[1 - self.weights]}
+        return found
 
     def own_dims(self) -> list[int]:
         """The dims of the scores, but rows and columns, that keys or values have."""
@@ -104,15 +127,10 @@ class Attention:
 
     def made(self, view: View) -> tuple[View | None, View]:
         """The result: by dims of the scores, and the free dim of the values."""
-        batch, free, _ = order_of(self.product, self.weights)
-        other = order_of(self.product, 1 - self.weights)[1]
-        at = len(batch) + (len(other) if self.weights else 0)
-        places = [*range(len(batch)), *range(at, at + len(free))]
-        width = len(batch) + (0 if self.weights else len(free))
-        marks = self.marks.of(tuple(self.marks.dims[axis] for axis in (*batch, *free)))
-        return by_dim(self.dims, marks, view.of(tuple(view.dims[axis] for axis in places))), view.of(
-            (view.dims[width],)
-        )
+        wide = [axis for axis, atoms in enumerate(self.made_marks.dims) if _is_wide(atoms, self.dims)]
+        kept = [axis for axis in range(len(view.dims)) if axis not in wide]
+        marks, rows = (each.of(tuple(each.dims[axis] for axis in kept)) for each in (self.made_marks, view))
+        return by_dim(self.dims, marks, rows), view.of((view.dims[wide[0]] if wide else (),))
 
 
 def find(computation: hlo.ComputationOp, combiners: Mapping[str, str], splat: Splats) -> list[Attention]:
@@ -148,19 +166,13 @@ class _Search:
 
     def attention(self) -> Attention | None:
         weights = self._through(self.product.operands[self.index])
-        divided = isinstance(weights.owner, hlo.DivideOp)
-        result: hlo.SSAValue = self.product.result
-        if divided:
-            self.ops.append(weights.owner)  # type: ignore[arg-type]
-            exponentials, total = map(self._through, weights.owner.operands)  # type: ignore[union-attr]
-        else:
-            exponentials, total = weights, None
-        if not isinstance(exponentials.owner, hlo.ExponentialOp) or total is None:
+        exponentials = self._normalised(weights)
+        result: hlo.SSAValue | None = self.product.result
+        if exponentials is None:
+            exponentials, result = weights, self._divided(weights)
+        if result is None:
             return None
-        self.ops.append(exponentials.owner)
-        if not self._folds(total, "add", exponentials):
-            return None
-        argument = self._through(exponentials.owner.operand)
+        argument = self._through(exponentials.owner.operands[0])  # type: ignore[union-attr]
         shifted = False
         if isinstance(argument.owner, hlo.SubtractOp):
             left, right = argument.owner.operands
@@ -176,6 +188,48 @@ class _Search:
         if not self._fits(scores):
             return None
         return self._placed(scores, path[1:], shifted, result)
+
+    def _normalised(self, weights: hlo.SSAValue) -> hlo.SSAValue | None:
+        """The exponentials that ``weights`` are, each divided by the sum of its row: as numbers or by logarithms."""
+        op = weights.owner
+        if isinstance(op, hlo.DivideOp):
+            exponentials, total = map(self._through, op.operands)
+            return exponentials if self._sums(exponentials, total, [op]) else None
+        if not isinstance(op, hlo.ExponentialOp) or not isinstance(
+            less := self._through(op.operand).owner, hlo.SubtractOp
+        ):
+            return None
+        argument, logarithm = map(self._through, less.operands)
+        if not isinstance(logarithm.owner, hlo.LogOp):
+            return None
+        total = self._through(logarithm.owner.operand)
+        if not isinstance(total.owner, hlo.ReduceOp):
+            return None
+        exponentials = self._through(total.owner.operands[0])
+        if not self._sums(exponentials, total, [op, less, logarithm.owner]):
+            return None
+        return exponentials if self._through(exponentials.owner.operands[0]) is argument else None  # type: ignore[union-attr]
+
+    def _divided(self, exponentials: hlo.SSAValue) -> hlo.SSAValue | None:
+        """The second product divided by the sums of ``exponentials``, if nothing else is made of it."""
+        value: hlo.SSAValue = self.product.result
+        while True:
+            uses = list(reads(value))
+            op = uses[0].operation if len(uses) == 1 else None
+            if isinstance(op, hlo.ConvertOp) and op.shape.dtype in TYPES:
+                self.ops.append(op)
+                value = op.result
+                continue
+            if not isinstance(op, hlo.DivideOp) or uses[0].index != 0:
+                return None
+            return op.result if self._sums(exponentials, self._through(op.operands[1]), [op]) else None
+
+    def _sums(self, exponentials: hlo.SSAValue, total: hlo.SSAValue, by: list[hlo.HloOp]) -> bool:
+        """Whether ``total`` sums rows of ``exponentials``; notes these and what divides ``by`` it."""
+        if not isinstance(exponentials.owner, hlo.ExponentialOp) or not self._folds(total, "add", exponentials):
+            return False
+        self.ops += [exponentials.owner, *by]
+        return True
 
     def _through(self, value: hlo.SSAValue) -> hlo.SSAValue:
         """What ``value`` is a view or a float cast of."""
@@ -233,6 +287,10 @@ class _Search:
         marks = self._marks(self.product.operands[self.index])
         if marks is None:
             return None
+        self.marks[self.product.result] = self._product_marks(marks, prod(dims))
+        made = self._marks(result)
+        if made is None or not _is_one_dim(made, prod(dims)):
+            return None
         contracted = marks.dims[order_of(self.product, self.index)[2][0]]
         strides = [_stride(dims, axis) for axis in range(len(dims))]
         free = [len(order_of(scores, index)[1]) for index in (0, 1)]
@@ -246,15 +304,28 @@ class _Search:
             whole = len(contracted) == 1 and contracted[0].stride == strides[column]
             if dims[column] < 2 or not whole or contracted[0].size != dims[column]:
                 continue
-            if not all(self._is_along(op, strides[column], dims[column]) for op in self.ops):
+            after = result.owner if result is not self.product.result else None
+            if not all(self._is_along(op, strides[column], dims[column]) for op in self.ops if op is not after):
+                return None
+            if after is not None and not self._is_along(after, prod(dims), 0):  # type: ignore[arg-type]
                 return None
             steps = tuple(self._step(op, main, strides[rows], strides[column]) for op, main in path)
             attention = Attention(
-                _in_order(self.ops), scores, steps, shifted, self.product, self.index, marks, result, queries,
-                rows, column,
+                _in_order(self.ops), scores, steps, shifted, self.product, self.index, marks, result, made,
+                queries, rows, column,
             )  # fmt: skip
             return attention if self._is_whole(attention) and _aligns(attention, self.splat) else None
         return None
+
+    def _product_marks(self, marks: View, beyond: int) -> View:
+        """Where the elements of the second product lie: ``marks`` are those of its weights."""
+        batch, free, _ = order_of(self.product, self.index)
+        values = 1 - self.index
+        (width,) = (
+            hlo.shape_of(self.product.operands[values]).dims[axis] for axis in order_of(self.product, values)[1]
+        )
+        sides = [[marks.dims[axis] for axis in free], [(Atom(width, beyond),) * (width > 1)]]
+        return marks.of((*(marks.dims[axis] for axis in batch), *sides[self.index], *sides[values]))
 
     def _marks(self, value: hlo.SSAValue) -> View | None:
         """Where the elements of ``value`` lie in the scores; those of folded rows lack the columns."""
@@ -325,7 +396,7 @@ def _agree(first: View, other: View, columns: int) -> bool:
 def _aligns(attention: Attention, splat: Splats) -> bool:
     """Whether dense arrays have rows and columns of the scores in one piece each."""
     values = hlo.shape_of(attention.product.operands[1 - attention.weights]).dims
-    found = [attention.valued(marked(values))[0], attention.made(marked(attention.product.shape.dims))[0]]
+    found = [attention.valued(marked(values))[0], attention.made(marked(hlo.shape_of(attention.result).dims))[0]]
     own = {op.result for op in attention.ops}
     for step in attention.steps:
         leaves = [operand for operand in leaves_of(step) if splat(operand) is None]
@@ -335,6 +406,17 @@ def _aligns(attention: Attention, splat: Splats) -> bool:
     return all(
         view is not None and is_one(view.dims[attention.row]) and is_one(view.dims[attention.column]) for view in found
     )
+
+
+def _is_wide(atoms: tuple[Atom, ...], dims: tuple[int, ...]) -> bool:
+    """Whether a dim of the result has the features of the values."""
+    return any(atom.size > 1 and atom.stride == prod(dims) for atom in atoms)
+
+
+def _is_one_dim(made: View, beyond: int) -> bool:
+    """Whether the features of the values, ``beyond`` all scores in ``made``, are a dim of their own, if any."""
+    far = [atoms for atoms in made.dims if any(atom.size > 1 and atom.stride >= beyond for atom in atoms)]
+    return len(far) < 2 and all(len(atoms) == 1 and atoms[0].stride == beyond for atoms in far)
 
 
 def leaves_of(step: Step) -> list[hlo.SSAValue]:

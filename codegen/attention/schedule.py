@@ -1,8 +1,9 @@
-"""Problems, schedules and their times: a block of rows has all its scores in SBUF, from one end to the other.
+"""Problems, schedules and their times: the scores of a block of rows and a section of columns are in SBUF.
 
 The scores of a block, [rows, columns], leave PSUM a bank at a time; Vector finds the greatest of each row, Scalar makes
-exponentials and their sums of them, TensorE transposes these and multiplies them with the values. Keys and values stay
-in SBUF for all blocks of rows that share them.
+exponentials and their sums of them, TensorE transposes these and multiplies them with the values. Where one section has
+all columns, keys and values stay in SBUF for all blocks of rows that share them. Else a bunch of blocks goes over one
+section after the other, and what it has of earlier ones is scaled whenever the greatest score of a row grows.
 """
 
 from __future__ import annotations
@@ -20,13 +21,23 @@ PIECES = 4
 """Times as many rows as there are partitions that are loaded at once to be transposed."""
 ROW_BUFFERS = 2
 """Of rows that are loaded to be transposed."""
-STAGED_HEADS = 4
-"""Heads whose keys and values are there, where blocks of several are under way at once."""
+UNDER_WAY = 4
+"""Steps from the scores of a block to what is made of them."""
+STAGED = UNDER_WAY
+"""Heads, or sections, whose keys and values are there, where blocks of several are under way at once."""
+BUNCH = 4
+"""Blocks of rows that an iteration takes, where one section has all columns."""
+BUNCHES = (4, 8, 16)
+"""Blocks of rows that go over a section while its keys and values are there."""
+SECTIONS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Into how many the columns are cut."""
+MOST_CHUNKS = 16384
+"""Chunks of columns of all blocks of rows that are written out one by one, each with products of its own."""
 SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
 OVERLAP = 1.5
 """How much longer a block takes than its busiest engine, which others keep waiting now and then."""
-HANDOVERS = 4
+HANDOVERS = 3
 """Times that engines wait for each other in a block, whatever its size."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
@@ -69,30 +80,50 @@ class Schedule:
     scores: int
     """Blocks of rows whose scores are under way."""
     staged: int
-    """Heads whose keys and values are there."""
+    """Heads, or sections, whose keys and values are there."""
+    section: int
+    """Columns whose scores are there at once."""
+    bunch: int
+    """Blocks of rows that an iteration takes."""
+
+    def sections(self, problem: Problem) -> int:
+        """Into how many the columns are cut."""
+        return ceil(problem.columns / self.section)
 
     def line(self, problem: Problem) -> str:
         """For people."""
-        p = problem
+        p, cut = problem, self.sections(problem) > 1
         return (
             f"attention of {p.heads} x {p.groups} x {p.rows} rows, {p.columns} columns, depth {p.depth}, width "
             f"{p.width}, {p.dtype}: scores of {self.scores} blocks of rows in SBUF, keys and values of {self.staged}"
+            + (f", {self.bunch} blocks by sections of {self.section} columns" if cut else "")
         )
 
 
 def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """(name, buffers) -> bytes a partition of each buffer, of the tiles that grow with the problem."""
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
-    chunks, deep = ceil(p.columns / sizes.rows), ceil(p.depth / sizes.rows)
-    return {
-        ("keys", schedule.staged): deep * p.columns * size,
+    columns, cut = schedule.section, schedule.sections(problem) > 1
+    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    tiles = {
+        ("keys", schedule.staged): deep * columns * size,
         ("values", schedule.staged): chunks * p.width * weight,
-        ("queries", schedule.scores): deep * sizes.columns * size,
-        ("scores", schedule.scores): p.columns * 4,
-        ("exponentials", schedule.scores): p.columns * weight,
+        ("queries", query_buffers(p, schedule)): deep * sizes.columns * size,
+        ("scores", schedule.scores): columns * 4,
+        ("exponentials", schedule.scores): columns * weight,
         ("transposed", schedule.scores): chunks * sizes.columns * weight,
         ("result", schedule.scores): p.width * 4,
     }
+    if cut:
+        tiles["running greatest", schedule.bunch + UNDER_WAY] = 4
+        tiles["running sums", schedule.bunch] = 4
+        tiles["running result", schedule.bunch] = p.width * 4
+    return tiles
+
+
+def query_buffers(problem: Problem, schedule: Schedule) -> int:
+    """Blocks of rows whose queries are there: all those of a bunch, which sections want again."""
+    return schedule.scores if schedule.sections(problem) == 1 else schedule.bunch + schedule.scores
 
 
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
@@ -108,11 +139,22 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 
 def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     """Schedules that fit."""
-    blocks = problem.groups * ceil(problem.rows / sizes.columns)
-    ahead = 2 if blocks > 2 else STAGED_HEADS
-    for scores, staged in ((2, ahead), (1, 1)) if problem.heads > 1 else ((2, 1), (1, 1)):
-        schedule = Schedule(scores, staged)
-        if footprint(problem, schedule, sizes) <= problem.room:
+    p, blocks = problem, problem.groups * ceil(problem.rows / sizes.columns)
+    ahead = 2 if blocks > 2 else STAGED
+    whole = ((2, ahead), (1, 1)) if p.heads > 1 else ((2, 1), (1, 1))
+    found = [Schedule(scores, staged, p.columns, BUNCH) for scores, staged in whole]
+    for count in SECTIONS:
+        section = sizes.bank_columns * ceil(p.columns / (count * sizes.bank_columns))
+        if section < p.columns and found[-1].section != section:
+            for bunch in BUNCHES:
+                found += [
+                    Schedule(2, 2 if min(bunch, blocks) > 2 else STAGED, section, bunch),
+                    Schedule(1, 1, section, bunch),
+                ]
+    for schedule in found:
+        written = blocks if p.banded else min(blocks, schedule.bunch)
+        chunks = written * ceil(p.columns / sizes.rows)
+        if chunks <= MOST_CHUNKS and footprint(p, schedule, sizes) <= p.room:
             yield schedule
 
 
@@ -141,29 +183,43 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Wor
     )
 
 
+def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
+    """Of bringing the keys and values of so many columns to SBUF, as rows that lie dense in HBM."""
+    p, sizes = problem, timing.sizes
+    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    runs = [terms * itemsize(dtype) for terms, dtype in ((p.depth, p.dtype), (p.width, p.weight_dtype))]
+    turned = timing.transpose(sizes.rows, sizes.columns, p.dtype).times(chunks * deep)
+    return total([turned, *(timing.transfer(columns * run, PIECES * run) for run in runs)])
+
+
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
-    p, rows = problem, min(problem.rows, timing.sizes.columns)
-    work = block_work(p, timing, rows, p.columns)
-    blocks = p.heads * p.groups * ceil(p.rows / rows)
-    alone = work.tensor + work.vector + work.scalar + 8 * timing.latency(Stream.VECTOR)
-    each = alone if schedule.scores == 1 else OVERLAP * work.bound + HANDOVERS * timing.latency(Stream.VECTOR)
+    p, rows, sections = problem, min(problem.rows, timing.sizes.columns), schedule.sections(problem)
+    work, blocks = block_work(p, timing, rows, schedule.section), ceil(p.rows / rows)
+    sharing = p.groups * blocks
+    if sections > 1:
+        sharing = min(schedule.bunch, blocks)
+        work += timing.engine("scalar_tensor_tensor", Stream.VECTOR, p.width, (F32,), (F32, F32_PSUM), ("add", "add"))
+    work += staging_work(p, schedule.section, timing).times(1 / sharing)
+    handed = HANDOVERS * timing.latency(Stream.VECTOR)
+    alone = work.tensor + work.vector + work.scalar + handed
+    each = alone if schedule.scores == 1 else OVERLAP * work.bound + handed
     staged = timing.transfer_latency * (1 if schedule.staged > 1 else 3)
-    return alone + blocks * each + p.heads * staged
+    return alone + p.heads * (p.groups * blocks * sections * each + staged)
 
 
 def apart(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of the same in kernels of its own for each product, and for what is between.
 
-    Rows of several heads fill the partitions together there.
+    Engines hand each chunk of columns of each block of rows to each other there, and its results, however few they are,
+    and once more for each pass over the scores; these go to HBM and come back, three times.
     """
-    p, scores = problem, problem.heads * problem.groups * problem.rows * problem.columns
-    partitions = timing.sizes.columns
-    work = block_work(p, timing, min(p.rows, partitions), p.columns)
-    blocks = ceil(p.heads * p.groups * p.rows / partitions)
+    p, sizes = problem, timing.sizes
+    chunks = p.heads * p.groups * ceil(p.rows / sizes.columns) * (ceil(p.columns / sizes.rows) + 1)
+    handed = chunks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
-    moved = timing.transfer(scores * passes, timing.long_run).bound
-    return blocks * work.bound + moved + 6 * timing.transfer_latency
+    moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
+    return max(handed, moved) + 2 * 3 * timing.transfer_latency
 
 
 def choose(problem: Problem, timing: Timing) -> Schedule | None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from generated import TRN1, assert_close, compile_text, text_of
 
-from neuronx_cc.codegen.attention import choose
+from neuronx_cc.codegen.attention import choose, kernel
+from neuronx_cc.codegen.attention.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
@@ -53,7 +54,36 @@ def softcap(q: Any, k: Any, v: Any) -> Any:
     return jax.nn.softmax(jnp.tanh(scores / 5) * 5, axis=-1) @ v
 
 
+def exponentials(q: Any, k: Any) -> Any:
+    scores = jnp.einsum("...qd,...kd->...qk", q, k) * 0.3
+    return jnp.exp(scores - scores.max(-1, keepdims=True))
+
+
+def divided_after(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return jnp.einsum("...qk,...kd->...qd", weights, v) / weights.sum(-1, keepdims=True)
+
+
+def multiplied_after(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return jnp.einsum("...qk,...kd->...dq", weights, v) * (1 / weights.sum(-1))[..., None, :]
+
+
+def divided_turned(q: Any, k: Any, v: Any) -> Any:
+    """Where rows and dims around have changed places before the division."""
+    weights = exponentials(q, k)
+    return jnp.moveaxis(weights @ v, -2, 0) / jnp.moveaxis(weights.sum(-1, keepdims=True), -2, 0)
+
+
+def by_logarithms(q: Any, k: Any, v: Any) -> Any:
+    return jnp.exp(jax.nn.log_softmax(q @ jnp.swapaxes(k, -1, -2) * 0.3, axis=-1)) @ v
+
+
 SPELLINGS: dict[str, Function] = {
+    "divided after": divided_after,
+    "multiplied after": multiplied_after,
+    "divided turned": divided_turned,
+    "by logarithms": by_logarithms,
     "plain": plain,
     "by hand": by_hand,
     "transposed": transposed,
@@ -96,7 +126,7 @@ def test_spellings(name: str, sizes: tuple[int, int, int, int], random: np.rando
     check(SPELLINGS[name], drawn(random, (rows, depth), (columns, depth), (columns, width)))
 
 
-@pytest.mark.parametrize("name", ["plain", "causal -inf", "softcap"])
+@pytest.mark.parametrize("name", ["plain", "causal -inf", "softcap", "divided after", "divided turned"])
 @pytest.mark.parametrize("heads", [(3,), (2, 3), (40,)], ids=str)
 def test_heads(name: str, heads: tuple[int, ...], random: np.random.Generator) -> None:
     check(SPELLINGS[name], drawn(random, (*heads, 70, 16), (*heads, 90, 16), (*heads, 90, 24)))
@@ -187,22 +217,124 @@ def other_sums(q: Any, k: Any, v: Any) -> Any:
     return (weights / weights.sum(0)) @ v
 
 
-@pytest.mark.parametrize("function", [kept_weights, kept_scores, along_rows, other_sums])
+def kept_sums(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return weights @ v / weights.sum(-1, keepdims=True), weights.sum(-1)
+
+
+def kept_product(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    product = weights @ v
+    return product / weights.sum(-1, keepdims=True), product
+
+
+def of_columns(q: Any, k: Any, v: Any) -> Any:
+    """As many features as rows, divided by sums that belong to rows."""
+    weights = exponentials(q, k)
+    return (weights @ jnp.tile(v, (1, 7))[:, :100]) / weights.sum(-1)
+
+
+def other_way(q: Any, k: Any, v: Any) -> Any:
+    weights = exponentials(q, k)
+    return weights.sum(-1, keepdims=True) / (weights @ jnp.abs(v))
+
+
+APART = [kept_weights, kept_scores, along_rows, other_sums, kept_sums, kept_product, of_columns, other_way]
+
+
+@pytest.mark.parametrize("function", APART)
 def test_what_stays_apart(function: Function, random: np.random.Generator) -> None:
     check(function, drawn(random, (100, 16), (100, 16), (100, 16)), fused=False)
 
 
-@pytest.mark.parametrize("columns", [200, 3000])
-def test_little_room(columns: int, random: np.random.Generator) -> None:
-    """Where not even the scores of one block fit, the kernels are apart."""
-    inputs = drawn(random, (260, 64), (columns, 64), (columns, 64))
-    check(plain, inputs, fused=columns < 1000, machine=SMALL)
+@pytest.mark.parametrize("sizes", [(200, 64), (3000, 64), (700, 5000)], ids=str)
+def test_little_room(sizes: tuple[int, int], random: np.random.Generator) -> None:
+    """Many columns are taken by sections; where not even one of them fits, the kernels are apart."""
+    columns, depth = sizes
+    inputs = drawn(random, (260, depth), (columns, depth), (columns, 64))
+    check(plain, [inputs[0] / math.sqrt(depth), *inputs[1:]], fused=depth < 1000, machine=SMALL)
+
+
+class Cut:
+    """Draws sizes, masks and sections for attentions by sections."""
+
+    def __init__(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self.rows, self.columns = (int(random.integers(1, limit)) for limit in (700, 2600))
+        self.depth, self.width = (int(random.integers(1, 140)) for _ in range(2))
+        self.heads, self.shared = ((1, 1), (2, 1), (3, 3))[random.integers(3)]
+        self.mask = ("none", "causal", "added", "select", "late")[random.integers(5)]
+        self.bunch, self.buffers = int(random.choice([1, 2, 4])), int(random.integers(1, 3))
+        self.fill = float(random.choice([-np.inf, -1e9, float(np.finfo(np.float32).min)]))
+        shapes = (
+            (self.heads, self.rows, self.depth),
+            *((self.shared, self.columns, n) for n in (self.depth, self.width)),
+        )
+        self.inputs = drawn(random, *shapes, (self.rows, self.columns))
+        if self.mask in ("select", "late"):
+            self.inputs[3] = self.inputs[3] > (-1 if self.mask == "select" else 1)
+            self.inputs[3][:, -1] = True
+        if self.mask == "late":
+            self.inputs[3][:, : self.columns // 2] = self.columns < 2
+
+    def __call__(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        k, v = (jnp.repeat(x, self.heads // self.shared, 0) for x in (k, v))
+        scores = jnp.einsum("hqd,hkd->hqk", q, k) / np.sqrt(self.depth)
+        if self.mask == "added":
+            scores = scores + mask
+        if self.mask == "causal":
+            scores = jnp.where(jnp.tril(jnp.ones(mask.shape, bool)), scores, self.fill)
+        if self.mask in ("select", "late"):
+            scores = jnp.where(mask, scores, self.fill)
+        return jnp.einsum("hqk,hkd->hqd", jax.nn.softmax(scores, axis=-1), v)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sections(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values do not depend on how columns are cut, nor on what the sections before hold."""
+    cut = Cut(seed)
+    forced = Schedule(cut.buffers, cut.buffers, 512, cut.bunch)
+    monkeypatch.setattr(choose, "choose", lambda *_: forced)
+    monkeypatch.setattr(kernel, "choose", lambda *_: forced)
+    inputs = cut.inputs if cut.mask in ("added", "select", "late") else [*cut.inputs[:3], np.zeros_like(cut.inputs[3])]
+    check(cut, inputs)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_by_sections(
+    value: float, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of queries, keys and values in each section, as in XLA."""
+    monkeypatch.setattr(kernel, "choose", lambda *_: Schedule(2, 2, 512, 4))
+    for place in range(3):
+        for row in (5, 900):
+            inputs = drawn(random, (140, 16), (1100, 16), (1100, 16))
+            inputs[place][row % len(inputs[place]), 3] = value
+            compiled = compile_text(text_of(plain, *inputs), fast_relayout=False)
+            (found,) = compiled.run(inputs)
+            want = np.asarray(jax.jit(plain)(*inputs))
+            assert (np.isnan(found) == np.isnan(want)).all()
+            assert_close(found[np.isfinite(want)], want[np.isfinite(want)])
+
+
+def test_rows_that_are_wholly_masked_by_sections(random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without a score in all sections are NaN; those without one in the first or the last are not."""
+    monkeypatch.setattr(kernel, "choose", lambda *_: Schedule(2, 2, 512, 4))
+    inputs = drawn(random, (1, 2, 140, 16), (1, 2, 1100, 16), (1, 2, 1100, 16))
+    mask = np.ones((1, 1, 140, 1100), bool)
+    mask[:, :, 7], mask[:, :, 8, :1050], mask[:, :, 9, 100:] = False, False, False
+    compiled = compile_text(text_of(masked_by("select"), *inputs, mask), fast_relayout=False)
+    (found,) = compiled.run([*inputs, mask])
+    want = np.asarray(jax.jit(masked_by("select"))(*inputs, mask))
+    assert (np.isnan(found) == np.isnan(want)).all()
+    assert_close(found[np.isfinite(want)], want[np.isfinite(want)])
 
 
 def test_room_that_is_gone_when_it_is_wanted(random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stays on chip may leave less than was thought: then the kernels are apart after all."""
     monkeypatch.setattr(choose, "LEFT", 100.0)
-    check(plain, drawn(random, (140, 32), (9000, 32), (9000, 32)), fused=False, machine=SMALL)
+    inputs = drawn(random, (140, 5000), (600, 5000), (600, 32))
+    check(plain, [inputs[0] / 70, *inputs[1:]], fused=False, machine=SMALL)
 
 
 def test_gradient(random: np.random.Generator) -> None:

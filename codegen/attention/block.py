@@ -1,0 +1,409 @@
+"""The work on a block of rows, or on a section of its columns: operands, scores, exponentials and weighted sums.
+
+What takes long is an iterator with a step for each bank of PSUM, so that stages of several blocks take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from neuronx_cc.codegen.attention.arrays import Arrays
+from neuronx_cc.codegen.attention.choose import factor_of
+from neuronx_cc.codegen.attention.masks import ALU
+from neuronx_cc.codegen.attention.pattern import Attention, Step
+from neuronx_cc.codegen.attention.schedule import PIECES, UNDER_WAY, Problem, Schedule, query_buffers, tiles_of
+from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_partitions
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.stage import transposer_of
+from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.emitter import Emitter, Splat
+from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.maps import elementwise
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+TAKEN_AT_ONCE = 4
+"""Banks of scores that Vector and Scalar go over at once."""
+LARGEST = float(np.finfo(np.float32).max)
+"""Exponentials beside its negative are 0 where all scores of a row so far are -inf."""
+UNROLLED_TURNS = 256
+"""Banks of transposes that are no loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A block of rows: where, and how many of its columns are computed."""
+
+    head: tuple[Affine, ...]
+    """Indices of the dims around that keys and values have."""
+    group: tuple[Affine, ...]
+    """Of the others."""
+    start: Affine
+    size: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Keys and values of a head, of columns from ``first`` on."""
+
+    head: tuple[Affine, ...]
+    first: int
+    keys: Block
+    values: Block
+
+
+@dataclass(slots=True)
+class Under:
+    """A section of the columns of a block of rows under way, and the tiles that hold it."""
+
+    rows: Rows
+    first: int
+    columns: int
+    running: dict[str, Block]
+    """Tiles of the whole block."""
+    tiles: dict[str, Block] = field(default_factory=dict)
+
+    @property
+    def at(self) -> tuple[Affine, ...]:
+        """Indices of all dims around."""
+        return (*self.rows.head, *self.rows.group)
+
+    @property
+    def operands(self) -> tuple[tuple[Affine, ...], int]:
+        """Which keys and values: of what head, and from which column on."""
+        return self.rows.head, self.first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing is known of the rows before."""
+        return self.first == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether all is known of the rows after."""
+        return self.first + self.columns == self.rows.columns
+
+
+def stagings(under: Sequence[Under | None]) -> int:
+    """How often keys and values come for blocks that follow each other."""
+    wanted = [each.operands for each in under if each is not None]
+    return 1 + sum(one != other for one, other in pairwise(wanted))
+
+
+@dataclass(slots=True)
+class Work:
+    """Emits it; what is under way is told by the caller."""
+
+    context: Context
+    attention: Attention
+    arrays: Arrays
+    problem: Problem
+    schedule: Schedule
+    pool: TilePool
+    tiles: Tiles = field(init=False)
+    emitter: Emitter = field(init=False)
+    stager: Stager = field(init=False)
+    _scores: Ring = field(init=False)
+    _sums: Ring = field(init=False)
+    _factor: float | None = field(init=False)
+    _busy: dict[Stream, float] = field(init=False)
+    """Time of Vector and Scalar so far."""
+    _scratch: int = 0
+
+    def __post_init__(self) -> None:
+        builder, banks = self.context.builder, self.context.sizes.banks
+        planned = tiles_of(self.problem, self.schedule, builder.sizes)
+        self.tiles = Tiles(builder, self.attention.product.loc.name, planned, self.pool)
+        self.emitter = Emitter(builder, self._scratch_tile)
+        turns = self.tiles.banks(max(1, (3 * banks) // 8), "transposes")
+        self._scores = self.tiles.banks(max(1, (3 * banks) // 8), "scores")
+        self._sums = self.tiles.banks(max(1, banks // 4), "weighted sums")
+        transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
+        self.stager = Stager(self.tiles, transposer, self.context.sizes.rows)
+        self._factor = factor_of(self.context, self.attention)
+        self._busy = {Stream.VECTOR: 0.0, Stream.SCALAR: 0.0}
+
+    def _scratch_tile(self, like: Block, dtype: str) -> Block:
+        self._scratch += 1
+        return self._tile(
+            f"scratch {self._scratch}", dtype, [atom.size for atom in like.dims[1:]], like.dims[0].size, 1
+        )
+
+    def _tile(self, name: str, dtype: str, sizes: Sequence[int], partitions: int, count: int = 0) -> Block:
+        return self.tiles.tile(dtype, sizes, partitions, name, count or self.schedule.scores, True)
+
+    @property
+    def _step_columns(self) -> int:
+        """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate."""
+        return TAKEN_AT_ONCE * self.context.sizes.bank_columns
+
+    # ---- operands --------------------------------------------------------------------------------------------
+
+    def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
+        """Keys [term, chunk, column] and values [column, chunk, feature] of a section of a head."""
+        p, arrays, partitions = self.problem, self.arrays, self.context.sizes.rows
+        place = (*at, *(Affine() for _ in arrays.sizes[len(at) :]))
+        columns = min(self.schedule.section, p.columns - first)
+        deep, chunks = -(-p.depth // partitions), -(-columns // partitions)
+        count = self.schedule.staged
+        self._mark(self.attention.scores)
+        keys = self._tile("keys", p.dtype, [deep, columns], min(p.depth, partitions), count)
+        section = arrays.keys.at(place).index(1, Affine(first), columns)
+        self.stager.fill("keys", keys, section.select([2, 1]), arrays.keys.stream)
+        self._mark(self.attention.product)
+        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(columns, partitions), count)
+        section = arrays.values.at(place).index(1, Affine(first), columns)
+        self.stager.fill("values", values, section.select([1, 2]), arrays.values.stream)
+        return Staged(at, first, keys, values)
+
+    def queries(self, under: Under) -> Block:
+        p, partitions, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
+        self._mark(self.attention.scores)
+        count, deep = query_buffers(p, self.schedule), -(-p.depth // partitions)
+        tile = self._tile("queries", p.dtype, [deep, rows.size], min(p.depth, partitions), count)
+        source = queries.at(under.at).index(0, rows.start, rows.size).select([2, 0])
+        self.stager.fill("queries", tile, source, queries.stream)
+        return tile
+
+    # ---- scores ----------------------------------------------------------------------------------------------
+
+    def scores(self, under: Under) -> Iterator[None]:
+        """The scores of a block, and the greatest of each row, negative; with a step for each bank."""
+        attention, rows = self.attention, under.rows
+        self._mark(attention.scores)
+        queries, keys = under.tiles["queries"], under.tiles["keys"]
+        scores = under.tiles["scores"] = self._tile("scores", "f32", [under.columns], rows.size)
+        steps = attention.steps[self._factor is not None :]
+        taken = self._step_columns if all(step.band is not None for step in steps) else self.context.sizes.bank_columns
+        count = -(-under.columns // taken)
+        parts = self._tile("greatest of parts", "f32", [count], rows.size, UNDER_WAY)
+        for number, (start, size) in enumerate(pieces(under.columns, taken)):
+            part = scores.index(1, Affine(start), size)
+            last = next((at for at in reversed(range(len(steps))) if steps[at].band is None), -1)
+            into = part if last < 0 else self._tile("raw scores", "f32", [size], rows.size, 2)
+            yield from self._products(into, queries, keys, start)
+            for at, step in enumerate(steps):
+                self._mark(step.op)
+                if step.band is not None:
+                    self._mask(step, rows, into, under.first + start)
+                    continue
+                dtype = "f32" if at == last else step.op.shape.dtype
+                out = part if at == last else self._tile(f"step {at}", dtype, [size], rows.size, 2)
+                self._step(step, under.at, rows, into, out, under.first + start)
+                into = out
+            self._mark(attention.product)
+            self._emit("tensor_reduce", Stream.VECTOR, [parts.index(1, Affine(number), 1)], [part], ["max"])
+            yield
+        self._mark(attention.product)
+        self._greatest(under, parts)
+
+    def _greatest(self, under: Under, parts: Block) -> None:
+        """The greatest score of each row, negative, and what sums beside an earlier one are to be multiplied with."""
+        size, running = under.rows.size, under.running
+        if under.is_first and under.is_last:
+            most = under.tiles["most"] = self._tile("greatest", "f32", [1], size, UNDER_WAY)
+            self._emit("tensor_reduce", Stream.VECTOR, [most], [parts], ["max"], flags=["negate"])
+            return
+        own = self._tile("greatest of a section", "f32", [1], size, UNDER_WAY)
+        self._emit("tensor_reduce", Stream.VECTOR, [own], [parts], ["max"], flags=["negate"])
+        most = self._tile("running greatest", "f32", [1], size, self.schedule.bunch + UNDER_WAY)
+        if under.is_first:
+            self._emit("tensor_scalar", Stream.VECTOR, [most], [own], ["min"], [LARGEST])
+        else:
+            before = running["most"]
+            self._emit("scalar_tensor_tensor", Stream.VECTOR, [most], [own, before], ["min", "min"], [LARGEST])
+            scale = under.tiles["scale"] = self._tile("scale", "f32", [1], size, UNDER_WAY)
+            self._emit("activation", Stream.SCALAR, [scale], [before, most], ["exp"], [-1.0], ["bias"])
+        running["most"] = under.tiles["most"] = most
+
+    def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
+        """Scores of columns from ``first`` on, times the factor."""
+        builder, depth = self.context.builder, self.problem.depth
+        partitions, rows = self.context.sizes.rows, out.dims[0].size
+        for start, size in pieces(out.dims[1].size, self.context.sizes.bank_columns):
+            bank = tile_in(builder, self._scores, [size], "f32", rows, True)
+            for chunk, (_, terms) in enumerate(pieces(depth, partitions)):
+                stationary = replace_partitions(queries.index(1, Affine(chunk)), terms)
+                moving = replace_partitions(keys.index(1, Affine(chunk)).index(1, Affine(first + start), size), terms)
+                builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+                flags = ["accumulate"] * (chunk > 0)
+                builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
+            self._leave(out.index(1, Affine(start), size), bank)
+            yield
+
+    def _emit(
+        self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], alu: Sequence[str],
+        imm: Sequence[float] = (), flags: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """An instruction whose time counts when work is dealt out."""
+        instr = self.context.builder.emit(op, stream, outs, ins, alu, imm, flags)
+        self._busy[stream] += self.context.timing.of(instr).bound
+
+    def _mark(self, op: hlo.HloOp) -> None:
+        self.context.builder.mark(op.loc)
+
+    def _leave(self, out: Block, bank: Block) -> None:
+        """Scores leave PSUM by the engine that has less to do."""
+        factor = 1.0 if self._factor is None else self._factor
+        if self._busy[Stream.VECTOR] <= self._busy[Stream.SCALAR]:
+            self._emit("tensor_scalar", Stream.VECTOR, [out], [bank], ["multiply"], [factor])
+        else:
+            self._emit("activation", Stream.SCALAR, [out], [bank], ["copy"], [factor])
+
+    def _mask(self, step: Step, rows: Rows, block: Block, first: int) -> None:
+        """Mask columns from ``first`` on by their numbers, but those that no row of the block masks."""
+        band, builder, partitions = step.band, self.context.builder, self.context.sizes.rows
+        assert band is not None, "of steps with a band"
+        begin = rows.start.const
+        for start, size in pieces(block.dims[1].size, partitions):
+            if band.keeps_all(begin, begin + rows.size - 1, first + start + size):
+                continue
+            size = block.dims[1].size - start
+            part = block.index(1, Affine(start), size)
+            offset = band.rows * begin + band.columns * (first + start) + band.offset
+            imm = [step.masked, offset, band.rows, band.columns]
+            builder.emit("affine_select", Stream.GPSIMD, [part], [part], [ALU[band.direction]], imm)
+            return
+
+    def _step(self, step: Step, at: tuple[Affine, ...], rows: Rows, block: Block, out: Block, first: int) -> None:
+        """Any other elementwise op on columns from ``first`` on."""
+        main = step.op.operands[step.main]
+        self._scratch = 0
+        ins: list[Block | Splat] = []
+        for operand in step.op.operands:
+            splat = self.context.splat(operand)
+            if operand is main:
+                ins.append(Block(block.alloc, block.dtype, block.offset, block.dims))
+            elif splat is not None:
+                ins.append(Splat(splat, hlo.shape_of(operand).dtype))
+            else:
+                ins.append(self._mask_tile(operand, at, rows, first, out.dims[1].size))
+        elementwise.emit(self.emitter, step.op, out, ins)
+
+    def _mask_tile(self, value: hlo.SSAValue, at: tuple[Affine, ...], rows: Rows, first: int, size: int) -> Block:
+        """What lies beside the scores, loaded."""
+        array = self.arrays.masks[value]
+        source = array.at(at).index(0, rows.start, rows.size).index(1, Affine(first), size).select([0, 1])
+        tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", source.dtype, [size], rows.size, 2)
+        copy(self.context.builder, tile, source, array.stream)
+        return tile
+
+    # ---- weights ---------------------------------------------------------------------------------------------
+
+    def exponentials(self, under: Under) -> Iterator[None]:
+        """Of a block's scores beside the greatest of their row; and their sums, with a step for each."""
+        rows, most, scores, taken = under.rows, under.tiles["most"], under.tiles["scores"], self._step_columns
+        self._mark(self.attention.product)
+        parts = -(-under.columns // taken)
+        sums = self._tile("sums", "f32", [parts], rows.size, UNDER_WAY)
+        under.tiles["sums"] = sums
+        out = self._tile("exponentials", self.problem.weight_dtype, [under.columns], rows.size)
+        under.tiles["exponentials"] = out
+        for at, (start, size) in enumerate(pieces(under.columns, taken)):
+            self._mark(self.attention.product)
+            outs = [out.index(1, Affine(start), size), sums.index(1, Affine(at), 1)]
+            ins = [scores.index(1, Affine(start), size), most]
+            self._emit("activation", Stream.SCALAR, outs, ins, ["exp"], [1.0], ["bias", "accumulate"])
+            yield
+
+    def transposed(self, under: Under) -> Iterator[None]:
+        """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
+        rows, sizes = under.rows, self.context.sizes
+        chunks = -(-under.columns // sizes.rows)
+        partitions = min(under.columns, sizes.rows)
+        transposed = under.tiles["transposed"] = self._tile(
+            "transposed", self.problem.weight_dtype, [chunks, rows.size], partitions
+        )
+        for start, count in pieces(chunks, max(1, sizes.bank_columns // rows.size)):
+            self._mark(self.attention.product)
+            self._turn(under.tiles["exponentials"], transposed, start, count)
+            yield
+
+    def weighted(self, under: Under) -> Iterator[None]:
+        """The product with the values; divided by the sums and stored where it is that of all columns.
+
+        What is one number a row comes first, so that nothing waits for it in the end.
+        """
+        builder, p, rows, partitions = self.context.builder, self.problem, under.rows, self.context.sizes.rows
+        self._mark(self.attention.product)
+        sums = self._sums_so_far(under)
+        inverse = self._tile("inverse", "f32", [1], rows.size, UNDER_WAY)
+        if under.is_last:
+            self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
+        bank = tile_in(builder, self._sums, [p.width], "f32", rows.size, True)
+        for start, count in pieces(-(-under.columns // partitions), PIECES):
+            self._mark(self.attention.product)
+            for chunk in range(start, start + count):
+                self._add(bank, under.tiles["transposed"], under.tiles["values"], chunk, under.columns)
+            yield
+        self._mark(self.attention.product)
+        result = self._result_so_far(under, bank)
+        if not under.is_last:
+            return
+        target = self.arrays.result.at(under.at).index(0, rows.start, rows.size).select([0, 2])
+        out = self._tile("result", target.dtype, [p.width], rows.size)
+        self._emit("activation", Stream.SCALAR, [out], [result, inverse], ["copy"], flags=["scale_ap"])
+        copy(builder, target, out, self.arrays.result.stream)
+
+    def _sums_so_far(self, under: Under) -> Block:
+        """The sums of the rows of a block up to the end of this section."""
+        size, sums = under.rows.size, under.tiles["sums"]
+        if sums.dims[1].size > 1:
+            parts, sums = sums, self._tile("sums of parts", "f32", [1], size, UNDER_WAY)
+            self._emit("tensor_reduce", Stream.VECTOR, [sums], [parts], ["add"])
+        if under.is_first and under.is_last:
+            return sums
+        if under.is_first:
+            under.running["sums"] = self._tile("running sums", "f32", [1], size, self.schedule.bunch)
+            self._emit("tensor_copy", Stream.VECTOR, [under.running["sums"]], [sums], [])
+        else:
+            self._add_scaled(under, under.running["sums"], sums)
+        return under.running["sums"]
+
+    def _result_so_far(self, under: Under, bank: Block) -> Block:
+        """The product of a block with the values up to the end of this section, of which ``bank`` is its own."""
+        size, running = under.rows.size, under.running
+        if under.is_first and under.is_last:
+            return bank
+        if under.is_first:
+            running["result"] = self._tile("running result", "f32", [self.problem.width], size, self.schedule.bunch)
+            self._emit("activation", Stream.SCALAR, [running["result"]], [bank], ["copy"])
+        else:
+            self._add_scaled(under, running["result"], bank)
+        return running["result"]
+
+    def _add_scaled(self, under: Under, total: Block, more: Block) -> None:
+        """``total`` beside the greatest score so far, and ``more``."""
+        ins = [total, more, under.tiles["scale"]]
+        self._emit("scalar_tensor_tensor", Stream.VECTOR, [total], ins, ["multiply", "add"], [], ["ap0"])
+
+    def _add(self, bank: Block, transposed: Block, values: Block, chunk: int, columns: int) -> None:
+        """The product of a chunk of columns."""
+        builder, partitions = self.context.builder, self.context.sizes.rows
+        terms = min(partitions, columns - chunk * partitions)
+        builder.emit(
+            "load_stationary", Stream.TENSOR, [], [replace_partitions(transposed.index(1, Affine(chunk)), terms)]
+        )
+        moving = replace_partitions(values.index(1, Affine(chunk)), terms)
+        builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"] * (chunk > 0))
+
+    def _turn(self, source: Block, out: Block, first: int, count: int) -> None:
+        """Exponentials of so many chunks of columns from the ``first`` on, with the columns on the partitions."""
+        partitions, columns, width = self.context.sizes.rows, source.dims[1].size, source.dims[1].stride
+        whole = min(count, columns // partitions - first)
+        rest = columns - partitions * (first + whole) if whole < count else 0
+        for start, several, size in ((first, whole, partitions), (first + whole, 1, rest)):
+            if several and size:
+                dims = (source.dims[0], Atom(several, partitions * width), Atom(size, width))
+                chunks = replace_partitions(out.index(1, Affine(start), several), size)
+                self.stager.transposer.transpose(source.moved(start * partitions * width).of(dims), chunks)
+                left = self.context.timing.transpose(source.dims[0].size, size, source.dtype).times(several)
+                self._busy[Stream.SCALAR] += left.scalar
