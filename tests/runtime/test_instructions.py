@@ -565,7 +565,7 @@ def test_gather_outside_the_rows_is_a_fault():
     where = bench.load(np.array([[5]], np.int32), "s32")
     out = bench.tile("f32", (1, 2))
     bench.emit(Instr("dma_gather", Stream.DMA_DYNAMIC, (out,), (rows, where)))
-    with pytest.raises(RunError, match="index 5 of lane 0 is outside the 5 rows"):
+    with pytest.raises(RunError, match="index 5 of partition 0 is outside the 5 rows"):
         bench.run([out])
 
 
