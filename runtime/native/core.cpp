@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "decode.h"
 #include "indexing.h"
@@ -16,7 +17,7 @@ Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 5;  // library.py has the same number: raise both when the interface changes
+const int ABI = 6;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_AVX2
 bool has_avx2() {
@@ -38,6 +39,12 @@ struct Open {
     i64 item, index, before;
 };
 
+// How often code runs: `count` times, or, where that is 0, as long as its decider does not hold 0.
+struct Repeat {
+    i64 count, index, decider;           // registers of the number of the iteration and of the decision: -1 without one
+    std::vector<i64> counters;           // of loops inside, which begin anew each time
+};
+
 struct Context {
     const Kernels* kernels;
     Limits limits;
@@ -48,6 +55,8 @@ struct Context {
     Code* code;              // what is being run, from item `at` on
     i64 at;
     std::vector<Open> open;
+    Repeat repeat;
+    i64 trips;               // so often the code was begun
 };
 
 const i64 GRAIN = 16384;      // elements that are worth a thread
@@ -274,12 +283,28 @@ i64 nanoseconds() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Begins the code of the context once more, if it is to run so often.
+bool again(Context& context) {
+    const Repeat& repeat = context.repeat;
+    if (repeat.count ? context.trips >= repeat.count : !context.registers[repeat.decider]) return false;
+    for (i64 counter : repeat.counters) context.counters[counter] = 0;
+    if (repeat.index >= 0) context.registers[repeat.index] = context.trips;
+    ++context.trips;
+    context.at = 0;
+    return true;
+}
+
 i64 interpret(Context& context, i64 most_nanoseconds) {
     Code& code = *context.code;
     std::vector<Open>& open = context.open;
     const i64 count = i64(code.items.size()), start = nanoseconds();
     i64 effort = 0;
-    for (i64& at = context.at; at < count; ++at) {
+    for (i64& at = context.at;; ++at) {
+        if (at >= count) {
+            if (context.weights.pending) context.kernels->settle(context.weights);
+            if (!again(context)) return DONE;
+            if (!count) return TIME;  // nothing to do, maybe for ever
+        }
         Item& item = code.items[size_t(at)];
         effort += item.effort;
         if (effort >= EFFORT) {
@@ -310,8 +335,15 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
             return item.number;
         }
     }
-    if (context.weights.pending) context.kernels->settle(context.weights);
-    return DONE;
+}
+
+bool begin(Context& context, Code* code, Repeat repeat) {
+    context.code = code->slots <= context.slots ? code : nullptr;
+    context.repeat = std::move(repeat);
+    context.trips = 0;
+    context.at = i64(code->items.size());
+    context.open.clear();
+    return context.code != nullptr;
 }
 
 }  // namespace
@@ -392,11 +424,20 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
 
 // Go to the start of code; 0 when it is not for this run.
 EXPORTED int core_begin(Context* context, Code* code) {
-    context->code = code->slots <= context->slots ? code : nullptr;
-    context->at = 0;
-    context->open.clear();
-    return context->code != nullptr;
+    return begin(*context, code, {1, -1, -1, {}});
 }
+
+// Go to the start of code that is the body of a region (see Repeat). 0 when code or region are not for this run.
+EXPORTED int core_repeat(Context* context, Code* code, i64 count, i64 index, i64 decider, const i64* counters,
+                         i64 ncounters) {
+    const auto known = [&](i64 number) { return number >= 0 && number < context->limits.registers; };
+    bool fits = count ? known(index) : known(decider) && index == -1;
+    for (i64 k = 0; k < ncounters; ++k) fits &= counters[k] >= 0 && counters[k] < context->slots;
+    return fits && begin(*context, code, {count, index, decider, {counters, counters + ncounters}});
+}
+
+// How often the code was begun since core_begin or core_repeat.
+EXPORTED i64 core_trips(const Context* context) { return context->trips; }
 
 // Run for about so many nanoseconds: DONE, TIME, or the number of a record that is to be carried out before going on.
 EXPORTED i64 core_run(Context* context, i64 most_nanoseconds) {

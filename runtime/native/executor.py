@@ -1,8 +1,9 @@
 """The executor that leaves what it can to the native core; everything else is carried out as ``values`` does.
 
-Stretches of instructions and whole counted loops become code of the core; regions (``while``, ``branch``) stay with
-Python, with the core's code in between. For an instruction that the core cannot carry out, or not just now (an address
-out of bounds, operands that overlap), it calls the step that ``values`` makes of the record, which raises the fault.
+Stretches of instructions and whole counted loops become code of the core, which also repeats a ``while`` whose body is
+one stretch; other regions (``branch``, and what holds one) stay with Python, with the core's code in between. For an
+instruction that the core cannot carry out, or not just now (an address out of bounds, operands that overlap), it calls
+the step that ``values`` makes of the record, which raises the fault.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array
-from neuronx_cc.ir.isa.program import End, Instr, Loop, Program, Space
+from neuronx_cc.ir.isa.program import DECIDER, End, Instr, Loop, Program, Space, While
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import PARTITIONS, Memory, Region
 from neuronx_cc.runtime.native import encode, library
@@ -45,6 +46,37 @@ class _Counters(dict[int, int]):
         if slot is not None:
             self._counts[slot] = 0
         return super().pop(key, *default)
+
+
+class Stretch:
+    """A step: code of the core, with what it leaves to ``fall_back``. Makes no cycle: an executor that nobody needs any
+    more takes its memory with it at once."""
+
+    def __init__(
+        self, core: ctypes.CDLL, context: ctypes.c_void_p, code: ctypes.c_void_p, fall_back: Callable[[int], None]
+    ) -> None:
+        self._core, self._begin, self._run = core, core.core_begin, core.core_run
+        self._context, self._code, self._fall_back = context, code, weakref.WeakMethod(fall_back)
+
+    def __call__(self) -> None:
+        self._finish(self._begin(self._context, self._code))
+
+    def repeat(self, count: int, index_register: int, decider: int, counters: array[int]) -> int:
+        """Run as a region's body: ``count`` times, or while the decider's register is not 0. Returns how often."""
+        of_loops = counters.buffer_info()
+        places = (count, index_register, decider)
+        self._finish(self._core.core_repeat(self._context, self._code, *places, *of_loops))
+        return int(self._core.core_trips(self._context))
+
+    def _finish(self, begun: int) -> None:
+        if not begun:
+            raise RunError("ERUN914", "the core was given code of another program")
+        run, context = self._run, self._context
+        while (number := run(context, SLICE_NS)) != library.DONE:
+            if number >= 0:
+                carry_out = self._fall_back()
+                assert carry_out is not None
+                carry_out(number)
 
 
 class NativeExecutor(Executor):
@@ -187,20 +219,23 @@ class NativeExecutor(Executor):
         if not code:
             raise NotNative("a product or a loop that the core cannot carry out")
         self._codes.append(code)
-        begin, run, context = self._library.core_begin, self._library.core_run, self._context
-        # no cycles: an executor that nobody needs any more takes its memory with it at once
-        fall_back = weakref.WeakMethod(self.fall_back)
+        return Stretch(self._library, self._context, code, self.fall_back)
 
-        def step() -> None:
-            if not begin(context, code):
-                raise RunError("ERUN914", "the core was given code of another program")
-            while (number := run(context, SLICE_NS)) != library.DONE:
-                if number >= 0:
-                    carry_out = fall_back()
-                    assert carry_out is not None
-                    carry_out(number)
+    def _while(self, region: While, steps: list[Step], loops: list[int]) -> Step:
+        """A body that is all code of the core is repeated there."""
+        if len(steps) != 1 or not isinstance(steps[0], Stretch):
+            return super()._while(region, steps, loops)
+        body = steps[0]
+        counters = array("q", [self._slots[key] for key in loops if key in self._slots])
+        decider = register_place(region.register, DECIDER, frozenset())
+        places = (region.register, -1) if region.count else (-1, decider)
 
-        return step
+        def run() -> None:
+            trips = body.repeat(region.count, *places, counters)
+            runs = [(self.course.path(()), trips)] if trips else []
+            self._taken.append(self.course.repeated(runs))
+
+        return run
 
     # what the core leaves to Python -----------------------------------------------------------------------------
 

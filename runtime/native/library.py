@@ -16,7 +16,7 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
-ABI = 5
+ABI = 6
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
@@ -52,7 +52,9 @@ def open_library(path: Path) -> ctypes.CDLL | None:
         "core_code_free": (None, pointer),
         "core_start": (word, pointer, word, pointer, pointer, pointer, pointer, word),
         "core_begin": (ctypes.c_int, pointer, pointer),
+        "core_repeat": (ctypes.c_int, pointer, pointer, word, word, word, pointer, word),
         "core_run": (word, pointer, word),
+        "core_trips": (word, pointer),
         "core_weights": (None, pointer, pointer, pointer),
     }
     for name, (result, *arguments) in signatures.items():

@@ -598,6 +598,47 @@ def test_loops_regions_and_registers(rng):
     agree(bench, [Ref(Space.SBUF, "f32", 40000, ((4, 0), (400, 4)))])
 
 
+@built
+@pytest.mark.parametrize("trips", [0, 1, 2, 127, 128, 129])
+@pytest.mark.parametrize("other", ["nothing", "loop", "python", "region", "empty"])
+def test_regions_are_repeated_as_python_does(trips, other):
+    """Bodies of one stretch of code and of more, run as often as a number in SBUF says; the course is the same."""
+    bench = Bench()
+    left = bench.load(np.array([[trips]], np.int32), "s32")
+    tile = bench.load(np.zeros((4, 600), np.float32), "f32")
+    spot = Ref(Space.SBUF, "f32", tile.offset, ((4, 0), (4, 4)), 0, ((1, 16), (10, 400)))
+    numbers = Ref(Space.SBUF, "f32", tile.offset + 2000, ((4, 0), (8, 4)))
+    load = Instr("reg_load", Stream.SYNC, (), (left,), (), (5, 0, 1))
+    grow = Instr("tensor_scalar", V, (spot,), (spot,), ("add",), (1.0,))
+    inside = {
+        "nothing": [],
+        "loop": [Loop(4, 1, ((10, 3),), frozenset([V])), grow, End()],
+        "python": [Instr("program_unary", G, (numbers,), (numbers,), ("sine",))],
+        "region": [While(7, 3), Instr("tensor_scalar", V, (numbers,), (numbers,), ("add",), (1.0,)), End()],
+        "empty": [While(7, 200), Instr("nop", V), End()],
+    }[other]
+    count = Instr("int_tensor_tensor", G, (left,), (left,), ("add",), (-1,))
+    bench.program.records += [load, While(5), *inside, count, load, End()]
+    if trips:  # a count of 0 is none
+        bench.program.records += [While(8, trips), *inside, count, End()]
+    bench.program.hbm_bytes = bench.hbm
+    expected, _ = execute(bench.program, bench.inputs)
+    for level in LEVELS:
+        memory, _ = execute(bench.program, bench.inputs, level)
+        for ref in (left, tile):
+            np.testing.assert_array_equal(tiles(memory, ref), tiles(expected, ref))
+    assert tiles(expected, left) == -trips
+    courses = []
+    for kind in (Executor, NativeExecutor):
+        memory = Memory(1 << 20)
+        for variable, data in zip([v for v in bench.program.variables if v.kind == "input"], bench.inputs, strict=True):
+            memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = data
+        executor = kind(bench.program, memory)
+        executor.run()
+        courses.append(executor.course.key())
+    assert courses[0] == courses[1]
+
+
 class Late(Exception):
     """Raised by a signal handler."""
 
