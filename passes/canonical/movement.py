@@ -15,21 +15,24 @@ Value = hlo.SSAValue
 Dims = tuple[int, ...]
 
 
-def _typed(op: hlo.HloOp, dims: Dims) -> hlo.ArrayType:
-    return hlo.array_type(op.shape.dtype, dims)
+def _typed(value: Value, dims: Dims) -> hlo.ArrayType:
+    """The type of ``value`` moved into ``dims``. A rewrite may move what lies below a convert of ``op``'s operand, so
+    the element type is never taken from ``op``.
+    """
+    return hlo.array_type(hlo.shape_of(value).dtype, dims)
 
 
 def reshaped(op: hlo.HloOp, value: Value, dims: Dims) -> Value:
     if hlo.shape_of(value).dims == dims:
         return value
-    return insert_before(op, hlo.ReshapeOp, (value,), _typed(op, dims), op.loc)
+    return insert_before(op, hlo.ReshapeOp, (value,), _typed(value, dims), op.loc)
 
 
 def transposed(op: hlo.HloOp, value: Value, order: Dims) -> Value:
     if order == tuple(range(len(order))):
         return value
     dims = hlo.shape_of(value).dims
-    result = _typed(op, tuple(dims[i] for i in order))
+    result = _typed(value, tuple(dims[i] for i in order))
     return insert_before(op, hlo.TransposeOp, (value,), result, op.loc, {"dimensions": hlo.IntsAttr(order)})
 
 
@@ -37,7 +40,7 @@ def broadcasted(op: hlo.HloOp, value: Value, dims: Dims, dimensions: Dims) -> Va
     if hlo.shape_of(value).dims == dims and dimensions == tuple(range(len(dims))):
         return value
     properties = {"dimensions": hlo.IntsAttr(dimensions)}
-    return insert_before(op, hlo.BroadcastOp, (value,), _typed(op, dims), op.loc, properties)
+    return insert_before(op, hlo.BroadcastOp, (value,), _typed(value, dims), op.loc, properties)
 
 
 # reshape
@@ -215,7 +218,7 @@ def sliced(op: hlo.HloOp, value: Value, slices: tuple[SliceDim, ...]) -> Value:
     dims = hlo.shape_of(value).dims
     if all(dim == SliceDim(0, size) for dim, size in zip(slices, dims, strict=True)):
         return value
-    result = _typed(op, tuple(_extent(dim) for dim in slices))
+    result = _typed(value, tuple(_extent(dim) for dim in slices))
     return insert_before(op, hlo.SliceOp, (value,), result, op.loc, {"slice": hlo.SliceAttr(slices)})
 
 
@@ -335,7 +338,7 @@ def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
             assert isinstance(inner, hlo.BroadcastOp)
             wide = hlo.array_type(inner.shape.dtype, source)
             operands.append(insert_before(op, hlo.BroadcastOp, (inner.operand,), wide, inner.loc, inner.properties))
-    value = insert_before(op, type(op), operands, _typed(op, source), op.loc, op.properties)
+    value = insert_before(op, type(op), operands, _typed(op.results[0], source), op.loc, op.properties)
     return reshaped(op, value, dims)
 
 
@@ -357,7 +360,7 @@ def sink_broadcast(op: hlo.HloOp, scope: Scope) -> Value | None:
         properties = {"dimensions": hlo.IntsAttr(tuple(varying.index(i) for i in source.dimensions.data))}
         type_ = hlo.array_type(dtype, dims)
         operands.append(insert_before(op, hlo.BroadcastOp, (source.operand,), type_, source.loc, properties))
-    value = insert_before(op, type(op), operands, _typed(op, dims), op.loc, op.properties)
+    value = insert_before(op, type(op), operands, _typed(op.results[0], dims), op.loc, op.properties)
     return broadcasted(op, value, op.shape.dims, tuple(varying))
 
 
