@@ -18,7 +18,7 @@ from neuronx_cc.passes.canonical.joins import RULES as JOINS
 from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
 from neuronx_cc.passes.canonical.movement import SINKS
 from neuronx_cc.passes.canonical.products import RULES as PRODUCTS
-from neuronx_cc.passes.canonical.rule import Rule, Scope
+from neuronx_cc.passes.canonical.rule import Rule, Scope, may_apply
 from neuronx_cc.passes.manager import PassContext
 
 LIMIT = 64
@@ -26,69 +26,66 @@ LIMIT = 64
 
 
 @cache
-def _all_rules() -> dict[type, tuple[Rule, ...]]:
-    """The rules of every op: each file's for all its kinds, the general ones first."""
+def _rules_of(op: type) -> tuple[Rule, ...]:
+    """The rules of an op: each file's for all its kinds, the general ones first."""
     files = (ARITHMETIC, MOVEMENT, CONTRACTION, CONVOLUTION, FUNCTIONS, PRODUCTS, JOINS, SINKS)
-    return {
-        op: tuple(rule for rules in files for kind in reversed(op.mro()) for rule in rules.get(kind, ()))
-        for op in hlo.OPCODES.values()
-    }
+    return tuple(rule for rules in files for kind in reversed(op.mro()) for rule in rules.get(kind, ()))
+
+
+@cache
+def _applicable(op: type, owners: frozenset[type]) -> tuple[Rule, ...]:
+    """The rules of an op whose operands are results of ``owners``."""
+    return tuple(rule for rule in _rules_of(op) if may_apply(rule, owners))
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    rules = _all_rules()
-    scope = Scope(module)
-    for computation in module.computations():
+    computations = list(module.computations())
+    scope = Scope(module, {type(op) for computation in computations for op in ops_of(computation.block)})
+    for computation in computations:
         for op in ops_of(computation.block):
-            applicable = rules[type(op)]
-            if not applicable or op.results[0].first_use is None:
-                continue
             before = op.prev_op
-            value = _first_rewrite(op, applicable, scope)
+            value = _first_rewrite(op, scope)
             if value is not None:
-                _simplify(_replace(op, value, before, rules), rules, scope)
+                _simplify(_replace(op, value, before, scope), scope)
 
 
-def _first_rewrite(op: hlo.HloOp, applicable: tuple[Rule, ...], scope: Scope) -> hlo.SSAValue | None:
-    for rule in applicable:
+def _first_rewrite(op: hlo.HloOp, scope: Scope) -> hlo.SSAValue | None:
+    if op.results[0].first_use is None:
+        return None
+    for rule in _applicable(type(op), frozenset([type(operand.owner) for operand in op.sources])):
         value = rule(op, scope)
         if value is not None:
             return value
     return None
 
 
-def _replace(
-    op: hlo.HloOp, value: hlo.SSAValue, before: hlo.Operation | None, rules: dict[type, tuple[Rule, ...]]
-) -> list[hlo.HloOp]:
+def _replace(op: hlo.HloOp, value: hlo.SSAValue, before: hlo.Operation | None, scope: Scope) -> list[hlo.HloOp]:
     """Put ``value`` in the place of ``op``; the ops built since ``before``, last first."""
-    built = _built(before, op, rules)
+    built = _built(before, op)
+    scope.kinds.update(map(type, built))
     op.results[0].replace_all_uses_with(value)
     erase(op)
     return built
 
 
-def _simplify(pending: list[hlo.HloOp], rules: dict[type, tuple[Rule, ...]], scope: Scope) -> None:
+def _simplify(pending: list[hlo.HloOp], scope: Scope) -> None:
     """Apply rules to the ops ``pending`` and to what they build, until none applies."""
     for _ in range(LIMIT):
         if not pending:
             return
         op = pending.pop()
-        if op.results[0].first_use is None:
-            continue
         before = op.prev_op
-        value = _first_rewrite(op, rules[type(op)], scope)
+        value = _first_rewrite(op, scope)
         if value is not None:
-            pending.extend(_replace(op, value, before, rules))
+            pending.extend(_replace(op, value, before, scope))
 
 
-def _built(
-    before: hlo.Operation | None, current: hlo.Operation, rules: dict[type, tuple[Rule, ...]]
-) -> list[hlo.HloOp]:
+def _built(before: hlo.Operation | None, current: hlo.Operation) -> list[hlo.HloOp]:
     """Ops that a rule inserted between ``before`` and ``current``, last first."""
     found: list[hlo.HloOp] = []
     op = current.prev_op
     while op is not None and op is not before:
-        if isinstance(op, hlo.HloOp) and type(op) in rules:
+        if isinstance(op, hlo.HloOp):
             found.append(op)
         op = op.prev_op
     return found

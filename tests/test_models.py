@@ -67,7 +67,9 @@ def check(model: Model, auto_cast: str, cast_type: str, flips: float) -> None:
     """Run and compare. ``flips`` rounding errors are allowed between simulator and reference, in 2-norm.
 
     Where their FP32 sums differ in the last bit, a cast may fall to the other side. That is rare, but each such
-    element disturbs all that follow it: over a dozen layers the two drift apart like any two correct roundings.
+    element disturbs all that follow it: over a dozen layers the two drift apart like any two correct roundings. So they
+    do behind an attention in one kernel, which rounds exponentials before it divides by their sum, not after: then
+    they differ by what each differs from FP32, and the simulator's error is no larger than the reference's.
     """
     outputs = compile_and_run(model, auto_cast, cast_type)
     assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in model.expected]
@@ -75,14 +77,18 @@ def check(model: Model, auto_cast: str, cast_type: str, flips: float) -> None:
         error = differences(outputs, model.expected)
         assert error.largest <= FP32_TOLERANCE, error
         return
-    same_casts = differences(outputs, reference(model, auto_cast, cast_type))
-    assert same_casts.norm <= flips * EPSILON[cast_type], same_casts
+    casts = reference(model, auto_cast, cast_type)
+    allowed = flips * EPSILON[cast_type]
+    same_casts = differences(outputs, casts)
     if (auto_cast, cast_type) == ("all", "fp8_e4m3"):
         # Attention masks overflow and small variances vanish in this type: far from FP32 by nature.
+        assert same_casts.norm <= allowed, same_casts
         return
+    inherent = differences(casts, model.expected).norm
+    assert same_casts.norm <= max(allowed, inherent), (same_casts, inherent)
     # Errors of a dozen layers add up like a random walk, and rectifiers near zero flip.
     error = differences(outputs, model.expected)
-    assert error.norm <= 20 * EPSILON[cast_type], error
+    assert error.norm <= min(20 * EPSILON[cast_type], 1.25 * inherent + allowed), (error, inherent)
 
 
 @pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Self
 
 from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue
 from xdsl.irdl import (
+    BeforeVariadicSingleAccessor,
     IRDLOperation,
+    VarIRConstruct,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -48,6 +50,19 @@ class _OpClass(ABCMeta):
     __subclasscheck__ = type.__subclasscheck__
 
 
+def _operand(index: int) -> property:
+    """The operand at ``index``, in a fifth of the time of the generic accessor: passes read little else."""
+    return property(lambda op: tuple.__getitem__(op._operands, index))
+
+
+def _result(index: int) -> property:
+    return property(lambda op: op.results[index])
+
+
+_FIELDS = {VarIRConstruct.OPERAND: _operand, VarIRConstruct.RESULT: _result}
+"""Kind of field -> what reads it."""
+
+
 class HloOp(IRDLOperation, metaclass=_OpClass):
     """Base of every HLO instruction: operands, one result, properties named as HLO text names them."""
 
@@ -57,6 +72,9 @@ class HloOp(IRDLOperation, metaclass=_OpClass):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for field, accessor in list(cls.__dict__.items()):
+            if isinstance(accessor, BeforeVariadicSingleAccessor):
+                setattr(cls, field, _FIELDS[accessor.construct](accessor.idx))
         name = cls.__dict__.get("name")
         if name is not None:
             _SPELLINGS[name] = name.removeprefix("hlo.").replace("_", "-")
@@ -77,6 +95,11 @@ class HloOp(IRDLOperation, metaclass=_OpClass):
             properties=properties or {},
             attributes={"loc": LocAttr(loc)},
         )
+
+    @property
+    def sources(self) -> tuple[SSAValue, ...]:
+        """The operands, to read: the tuple itself, where ``operands`` is a view that writes."""
+        return self._operands
 
     @property
     def opcode(self) -> str:

@@ -25,7 +25,7 @@ def ops_of(block: Block) -> Iterator[HloOp]:
     """The instructions of ``block`` in order, without the return; the current one may be erased meanwhile."""
     op = block.first_op
     while op is not None:
-        following = op.next_op
+        following = op._next_op  # the property of that name takes a quarter of a sweep
         if type(op) is not ReturnOp:
             yield op  # type: ignore[misc]  # a computation holds instructions and the return only
         op = following

@@ -24,7 +24,7 @@ from neuronx_cc.passes.analysis.values import (
     same_number,
     splat_number,
 )
-from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import SPLATS, Rule, Scope, over, result_op
 
 Value = hlo.SSAValue
 
@@ -41,6 +41,7 @@ def splat(op: hlo.HloOp, scope: Scope, number: float | int) -> Value:
     return insert_splat(scope.module, op, scalar, shape.dtype, shape.dims, op.loc)
 
 
+@over(*SPLATS)
 def _splat_right(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     lhs, rhs = op.operands
     if splat_number(lhs, scope.module) is None or splat_number(rhs, scope.module) is not None:
@@ -48,6 +49,7 @@ def _splat_right(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     return build(op, type(op), rhs, lhs)
 
 
+@over(*SPLATS)
 def _neutral_right(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     """``x op e`` -> ``x`` for the exact neutral element."""
     lhs, rhs = op.operands
@@ -58,6 +60,7 @@ def _neutral_right(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     return lhs if same_number(number, identity_of(kind, op.shape.dtype)) else None
 
 
+@over(*SPLATS)
 def _integer_constants_together(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     """``(x op c) op d`` -> ``x op (c op d)`` for integers, where wrapping arithmetic is associative."""
     inner = result_op(op.operands[0])
@@ -75,6 +78,7 @@ def _integer_constants_together(op: hlo.BinaryOp, scope: Scope) -> Value | None:
     return build(op, type(op), inner.lhs, splat(op, scope, wrapped))
 
 
+@over(hlo.NegateOp)
 def _add_of_negate(op: hlo.AddOp, scope: Scope) -> Value | None:
     lhs, rhs = op.operands
     if type(rhs.owner) is hlo.NegateOp:
@@ -84,8 +88,14 @@ def _add_of_negate(op: hlo.AddOp, scope: Scope) -> Value | None:
     return None
 
 
+def _nothing_left(op: hlo.SubtractOp, scope: Scope) -> Value | None:
+    """Integer ``x - x``."""
+    return splat(op, scope, 0) if op.lhs is op.rhs and op.shape.dtype in INTEGERS else None
+
+
+@over(*SPLATS, hlo.NegateOp)
 def _subtract(op: hlo.SubtractOp, scope: Scope) -> Value | None:
-    """``x - 0``, ``-0 - x``, ``x - (-y)``, integer ``x - x``."""
+    """``x - 0``, ``-0 - x``, ``x - (-y)``."""
     if is_positive_zero(splat_number(op.rhs, scope.module)):
         return op.lhs
     integer = op.shape.dtype in INTEGERS
@@ -94,11 +104,10 @@ def _subtract(op: hlo.SubtractOp, scope: Scope) -> Value | None:
         return build(op, hlo.NegateOp, op.rhs)
     if isinstance(negate := result_op(op.rhs), hlo.NegateOp):
         return build(op, hlo.AddOp, op.lhs, negate.operand)
-    if integer and op.lhs is op.rhs:
-        return splat(op, scope, 0)
     return None
 
 
+@over(*SPLATS, hlo.NegateOp)
 def _multiply(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``x * -1``, integer ``x * 0``, ``-x * -y``, ``-x * c``."""
     lhs, rhs = op.operands
@@ -120,6 +129,7 @@ def _multiply(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     return None
 
 
+@over(*SPLATS)
 def _divide(op: hlo.DivideOp, scope: Scope) -> Value | None:
     """``x / 1``, ``x / -1``, and division by a power of two, which multiplies exactly."""
     number = splat_number(op.rhs, scope.module)
@@ -137,6 +147,7 @@ def _divide(op: hlo.DivideOp, scope: Scope) -> Value | None:
     return build(op, hlo.MultiplyOp, op.lhs, splat(op, scope, 1 / number))
 
 
+@over(hlo.NegateOp)
 def _negate(op: hlo.NegateOp, scope: Scope) -> Value | None:
     inner = result_op(op.operand)
     return inner.operand if isinstance(inner, hlo.NegateOp) else None
@@ -312,7 +323,7 @@ RULES: dict[type, tuple[Rule, ...]] = {
     hlo.ShiftOp: (_shift,),
     hlo.RoundingOp: (_round_of_integer,),
     hlo.AddOp: (_integer_constants_together, _add_of_negate),
-    hlo.SubtractOp: (_subtract,),
+    hlo.SubtractOp: (_subtract, _nothing_left),
     hlo.MultiplyOp: (_integer_constants_together, _multiply),
     hlo.DivideOp: (_divide,),
     hlo.NegateOp: (_negate,),

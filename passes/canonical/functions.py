@@ -13,7 +13,7 @@ from neuronx_cc.ir.hlo.editing import insert_before
 from neuronx_cc.passes.analysis.values import is_float, is_normal, is_positive_zero, splat_number, tells_last_bit
 from neuronx_cc.passes.canonical.arithmetic import build, splat
 from neuronx_cc.passes.canonical.products import is_modest, scaled
-from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import SPLATS, Rule, Scope, over, result_op
 
 Value = hlo.SSAValue
 
@@ -95,6 +95,7 @@ def _power(value: Value, scope: Scope) -> Value | float | None:
 # quotients
 
 
+@over(hlo.AddOp, hlo.ExponentialOp)
 def _by_exponentials(op: hlo.DivideOp, scope: Scope) -> Value | None:
     """Quotients of exponentials as ``tanh``, ``logistic`` and ``exp``: see the cases."""
     if not is_float(op.shape.dtype):
@@ -148,6 +149,7 @@ def _is_equal(left: Value, right: Value, scope: Scope) -> bool:
     return is_same(left, right) or (number is not None and number == splat_number(right, scope.module))
 
 
+@over(hlo.SqrtOp, hlo.BroadcastOp, hlo.ReshapeOp)
 def _by_root(op: hlo.DivideOp, scope: Scope) -> Value | None:
     """``x / sqrt(y)`` -> ``x * rsqrt(y)``, also of repeated rows: within 2 units in the last place."""
     if op.shape.dtype != "f32" or tells_last_bit(op.results[0]):
@@ -183,6 +185,7 @@ def _affine(value: Value, scope: Scope) -> tuple[Value, float] | None:
     return value, 1.0
 
 
+@over(*SPLATS)
 def _of_sigmoid(op: hlo.AddOp | hlo.SubtractOp, scope: Scope) -> Value | None:
     """``c + c tanh(x)`` -> ``2 c logistic(2 x)``, ``2 c logistic(x) - c`` -> ``c tanh(x / 2)``, ``1 - logistic(x)``."""
     if not is_float(op.shape.dtype):
@@ -215,6 +218,7 @@ def _of_sigmoid(op: hlo.AddOp | hlo.SubtractOp, scope: Scope) -> Value | None:
 # signs, exponentials and logarithms
 
 
+@over(hlo.SubtractOp)
 def _sign_inside(op: hlo.UnaryOp, scope: Scope) -> Value | None:
     """``exp(0 - x)`` -> ``exp(-x)``, and of other functions that do not tell zeros apart."""
     inner = result_op(op.operand)
@@ -223,6 +227,7 @@ def _sign_inside(op: hlo.UnaryOp, scope: Scope) -> Value | None:
     return build(op, type(op), build(op, hlo.NegateOp, inner.rhs))
 
 
+@over(hlo.AddOp)
 def _logarithm(op: hlo.LogOp, scope: Scope) -> Value | None:
     """``log(1 + exp(x))`` -> ``log1p(exp(x))``: more accurate, and the beginning of softplus."""
     added = _one_plus(op.operand, scope)
@@ -231,6 +236,7 @@ def _logarithm(op: hlo.LogOp, scope: Scope) -> Value | None:
     return build(op, hlo.LogPlusOneOp, added)
 
 
+@over(hlo.ExponentialOp)
 def _softplus(op: hlo.LogPlusOneOp, scope: Scope) -> Value | None:
     """``log1p(exp(x))`` -> ``max(x, 0) + log1p(exp(-abs(x)))``, which does not overflow."""
     power = result_op(op.operand)
@@ -244,6 +250,7 @@ def _softplus(op: hlo.LogPlusOneOp, scope: Scope) -> Value | None:
     return build(op, hlo.AddOp, build(op, hlo.MaximumOp, value, splat(op, scope, 0)), logarithm)
 
 
+@over(*SPLATS)
 def _root(op: hlo.PowerOp, scope: Scope) -> Value | None:
     """``x ** 0.5`` and ``x ** -0.5`` of any sign: of -0 as of 0, and of minus infinity as of infinity."""
     number = splat_number(op.rhs, scope.module)

@@ -254,7 +254,7 @@ def _found(stack: Stack, value: Value, depth: int = DEPTH) -> tuple[int, tuple[i
 
 def _join(op: hlo.HloOp, scope: Scope) -> Value | None:
     """The last op of a chain of elementwise ops, or a concatenation that such ops make, over a cut axis."""
-    if _goes_on(op):
+    if hlo.ConcatenateOp not in scope.kinds or _goes_on(op):
         return None
     stack = Stack(op, scope)
     if isinstance(op, hlo.ConcatenateOp) and not any(_is_computed(piece) for piece in op.operands):

@@ -9,7 +9,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import PadDim, SliceDim
 from neuronx_cc.ir.hlo.editing import insert_before
 from neuronx_cc.passes.analysis.values import splat_of
-from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import Rule, Scope, over, result_op
 
 Value = hlo.SSAValue
 Dims = tuple[int, ...]
@@ -310,6 +310,7 @@ def _rejoin(op: hlo.HloOp, axis: int, left: Value, right: Value) -> Value | None
 # reshapes and broadcasts among elementwise ops
 
 
+@over(hlo.ReshapeOp)
 def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
     """``f(reshape(x), reshape(y), splat)`` -> ``reshape(f(x, y, splat))`` for reshapes that only move size-1 dims."""
     if not any(type(operand.owner) is hlo.ReshapeOp for operand in op.operands):
@@ -342,6 +343,7 @@ def sink_reshape(op: hlo.HloOp, scope: Scope) -> Value | None:
     return reshaped(op, value, dims)
 
 
+@over(hlo.BroadcastOp)
 def sink_broadcast(op: hlo.HloOp, scope: Scope) -> Value | None:
     """An elementwise op that repeats along a dim where no operand varies works once, and its result is repeated."""
     if not all(type(operand.owner) is hlo.BroadcastOp for operand in op.operands):

@@ -11,7 +11,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import insert_before
 from neuronx_cc.passes.analysis.values import constant_of, is_float, is_normal, splat_number
 from neuronx_cc.passes.canonical.arithmetic import build, splat
-from neuronx_cc.passes.canonical.rule import Rule, Scope, result_op
+from neuronx_cc.passes.canonical.rule import Rule, Scope, over, result_op
 
 Value = hlo.SSAValue
 
@@ -20,6 +20,7 @@ MODEST = 2.0**16
 within this factor of doing so anyway."""
 
 
+@over(hlo.DivideOp, hlo.BroadcastOp, hlo.ReshapeOp)
 def _by_inverse(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``x * (1 / y)`` -> ``x / y``, which is the more accurate, where nothing else wants the reciprocal."""
     if not is_float(op.shape.dtype):
@@ -52,6 +53,7 @@ def scaled(op: hlo.MultiplyOp, scope: Scope) -> tuple[Value, float] | None:
     return None if number is None else (op.lhs, float(number))
 
 
+@over(hlo.MultiplyOp)
 def _constants_together(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``(x * c) * d`` -> ``x * (c d)``, ``(x * c) * (y * d)`` -> ``(x * y) * (c d)``: as many roundings, or fewer.
 
@@ -79,6 +81,7 @@ def _constants_together(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     return build(op, hlo.MultiplyOp, build(op, hlo.MultiplyOp, value, splat(op, scope, product)), other[0])
 
 
+@over(hlo.MultiplyOp)
 def _constant_inside(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``(x * y) * c`` -> ``(x * c) * y``, whose inner product is part of the outer one's instruction."""
     number, inner = splat_number(op.rhs, scope.module), result_op(op.lhs)
@@ -91,6 +94,7 @@ def _constant_inside(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     return build(op, hlo.MultiplyOp, build(op, hlo.MultiplyOp, inner.lhs, op.rhs), inner.rhs)
 
 
+@over(hlo.MultiplyOp)
 def _cube(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``((x * c) * x) * x`` -> ``(x * x) * (x * c)``: Scalar squares."""
     for square, base in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
@@ -105,6 +109,7 @@ def _cube(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     return None
 
 
+@over(hlo.MultiplyOp)
 def _rows_together(op: hlo.MultiplyOp, scope: Scope) -> Value | None:
     """``(x * r) * s`` -> ``x * (r * s)`` for repeated ``r`` and ``s``, one a constant, whose product repeats, too."""
     rank, found = op.shape.rank, []
@@ -137,6 +142,7 @@ def is_modest(number: float) -> bool:
     return 1 / MODEST <= abs(number) <= MODEST
 
 
+@over(hlo.MultiplyOp)
 def _negated_product(op: hlo.NegateOp, scope: Scope) -> Value | None:
     """``-(x * c)`` -> ``x * -c``."""
     inner = result_op(op.operand)

@@ -37,9 +37,9 @@ ENTRY main {
 }""",
     "convolution": """
 ENTRY main {
-  x = bf16[6,14,14,5] parameter(0)
-  w = bf16[3,3,5,7] parameter(1)
-  ROOT y = bf16[6,14,14,7] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  x = bf16[6,14,14,40] parameter(0)
+  w = bf16[3,3,40,50] parameter(1)
+  ROOT y = bf16[6,14,14,50] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
 }""",
     "sums": """
 add {
