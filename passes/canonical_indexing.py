@@ -11,9 +11,10 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.gather import canonical_gather
 from neuronx_cc.passes.indexing.scatter import canonical_scatter
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.GatherOp, hlo.ScatterOp, hlo.DynamicSliceOp, hlo.DynamicUpdateSliceOp)
 def run(module: HloModule, context: PassContext) -> None:
     exact = context.options.auto_cast != "all"  # which rounds FP32 values, row numbers and counts among them
     for computation in list(module.computations()):

@@ -15,7 +15,7 @@ from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.eight_bit_floats import LATE, decoded
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 ALIKE = "f8e4m3"
 """The type of TensorE that has the same numbers below its highest exponent, which has infinity and NaN alone."""
@@ -24,6 +24,7 @@ FIRST_OTHER = 0x78
 VIEWS = (hlo.ReshapeOp, hlo.TransposeOp, hlo.BitcastConvertOp, hlo.SliceOp, hlo.CopyOp)
 
 
+@only_for(hlo.ConvertOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
     for computation in module.computations():

@@ -17,7 +17,7 @@ from neuronx_cc.ir.types import COMPLEX, INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.analysis.argument_reductions import argument_kind
 from neuronx_cc.passes.analysis.values import computation_kind, splat_number
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 LARGEST_EXPONENT = 64
 """Integer powers above this keep the op: no integer type holds more than a power of 64 of anything but 0, 1 and -1."""
@@ -174,6 +174,7 @@ RULES: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
 }
 
 
+@only_for(*RULES)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -13,7 +13,7 @@ from neuronx_cc.ir.hlo import HloModule, SliceDim
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 FEW_OUTPUTS, MOST_OUTPUTS = 25, 49
 """Positions of the result, each of which is a kernel of its own: for any images, and for large ones."""
@@ -21,6 +21,7 @@ LARGE_IMAGE = 1024
 """Positions of the window."""
 
 
+@only_for(hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

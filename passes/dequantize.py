@@ -19,7 +19,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
 FLOATS = frozenset(["f32", "bf16", "f16"])
@@ -27,6 +27,7 @@ MOST = 8
 """Ops between a contraction and its weights that are looked through."""
 
 
+@only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
     for computation in module.computations():

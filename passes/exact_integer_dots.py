@@ -18,7 +18,7 @@ from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.types import INTEGERS, SIGNED, bits
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 EXACT_BITS = 24
 """Integers of up to this many bits are exact in FP32."""
@@ -54,6 +54,7 @@ def _kept_bits(dtype: str, kept: int) -> int:
     return 1 if dtype == "pred" else min(bits(dtype), kept)
 
 
+@only_for(hlo.DotOp, hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in list(ops_of(computation.block)):

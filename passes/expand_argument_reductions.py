@@ -17,7 +17,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, erase, insert_before, insert_splat, ops_of
 from neuronx_cc.ir.types import INTEGERS, NUMPY_DTYPE
 from neuronx_cc.passes.expansions.build import Build
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 LEAST_ELEMENTS = 1 << 19
 """Elements of an array whose rows are cut into blocks: such arrays pass through HBM."""
@@ -27,6 +27,7 @@ SHORTEST = 16
 EXTREMES: dict[str, type[hlo.HloOp]] = {"argmax": hlo.MaximumOp, "argmin": hlo.MinimumOp}
 
 
+@only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind the op are erased with it

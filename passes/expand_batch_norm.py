@@ -11,9 +11,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.BatchNormOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

@@ -21,11 +21,12 @@ from neuronx_cc.ir.types import FLOATS, INTEGERS
 from neuronx_cc.passes.analysis.values import highest, lowest
 from neuronx_cc.passes.expansions import lapack_calls, resizing
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 Rule = Callable[[Build, hlo.CustomCallOp], None]
 
 
+@only_for(hlo.CustomCallOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

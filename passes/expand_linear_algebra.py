@@ -19,9 +19,10 @@ from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
 from neuronx_cc.passes.expansions.lapack_calls import LU_TARGETS
 from neuronx_cc.passes.expansions.linear_algebra import dims_of
 from neuronx_cc.passes.expansions.lu_factor import lu_factor
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.CholeskyOp, hlo.TriangularSolveOp, hlo.CustomCallOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

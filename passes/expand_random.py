@@ -17,12 +17,13 @@ from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.ir.reference.random import INITIAL_STATE, instruction_key, updates_before
 from neuronx_cc.ir.types import FLOATS, NUMPY_DTYPE, shape
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 Wide = tuple[Value, Value]
 """Low and high u32 words of 64-bit integers."""
 
 
+@only_for(hlo.RandomOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

@@ -20,12 +20,13 @@ from neuronx_cc.passes.expansions.bodies import apply_body
 from neuronx_cc.passes.expansions.build import Build, Value, replace_results
 from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
 from neuronx_cc.passes.expansions.strided import strided_slice
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 SHORT = 8
 """Elements folded where they are."""
 
 
+@only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

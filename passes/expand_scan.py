@@ -12,9 +12,10 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.passes.expansions.build import Build, Value, replace_results
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.ScanOp)
 def run(module: HloModule, context: PassContext) -> None:
     del context
     for computation in list(module.computations()):

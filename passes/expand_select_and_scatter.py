@@ -16,11 +16,12 @@ from neuronx_cc.passes.analysis.windows import runs, selection
 from neuronx_cc.passes.expansions.bodies import apply_body
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.strided import padded, strided_slice
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 Tap = tuple[int, ...]
 
 
+@only_for(hlo.SelectAndScatterOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

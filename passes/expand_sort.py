@@ -17,7 +17,7 @@ from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.types import FLOATS, INTEGERS
 from neuronx_cc.passes.expansions.bodies import apply_body
 from neuronx_cc.passes.expansions.build import Build, Value, replace_elements
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 from neuronx_cc.passes.sorting import network as sort_network
 from neuronx_cc.passes.sorting.keys import Key, keys_of
 from neuronx_cc.passes.sorting.words import HIGHEST, INFINITY, LOWEST, QUIET_NAN, Words
@@ -32,6 +32,7 @@ SORTED_SHARE = 4
 """A top-k of more than one element in so many is a sort."""
 
 
+@only_for(hlo.SortOp, hlo.TopkOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

@@ -27,12 +27,13 @@ from neuronx_cc.passes.expansions.build import Build, Value, replace_results
 from neuronx_cc.passes.expansions.combiners import duplicate
 from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
 from neuronx_cc.passes.expansions.strided import padded, strided_slice
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 FEW_TAPS = 6
 """Elements of a window that are combined one after the other."""
 
 
+@only_for(hlo.ReduceWindowOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it

@@ -15,7 +15,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, insert_before, ops_of, replace, users
 from neuronx_cc.passes.canonical.contraction import swapped, swapped_order
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 Value = hlo.SSAValue
 Order = tuple[int, ...]
@@ -24,6 +24,7 @@ CHANNELS = 16
 """Features up to which an image is sorted into planes before it is convolved."""
 
 
+@only_for(hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         if any(isinstance(op, hlo.ConvolutionOp) for op in ops_of(computation.block)):

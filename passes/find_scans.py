@@ -26,11 +26,12 @@ from neuronx_cc.passes.analysis.values import identity_of, splat_number
 from neuronx_cc.passes.analysis.windows import PLAIN
 from neuronx_cc.passes.expansions import scans
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
+@only_for(hlo.PadOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         trees: dict[tuple[int, int], _Tree] = {}

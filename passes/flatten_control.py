@@ -16,14 +16,11 @@ from neuronx_cc.passes.analysis.calls import called_names
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.dissolve_tuples import Path, leaves, pack
 from neuronx_cc.passes.expansions.combiners import duplicate
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.RegionOp)
 def run(module: HloModule, context: PassContext) -> None:
-    if not any(
-        isinstance(op, hlo.RegionOp) for computation in module.computations() for op in ops_of(computation.block)
-    ):
-        return
     _separate(module)
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):

@@ -15,7 +15,7 @@ from neuronx_cc.passes.analysis.effects import effectful_computations
 from neuronx_cc.passes.analysis.loop_state import FREE, Invariants
 from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.dce import sweep
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 MOVED = (hlo.ElementwiseOp, hlo.MovementOp, hlo.ContractionOp, hlo.ApplyingOp)
 KEPT = (hlo.OptBarrierOp, hlo.CollectiveOp, *FREE)
@@ -23,6 +23,7 @@ MOST_GROWTH = 4
 """How many times larger than what it is computed from a result may be."""
 
 
+@only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     effectful = effectful_computations(module)
     for computation in module.computations():

@@ -25,7 +25,7 @@ from neuronx_cc.passes.analysis.loop_state import Invariants
 from neuronx_cc.passes.analysis.trip_count import trip_count
 from neuronx_cc.passes.dce import sweep
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 HBM_SHARE = 16
 """The results of all iterations may take one of so many parts of HBM."""
@@ -41,6 +41,7 @@ class Row:
     """Of the window in an array with the dims of ``array``."""
 
 
+@only_for(hlo.WhileOp)
 def run(module: HloModule, context: PassContext) -> None:
     effectful = effectful_computations(module)
     for computation in module.computations():

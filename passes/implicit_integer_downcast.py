@@ -14,7 +14,7 @@ from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.types import INTEGERS, SIGNED
 from neuronx_cc.passes.analysis.values import computation_kind
 from neuronx_cc.passes.exact_integer_dots import EXACT_BITS, digits, is_integer_contraction, sum_bits
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 RULES: dict[type, tuple[str, str]] = {
     hlo.DotOp: ("dot", "EVRF035"),
@@ -26,6 +26,7 @@ RULES: dict[type, tuple[str, str]] = {
 }
 
 
+@only_for(*RULES)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from neuronx_cc.ir import collector, progress
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
 from neuronx_cc.ir.hlo import HloModule
+from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
@@ -139,16 +140,41 @@ Dump = Callable[[HloModule, str], None]
 """Called with the module and a title such as ``before cse``."""
 
 
+Pass = Callable[[HloModule, PassContext], None]
+
+_KINDS: dict[Pass, tuple[type, ...]] = {}
+
+
+def only_for(*kinds: type) -> Callable[[Pass], Pass]:
+    """The pass does nothing to a module without an op of one of these kinds, and is not run on it."""
+
+    def declare(run: Pass) -> Pass:
+        _KINDS[run] = kinds
+        return run
+
+    return declare
+
+
 def count_ops(module: HloModule) -> int:
     """Instructions in all computations, parameters and returns not counted."""
-    total = 0
-    for computation in module.computations():
-        op = computation.block.first_op
-        while op is not None:
-            total += 1
-            op = op.next_op
-        total -= 1
-    return total
+    return sum(1 for computation in module.computations() for _ in ops_of(computation.block))
+
+
+class _Kinds:
+    """The classes of the ops that a module holds, looked up again only after a pass has run."""
+
+    def __init__(self, module: HloModule):
+        self.module = module
+        self.known: frozenset[type] | None = None
+
+    def concern(self, run: Pass) -> bool:
+        """Whether there is anything that the pass ``run`` is for."""
+        wanted = _KINDS.get(run)
+        if wanted is None:
+            return True
+        if self.known is None:
+            self.known = frozenset(type(op) for each in self.module.computations() for op in ops_of(each.block))
+        return any(issubclass(kind, wanted) for kind in self.known)
 
 
 def run_passes(
@@ -172,20 +198,23 @@ def run_passes(
         if name not in PASSES:
             raise UsageError("EARG001", f"there is no pass {name!r}", f"the passes are {', '.join(sorted(PASSES))}")
     with collector.paused():
-        count = count_ops(module) if context.timed else 0
+        count, kinds = count_ops(module) if context.timed else 0, _Kinds(module)
         for number, name in enumerate(names):
             progress.note(number, len(names), name)
             if dump and (name in print_before or "all" in print_before):
                 dump(module, f"before {name}")
-            count = _run_one(module, name, context, count, verify_each)
+            count = _run_one(kinds, name, context, count, verify_each)
             if dump and (name in print_after or "all" in print_after):
                 dump(module, f"after {name}")
 
 
-def _run_one(module: HloModule, name: str, context: PassContext, count: int, verify_each: bool) -> int:
-    start = time.perf_counter()
+def _run_one(kinds: _Kinds, name: str, context: PassContext, count: int, verify_each: bool) -> int:
+    start, module = time.perf_counter(), kinds.module
     try:
-        PASSES[name]()(module, context)
+        run = PASSES[name]()
+        if kinds.concern(run):
+            run(module, context)
+            kinds.known = None
         seconds = time.perf_counter() - start
         if verify_each:
             from neuronx_cc.ir.verify import verify_module

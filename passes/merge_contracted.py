@@ -11,12 +11,13 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import DotDims, HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 MOST_CONTRACTED = 8192
 """Contracted elements that code generation stages whole, rows of FP32 and both halves of their bits."""
 
 
+@only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

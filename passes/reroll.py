@@ -19,7 +19,7 @@ from neuronx_cc.ir.hlo.editing import defining_op, insert_before, insert_splat, 
 from neuronx_cc.ir.types import NUMPY_DTYPE
 from neuronx_cc.passes.analysis.values import is_float, splat_number
 from neuronx_cc.passes.canonical.rule import result_op
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 COMMUTATIVE = ("add", "multiply")
 
@@ -218,6 +218,7 @@ PATTERNS: dict[type, Callable[[hlo.HloOp, HloModule], hlo.SSAValue | None]] = {
 }
 
 
+@only_for(*PATTERNS)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -21,9 +21,10 @@ from neuronx_cc.passes.analysis.devices import device_counts
 from neuronx_cc.passes.analysis.effects import has_effects
 from neuronx_cc.passes.drop_tokens import NOTHING
 from neuronx_cc.passes.expansions.build import Build, Value, replace_results
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.CustomCallOp)
 def run(module: HloModule, context: PassContext) -> None:
     counts = device_counts(module)
     least: dict[str, int] = {}

@@ -16,9 +16,10 @@ from neuronx_cc.passes.expand_windows import own_windows
 from neuronx_cc.passes.expansions.bodies import apply_body, is_elementwise
 from neuronx_cc.passes.expansions.build import Build, Value, replace_results
 from neuronx_cc.passes.expansions.masked_loops import apply_loops, loops_on_scalars
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.ApplyingOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
         for op in list(ops_of(computation.block)):

@@ -13,12 +13,13 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule, WindowDim, editing
 from neuronx_cc.ir.types import FLOATS
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 SHARE = (4, 11)
 """Of a partition of SBUF, which holds two images under one window, and the kernel: most bytes of such an image."""
 
 
+@only_for(hlo.ConvolutionOp)
 def run(module: HloModule, context: PassContext) -> None:
     most = context.timing.sizes.sbuf_share(SHARE)
     for computation in module.computations():

@@ -17,7 +17,7 @@ from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 from neuronx_cc.passes.accumulate_f32 import NARROW_FLOATS
 from neuronx_cc.passes.analysis.values import combiner_kind, identity_of
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 SHARE = (3, 11)
 """Of a partition of SBUF, which holds two tiles of a row that a map kernel reduces, and temporaries: such a row."""
@@ -26,6 +26,7 @@ LEAST_FOLDED = 16
 """Elements of a row that is folded on its own."""
 
 
+@only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -13,7 +13,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.expansions.build import Build, Value
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 MOST_CONTRACTED = 64
 """Contracted elements up to which the rows of TensorE are wasted."""
@@ -23,6 +23,7 @@ LONGEST_MATRIX_ROW = 8192
 """Elements of its rows, of which partitions hold several."""
 
 
+@only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in ops_of(computation.block):

@@ -10,12 +10,13 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import defining_op, ops_of
 from neuronx_cc.passes.canonical.contraction import swapped_order
 from neuronx_cc.passes.features_first import Mover
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 MOST = 64
 """Ops after a contraction that are looked at."""
 
 
+@only_for(hlo.DotOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         ops = list(ops_of(computation.block))
