@@ -9,7 +9,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PATIENCE = 1_000_000
+PATIENCE = 4_000_000
 """Objects, some 100 bytes each, that may be made in pauses between two collections of everything."""
 
 _made = 0

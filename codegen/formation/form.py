@@ -230,7 +230,7 @@ class _Formation:
                 continue
             if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
                 continue
-            users = {use.operation for part in other.ops for use in reads(part.results[0])}
+            users = (use.operation for part in other.ops for use in reads(part.results[0]))
             if any(_kernel_of(user, member) not in (None, other, kernel) for user in users):
                 continue
             own = {part.results[0] for part in other.ops}

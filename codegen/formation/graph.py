@@ -18,6 +18,7 @@ from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
 VIEWS = hlo.opcodes(hlo.ViewOp, hlo.IdentityOp)
 ELEMENTWISE = hlo.opcodes(hlo.ElementwiseOp) - VIEWS
+_VIEWS = frozenset(hlo.OPCODES[opcode] for opcode in VIEWS)
 _RETYPING_OPS = frozenset([hlo.BitcastConvertOp, hlo.ConvertOp])
 FREE = frozenset(["constant", "iota"])
 """Ops regenerated wherever they are used."""
@@ -73,18 +74,16 @@ def squeeze(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_view(op: hlo.Operation) -> TypeGuard[hlo.HloOp]:
     """True for ops that only change how an array is addressed."""
-    if isinstance(op, hlo.ViewOp | hlo.IdentityOp):
-        return True
-    if type(op) not in _RETYPING_OPS or not isinstance(op, hlo.HloOp):
-        return False
+    kind = type(op)
+    return kind in _VIEWS or (kind in _RETYPING_OPS and _keeps_bytes(op))  # type: ignore[arg-type]  # HLO ops only
+
+
+def _keeps_bytes(op: hlo.HloOp) -> bool:
+    """Whether the bytes of the operand, read as another type, are the result."""
+    source, target = hlo.shape_of(op.operands[0]), op.shape
     if op.opcode == "bitcast-convert":
-        return op.shape.dims == hlo.shape_of(op.operands[0]).dims and (
-            hlo.itemsize(op.shape.dtype) == hlo.itemsize(hlo.shape_of(op.operands[0]).dtype)
-        )
-    if op.opcode == "convert":
-        source, target = hlo.shape_of(op.operands[0]).dtype, op.shape.dtype
-        return bits(source) < 8 or bits(target) < 8  # the same bytes: passes.widen_small_types
-    return False
+        return target.dims == source.dims and hlo.itemsize(target.dtype) == hlo.itemsize(source.dtype)
+    return bits(source.dtype) < 8 or bits(target.dtype) < 8  # passes.widen_small_types
 
 
 def is_given(value: hlo.SSAValue) -> bool:
