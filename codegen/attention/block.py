@@ -15,7 +15,16 @@ from neuronx_cc.codegen.attention.arrays import Arrays
 from neuronx_cc.codegen.attention.choose import factor_of
 from neuronx_cc.codegen.attention.masks import ALU
 from neuronx_cc.codegen.attention.pattern import Attention, Step
-from neuronx_cc.codegen.attention.schedule import PIECES, UNDER_WAY, Problem, Schedule, query_buffers, tiles_of
+from neuronx_cc.codegen.attention.schedule import (
+    PIECES,
+    TAKEN_AT_ONCE,
+    UNDER_WAY,
+    Problem,
+    Schedule,
+    query_buffers,
+    taken_columns,
+    tiles_of,
+)
 from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_partitions
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.stage import transposer_of
@@ -28,9 +37,8 @@ from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
 
-TAKEN_AT_ONCE = 4
-"""Banks of scores that Vector and Scalar go over at once."""
 LARGEST = float(np.finfo(np.float32).max)
 """Exponentials beside its negative are 0 where all scores of a row so far are -inf."""
 UNROLLED_TURNS = 256
@@ -114,6 +122,9 @@ class Work:
     _scores: Ring = field(init=False)
     _sums: Ring = field(init=False)
     _factor: float | None = field(init=False)
+    _neighbours: bool = field(init=False)
+    """Whether a partition takes values of neighbouring columns, so that chunks are every so many columns, not runs of
+    them, of which masks by numbers want the first ones only."""
     _busy: dict[Stream, float] = field(init=False)
     """Time of Vector and Scalar so far."""
     _scratch: int = 0
@@ -127,8 +138,10 @@ class Work:
         self._scores = self.tiles.banks(max(1, (3 * banks) // 8), "scores")
         self._sums = self.tiles.banks(max(1, banks // 4), "weighted sums")
         transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
-        self.stager = Stager(self.tiles, transposer, self.context.sizes.rows)
+        self.stager = Stager(self.tiles, transposer, self.context.sizes.rows, self.schedule.loaded)
         self._factor = factor_of(self.context, self.attention)
+        dense = self.arrays.values.column.stride == itemsize(self.arrays.values.view.dtype)
+        self._neighbours = not self.problem.banded and not dense
         self._busy = {Stream.VECTOR: 0.0, Stream.SCALAR: 0.0}
 
     def _scratch_tile(self, like: Block, dtype: str) -> Block:
@@ -141,9 +154,9 @@ class Work:
         return self.tiles.tile(dtype, sizes, partitions, name, count or self.schedule.scores, True)
 
     @property
-    def _step_columns(self) -> int:
-        """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate."""
-        return TAKEN_AT_ONCE * self.context.sizes.bank_columns
+    def exponent_dtype(self) -> str:
+        """Of exponentials in SBUF: that of their product with the values."""
+        return self.problem.weight_dtype
 
     # ---- operands --------------------------------------------------------------------------------------------
 
@@ -154,15 +167,23 @@ class Work:
         columns = min(self.schedule.section, p.columns - first)
         deep, chunks = -(-p.depth // partitions), -(-columns // partitions)
         count = self.schedule.staged
-        self._mark(self.attention.scores)
         keys = self._tile("keys", p.dtype, [deep, columns], min(p.depth, partitions), count)
+        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(columns, partitions), count)
+        self._fill(place, first, columns, keys, values)
+        return Staged(at, first, keys, values)
+
+    def _fill(self, place: tuple[Affine, ...], first: int, columns: int, keys: Block, values: Block) -> None:
+        """Bring ``columns`` keys and values from ``first`` on to SBUF."""
+        arrays = self.arrays
+        self._mark(self.attention.scores)
         section = arrays.keys.at(place).index(1, Affine(first), columns)
         self.stager.fill("keys", keys, section.select([2, 1]), arrays.keys.stream)
         self._mark(self.attention.product)
-        values = self._tile("values", p.weight_dtype, [chunks, p.width], min(columns, partitions), count)
         section = arrays.values.at(place).index(1, Affine(first), columns)
-        self.stager.fill("values", values, section.select([1, 2]), arrays.values.stream)
-        return Staged(at, first, keys, values)
+        if self._neighbours:
+            self.stager.fill_neighbours(values, section.select([1, 2]), arrays.values.stream)
+        else:
+            self.stager.fill("values", values, section.select([1, 2]), arrays.values.stream)
 
     def queries(self, under: Under) -> Block:
         p, partitions, queries, rows = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows
@@ -182,7 +203,7 @@ class Work:
         queries, keys = under.tiles["queries"], under.tiles["keys"]
         scores = under.tiles["scores"] = self._tile("scores", "f32", [under.columns], rows.size)
         steps = attention.steps[self._factor is not None :]
-        taken = self._step_columns if all(step.band is not None for step in steps) else self.context.sizes.bank_columns
+        taken = taken_columns(self.problem, self.context.sizes)
         count = -(-under.columns // taken)
         parts = self._tile("greatest of parts", "f32", [count], rows.size, UNDER_WAY)
         for number, (start, size) in enumerate(pieces(under.columns, taken)):
@@ -300,12 +321,13 @@ class Work:
 
     def exponentials(self, under: Under) -> Iterator[None]:
         """Of a block's scores beside the greatest of their row; and their sums, with a step for each."""
-        rows, most, scores, taken = under.rows, under.tiles["most"], under.tiles["scores"], self._step_columns
+        rows, most, scores = under.rows, under.tiles["most"], under.tiles["scores"]
+        taken = TAKEN_AT_ONCE * self.context.sizes.bank_columns
         self._mark(self.attention.product)
         parts = -(-under.columns // taken)
         sums = self._tile("sums", "f32", [parts], rows.size, UNDER_WAY)
         under.tiles["sums"] = sums
-        out = self._tile("exponentials", self.problem.weight_dtype, [under.columns], rows.size)
+        out = self._tile("exponentials", self.exponent_dtype, [under.columns], rows.size)
         under.tiles["exponentials"] = out
         for at, (start, size) in enumerate(pieces(under.columns, taken)):
             self._mark(self.attention.product)
@@ -398,12 +420,18 @@ class Work:
     def _turn(self, source: Block, out: Block, first: int, count: int) -> None:
         """Exponentials of so many chunks of columns from the ``first`` on, with the columns on the partitions."""
         partitions, columns, width = self.context.sizes.rows, source.dims[1].size, source.dims[1].stride
-        whole = min(count, columns // partitions - first)
-        rest = columns - partitions * (first + whole) if whole < count else 0
-        for start, several, size in ((first, whole, partitions), (first + whole, 1, rest)):
+        total = columns // partitions
+        whole = min(count, total - first)
+        rest = columns - partitions * total if whole < count else 0
+        near, far = (width, total * width) if self._neighbours else (partitions * width, width)
+        parts = (
+            (first, whole, partitions, first * near, near, far),
+            (total, 1, rest, total * partitions * width, 0, width),
+        )
+        for start, several, size, offset, between, step in parts:
             if several and size:
-                dims = (source.dims[0], Atom(several, partitions * width), Atom(size, width))
+                dims = (source.dims[0], Atom(several, between), Atom(size, step))
                 chunks = replace_partitions(out.index(1, Affine(start), several), size)
-                self.stager.transposer.transpose(source.moved(start * partitions * width).of(dims), chunks)
+                self.stager.transposer.transpose(source.moved(offset).of(dims), chunks)
                 left = self.context.timing.transpose(source.dims[0].size, size, source.dtype).times(several)
                 self._busy[Stream.SCALAR] += left.scalar

@@ -1,8 +1,11 @@
-"""Which attentions become one kernel: those that fit, whatever else stays on chip, and take less time than apart."""
+"""Which attentions become one kernel: those that fit, whatever else stays on chip, and take less time than apart where
+little does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 from math import prod
 
 from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
@@ -26,9 +29,10 @@ def worthwhile(
         staged = any((op, index) in context.staged for op in (attention.scores, attention.product) for index in (0, 1))
         if staged or attention.scores in context.apart or not without.isdisjoint(attention.ops):
             continue
-        problem = problem_of(context, attention, _least_room(context))
+        problem = problem_of(context, attention, int(context.sizes.sbuf_bytes * LEFT))
         schedule = choose(problem, context.timing)
-        if schedule and estimate(problem, schedule, context.timing) < apart(problem, context.timing):
+        fits = choose(replace(problem, room=_least_room(context)), context.timing) is not None
+        if schedule and fits and estimate(problem, schedule, context.timing) < apart(problem, context.timing):
             found.append(attention)
     return found
 
@@ -42,7 +46,8 @@ def _least_room(context: Context) -> int:
 def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     """``room``: bytes a partition."""
     scores, product, dims = attention.scores, attention.product, attention.dims
-    heads = prod(dims[axis] for axis in attention.own_dims())
+    own = attention.own_dims()
+    heads = prod(dims[axis] for axis in own)
     outer = prod(size for axis, size in enumerate(dims) if axis not in (attention.row, attention.column))
     depth = hlo.shape_of(scores.operands[0]).dims[order_of(scores, 0)[2][0]]
     values_of = product.operands[1 - attention.weights]
@@ -54,6 +59,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
     return Problem(
         heads,
+        dims[own[-1]] if own else 1,
         outer // heads,
         dims[attention.row],
         dims[attention.column],

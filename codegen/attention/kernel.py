@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, product, zip_longest
 from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
 from neuronx_cc.codegen.attention.block import Rows, Staged, Under, Work, stagings
 from neuronx_cc.codegen.attention.choose import problem_of
+from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.attention.schedule import UNDER_WAY, Problem, Schedule, choose, footprint
 from neuronx_cc.codegen.attention.stage import pieces
@@ -49,13 +50,14 @@ def lower(context: Context, attention: Attention) -> None:
         context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
     arrays = arrays_of(context, attention)
     problem = problem_of(context, attention, builder.sbuf.largest_gap())
+    problem = replace(problem, beside=arrays.sizes[arrays.heads - 1] if arrays.heads else 1)
     schedule = choose(problem, context.timing)
     if schedule is None:
         raise NoRoomLeft(attention)
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
-        work = Work(context, attention, arrays, problem, schedule, pool)
+        work = (Packed if schedule.pack else Work)(context, attention, arrays, problem, schedule, pool)
         _Loops(context, attention, arrays, problem, schedule, work).emit()
 
 
@@ -72,7 +74,29 @@ class _Loops:
 
     def emit(self) -> None:
         """All heads: as many of them together, and as many blocks of rows, as make a body of instructions."""
-        self._heads(())
+        if self.schedule.pack:
+            self._packs(())
+        else:
+            self._heads(())
+
+    def _packs(self, at: tuple[Affine, ...]) -> None:
+        """Blocks of the rows of several heads each."""
+        builder, arrays, pack, left = self.context.builder, self.arrays, self.schedule.pack, self.arrays.heads - len(at)
+        if left > 1:
+            for index in builder.each(arrays.sizes[len(at)], 1):
+                self._packs((*at, index))
+            return
+        if not left:
+            self._bunch([self._pack(at)])
+            return
+        for start, count, size in builder.tiles(arrays.sizes[len(at)] // pack, max(1, UNROLLED_BLOCKS // pack)):
+            for index in builder.each(count, 1):
+                first = (index * size + start) * pack
+                self._bunch([self._pack((*at, first + number * pack)) for number in range(size)])
+
+    def _pack(self, first: tuple[Affine, ...]) -> Rows:
+        p = self.problem
+        return Rows(first, (), Affine(), self.schedule.pack * p.groups * p.rows, p.columns)
 
     def _heads(self, at: tuple[Affine, ...]) -> None:
         builder, arrays, left = self.context.builder, self.arrays, self.arrays.heads - len(at)

@@ -9,9 +9,10 @@ section after the other, and what it has of earlier ones is scaled whenever the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
+from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
 from neuronx_cc.ir.machine import Sizes
@@ -19,8 +20,10 @@ from neuronx_cc.ir.types import itemsize
 
 PIECES = 4
 """Times as many rows as there are partitions that are loaded at once to be transposed."""
-ROW_BUFFERS = 2
-"""Of rows that are loaded to be transposed."""
+ROW_BUFFERS = (4, 2)
+"""Of rows that are loaded to be transposed: the more, the less DMA waits for TensorE."""
+QUERY_BUFFERS = 2
+"""Of queries that are loaded to be transposed."""
 UNDER_WAY = 4
 """Steps from the scores of a block to what is made of them."""
 STAGED = UNDER_WAY
@@ -39,6 +42,16 @@ OVERLAP = 1.5
 """How much longer a block takes than its busiest engine, which others keep waiting now and then."""
 HANDOVERS = 3
 """Times that engines wait for each other in a block, whatever its size."""
+TAKEN_AT_ONCE = 4
+"""Banks of scores that Vector and Scalar go over at once."""
+HEADS_UNDER_WAY = 4
+"""Whose scores are on their way to the partitions of a block of several heads."""
+FEW_ROWS = 16
+"""Of a head, that kernels of their own take beside those of other heads."""
+FEW_HANDOVERS, ROW_HANDOVERS = 1.5, 0.125
+"""Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
+FEW_PASSES = 2
+"""Over the rows of a head for each step between the products."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -49,6 +62,8 @@ class Problem:
 
     heads: int
     """Pairs of keys and values."""
+    beside: int
+    """How many of them the innermost dim around has."""
     groups: int
     """Queries of each."""
     rows: int
@@ -85,6 +100,10 @@ class Schedule:
     """Columns whose scores are there at once."""
     bunch: int
     """Blocks of rows that an iteration takes."""
+    pack: int = 0
+    """Heads, all queries of each, whose few rows are a block; 0: a block has rows of one query."""
+    loaded: int = ROW_BUFFERS[0]
+    """Buffers of rows that are loaded to be transposed."""
 
     def sections(self, problem: Problem) -> int:
         """Into how many the columns are cut."""
@@ -97,28 +116,40 @@ class Schedule:
             f"attention of {p.heads} x {p.groups} x {p.rows} rows, {p.columns} columns, depth {p.depth}, width "
             f"{p.width}, {p.dtype}: scores of {self.scores} blocks of rows in SBUF, keys and values of {self.staged}"
             + (f", {self.bunch} blocks by sections of {self.section} columns" if cut else "")
+            + (f", {self.pack} heads to a block" if self.pack else "")
         )
 
 
 def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """(name, buffers) -> bytes a partition of each buffer, of the tiles that grow with the problem."""
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
-    columns, cut = schedule.section, schedule.sections(problem) > 1
+    columns, cut, heads = schedule.section, schedule.sections(problem) > 1, max(1, schedule.pack)
     chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
     tiles = {
-        ("keys", schedule.staged): deep * columns * size,
-        ("values", schedule.staged): chunks * p.width * weight,
+        ("keys", schedule.staged): heads * deep * columns * size,
+        ("values", schedule.staged): heads * chunks * p.width * weight,
         ("queries", query_buffers(p, schedule)): deep * sizes.columns * size,
         ("scores", schedule.scores): columns * 4,
-        ("exponentials", schedule.scores): columns * weight,
+        ("exponentials", schedule.scores): columns * (4 if schedule.pack else weight),
         ("transposed", schedule.scores): chunks * sizes.columns * weight,
-        ("result", schedule.scores): p.width * 4,
+        ("result", schedule.scores): heads * p.width * 4,
     }
+    if schedule.pack:
+        tiles["shares", schedule.scores] = columns * weight
+        tiles["rows of queries", QUERY_BUFFERS] = p.depth * size
+        tiles["scores of a head", HEADS_UNDER_WAY] = min(columns, taken_columns(p, sizes)) * 4
     if cut:
         tiles["running greatest", schedule.bunch + UNDER_WAY] = 4
         tiles["running sums", schedule.bunch] = 4
         tiles["running result", schedule.bunch] = p.width * 4
     return tiles
+
+
+def taken_columns(problem: Problem, sizes: Sizes) -> int:
+    """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate; those
+    of a bank where other ops follow, which have tiles of their own.
+    """
+    return sizes.bank_columns * (1 if problem.steps else TAKEN_AT_ONCE)
 
 
 def query_buffers(problem: Problem, schedule: Schedule) -> int:
@@ -130,9 +161,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Bytes of each partition of SBUF."""
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
     planned = sum(count * sizes.aligned(nbytes) for (_, count), nbytes in tiles_of(p, schedule, sizes).items())
-    loaded = ROW_BUFFERS * PIECES * (2 * p.depth * size + p.width * weight)
+    loaded = schedule.loaded * PIECES * (2 * p.depth * size + p.width * weight)
     exact = p.moves_values and max(size, weight) < 4
-    bits = 0 if exact else 8 * ROW_BUFFERS * (PIECES * max(p.depth, p.width) + sizes.bank_columns)
+    bits = 0 if exact else 8 * BITS_BUFFERS * (PIECES * max(p.depth, p.width) + sizes.bank_columns)
     pieces = (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * min(p.columns, sizes.bank_columns) * 4 if p.steps else 0
     return planned + loaded + bits + pieces + SMALL_TILES * sizes.alignment
 
@@ -151,16 +182,24 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
                     Schedule(2, 2 if min(bunch, blocks) > 2 else STAGED, section, bunch),
                     Schedule(1, 1, section, bunch),
                 ]
+    own = p.groups * p.rows
+    packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads and heads * own <= sizes.columns]
+    if not p.banded:
+        under = (2, STAGED), (2, 3), (2, 2), (1, 1)
+        found += [Schedule(scores, staged, p.columns, BUNCH, pack) for pack in packs for scores, staged in under]
     for schedule in found:
         written = blocks if p.banded else min(blocks, schedule.bunch)
         chunks = written * ceil(p.columns / sizes.rows)
-        if chunks <= MOST_CHUNKS and footprint(p, schedule, sizes) <= p.room:
-            yield schedule
+        fitting = (replace(schedule, loaded=loaded) for loaded in ROW_BUFFERS)
+        found_room = next((each for each in fitting if footprint(p, each, sizes) <= p.room), None)
+        if chunks <= MOST_CHUNKS and found_room is not None:
+            yield found_room
 
 
-def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
-    """Of one block of ``rows``."""
-    p, sizes = problem, timing.sizes
+def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: int = 0) -> Work:
+    """Of one block of ``rows``, of ``pack`` heads if that is not 0."""
+    p, sizes, heads = problem, timing.sizes, max(1, pack)
+    own = rows // heads
     bank = min(columns, sizes.bank_columns)
     banks, chunks, deep = columns / bank, ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
     weights = Tile(p.weight_dtype)
@@ -171,16 +210,26 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Wor
     step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
     return total(
         [
-            timing.product(rows, bank, p.dtype).times(banks * deep),
-            left.times(banks),
+            timing.product(own, bank, p.dtype).times(heads * banks * deep),
+            left.times(heads * banks),
             most,
             exponentials,
             timing.transpose(rows, sizes.columns, p.weight_dtype).times(chunks * turns),
-            timing.product(rows, p.width, p.weight_dtype).times(chunks),
+            timing.product(own, p.width, p.weight_dtype).times(heads * chunks),
             step.times(p.steps),
+            _packing(problem, timing, rows, columns) if pack else Work(),
             timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),
         ]
     )
+
+
+def _packing(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
+    """What a block of several heads takes besides: scores to their partitions, exponentials divided, results as they
+    leave PSUM.
+    """
+    divided = timing.engine("activation", Stream.SCALAR, columns, (Tile(problem.weight_dtype),), (F32,), ("copy",))
+    left = timing.engine("tensor_copy", Stream.VECTOR, problem.width, (F32,), (F32_PSUM,))
+    return total([timing.transfer(rows * columns * 4, columns * 4), divided, left])
 
 
 def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
@@ -194,6 +243,8 @@ def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
+    if schedule.pack:
+        return _estimate_packed(problem, schedule, timing)
     p, rows, sections = problem, min(problem.rows, timing.sizes.columns), schedule.sections(problem)
     work, blocks = block_work(p, timing, rows, schedule.section), ceil(p.rows / rows)
     sharing = p.groups * blocks
@@ -208,15 +259,30 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     return alone + p.heads * (p.groups * blocks * sections * each + staged)
 
 
+def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    p, rows = problem, schedule.pack * problem.groups * problem.rows
+    work = block_work(p, timing, rows, p.columns, schedule.pack)
+    work += staging_work(p, p.columns, timing).times(schedule.pack)
+    handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
+    alone = work.tensor + work.vector + work.scalar + work.dma + handed
+    each = alone if schedule.scores == 1 else OVERLAP * UNDER_WAY / schedule.staged * work.bound + handed
+    return alone + p.heads // schedule.pack * each + timing.transfer_latency * (1 if schedule.staged > 1 else 3)
+
+
 def apart(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of the same in kernels of its own for each product, and for what is between.
 
     Engines hand each chunk of columns of each block of rows to each other there, and its results, however few they are,
     and once more for each pass over the scores; these go to HBM and come back, three times.
     """
-    p, sizes = problem, timing.sizes
-    chunks = p.heads * p.groups * ceil(p.rows / sizes.columns) * (ceil(p.columns / sizes.rows) + 1)
-    handed = chunks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
+    p, sizes, own = problem, timing.sizes, problem.groups * problem.rows
+    chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
+    if own <= FEW_ROWS:
+        passes = timing.engine("tensor_tensor", Stream.VECTOR, own * p.columns).times(FEW_PASSES * p.steps)
+        handed = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR) + passes.vector
+    else:
+        blocks = p.groups * ceil(p.rows / sizes.columns)
+        handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
     moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
     return max(handed, moved) + 2 * 3 * timing.transfer_latency

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from neuronx_cc.codegen.attention.schedule import PIECES, ROW_BUFFERS
+from neuronx_cc.codegen.attention.schedule import PIECES
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -29,6 +29,8 @@ class Stager:
     transposer: Transposer
     rows: int
     """Contracted terms of a chunk."""
+    loaded: int
+    """Buffers of rows that are loaded to be transposed."""
 
     def fill(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """``out[term, chunk, free] = source[chunk * rows + term, free]``, cast on the way."""
@@ -47,6 +49,22 @@ class Stager:
             last = source.of((replace(contracted, size=rest), free)).moved(whole * self.rows * contracted.stride)
             copy(self.tiles.builder, replace_partitions(out, rest).index(1, Affine(whole)), last, stream)
 
+    def fill_neighbours(self, out: Block, source: Block, stream: Stream) -> None:
+        """``out[part, chunk, free] = source[part * chunks + chunk, free]``, cast on the way.
+
+        A partition takes neighbouring terms, in one run where they lie dense. What is too little for a row of all
+        partitions is a last chunk.
+        """
+        contracted, free = source.dims
+        whole, rest = divmod(contracted.size, self.rows)
+        parts = ((0, self.rows, whole), (whole, rest, 1))
+        for chunk, size, count in parts:
+            if not size or not count:
+                continue
+            dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), free)
+            target = replace_partitions(out, size).index(1, Affine(chunk), count)
+            copy(self.tiles.builder, target, source.of(dims).moved(chunk * self.rows * contracted.stride), stream)
+
     def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
         """The same of rows that lie dense in HBM, not many of them: they are loaded, and transposed on TensorE.
 
@@ -57,7 +75,7 @@ class Stager:
         for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):
             if not count or not size:
                 continue
-            rows = self.tiles.tile(out.dtype, [count, contracted.size], size, f"rows of {name}", ROW_BUFFERS, True)
+            rows = self.tiles.tile(out.dtype, [count, contracted.size], size, f"rows of {name}", self.loaded, True)
             dims = (Atom(size, free.stride * count), Atom(count, free.stride), contracted)
             copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
             for chunk, (start, terms) in enumerate(pieces(contracted.size, self.rows)):

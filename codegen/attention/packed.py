@@ -1,0 +1,154 @@
+"""Few rows: those of several heads lie beside each other on the partitions, so that an instruction takes them all.
+
+The scores of each head are a product of its own, which TensorE leaves on the first partitions; DMA brings them to
+theirs. Exponentials are divided by their sums before they are multiplied with the values, head by head, which leaves
+results on the first partitions again. Nothing of one head meets what is of another, so that what is not finite stays in
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from neuronx_cc.codegen.attention.arrays import Array
+from neuronx_cc.codegen.attention.block import Rows, Staged, Under, Work
+from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, QUERY_BUFFERS
+from neuronx_cc.codegen.attention.stage import pieces, replace_partitions
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.views import Atom, coalesce
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+Run = tuple[int, int, Atom]
+"""First element, its byte, and where the others lie."""
+
+
+def runs(atoms: tuple[Atom, ...]) -> Iterator[Run]:
+    """The progressions that dims, outermost first, fall into."""
+    merged = coalesce(atoms)
+    if len(merged) < 2:
+        yield 0, 0, merged[0] if merged else Atom(1, 0)
+        return
+    outer, inner = merged[0], merged[1:]
+    size = prod(atom.size for atom in inner)
+    for index in range(outer.size):
+        for first, offset, atom in runs(inner):
+            yield index * size + first, index * outer.stride + offset, atom
+
+
+def partitions_of(block: Block, first: int, count: int) -> Block:
+    """``count`` partitions of a tile from ``first`` on."""
+    return replace(block, partition=block.partition + first, dims=(Atom(count, 1, True), *block.dims[1:]))
+
+
+@dataclass(slots=True)
+class Packed(Work):
+    """The work on a block of the rows of ``schedule.pack`` heads, head by head, query by query, row by row."""
+
+    @property
+    def exponent_dtype(self) -> str:
+        """They are divided, and rounded, once more."""
+        return "f32"
+
+    @property
+    def _own(self) -> int:
+        """Rows of a head."""
+        return self.problem.groups * self.problem.rows
+
+    def _place(self, head: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        return (*head, *(Affine() for _ in self.arrays.sizes[self.arrays.heads :]))
+
+    def _heads_of(self, array: Array) -> Atom:
+        """The heads of a block."""
+        heads = self.arrays.heads
+        return Atom(self.schedule.pack, array.outer[heads - 1].stride if heads else 0)
+
+    def _rows_of(self, array: Array) -> tuple[Atom, ...]:
+        """The rows of a head."""
+        return (*array.outer[self.arrays.heads :], replace(array.row, size=self.problem.rows))
+
+    # ---- operands --------------------------------------------------------------------------------------------
+
+    def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
+        """Keys [term, head, chunk, column] and values [column, head, chunk, feature]."""
+        p, partitions, heads, count = self.problem, self.context.sizes.rows, self.schedule.pack, self.schedule.staged
+        deep, chunks = -(-p.depth // partitions), -(-p.columns // partitions)
+        keys = self._tile("keys", p.dtype, [heads, deep, p.columns], min(p.depth, partitions), count)
+        values = self._tile("values", p.weight_dtype, [heads, chunks, p.width], min(p.columns, partitions), count)
+        for number in range(heads):
+            head = (*at[:-1], at[-1] + number) if at else at
+            of_head = keys.index(1, Affine(number)), values.index(1, Affine(number))
+            self._fill(self._place(head), first, p.columns, *of_head)
+        return Staged(at, first, keys, values)
+
+    def queries(self, under: Under) -> Block:
+        """Queries [term, chunk, row]."""
+        p, partitions, array, size = self.problem, self.context.sizes.rows, self.arrays.queries, under.rows.size
+        self._mark(self.attention.scores)
+        rows = self._tile("rows of queries", p.dtype, [1, p.depth], size, QUERY_BUFFERS)
+        self._gather(array, under.rows, array.at(self._place(under.rows.head)).select([0, 2]), rows.index(1, Affine()))
+        tile = self._tile("queries", p.dtype, [-(-p.depth // partitions), size], min(p.depth, partitions))
+        for chunk, (start, terms) in enumerate(pieces(p.depth, partitions)):
+            into = replace_partitions(tile.index(1, Affine(chunk), 1), terms)
+            self.stager.transposer.transpose(rows.index(2, Affine(start), terms), into)
+        return tile
+
+    def _gather(self, array: Array, rows: Rows, source: Block, tile: Block) -> None:
+        """Bring the rows of all heads of a block, of which ``source`` is the first head's, to their partitions."""
+        for first, offset, atom in runs((self._heads_of(array), *self._rows_of(array))):
+            part = source.of((atom, *source.dims[1:])).moved(offset)
+            copy(self.context.builder, partitions_of(tile, first, atom.size), part, array.stream)
+
+    def _mask_tile(self, value: hlo.SSAValue, at: tuple[Affine, ...], rows: Rows, first: int, size: int) -> Block:
+        array = self.arrays.masks[value]
+        source = array.at(self._place(at)).index(1, Affine(first), size).select([0, 1])
+        tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", source.dtype, [size], rows.size, 2)
+        self._gather(array, rows, source, tile)
+        return tile
+
+    # ---- scores and weights ----------------------------------------------------------------------------------
+
+    def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
+        """Scores of all heads, of columns from ``first`` on."""
+        own, heads, columns = self._own, self.schedule.pack, out.dims[1].size
+        for number in range(heads):
+            of_head = queries.index(2, Affine(number * own), own), keys.index(1, Affine(number))
+            if heads == 1:
+                yield from Work._products(self, out, *of_head, first)
+                return
+            tile = self._tile("scores of a head", "f32", [columns], own, HEADS_UNDER_WAY)
+            yield from Work._products(self, tile, *of_head, first)
+            copy(self.context.builder, partitions_of(out, number * own, own), tile, Stream.DMA_STORE)
+
+    def exponentials(self, under: Under) -> Iterator[None]:
+        """Divided by their sums."""
+        yield from Work.exponentials(self, under)
+        size = under.rows.size
+        inverse = self._tile("inverse", "f32", [1], size)
+        self._emit("reciprocal", Stream.VECTOR, [inverse], [self._sums_so_far(under)], [])
+        shares = self._tile("shares", self.problem.weight_dtype, [under.columns], size)
+        ins = [under.tiles["exponentials"], inverse]
+        self._emit("activation", Stream.SCALAR, [shares], ins, ["copy"], flags=["scale_ap"])
+        under.tiles["exponentials"] = shares
+
+    def weighted(self, under: Under) -> Iterator[None]:
+        """The products with the values, stored."""
+        p, own, heads, array = self.problem, self._own, self.schedule.pack, self.arrays.result
+        target = array.at(self._place(under.rows.head)).select([0, 2])
+        out = self._tile("result", target.dtype, [heads, p.width], own)
+        for number in range(heads):
+            self._mark(self.attention.product)
+            weights = under.tiles["transposed"].index(2, Affine(number * own), own)
+            values = under.tiles["values"].index(1, Affine(number))
+            bank = tile_in(self.context.builder, self._sums, [p.width], "f32", own, True)
+            for chunk in range(values.dims[1].size):
+                self._add(bank, weights, values, chunk, under.columns)
+            self._emit("activation", Stream.SCALAR, [out.index(1, Affine(number))], [bank], ["copy"], [1.0])
+            yield
+        for first, offset, atom in runs(self._rows_of(array)):
+            part = target.of((atom, self._heads_of(array), target.dims[1])).moved(offset)
+            copy(self.context.builder, part, partitions_of(out, first, atom.size), array.stream)

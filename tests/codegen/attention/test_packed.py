@@ -1,0 +1,128 @@
+"""Blocks of the rows of several heads: any number of heads, queries and rows, masks, layouts, what is not finite."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import TRN1, assert_close, compile_text, text_of
+
+from neuronx_cc.codegen.attention import choose, kernel, schedule
+from neuronx_cc.codegen.attention.packed import runs
+from neuronx_cc.codegen.emission.views import Atom
+
+SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=98304"])
+
+
+@pytest.fixture(autouse=True)
+def packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest blocks that fit, of several heads or of all queries of one."""
+
+    def most(problem: Any, timing: Any) -> Any:
+        found = [each for each in schedule.candidates(problem, timing.sizes) if each.pack]
+        return max(found, key=lambda each: (each.pack, each.staged), default=None)
+
+    monkeypatch.setattr(choose, "choose", most)
+    monkeypatch.setattr(choose, "estimate", lambda *_: 0.0)
+    monkeypatch.setattr(choose, "apart", lambda *_: 1.0)
+    monkeypatch.setattr(kernel, "choose", most)
+
+
+def weighted(scores: Any, v: Any) -> Any:
+    return jnp.einsum("bghrc,bgcd->bghrd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
+
+
+def scores_of(q: Any, k: Any) -> Any:
+    return jnp.einsum("bghrd,bgcd->bghrc", q, k) * 0.3
+
+
+MASKS: dict[str, Callable[..., Any]] = {
+    "none": lambda s, m, p: s,
+    "position": lambda s, m, p: jnp.where(jnp.arange(s.shape[-1]) <= p, s, -jnp.inf),
+    "of all": lambda s, m, p: jnp.where(m[0, 0, 0], s, -1e9),
+    "of heads": lambda s, m, p: jnp.where(m[:, :, :1, :1], s, -1e9),
+    "of queries": lambda s, m, p: s + m[0, :1, :, :1] * 0.5,
+    "of rows": lambda s, m, p: jnp.where(m[0, 0, 0, :, :][None, None, None], s, -1e9),
+    "of each": lambda s, m, p: jnp.where(m, s, -jnp.inf),
+}
+
+
+def case(seed: int) -> tuple[Callable[..., Any], list[Any]]:
+    """A function and its inputs."""
+    draw = np.random.default_rng(seed)
+    batch, heads, groups, rows = draw.choice([1, 1, 2]), draw.integers(1, 9), draw.integers(1, 4), draw.integers(1, 5)
+    columns, depth, width = draw.choice([1, 31, 127, 128, 129, 200, 600]), draw.choice([8, 33, 64, 130]), 24
+    mask = draw.choice(list(MASKS))
+    shapes = (batch, heads, groups, rows, depth), (batch, heads, columns, depth), (batch, heads, columns, width)
+    q, k, v = (draw.standard_normal(shape).astype(np.float32) for shape in shapes)
+    kept = draw.random((batch, heads, groups, rows, columns)) < 0.7
+    kept[..., 0] = True
+    layout = draw.integers(4)
+
+    def function(q: Any, k: Any, v: Any, m: Any, p: Any) -> Any:
+        k = jnp.moveaxis(k, -2, -1) if layout == 1 else jnp.moveaxis(k, 1, 2) if layout == 2 else k
+        k, v = jax.lax.optimization_barrier((k, jnp.moveaxis(v, -2, -1) if layout == 3 else v))
+        k = jnp.moveaxis(k, -2, -1) if layout == 1 else jnp.moveaxis(k, 1, 2) if layout == 2 else k
+        return weighted(MASKS[mask](scores_of(q, k), m, p), jnp.moveaxis(v, -2, -1) if layout == 3 else v)
+
+    return function, [q, k, v, kept, np.int32(columns // 2)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("machine", [TRN1, SMALL], ids=["trn1", "small"])
+def test_values(seed: int, machine: Any) -> None:
+    function, inputs = case(seed)
+    compiled = compile_text(text_of(function, *inputs), machine)
+    (found,) = compiled.run(inputs)
+    assert_close(found, np.asarray(jax.jit(function)(*inputs)), 3e-5)
+    if not any("dot" in name for name in compiled.program.kernels):
+        assert all("to a block" in line for line in compiled.program.schedules.values())
+
+
+def test_most_are_one_kernel() -> None:
+    kernels = [compile_text(text_of(f, *inputs)).program.kernels for f, inputs in map(case, range(20))]
+    assert sum(any("attention" in name for name in names) for names in kernels) >= 14
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_types(dtype: str) -> None:
+    """Exponentials are divided before they are rounded, as in XLA."""
+    draw = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(draw.standard_normal(shape), dtype) for shape in ((1, 8, 2, 1, 64), *[(1, 8, 300, 64)] * 2))
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        scores = jnp.einsum("bghrd,bgcd->bghrc", q, k, preferred_element_type=jnp.float32) * 0.125
+        return weighted(scores, v)
+
+    compiled = compile_text(text_of(function, q, k, v))
+    assert any("to a block" in line for line in compiled.program.schedules.values())
+    (found,) = compiled.run([np.asarray(x) for x in (q, k, v)])
+    exact = function(*(x.astype(jnp.float32) for x in (q, k, v)))
+    np.testing.assert_allclose(found.astype(np.float32), exact, atol=2 * float(jnp.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_what_is_not_finite_stays_in_its_head(which: int, what: float) -> None:
+    draw = np.random.default_rng(1)
+    inputs = [draw.standard_normal(shape).astype(np.float32) for shape in ((1, 8, 1, 2, 16), *[(1, 8, 200, 16)] * 2)]
+    inputs[which][0, 3, 0] = what
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        return weighted(scores_of(q, k), v)
+
+    compiled = compile_text(text_of(function, *inputs))
+    assert any("8 heads to a block" in line for line in compiled.program.schedules.values())
+    (found,) = compiled.run(inputs)
+    wanted = np.asarray(jax.jit(function)(*inputs))
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
+    np.testing.assert_allclose(found[np.isfinite(wanted)], wanted[np.isfinite(wanted)], rtol=3e-5, atol=3e-5)
+
+
+def test_runs() -> None:
+    assert list(runs((Atom(4, 30), Atom(3, 10)))) == [(0, 0, Atom(12, 10))]
+    assert list(runs((Atom(2, 100), Atom(3, 10)))) == [(0, 0, Atom(3, 10)), (3, 100, Atom(3, 10))]
+    assert list(runs((Atom(2, 0), Atom(3, 0)))) == [(0, 0, Atom(6, 0))]
+    assert list(runs(())) == [(0, 0, Atom(1, 0))]
