@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
+from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
@@ -46,8 +47,6 @@ TAKEN_AT_ONCE = 4
 """Banks of scores that Vector and Scalar go over at once."""
 HEADS_UNDER_WAY = 4
 """Whose scores are on their way to the partitions of a block of several heads."""
-FEW_ROWS = 16
-"""Of a head, that kernels of their own take beside those of other heads."""
 FEW_HANDOVERS, ROW_HANDOVERS = 1.5, 0.125
 """Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
 FEW_PASSES = 2
@@ -277,7 +276,7 @@ def apart(problem: Problem, timing: Timing) -> float:
     """
     p, sizes, own = problem, timing.sizes, problem.groups * problem.rows
     chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
-    if own <= FEW_ROWS:
+    if own <= FEW:
         passes = timing.engine("tensor_tensor", Stream.VECTOR, own * p.columns).times(FEW_PASSES * p.steps)
         handed = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR) + passes.vector
     else:

@@ -17,6 +17,8 @@ SUM_BUFFERS = 2
 EPILOGUE_BUFFERS = 2
 ZEROS = "zeros"
 """The tile that patterns which tell NaNs are multiplied with."""
+FEW = 16
+"""Rows of an operand that may come straight to the partitions: the runs of each are by themselves."""
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
 

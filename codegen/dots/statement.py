@@ -19,6 +19,7 @@ from neuronx_cc.codegen.dots.problem import (
     run_of,
     segments_of,
 )
+from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, View, align
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -26,8 +27,6 @@ from neuronx_cc.ir.types import itemsize
 
 LEAST_FILLED = 2
 """Chunks of constants fill one part in so many of the partitions, if they all have the same length."""
-FEW = 16
-"""Rows of an operand that may come straight to the partitions: the runs of each are by themselves."""
 HIDDEN = 4
 """One part in so many of what short transfers take is not hidden behind other work, at least."""
 
