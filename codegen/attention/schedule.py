@@ -277,8 +277,8 @@ def apart(problem: Problem, timing: Timing) -> float:
     p, sizes, own = problem, timing.sizes, problem.groups * problem.rows
     chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
     if own <= FEW:
-        passes = timing.engine("tensor_tensor", Stream.VECTOR, own * p.columns).times(FEW_PASSES * p.steps)
-        handed = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR) + passes.vector
+        stepped = timing.engine("tensor_tensor", Stream.VECTOR, own * p.columns).times(FEW_PASSES * p.steps)
+        handed = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR) + stepped.vector
     else:
         blocks = p.groups * ceil(p.rows / sizes.columns)
         handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
