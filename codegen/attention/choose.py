@@ -10,8 +10,9 @@ from math import prod
 
 from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
 from neuronx_cc.codegen.attention.schedule import Problem, apart, choose, estimate
-from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, Context
+from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
+from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import is_normal
@@ -70,9 +71,23 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         len(steps),
         read,
         any(step.band is not None for step in attention.steps),
+        _near(context, attention),
         context.moves_values("bf16"),
         room,
     )
+
+
+def _near(context: Context, attention: Attention) -> bool:
+    """Whether kernels apart read what was just computed, and nothing that they read or leave is too large to stay on
+    chip: what was moved is in HBM.
+    """
+    scores, product = attention.scores, attention.product
+    read = [*scores.operands, product.operands[1 - attention.weights]]
+    most = context.sizes.sbuf_share(RESIDENT_VALUE_SHARE) * context.sizes.partitions
+    made = (*read, scores.result)
+    kinds = hlo.ElementwiseOp | hlo.ContractionOp
+    computed = all(isinstance(base(context.source_of(base(x))).owner, kinds) for x in read)
+    return computed and all(hlo.shape_of(x).nbytes <= most for x in made)
 
 
 def factor_of(context: Context, attention: Attention) -> float | None:

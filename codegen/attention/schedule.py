@@ -81,6 +81,8 @@ class Problem:
     """Bytes that are read for each score."""
     banded: bool
     """Whether row numbers decide what is computed."""
+    near: bool
+    """Whether kernels apart find queries, keys and values on chip, and leave the scores there."""
     moves_values: bool
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
@@ -255,7 +257,16 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     alone = work.tensor + work.vector + work.scalar + handed
     each = alone if schedule.scores == 1 else OVERLAP * work.bound + handed
     staged = timing.transfer_latency * (1 if schedule.staged > 1 else 3)
-    return alone + p.heads * (p.groups * blocks * sections * each + staged)
+    return alone + p.heads * (p.groups * blocks * sections * each + staged) + _stored(problem, timing)
+
+
+def _stored(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds until what is on chip is in HBM, from where queries, keys and values come."""
+    p = problem
+    if not p.near or p.groups * p.rows <= FEW:
+        return 0.0
+    run, terms = p.depth * itemsize(p.dtype), p.groups * p.rows + 2 * p.columns
+    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, run).bound
 
 
 def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -279,6 +290,10 @@ def apart(problem: Problem, timing: Timing) -> float:
     if own <= FEW:
         stepped = timing.engine("tensor_tensor", Stream.VECTOR, own * p.columns).times(FEW_PASSES * p.steps)
         handed = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR) + stepped.vector
+    elif p.near:
+        rows = min(p.rows, sizes.columns)
+        work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
+        return work.tensor + work.vector + work.scalar + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
     else:
         blocks = p.groups * ceil(p.rows / sizes.columns)
         handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
