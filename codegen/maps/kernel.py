@@ -14,28 +14,28 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from math import ceil, prod
 
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
+from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import column_of, is_column, is_row, keep_column, spread_row
+from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     Partitions,
+    axes_view,
     choose_input,
     choose_output,
-    choose_partitions,
-    external_operands,
-    only_stored,
+    counted_axes,
     partition_divisor,
     results_of,
 )
@@ -76,17 +76,16 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
 
 
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
-    plan = MapPlan(kernel)
-    external = external_operands(context, plan, member)
+    plan, external = choose_plan(context, kernel, member, step)
+    kernel = plan.kernel
     results = results_of(context, kernel, member)
-    plan.partitions = choose_partitions(context, plan, external, only_stored(context, results, step))
     transposed.turn(context, plan, external)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
         home = choose_output(context, plan, value, step)
         context.homes[value] = [home]
-        outputs[value] = squeezed(home)
+        outputs[value] = axes_view(home, kernel)
     _emit_boxes(context, plan, member, _Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs))
 
 
@@ -352,8 +351,7 @@ class _Box:
         return not rest and 1 < tiles <= UNROLL and tiles * tile_bytes <= room // 2 and self.kernel.scanned < 0
 
     def _counted_axes(self) -> set[int]:
-        own = {_iota_axis(op) for op in self.kernel.ops if isinstance(op, hlo.IotaOp)}
-        return own | set(self.plan.iotas.values())
+        return counted_axes(self.plan)
 
     # the body ----------------------------------------------------------------------------------------------------
 
@@ -383,7 +381,7 @@ class _Box:
                 continue
             self.builder.mark(op.loc)
             result = op.results[0]
-            is_row = bool(self.kernel.reduced) and squeeze(hlo.shape_of(result).dims) == self.kernel.rows
+            is_row = self.kernel.is_row(hlo.shape_of(result))
             home = blocks.get(result)
             here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
@@ -397,7 +395,7 @@ class _Box:
                     ins[0] = full
                 self._reduce(emitter, op, out, ins, row_dims)
             elif isinstance(op, hlo.IotaOp):
-                self.counting.emit(out, _iota_axis(op), starts)
+                self.counting.emit(out, self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
@@ -475,9 +473,3 @@ def _tells_zeros(op: hlo.HloOp) -> bool:
     """Whether ``op`` may tell -0 from 0 in its operands: all but sums, products and comparisons."""
     compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
     return op.opcode not in ("add", "subtract", "multiply") and not compares
-
-
-def _iota_axis(op: hlo.IotaOp) -> int:
-    """Axis of the kernel's space (without size-1 dims) that ``op`` counts along; -1 when it has size 1."""
-    dims, axis = op.shape.dims, op.iota_dimension.data
-    return len(squeeze(dims[:axis])) if dims[axis] != 1 else -1
