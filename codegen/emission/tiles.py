@@ -19,6 +19,8 @@ class TilePool:
     name: str
     buffers: int = 1
     """Buffers of each tile: more than one lets iterations overlap."""
+    oldest: bool = False
+    """Whether a tile takes the memory that was given back first, where several are under way: what reads it is done."""
     gathers: bool = True
     """Whether there is room for what lies between the elements of operands in HBM."""
     _rings: list[Ring] = field(default_factory=list)
@@ -50,7 +52,7 @@ class TilePool:
         size = min(larger, default=0)
         if not size or (size > nbytes and self.builder.sbuf.largest_gap() >= nbytes):
             return None
-        return self._idle[size].pop()
+        return self._idle[size].pop(0 if self.oldest else -1)
 
     def apart(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""

@@ -39,7 +39,7 @@ from neuronx_cc.codegen.maps.plan import (
     partition_divisor,
     results_of,
 )
-from neuronx_cc.codegen.maps.row_reduction import reduce_rows
+from neuronx_cc.codegen.maps.row_reduction import reduce_rows, sums_as_made, sums_of
 from neuronx_cc.codegen.maps.space import Views, tile_space
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import reduce_kernel
@@ -147,6 +147,8 @@ class _Box:
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
         self.interleaved = False
         """Whether tiles are emitted together, op by op."""
+        self.staggered = 0
+        """Tiles of a loop's body that are emitted together, each half behind the one before; 0 for none."""
         self.inputs = list(area.inputs)
         self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
         """Operands met so far -> the value of the kernel that each is."""
@@ -166,6 +168,7 @@ class _Box:
         self.turner: transposed.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
+        self.sums = sums_of(context, self.kernel, member)
         self._signed = frozenset(operand for op in self.kernel.ops if _tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
         self.partition_places: dict[hlo.HloOp, int] = {}
@@ -223,7 +226,11 @@ class _Box:
             self.interleaved = True
             tiles = self.sizes[loops[0][0]] // loops[0][1]
             self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * wanted)))
-        tiles = UNROLL if self.interleaved else 1
+        elif len(loops) == 1 and self._staggers(loops[0], tile) and 4 * wanted <= room:
+            self.staggered = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
+            self.pool.oldest = True
+            self.pool.buffers = max(1, min(self.pool.buffers, room // (2 * wanted)))
+        tiles = UNROLL if self.interleaved else 2 if self.staggered else 1
         if loops or alive * tile > room:
             streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.transposed}]
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
@@ -325,6 +332,9 @@ class _Box:
             self._body(starts, blocks)
             return
         (dim, step), *inner = loops
+        if self.staggered:
+            self._stagger(dim, step, starts, blocks)
+            return
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
             counted = tiles > UNROLL and self.counting.axis(dim) in self._counted_axes()
             weight = self.counting.weight(dim)
@@ -343,6 +353,44 @@ class _Box:
                 if counted:
                     self.counting.step(dim, size * weight)
             self.counting.counters.pop(dim, None)
+
+    def _stagger(self, dim: int, step: int, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
+        """Tiles of ``dim``: the ops of each stand between those of the first half of the next.
+
+        Engines take their instructions in order, so that one has work while another is busy with the other tile.
+        """
+        half = -(-sum(op not in self.fusion for op in self.kernel.ops) // 2)
+        for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
+            for first, bodies, each in self.builder.tiles(tiles, self.staggered):
+                with self.builder.loop(bodies) as index, self.builder.unrolled_if(each > 1):
+                    steps = []
+                    for tile in range(each):
+                        position = (index * each + (first + tile)) * size + start
+                        cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
+                        steps.append(self._steps({**starts, dim: (position, size)}, cut))
+                    next(steps[0])
+                    for at in range(half * (each + 1)):
+                        if at % half == 0 and at // half + 1 < each:
+                            next(steps[at // half + 1])
+                        for tile in range(at // half - 1, at // half + 1):
+                            if 0 <= tile < each:
+                                next(steps[tile], None)
+                    for body in steps:
+                        deque(body, 0)
+
+    def _staggers(self, loop: tuple[int, int], tile: int) -> bool:
+        """Whether ops that wait for rows of a tile of ``tile`` elements take longer, in turn, than to move it."""
+        independent = (
+            self.kernel.reduced and self.kernel.scanned < 0 and not self.plan.transposed and not self._counted_axes()
+        )
+        if self.sizes[loop[0]] <= UNROLL * loop[1] or not independent:
+            return False
+        timing = self.builder.timing
+        ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
+        each = timing.engine("activation", Stream.SCALAR, tile, alu=("copy",)).bound + timing.latency(Stream.SCALAR)
+        streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
+        nbytes = sum(itemsize(block.dtype) for block in streamed) * tile * self.partitions
+        return ops > 1 and ops * each > timing.transfer(nbytes, timing.long_run).bound
 
     def _interleaves(self, loop: tuple[int, int], tile_bytes: int, room: int) -> bool:
         """Whether the tiles are emitted op by op, all of them together: no engine then waits for one tile alone."""
@@ -363,6 +411,7 @@ class _Box:
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.sizes)]
         row_dims = [0, *(dim + 1 for dim in range(len(sizes)) if not self.reduced[dim])]
         scratch: list[Block] = []
+        summed: set[hlo.HloOp] = set()
 
         def make_scratch(like: Block, dtype: str) -> Block:
             scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
@@ -376,6 +425,7 @@ class _Box:
         for value, axis in self.plan.iotas.items():
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.partitions)
             self.counting.emit(here[value], axis, starts)
+        yield
         for index, op in enumerate(self.kernel.ops):
             if op in self.fusion:
                 continue
@@ -383,7 +433,8 @@ class _Box:
             result = op.results[0]
             is_row = self.kernel.is_row(hlo.shape_of(result))
             home = blocks.get(result)
-            here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
+            if result not in here:
+                here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
             op = self.fusion.casts.get(op, op)
             ins = [self._operand(operand, here) for operand in op.operands]
@@ -393,13 +444,20 @@ class _Box:
                     scratch.append(full)
                     emitter.copy(full, ins[0])
                     ins[0] = full
-                self._reduce(emitter, op, out, ins, row_dims)
+                self._reduce(emitter, op, out, ins, row_dims, op in summed)
             elif isinstance(op, hlo.IotaOp):
                 self.counting.emit(out, self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
+                total = self.sums.get(op)
+                if total is not None and sums_as_made(self.builder.timing, sizes, self.reduced):
+                    at = self._destination(blocks.get(total.result), sizes, total.shape.dtype, True)
+                    here[total.result], emitter.summing = at, (out, at)
                 elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
+                if total is not None and total.result in here and emitter.summing is None:
+                    summed.add(total)
+                emitter.summing = None
             if home is not None and home.alloc.space is Space.HBM:
                 copy(self.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
             for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
@@ -440,14 +498,22 @@ class _Box:
         return here[operand]
 
     def _reduce(
-        self, emitter: Emitter, op: hlo.ReduceOp, out: Block, ins: Sequence[Readable], row_dims: Sequence[int]
+        self,
+        emitter: Emitter,
+        op: hlo.ReduceOp,
+        out: Block,
+        ins: Sequence[Readable],
+        row_dims: Sequence[int],
+        summed: bool,
     ) -> None:
+        """Fold rows into ``out``, unless what made them has ``summed`` them up."""
         opcode = self.context.combiners[op.to_apply.data[0]]
         source, init = ins
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
         own = self.sources[op.operands[0]] not in (None, *self.blocks)
-        reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
+        if not summed:
+            reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
         dtype = op.shape.dtype
         start = rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
