@@ -70,12 +70,23 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
         for last in (0, 1):
             joined = _joined(kernel, arrays, counted_axes(first), last)
             plan = MapPlan(joined, {value: _counted(joined, value) for value in first.iotas})
-            plan.partitions = choose_partitions(context, plan, kept, stored)
-            if plan.partitions is None or (joined.shape, plan.partitions) in seen:
-                continue
-            seen.add((joined.shape, plan.partitions))
-            if not any(_across(context, plan, value) for value in external):
-                yield plan
+            for partitions in (
+                choose_partitions(context, plan, kept, stored),
+                *_along_columns(joined),
+            ):
+                if partitions is None or (joined.shape, partitions) in seen:
+                    continue
+                seen.add((joined.shape, partitions))
+                found = replace(plan, partitions=partitions)
+                if not any(_across(context, found, value) for value in external):
+                    yield found
+
+
+def _along_columns(kernel: Kernel) -> Iterator[Partitions]:
+    """Runs of the last axis on the partitions, where few rows would leave most of them without work."""
+    if not kernel.reduced and len(kernel.shape) > 1:
+        size = partition_divisor(kernel.shape[-1])
+        yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
 
 
 def _counted(kernel: Kernel, value: hlo.SSAValue) -> int:
