@@ -27,8 +27,8 @@ from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 
 SIZES = (1, 16, 128, 197, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 50257)
-ROWS = (1, 16, 64, 128, 197, 512, 1000, 2048, 4096, 8192)
-COLUMNS = (64, 100, 512, 768, 1000, 2048, 4096, 5120, 8192, 16384)
+ROWS = (1, 4, 16, 64, 128, 197, 512, 1000, 2048, 4096, 8192)
+COLUMNS = (64, 100, 512, 768, 1000, 1021, 2048, 4096, 5120, 8191, 8192, 10240, 16384)
 SQUARES = (128, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096)
 DIMS = (4, 14, 16, 32, 64, 100, 128)
 COUNTS = (3, 16, 64, 100, 197, 512, 1024)
@@ -38,6 +38,9 @@ EDGES = (3, 16, 64, 128, 197, 256, 512, 1021)
 BATCHES = (1, 2, 8, 16)
 SIDES = (7, 14, 28, 37, 56, 112, 224)
 FEATURES = (3, 4, 16, 24, 64, 96, 127, 128, 129, 256, 512, 1000)
+GROUPS = (16, 32, 64, 128, 320, 512, 1280)
+POSITIONS = (49, 64, 256, 1024, 3136, 4096)
+NORMS = ("group", "batch")
 WINDOWS = (1, 3, 5, 7)
 LENGTHS = (64, 128, 197, 256, 512, 1024, 2048, 4096)
 TYPES = ("float32", "bfloat16")
@@ -106,21 +109,68 @@ def transpose(problem: Problem) -> Program:
 
 
 def layer_norm(x: Any, scale: Any, bias: Any) -> Any:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + bias
+    y = x.astype(jnp.float32)
+    centred = y - y.mean(-1, keepdims=True)
+    normal = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return (normal * scale + bias).astype(x.dtype)
+
+
+def rms_norm(x: Any, scale: Any) -> Any:
+    y = x.astype(jnp.float32)
+    return (y * jax.lax.rsqrt((y * y).mean(-1, keepdims=True) + 1e-6) * scale).astype(x.dtype)
+
+
+def group_norm(x: Any, scale: Any, bias: Any) -> Any:
+    """[batch, features, positions], 8 features a group."""
+    y = x.astype(jnp.float32).reshape(x.shape[0], -1, 8, *x.shape[2:])
+    mean, var = y.mean((2, 3), keepdims=True), y.var((2, 3), keepdims=True)
+    normal = ((y - mean) * jax.lax.rsqrt(var + 1e-5)).reshape(x.shape)
+    return (normal * scale[:, None] + bias[:, None]).astype(x.dtype)
+
+
+def batch_norm(x: Any, scale: Any, bias: Any) -> Any:
+    """[batch, features, positions]"""
+    y = x.astype(jnp.float32)
+    mean, var = y.mean((0, 2), keepdims=True), y.var((0, 2), keepdims=True)
+    return ((y - mean) * jax.lax.rsqrt(var + 1e-5) * scale[:, None] + bias[:, None]).astype(x.dtype)
+
+
+def features(problem: Problem) -> Program:
+    """``kind``: which norm of [batch, features, positions], and the type."""
+    what, dtype = problem.kind.split("/")
+    row = array(problem.sizes[1:2], dtype)
+    return Program({"group": group_norm, "batch": batch_norm}[what], (array(problem.sizes, dtype), row, row))
+
+
+ROW_MAPS: dict[str, tuple[Callable[..., Any], int]] = {
+    "sum": (lambda x: x.sum(-1), 0),
+    "max": (lambda x: x.max(-1), 0),
+    "softmax": (lambda x: jax.nn.softmax(x, -1), 0),
+    "log_softmax": (lambda x: jax.nn.log_softmax(x, -1), 0),
+    "norm": (layer_norm, 2),
+    "rms": (rms_norm, 1),
+    "silu": (lambda x: x / (1 + jnp.exp(-x)), 0),
+    "gelu": (jax.nn.gelu, 0),
+}
+"""Functions of rows of [rows, columns], and of how many rows that all share."""
 
 
 def rows(problem: Problem) -> Program:
-    x, row = array(problem.sizes), array(problem.sizes[1:])
-    programs = {
-        "sum": Program(lambda x: x.sum(-1), (x,)),
-        "max": Program(lambda x: x.max(-1), (x,)),
-        "softmax": Program(lambda x: jax.nn.softmax(x, -1), (x,)),
-        "norm": Program(layer_norm, (x, row, row)),
-        "silu": Program(lambda x: x / (1 + jnp.exp(-x)), (x,)),
-        "gelu": Program(jax.nn.gelu, (x,)),
-    }
-    return programs[problem.kind]
+    """``kind``: the function, the type, and how many leading dims the rows are."""
+    what, dtype, leading = problem.kind.split("/")
+    function, shared = ROW_MAPS[what]
+    count, columns = problem.sizes
+    return Program(
+        function, (array((*split(count, int(leading)), columns), dtype), *[array((columns,), dtype)] * shared)
+    )
+
+
+def split(count: int, dims: int) -> tuple[int, ...]:
+    """Factors of ``count``, as many as ``dims`` and as equal as they come."""
+    if dims == 1:
+        return (count,)
+    first = min((size for size in range(1, count + 1) if count % size == 0), key=lambda s: abs(s - count ** (1 / dims)))
+    return (first, *split(count // first, dims - 1))
 
 
 def reduction(problem: Problem) -> Program:
@@ -141,6 +191,12 @@ def side_by_side(problem: Problem) -> Problem:
     axes, rest = problem.kind.split("/", 1)
     count = math.prod(problem.sizes[int(axis)] for axis in axes)
     return Problem("reduction2", (math.prod(problem.sizes) // count, count), f"1/{rest}")
+
+
+def in_one_dim(problem: Problem) -> Problem:
+    """The same rows without leading dims."""
+    what, dtype, _ = problem.kind.split("/")
+    return Problem(problem.family, problem.sizes, f"{what}/{dtype}/1")
 
 
 def permutation(problem: Problem) -> Program:
@@ -231,7 +287,8 @@ FAMILIES: dict[str, tuple[Callable[[Problem], Program], Sequence[Sequence[int]],
         (SQUARES, SQUARES),
         [f"{t}/{after}" for t in TYPES for after in ("alone", "times", "plus")],
     ),
-    "rows": (rows, (ROWS, COLUMNS), ["sum", "max", "softmax", "norm", "silu", "gelu"]),
+    "rows": (rows, (ROWS, COLUMNS), [f"{what}/{t}/{dims}" for what in ROW_MAPS for t in TYPES for dims in (1, 2, 3)]),
+    "features": (features, (BATCHES, GROUPS, POSITIONS), [f"{what}/{t}" for what in NORMS for t in TYPES]),
     "permutation": (
         permutation,
         (EDGES,) * 3,
@@ -256,7 +313,9 @@ FAMILIES: dict[str, tuple[Callable[[Problem], Program], Sequence[Sequence[int]],
 
 
 def sample(family: str, count: int, source: random.Random) -> Iterator[tuple[Problem, Problem]]:
-    """Pairs of neighbours: they differ in one size, by one step of the grid; reductions in what dims lie apart."""
+    """Pairs of neighbours: they differ in one size, by one step of the grid; reductions in what dims lie apart, and
+    rows in how many leading dims they are.
+    """
     _, axes, kinds = FAMILIES[family]
     made = 0
     while made < count:
@@ -271,6 +330,8 @@ def sample(family: str, count: int, source: random.Random) -> Iterator[tuple[Pro
             one, other = (Problem(family, (each.sizes[axis],) * 2, kind) for each in (one, other))
         if family in ("reduction3", "reduction4", "reduction5"):
             other = side_by_side(one)
+        if family == "rows" and not kind.endswith("/1"):
+            other = in_one_dim(one)
         if family.startswith("convolution") and not all(_divides(problem) for problem in (one, other)):
             continue
         if all(_fits(FAMILIES[family][0](problem)) for problem in (one, other)):

@@ -59,6 +59,7 @@ PASSES = {
         "hoist_products",
         "implicit_integer_downcast",
         "inline_calls",
+        "invert_divisors",
         "merge_contracted",
         "remove_barriers",
         "quantize_weights",

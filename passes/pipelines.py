@@ -90,6 +90,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "clean_casts",
             "decode_floats",
             "saturate_infinity",
+            "invert_divisors",
         ),
     ),
     (

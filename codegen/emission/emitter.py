@@ -8,7 +8,7 @@ from math import prod
 from typing import Unpack
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Modifiers, emit_over, merge_free, split_scalars
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
 SCALAR_COPIES = FLOATS | {"u8", "u16"}
@@ -56,6 +56,8 @@ class Emitter:
     """A tile of the first argument's sizes in another element type."""
     vector_load: int = 0
     scalar_load: int = 0
+    summing: tuple[Block, Block] | None = None
+    """A result whose rows an activation adds up as it makes them, and where to: the same dims, rows as repetitions."""
 
     def over(
         self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: Unpack[Modifiers]
@@ -74,12 +76,34 @@ class Emitter:
                 for part in parts:
                     self.over(op, stream, part[: len(outs)], [*part[len(outs) :], *scalars], **modifiers)
                 return
+        elif op == "activation" and self._adds_up(outs[0], ins, **modifiers):
+            return
         size = prod(atom.size for atom in outs[0].dims[1:])
         if stream is Stream.VECTOR:
             self.vector_load += max(64, size * max(1, len(tiles)))
         elif stream is Stream.SCALAR:
             self.scalar_load += max(64, size)
         emit_over(self.builder, op, stream, outs, ins, **modifiers)
+
+    def _adds_up(self, out: Block, ins: Sequence[Block], **modifiers: Unpack[Modifiers]) -> bool:
+        """Emit an activation that makes what is to be ``summing`` up, one instruction a row."""
+        if self.summing is None or out != self.summing[0]:
+            return False
+        sums = self.summing[1]
+        tiles, scalars = split_scalars([out], ins)
+        kept = [dim for dim, atom in enumerate(sums.dims) if dim and atom.stride and atom.size > 1]
+        rows = [[sums, out, *tiles]]
+        for dim in reversed(kept):
+            rows = [[x.index(dim, Affine(at)) for x in row] for row in rows for at in range(sums.dims[dim].size)]
+        merged = [(row[0].select([0]), merge_free(row[1:])) for row in rows]
+        if any(len(blocks[0].dims) > MAX_FREE_DIMS + 1 for _, blocks in merged):
+            return False
+        modifiers["flags"] = [*modifiers.get("flags", ()), "accumulate"]
+        for total, (made, *read) in merged:
+            self.scalar_load += max(64, prod(atom.size for atom in made.dims[1:]))
+            self.builder.emit("activation", Stream.SCALAR, [made, total], [*read, *scalars], **modifiers)
+        self.summing = None
+        return True
 
     def _legal_inputs(self, stream: Stream, ins: list[Block]) -> list[Block]:
         """At most one input in PSUM, none for GpSimd: the others are copied to SBUF."""
@@ -98,10 +122,16 @@ class Emitter:
         """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
         if isinstance(source, Splat):
             self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
-        elif self.scalar_load < self.vector_load and {out.dtype, source.dtype} <= SCALAR_COPIES:
+        elif (self.scalar_load < self.vector_load or self.summing is not None) and {
+            out.dtype,
+            source.dtype,
+        } <= SCALAR_COPIES:
             self.over("activation", Stream.SCALAR, [out], [source], alu=["copy"], imm=[1.0])
         else:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
+
+    def _prefers_scalar(self) -> bool:
+        return self.scalar_load < self.vector_load or self.summing is not None
 
     def leave(self, out: Block, bank: Block, factor: float = 1.0) -> None:
         """Copy or cast ``factor`` times what TensorE made: on Scalar if it can, which takes less time, and keeps Vector

@@ -19,6 +19,11 @@ class TilePool:
     name: str
     buffers: int = 1
     """Buffers of each tile: more than one lets iterations overlap."""
+    oldest: bool = False
+    """Whether a tile takes the memory that was given back first, where several are under way: what reads it is done."""
+    spare: int = 0
+    """Bytes of one more tile for which there is room: the first of this size that could take the memory of another does
+    not, so that what is loaded next need not wait until results are stored."""
     gathers: bool = True
     """Whether there is room for what lies between the elements of operands in HBM."""
     _rings: list[Ring] = field(default_factory=list)
@@ -37,7 +42,10 @@ class TilePool:
     def tile(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """An uninitialised tile [partitions, sizes...], dense in its free dims."""
         nbytes = max(64, -(-prod(sizes) * itemsize(dtype) // 64) * 64)
-        ring = self._idle_of(nbytes) or self.ring(nbytes, self.buffers)
+        if nbytes == self.spare and self._idle.get(nbytes):
+            ring, self.spare = self.ring(nbytes, self.buffers), 0
+        else:
+            ring = self._idle_of(nbytes) or self.ring(nbytes, self.buffers)
         self._lent[id(ring.alloc)] = ring
         return tile_in(self.builder, ring, sizes, dtype, partitions)
 
@@ -50,7 +58,7 @@ class TilePool:
         size = min(larger, default=0)
         if not size or (size > nbytes and self.builder.sbuf.largest_gap() >= nbytes):
             return None
-        return self._idle[size].pop()
+        return self._idle[size].pop(0 if self.oldest else -1)
 
     def apart(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""

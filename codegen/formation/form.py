@@ -186,7 +186,8 @@ class _Formation:
             self._new(op, True, dims, count)
 
     def _new(self, op: hlo.HloOp, is_map: bool, shape: tuple[int, ...] = (), reduced: int = 0) -> Kernel:
-        kernel = Kernel(len(self.kernels), [op], shape, reduced, is_map)
+        given = is_map and self._newest(op) is None
+        kernel = Kernel((-1 if given else 1) * (len(self.kernels) + 1), [op], shape, reduced, is_map)
         self.kernels.append(kernel)
         for result in op.results:
             self.member[result] = kernel
@@ -213,7 +214,7 @@ class _Formation:
 
     def _sibling(self, op: hlo.HloOp, dims: tuple[int, ...], producer: Kernel | None) -> Kernel | None:
         """A kernel after all of ``op``'s producers that streams one of its operands already."""
-        least = producer.number if producer is not None else -1
+        least = producer.number if producer is not None else -len(self.kernels) - 1
         for operand in op.operands:
             for kernel in reversed(self.readers.get(base(operand), [])):
                 fits = kernel.number > least and kernel.shape == dims and len(kernel.ops) < MAX_SHARED_OPS
@@ -274,12 +275,12 @@ def _by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectf
     """
     depth: dict[Kernel, int] = {}
     latest = 0
-    for kernel in kernels:
+    for kernel in sorted(kernels, key=lambda kernel: kernel.number):
         producers = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
         depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
         if has_effects(kernel.ops[0], effectful):
             latest = depth[kernel] = max(depth[kernel], latest + 1)
-    ordered = sorted(kernels, key=lambda kernel: (depth[kernel], kernel.number))
+    ordered = sorted(kernels, key=depth.__getitem__)
     for number, kernel in enumerate(ordered):
         kernel.number = number
     return ordered

@@ -7,6 +7,7 @@ belong to no kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
 from typing import Any, TypeGuard
 
@@ -38,6 +39,8 @@ class Kernel:
     is_map: bool = False
     scanned: int = -1
     """The axis of ``shape`` along which scans of a map kernel run; each tile holds all of it."""
+    joined: tuple[int, ...] = ()
+    """How many dims of its ops, without size-1 dims, each axis of ``shape`` is: one each where empty."""
     attention: object = None
     """What the ops are together, if they are an attention (``codegen.attention.pattern``)."""
 
@@ -49,6 +52,18 @@ class Kernel:
     @property
     def rows(self) -> tuple[int, ...]:
         return self.shape[: len(self.shape) - self.reduced] if self.reduced else self.shape
+
+    def is_row(self, shape: hlo.Shape) -> bool:
+        """Whether a value of the kernel has one element for each row that is reduced."""
+        count = len(self.shape) - self.reduced
+        return self.reduced > 0 and len(squeeze(shape.dims)) == (sum(self.joined[:count]) if self.joined else count)
+
+    def axis_of(self, dims: tuple[int, ...], dim: int) -> int:
+        """The axis that dim number ``dim`` of an op's ``dims`` is part of; -1 for a dim of size 1."""
+        if dims[dim] == 1:
+            return -1
+        squeezed, ends = len(squeeze(dims[:dim])), accumulate(self.joined)
+        return next(axis for axis, end in enumerate(ends) if squeezed < end) if self.joined else squeezed
 
 
 def is_place(value: hlo.SSAValue) -> bool:
@@ -174,7 +189,7 @@ def trace(value: hlo.SSAValue, kernel: Kernel, member: dict[hlo.SSAValue, Kernel
         if isinstance(op, hlo.BroadcastOp):
             kept = [axis for axis, size in enumerate(op.shape.dims) if size != 1]
             mapped = [kept.index(axis) for axis in op.dimensions.data if axis in kept]
-            along_row = kernel.reduced and outer == kernel.shape and inner == kernel.rows
+            along_row = kernel.is_row(hlo.shape_of(source)) and prod(outer) == prod(kernel.shape)
             if mapped != list(range(len(mapped))) or not (inner == outer or along_row):
                 return None
         elif op.opcode not in ("reshape", "copy", "opt-barrier", "bitcast", "bitcast-convert") or inner != outer:

@@ -162,9 +162,15 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: in
 
 
 def _with_partition_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
-    if alu in ("add", "multiply") and e.scalar_load < e.vector_load:
-        flag = "bias" if alu == "add" else "scale_ap"
-        e.over("activation", Stream.SCALAR, [out], [block, scalar], alu=["copy"], imm=[1.0], flags=[flag])
+    """``block alu scalar``; sums, differences and products on Scalar if that has less to do."""
+    if alu in ("add", "subtract", "multiply") and e.scalar_load < e.vector_load:
+        flag, sign = "scale_ap" if alu == "multiply" else "bias", 1.0
+        if alu == "subtract" and reverse:
+            sign = -1.0
+        elif alu == "subtract":
+            positive, scalar = scalar, e.scratch(scalar, "f32")
+            e.over("tensor_scalar", Stream.VECTOR, [scalar], [positive], alu=["multiply"], imm=[-1.0])
+        e.over("activation", Stream.SCALAR, [out], [block, scalar], alu=["copy"], imm=[sign], flags=[flag])
     else:
         e.over("tensor_scalar", Stream.VECTOR, [out], [block, scalar], alu=[alu], flags=["ap0", *reverse])
 

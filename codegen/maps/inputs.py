@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -12,6 +12,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, emit_over, merge_
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.maps.plan import is_given, load_stream
+from neuronx_cc.codegen.maps.sections import Sections
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.movement.relayout_plan import GAIN, Dim, Extent, as_loaded, direct_ns, is_long, start_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -26,7 +27,7 @@ LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
 
 SPREAD_LEAST, SPREAD_MOST = 128, 4096
-"""Elements of a row that is repeated over the partitions once and stays there."""
+"""Elements of a row that is repeated over the partitions once and stays there; longer ones need no second copy."""
 MOST_KEPT = 512
 """Elements a partition of an input or of reduced rows that stays while tiles pass."""
 
@@ -42,6 +43,7 @@ def load_all(
     blocks: Mapping[hlo.SSAValue, Block],
     partitions: int,
     zero_signs_matter: Callable[[hlo.SSAValue], bool],
+    sections: Sections | None = None,
 ) -> dict[hlo.SSAValue, Block]:
     """The tiles of all inputs. Elements that lie between those of others, as odd ones between even ones, come along."""
     found: dict[hlo.SSAValue, Block] = {}
@@ -59,7 +61,7 @@ def load_all(
         extent = gathered(context.timing, block) if other is not None and pool.gathers else None
         waiting.remove(value)
         if other is None or extent is None or extent.outside or is_given(value) != is_given(other):
-            found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value))
+            found[value] = load(context, pool, value, block, partitions, zero_signs_matter(value), sections)
             loaded.add(block, found[value])
             continue
         waiting.remove(other)
@@ -139,7 +141,13 @@ def _gap(block: Block, other: Block) -> int:
 
 
 def load(
-    context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int, zero_signs_matter: bool
+    context: Context,
+    pool: TilePool,
+    value: hlo.SSAValue,
+    block: Block,
+    partitions: int,
+    zero_signs_matter: bool,
+    sections: Sections | None = None,
 ) -> Block:
     """The tile of an input: in place when resident, else loaded without its repetitions."""
     if block.alloc.space is not Space.HBM:
@@ -156,7 +164,9 @@ def load(
         return _load_gathered(context, pool, block, partitions, stream, extent)
     tile = pool.tile([1 if rep else size for rep, size in zip(repeated, sizes, strict=True)], block.dtype, partitions)
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
-    copy(context.builder, tile.select(dims), block.select(dims), stream)
+    whole = sections is None or repeated[sections.dim - 1]
+    for there, here in [(tile, block)] if whole or sections is None else sections.of(tile, block):
+        copy(context.builder, there.select(dims), here.select(dims), stream)
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
 
@@ -298,18 +308,37 @@ def _repeat_row(context: Context, pool: TilePool, block: Block, partitions: int,
     return replace(target, dims=(target.dims[0], *full))
 
 
+def elements_of(block: Block) -> int:
+    """Elements a partition of ``block`` without repetitions."""
+    return prod(atom.size for atom in block.dims[1:] if atom.stride)
+
+
+def kept_in(wanted: Mapping[hlo.SSAValue, int], room: int) -> dict[hlo.SSAValue, int]:
+    """What of ``wanted`` (value -> bytes) stays while tiles pass: all that fits, or in order what half of it holds."""
+    if sum(wanted.values()) <= room:
+        return dict(wanted)
+    total = accumulate(wanted.values())
+    return {value: nbytes for (value, nbytes), end in zip(wanted.items(), total, strict=True) if end <= room // 2}
+
+
 def is_row(block: Block) -> bool:
     """Whether all partitions read the same row in HBM, of a length that may stay on each of them."""
     row = prod(atom.size for atom in block.dims[1:] if atom.stride)
     repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dtype == "f32"
-    return repeats and SPREAD_LEAST <= row <= SPREAD_MOST
+    return repeats and row >= SPREAD_LEAST
+
+
+def spread_bytes(block: Block) -> int:
+    """Bytes a partition that ``spread_row`` takes."""
+    row = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    return row * itemsize(block.dtype) * (1 if row > SPREAD_MOST else 2)
 
 
 def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
     """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
 
     It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate. Where
-    PSUM is full of such rows, it is loaded onto each partition.
+    PSUM is full of such rows, and for long rows, it is loaded onto each partition.
     """
     builder = context.builder
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
@@ -319,7 +348,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     stored = [sizes[at] for at in in_order]
     stream = load_stream(value)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
-    if not builder.psum.largest_gap():
+    if row > SPREAD_MOST or not builder.psum.largest_gap():
         target = pool.apart(sizes, "f32", partitions)
         every = replace(source, dims=(Atom(partitions, 0), *source.dims[1:]))
         copy(builder, target.select([0, *(1 + at for at in in_order)]), every, stream)
@@ -409,3 +438,15 @@ def _part(block: Block, start: Sequence[int], size: Sequence[int]) -> Block:
     for dim, (first, count) in enumerate(zip(start, size, strict=True)):
         block = block.index(dim + 1, Affine(first), count)
     return block
+
+
+def tells_zeros(op: hlo.HloOp) -> bool:
+    """Whether ``op`` may tell -0 from 0 in its operands: all but sums, products and comparisons."""
+    compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
+    return op.opcode not in ("add", "subtract", "multiply") and not compares
+
+
+def unmirrored(blocks: Mapping[hlo.SSAValue, Block]) -> list[tuple[hlo.SSAValue, Block]]:
+    """The blocks of arrays that no view mirrors: views and what they mirror share their tiles."""
+    mirrored = {id(each.alloc) for each in blocks.values() if any(atom.stride < 0 for atom in each.dims)}
+    return [(value, block) for value, block in blocks.items() if id(block.alloc) not in mirrored]

@@ -9,38 +9,51 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from math import ceil, prod
 
-from neuronx_cc.codegen.context import Context, squeezed
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Emitter, Readable, Splat
 from neuronx_cc.codegen.emission.tiles import TilePool
-from neuronx_cc.codegen.emission.views import Atom, View
-from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.area import Area
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
-from neuronx_cc.codegen.maps.inputs import column_of, is_column, is_row, keep_column, spread_row
+from neuronx_cc.codegen.maps.inputs import (
+    column_of,
+    elements_of,
+    is_column,
+    is_row,
+    keep_column,
+    kept_in,
+    spread_bytes,
+    spread_row,
+    tells_zeros,
+    unmirrored,
+)
+from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     Partitions,
+    axes_view,
     choose_input,
     choose_output,
-    choose_partitions,
-    external_operands,
-    only_stored,
+    counted_axes,
     partition_divisor,
     results_of,
 )
-from neuronx_cc.codegen.maps.row_reduction import reduce_rows
-from neuronx_cc.codegen.maps.space import Views, tile_space
+from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
+from neuronx_cc.codegen.maps.sections import Sections, by_halves, emit_sections, sections_of
+from neuronx_cc.codegen.maps.space import BUFFERS, Views, loops_of, streamed_elements, tile_space
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
@@ -51,10 +64,10 @@ from neuronx_cc.passes.analysis.values import identity_of
 
 TILE_SHARE = (6, 11)
 """Of a partition of SBUF: most that the tiles of a map take together."""
-BUFFERS = 3
-"""Of a stream: a load, the work on a tile and the store of another overlap."""
 UNROLL = 4
 """Tiles up to which a loop is unrolled."""
+FEW_TILES = 3
+"""Tiles of FP32 up to which one more is sure to find memory in one piece."""
 LONG_BODY = 16
 """Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
 SPREAD_TILES = 16
@@ -76,46 +89,20 @@ def lower(context: Context, kernel: Kernel, member: Member, step: int) -> None:
 
 
 def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> None:
-    plan = MapPlan(kernel)
-    external = external_operands(context, plan, member)
+    plan, external = choose_plan(context, kernel, member, step)
+    kernel = plan.kernel
     results = results_of(context, kernel, member)
-    plan.partitions = choose_partitions(context, plan, external, only_stored(context, results, step))
     transposed.turn(context, plan, external)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
         home = choose_output(context, plan, value, step)
         context.homes[value] = [home]
-        outputs[value] = squeezed(home)
-    _emit_boxes(context, plan, member, _Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs))
+        outputs[value] = axes_view(home, kernel)
+    _emit_boxes(context, plan, member, Area(kernel.shape, (0,) * len(kernel.shape), inputs, outputs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Area:
-    """A rectangular part of a map kernel's space: its sizes, where it begins, and the views of what lies in it."""
-
-    shape: tuple[int, ...]
-    origin: tuple[int, ...]
-    inputs: Views
-    outputs: Views
-
-    def part(self, view: View) -> View:
-        """What lies in this part, of a view of the whole space or of its rows."""
-        for axis, (start, size) in enumerate(zip(self.origin[: len(view.dims)], self.shape, strict=False)):
-            view = _cut(view, axis, start, size)
-        return view
-
-    def cut(self, axis: int, start: int, size: int) -> _Area:
-        """``size`` indices of ``axis`` from ``start`` on."""
-        return _Area(
-            (*self.shape[:axis], size, *self.shape[axis + 1 :]),
-            (*self.origin[:axis], self.origin[axis] + start, *self.origin[axis + 1 :]),
-            {value: _cut(view, axis, start, size) for value, view in self.inputs.items()},
-            {value: _cut(view, axis, start, size) for value, view in self.outputs.items()},
-        )
-
-
-def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
+def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: Area) -> None:
     """Split off the rest of an axis that its partitions do not divide, then emit each box."""
     partitions = plan.partitions
     if partitions is None or not area.shape[partitions.axis] % (partitions.size * partitions.inner):
@@ -133,28 +120,26 @@ def _emit_boxes(context: Context, plan: MapPlan, member: Member, area: _Area) ->
             )
 
 
-def _cut(view: View, axis: int, start: int, size: int) -> View:
-    cut = view.slice(axis, start, size)
-    assert cut is not None, "boxes are cut from HBM views along whole rows"
-    return cut
-
-
 class _Box:
     """One rectangular part of a map kernel's space."""
 
-    def __init__(self, context: Context, plan: MapPlan, member: Member, area: _Area) -> None:
+    def __init__(self, context: Context, plan: MapPlan, member: Member, area: Area) -> None:
         self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
         self.kernel = plan.kernel
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
         self.interleaved = False
         """Whether tiles are emitted together, op by op."""
+        self.sections: Sections | None = None
+        """Of the rows of tiles for which there is one buffer."""
+        self.staggered = 0
+        """Tiles of a loop's body that are emitted together, each half behind the one before; 0 for none."""
         self.inputs = list(area.inputs)
         self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
         """Operands met so far -> the value of the kernel that each is."""
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing after it reads."""
         arrays = {**area.inputs, **area.outputs}
-        tiles = tile_space(context, plan, area.shape, arrays, self._counted_axes(), area.part)
+        tiles = tile_space(context, plan, area.shape, arrays, counted_axes(self.plan), area.part)
         self.sizes, self.reduced, self.walk, self.partitions = tiles.sizes, tiles.reduced, tiles.walk, tiles.partitions
         self.blocks = tiles.blocks
         self.runs = {
@@ -164,10 +149,14 @@ class _Box:
             if self.blocks[value].dims[dim + 1].stride == itemsize(self.blocks[value].dtype)
         }
         """Free dims of which a tile holds all, for runs of what is transposed."""
+        folded = {dim for dim, reduced in enumerate(self.reduced) if reduced}
+        self._whole = folded | {dim - 1 for dim in self.walk} | self.runs
+        """Free dims of which a tile holds all."""
         self.turner: transposed.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
         self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
-        self._signed = frozenset(operand for op in self.kernel.ops if _tells_zeros(op) for operand in op.operands)
+        self.sums = sums_of(context, self.kernel, member)
+        self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
         self.partition_places: dict[hlo.HloOp, int] = {}
         """Arithmetic inside its user's instruction -> which operand is one value a partition."""
@@ -198,33 +187,48 @@ class _Box:
         alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in dense)
         room = int(self.builder.sbuf.largest_gap() * 0.95)
         repeated = [value for value in self.inputs if value not in resident and value not in loaded]
-        least = self._bytes_of(tiles_of, repeated, self._loops(LEAST_TILE))
-        rows = _staying(
-            {value: _varying(self.blocks[value]) * 8 for value in self.inputs if self._is_spread(value)}, room - least
-        )
+        wanted = {value: spread_bytes(self.blocks[value]) for value in self.inputs if self._is_spread(value)}
+        others = [value for value in repeated if value not in wanted]
+        least = self._bytes_of(tiles_of, others, smallest := loops_of(self.sizes, self._whole, LEAST_TILE))
+        if sum(wanted.values()) > room - least:
+            least = self._bytes_of(tiles_of, repeated, smallest)
+        rows = kept_in(wanted, room - least)
+        repeated = [value for value in repeated if value not in rows]
         room -= sum(rows.values())
         free = range(1, len(self.sizes) + 1)
-        columns = {value: block for value, block in self._unmirrored() if is_column(block, free)}
-        staying = _staying({value: max(64, _varying(block) * 4) for value, block in columns.items()}, room - least)
+        columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
+        staying = kept_in({value: max(64, elements_of(block) * 4) for value, block in columns.items()}, room - least)
         room -= sum(staying.values())
-        loops = self._loops(elements := self._tile_elements(room // (2 * alive)))
+        loops = loops_of(self.sizes, self._whole, elements := self._tile_elements(room // (2 * alive)))
         while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
-            loops = self._loops(elements := max(LEAST_TILE, elements // 2))
+            loops = loops_of(self.sizes, self._whole, elements := max(LEAST_TILE, elements // 2))
         for value in rows:
-            if self._is_reread(loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
+            if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
         tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
         self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
         if loops and 3 * alive * tile <= room * 0.6:
             self.pool.buffers = BUFFERS  # hides the latency of stores
         aligned = max(own * tile, self._bytes_of(tiles_of, (), loops))
-        wanted = max(alive * tile, aligned)
-        self.pool.buffers = max(1, min(self.pool.buffers, room // wanted))
-        if len(loops) == 1 and self._interleaves(loops[0], wanted, room):
+        nbytes = max(alive * tile, aligned)
+        self.pool.buffers = max(1, min(self.pool.buffers, room // nbytes))
+        if len(loops) == 1 and self._interleaves(loops[0], nbytes, room):
             self.interleaved = True
             tiles = self.sizes[loops[0][0]] // loops[0][1]
-            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * wanted)))
-        tiles = UNROLL if self.interleaved else 1
+            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * nbytes)))
+        elif len(loops) == 1 and self._staggers(loops[0], tile) and 4 * nbytes <= room:
+            self.staggered = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
+            self.pool.oldest = True
+            self.pool.buffers = max(1, min(self.pool.buffers, room // (2 * nbytes)))
+        elif loops and self.pool.buffers <= 2 and self.kernel.reduced and self.kernel.scanned < 0:
+            sizes = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
+            self.sections = sections_of(self.builder.timing, sizes, self.reduced)
+            widths = [itemsize(self.blocks[value].dtype) for value in loaded]
+            spare = up(tile * max(widths, default=0), self.builder.sbuf.alignment)
+            few = nbytes <= FEW_TILES * up(4 * tile, self.builder.sbuf.alignment)
+            if self.sections is not None and few and self.pool.buffers * (nbytes + spare) <= room:
+                self.pool.spare, nbytes = spare, nbytes + spare
+        tiles = UNROLL if self.interleaved else 2 if self.staggered else 1
         if loops or alive * tile > room:
             streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.transposed}]
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
@@ -247,11 +251,6 @@ class _Box:
             copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
 
-    def _unmirrored(self) -> list[tuple[hlo.SSAValue, Block]]:
-        """The blocks of arrays that no view mirrors: views and what they mirror share their tiles."""
-        mirrored = {id(each.alloc) for each in self.blocks.values() if any(atom.stride < 0 for atom in each.dims)}
-        return [(value, block) for value, block in self.blocks.items() if id(block.alloc) not in mirrored]
-
     def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
         sizes = {**dict(enumerate(self.sizes)), **dict(loops)}
@@ -269,9 +268,11 @@ class _Box:
         folds = self.kernel.scanned >= 0 or self.kernel.reduced > 0
         return folds and self.partitions > 8 and is_row(self.blocks[value]) and not self._shows_zero_sign(value)
 
-    def _is_reread(self, loops: Sequence[tuple[int, int]]) -> bool:
-        """Whether scans or many tiles read such a row."""
-        return self.kernel.scanned >= 0 or prod(self.sizes[dim] // step for dim, step in loops) >= SPREAD_TILES
+    def _is_reread(self, value: hlo.SSAValue, loops: Sequence[tuple[int, int]]) -> bool:
+        """Whether scans or many tiles read such a row, or several one that is too long to be repeated for each."""
+        tiles = prod(ceil(self.sizes[dim] / step) for dim, step in loops)
+        long = elements_of(self.blocks[value]) > 2 * self.builder.sizes.bank_columns
+        return self.kernel.scanned >= 0 or tiles >= (2 if long else SPREAD_TILES)
 
     def _tile_elements(self, most: int) -> int:
         """Elements a partition of one tile: small ones overlap, large ones amortise; ``most`` fit."""
@@ -286,8 +287,8 @@ class _Box:
         if self.plan.transposed:
             # columns of what is transposed are stored in such runs
             least = transposed.least_elements(self.builder.timing, self.plan)
-            return max(1, min(most, max(self._streamed_elements(), least)))
-        if streamed and whole > 2 * (size := self._streamed_elements()):
+            return max(1, min(most, max(streamed_elements(self.builder.timing), least)))
+        if streamed and whole > 2 * (size := streamed_elements(self.builder.timing)):
             return max(1, min(room // (8 * min(live, 10)), size, most))
         fits = max(1, min(room // (4 * min(live, 12)), most))
         timing = self.builder.timing
@@ -298,36 +299,16 @@ class _Box:
             return min(fits, max(least, -(-whole // tiles)))
         return fits
 
-    def _streamed_elements(self) -> int:
-        """Of a tile that is loaded or stored: what moves while ``BUFFERS`` transfers wait for their data."""
-        timing = self.builder.timing
-        moved = BUFFERS * timing.transfer_latency * timing.dma_rate / timing.sizes.partitions
-        return ceil(moved / itemsize("f32"))
-
-    def _loops(self, elements: int) -> list[tuple[int, int]]:
-        """(free dim, step) of the loops, outermost first, that leave at most ``elements`` to a tile."""
-        loops: list[tuple[int, int]] = []
-        sizes = list(self.sizes)
-        for dim in range(len(sizes)):
-            if prod(sizes) <= elements:
-                break
-            if self.reduced[dim] or dim + 1 in self.walk or dim in self.runs or sizes[dim] == 1:
-                continue
-            rest = prod(sizes) // sizes[dim]
-            step = max(1, elements // rest)
-            divisor = next(size for size in range(step, 0, -1) if sizes[dim] % size == 0)
-            step = divisor if divisor * 2 >= step else step
-            loops.append((dim, step))
-            sizes[dim] = step
-        return loops
-
     def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
         if not loops:
-            self._body(starts, blocks)
+            deque(self._steps(starts, blocks), 0)
             return
         (dim, step), *inner = loops
+        if self.staggered:
+            self._stagger(dim, step, starts, blocks)
+            return
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
-            counted = tiles > UNROLL and self.counting.axis(dim) in self._counted_axes()
+            counted = tiles > UNROLL and self.counting.axis(dim) in counted_axes(self.plan)
             weight = self.counting.weight(dim)
             if counted:
                 self.counting.start(dim, start * weight)
@@ -345,47 +326,74 @@ class _Box:
                     self.counting.step(dim, size * weight)
             self.counting.counters.pop(dim, None)
 
+    def _stagger(self, dim: int, step: int, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
+        """Tiles of ``dim``, several in the body of a loop."""
+        count = sum(op not in self.fusion for op in self.kernel.ops)
+        for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
+            for first, bodies, each in self.builder.tiles(tiles, self.staggered):
+                with self.builder.loop(bodies) as index, self.builder.unrolled_if(each > 1):
+                    steps = []
+                    for tile in range(each):
+                        position = (index * each + (first + tile)) * size + start
+                        cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
+                        steps.append(self._steps({**starts, dim: (position, size)}, cut))
+                    by_halves(steps, count)
+
+    def _staggers(self, loop: tuple[int, int], tile: int) -> bool:
+        """Whether ops that wait for rows of a tile of ``tile`` elements take longer, in turn, than to move it."""
+        independent = (
+            self.kernel.reduced and self.kernel.scanned < 0 and not self.plan.transposed and not counted_axes(self.plan)
+        )
+        if self.sizes[loop[0]] <= UNROLL * loop[1] or not independent:
+            return False
+        timing = self.builder.timing
+        ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
+        each = timing.engine("activation", Stream.SCALAR, tile, alu=("copy",)).bound + timing.latency(Stream.SCALAR)
+        streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
+        nbytes = sum(itemsize(block.dtype) for block in streamed) * tile * self.partitions
+        return ops > 1 and ops * each > timing.transfer(nbytes, timing.long_run).bound
+
     def _interleaves(self, loop: tuple[int, int], tile_bytes: int, room: int) -> bool:
         """Whether the tiles are emitted op by op, all of them together: no engine then waits for one tile alone."""
         dim, step = loop
         tiles, rest = divmod(self.sizes[dim], step)
         return not rest and 1 < tiles <= UNROLL and tiles * tile_bytes <= room // 2 and self.kernel.scanned < 0
 
-    def _counted_axes(self) -> set[int]:
-        own = {_iota_axis(op) for op in self.kernel.ops if isinstance(op, hlo.IotaOp)}
-        return own | set(self.plan.iotas.values())
-
     # the body ----------------------------------------------------------------------------------------------------
-
-    def _body(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
-        deque(self._steps(starts, blocks), 0)
 
     def _steps(self, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> Iterator[None]:
         """Emit a tile, op by op."""
         sizes = [starts[dim][1] if dim in starts else size for dim, size in enumerate(self.sizes)]
         row_dims = [0, *(dim + 1 for dim in range(len(sizes)) if not self.reduced[dim])]
         scratch: list[Block] = []
+        summed: set[hlo.HloOp] = set()
 
         def make_scratch(like: Block, dtype: str) -> Block:
             scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
+        ahead = only_on_vector(self.kernel, self.fusion.users, self.sums, self._is_array, prod(sizes))
+        emitter.vector_load = sum(ahead.values())
         inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.transposed}
-        here = map_inputs.load_all(self.context, self.pool, inputs, self.partitions, self._shows_zero_sign)
+        signs = self._shows_zero_sign
+        here = map_inputs.load_all(self.context, self.pool, inputs, self.partitions, signs, self.sections)
         if self.turner is not None:
             here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.transposed}
         for value, axis in self.plan.iotas.items():
             here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.partitions)
             self.counting.emit(here[value], axis, starts)
+        yield
         for index, op in enumerate(self.kernel.ops):
             if op in self.fusion:
                 continue
             self.builder.mark(op.loc)
+            emitter.vector_load -= ahead.get(op, 0)
             result = op.results[0]
-            is_row = bool(self.kernel.reduced) and squeeze(hlo.shape_of(result).dims) == self.kernel.rows
+            is_row = self.kernel.is_row(hlo.shape_of(result))
             home = blocks.get(result)
-            here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
+            if result not in here:
+                here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
             op = self.fusion.casts.get(op, op)
             ins = [self._operand(operand, here) for operand in op.operands]
@@ -395,15 +403,28 @@ class _Box:
                     scratch.append(full)
                     emitter.copy(full, ins[0])
                     ins[0] = full
-                self._reduce(emitter, op, out, ins, row_dims)
+                self._reduce(emitter, op, out, ins, row_dims, op in summed)
             elif isinstance(op, hlo.IotaOp):
-                self.counting.emit(out, _iota_axis(op), starts)
+                self.counting.emit(out, self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
-                elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
+                total = self.sums.get(op)
+                if total is not None and sums_as_made(self.builder.timing, sizes, self.reduced):
+                    at = self._destination(blocks.get(total.result), sizes, total.shape.dtype, True)
+                    here[total.result], emitter.summing = at, (out, at)
+                if is_row or self.sections is None:
+                    elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
+                else:
+                    emit_sections(self.sections, self.pool, emitter, op, out, ins, row_dims)
+                if total is not None and total.result in here and emitter.summing is None:
+                    summed.add(total)
+                emitter.summing = None
             if home is not None and home.alloc.space is Space.HBM:
-                copy(self.builder, home.select(row_dims) if is_row else home, out, Stream.DMA_STORE)
+                there = home.select(row_dims) if is_row else home
+                pieces = [(there, out)] if is_row or self.sections is None else self.sections.of(there, out)
+                for target, source in pieces:
+                    copy(self.builder, target, source, Stream.DMA_STORE)
             for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
                 self.pool.give_back(block)
             scratch.clear()
@@ -422,6 +443,16 @@ class _Box:
             home = self.pool.tile(kept, dtype, self.partitions)
         free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
         return replace(home, dims=(home.dims[0], *free))
+
+    def _is_array(self, operand: hlo.SSAValue) -> bool:
+        """Whether a tile has several values a partition of ``operand``."""
+        source = trace(operand, self.kernel, self.member)
+        if source is not None:
+            return not self.kernel.is_row(hlo.shape_of(source))
+        block = self.blocks.get(operand)
+        return block is None or any(
+            atom.stride and atom.size > 1 and self.reduced[dim] for dim, atom in enumerate(block.dims[1:])
+        )
 
     def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Readable:
         if operand not in self.sources:
@@ -442,42 +473,27 @@ class _Box:
         return here[operand]
 
     def _reduce(
-        self, emitter: Emitter, op: hlo.ReduceOp, out: Block, ins: Sequence[Readable], row_dims: Sequence[int]
+        self,
+        emitter: Emitter,
+        op: hlo.ReduceOp,
+        out: Block,
+        ins: Sequence[Readable],
+        row_dims: Sequence[int],
+        summed: bool,
     ) -> None:
+        """Fold rows into ``out``, unless what made them has ``summed`` them up."""
         opcode = self.context.combiners[op.to_apply.data[0]]
         source, init = ins
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
-        own = self.sources[op.operands[0]] not in (None, *self.blocks)
-        reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
+        made = self.sources[op.operands[0]]
+        home = self.blocks.get(op.operands[0] if made is None else made)
+        own = home is None or home.alloc.space is Space.HBM
+        if not summed:
+            reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
         dtype = op.shape.dtype
         start = rows_of(init, row_dims)
         assert not isinstance(start, Deferred), "only arithmetic reads deferred operands"
         # the engines sum from +0, which either zero leaves as it is
         if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
-
-
-def _varying(block: Block) -> int:
-    """Elements a partition of ``block`` without repetitions."""
-    return prod(atom.size for atom in block.dims[1:] if atom.stride)
-
-
-def _staying(wanted: Mapping[hlo.SSAValue, int], room: int) -> dict[hlo.SSAValue, int]:
-    """What of ``wanted`` (value -> bytes) stays while tiles pass: all that fits, or in order what half of it holds."""
-    if sum(wanted.values()) <= room:
-        return dict(wanted)
-    total = accumulate(wanted.values())
-    return {value: nbytes for (value, nbytes), end in zip(wanted.items(), total, strict=True) if end <= room // 2}
-
-
-def _tells_zeros(op: hlo.HloOp) -> bool:
-    """Whether ``op`` may tell -0 from 0 in its operands: all but sums, products and comparisons."""
-    compares = isinstance(op, hlo.CompareOp) and op.comparison_type.data == "FLOAT"
-    return op.opcode not in ("add", "subtract", "multiply") and not compares
-
-
-def _iota_axis(op: hlo.IotaOp) -> int:
-    """Axis of the kernel's space (without size-1 dims) that ``op`` counts along; -1 when it has size 1."""
-    dims, axis = op.shape.dims, op.iota_dimension.data
-    return len(squeeze(dims[:axis])) if dims[axis] != 1 else -1

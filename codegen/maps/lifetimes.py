@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
+from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import scan_rows
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.scans import scan_of
@@ -80,7 +80,7 @@ def tiles_alive(
     scans = max((scan_rows.bytes_wanted(op) for op in kernel.ops if scan_of(op) is not None), default=0)
     for index, op in enumerate(kernel.ops):
         own = itemsize(op.shape.dtype)
-        is_row = kernel.reduced and squeeze(op.shape.dims) == kernel.rows
+        is_row = kernel.is_row(op.shape)
         if op not in deferred and op.results[0] not in resident:
             if is_row:
                 rows.add(op.results[0])

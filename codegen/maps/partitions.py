@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Readable
-from neuronx_cc.codegen.formation.graph import Kernel, squeeze, trace
+from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
 from neuronx_cc.ir import hlo
 
@@ -61,7 +62,7 @@ def _is_partition(block: Block | None, steps: Mapping[int, int]) -> bool:
 
 
 def _is_whole(op: hlo.HloOp, kernel: Kernel) -> bool:
-    return op.shape.dtype == "f32" and squeeze(op.shape.dims) == kernel.shape
+    return op.shape.dtype == "f32" and prod(op.shape.dims) == prod(kernel.shape)
 
 
 def rows_of(operand: Readable, row_dims: Sequence[int]) -> Readable:

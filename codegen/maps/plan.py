@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Atom, View, linear, outermost
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear, outermost
 from neuronx_cc.codegen.formation import graph
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.movement.transfer import transfer
@@ -63,15 +64,32 @@ def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue
             if isinstance(operand, hlo.OpResult) and isinstance(operand.op, hlo.IotaOp):
                 dims = operand.op.shape.dims
                 axis = operand.op.iota_dimension.data
-                plan.iotas[operand] = len(squeeze(dims[:axis])) if dims[axis] != 1 else -1
+                plan.iotas[operand] = kernel.axis_of(dims, axis)
                 continue
             external[operand] = None
     return list(external)
 
 
+def axes_view(view: View, kernel: Kernel) -> View:
+    """A view of a full or row value, with the axes of the kernel as its dims."""
+    view = squeezed(view)
+    if not kernel.joined:
+        return view
+    pending, dims = iter(view.dims), []
+    for count in kernel.joined:
+        if group := tuple(islice(pending, count)):
+            dims.append(coalesce(tuple(chain.from_iterable(group))))
+    return view.of(tuple(dims))
+
+
+def value_view(view: View, kernel: Kernel, dims: Sequence[int]) -> View | None:
+    """A view of the kernel's axes as one of a value of ``dims``; None where that is no view."""
+    return view.reshape(dims) if kernel.joined else _unsqueezed(view, dims)
+
+
 def full_view(view: View, kernel: Kernel) -> View:
     """A view of a full or row value, as one of the kernel's whole shape."""
-    view = squeezed(view)
+    view = axes_view(view, kernel)
     if len(view.dims) < len(kernel.shape):
         return view.broadcast(kernel.shape, range(len(view.dims)))
     return view
@@ -140,6 +158,12 @@ def choose_partitions(
     return partitions
 
 
+def counted_axes(plan: MapPlan) -> set[int]:
+    """Axes that are counted along."""
+    counting = [op for op in plan.kernel.ops if isinstance(op, hlo.IotaOp)]
+    return {plan.kernel.axis_of(op.shape.dims, op.iota_dimension.data) for op in counting} | set(plan.iotas.values())
+
+
 def _is_column(shape: Sequence[int], partitions: Partitions) -> bool:
     """Whether a vector lies with neighbours on neighbouring partitions, several times around: a DMA would move each
     element by itself. Its rows of all partitions are whole runs, no more of them than partitions.
@@ -204,7 +228,7 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
         if (
             view.terms
             and _is_cut(full, plan)
-            and (plan.partitions is None or not _lies_across(full, plan.partitions, context.timing))
+            and (plan.partitions is None or not lies_across(full, plan.partitions, context.timing))
         ):
             return full
         scalar = plan.partitions is None and not squeezed(view).dims
@@ -219,17 +243,17 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     full = full_view(context.hbm(value), plan.kernel)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)
-    if plan.partitions is None or not _lies_across(full, plan.partitions, context.timing):
+    if plan.partitions is None or not lies_across(full, plan.partitions, context.timing):
         return full
     stored = [full_view(view, plan.kernel) for view in context.views(value) if not view.in_sbuf]
     ready = next(
-        (view for view in stored if not _lies_across(view, plan.partitions, context.timing) and _is_cut(view, plan)),
+        (view for view in stored if not lies_across(view, plan.partitions, context.timing) and _is_cut(view, plan)),
         None,
     )
     if ready is not None:
         return ready
     dense = linear(Alloc(Space.HBM, 0, 0), 0, full.dtype, squeeze(hlo.shape_of(value).dims))
-    across = _lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
+    across = lies_across(full_view(dense, plan.kernel), plan.partitions, context.timing)
     if not isinstance(value.owner, hlo.BroadcastOp) and not across:
         return full_view(context.dense(value), plan.kernel)
     return full_view(_transposed(context, value, plan.partitions.axis), plan.kernel)
@@ -258,7 +282,9 @@ def _column_as_rows(context: Context, value: hlo.SSAValue, column: View, plan: M
         Block(alloc, rows.dtype, rows.start, (row, inner)),
         Block(column.alloc, column.dtype, column.start, (partition, outer)),
     )
-    context.homes.setdefault(value, []).append(_unsqueezed(rows, hlo.shape_of(value).dims))
+    home = value_view(rows, plan.kernel, hlo.shape_of(value).dims)
+    if home is not None:
+        context.homes.setdefault(value, []).append(home)
     return rows
 
 
@@ -289,7 +315,7 @@ def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
     return target
 
 
-def _lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:
+def lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:
     """Whether neighbours in memory go to different partitions, so that copying the array first costs less.
 
     Every run of a DMA has ``partitions.inner`` elements then; a copy is read, written, and read again in long ones,
@@ -337,14 +363,14 @@ def staying_bytes(context: Context, plan: MapPlan, results: Sequence[hlo.SSAValu
     """Bytes a partition that ``choose_output`` will take for those ``results`` that stay on chip."""
     taken = 0
     for value in results:
-        nbytes = _resident_bytes(context, plan, value, step)
+        nbytes = resident_bytes(context, plan, value, step)
         if nbytes and context.may_stay(nbytes, beside=taken):
             alignment = context.builder.sbuf.alignment
             taken += -(-nbytes // alignment) * alignment
     return taken
 
 
-def _resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> int:
+def resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> int:
     """Bytes a partition of a result in the kernel's partitions; 0 where it does not stay in them."""
     shape, partitions = hlo.shape_of(value), plan.partitions
     if (
@@ -353,29 +379,40 @@ def _resident_bytes(context: Context, plan: MapPlan, value: hlo.SSAValue, step: 
         or plan.kernel.shape[partitions.axis] % (partitions.size * partitions.inner)
     ):
         return 0
+    if not _is_view_of(plan.kernel, partitions, shape):
+        return 0
     nbytes = prod(shape.dims) // partitions.size * itemsize(shape.dtype)
     return nbytes if context.last_use(value) - step <= RESIDENT_STEPS or nbytes <= 1024 else 0
+
+
+def _is_view_of(kernel: Kernel, partitions: Partitions, shape: hlo.Shape) -> bool:
+    """Whether a value of ``shape`` that lies in these partitions is an array of its dims there."""
+    dims = kernel.rows if kernel.is_row(shape) else kernel.shape
+    made = resident_view(Alloc(Space.SBUF, 0, 0), shape.dtype, dims, partitions)
+    return value_view(made, kernel, shape.dims) is not None
 
 
 def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> View:
     """Resident in the kernel's partitions if it fits and is used again soon; else HBM."""
     shape = hlo.shape_of(value)
     partitions = plan.partitions
-    dims = squeeze(shape.dims)
+    dims = plan.kernel.rows if plan.kernel.is_row(shape) else plan.kernel.shape
     target = context.outputs.get(value)
-    if target is not None and target.in_sbuf and partitions_of(squeezed(target)) == partitions:
+    if target is not None and target.in_sbuf and partitions_of(axes_view(target, plan.kernel)) == partitions:
         return target
-    if partitions is not None and (nbytes := _resident_bytes(context, plan, value, step)):
+    if partitions is not None and (nbytes := resident_bytes(context, plan, value, step)):
         alloc = context.new_resident(value, nbytes)
         if alloc is not None:
             made = _resident_rows if plan.kernel.scanned >= 0 and partitions.inner == 1 else resident_view
-            return _unsqueezed(made(alloc, shape.dtype, dims, partitions), shape.dims)
+            view = value_view(made(alloc, shape.dtype, dims, partitions), plan.kernel, shape.dims)
+            assert view is not None, "what stays is a view of its value"
+            return view
     if partitions is None and not dims and context.prefix:
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
             return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
     home = context.new_hbm(value)
-    if partitions is None or not _lies_across(squeezed(home), partitions, context.timing):
+    if partitions is None or not lies_across(axes_view(home, plan.kernel), partitions, context.timing):
         return home
     if target is not None:
         # scans do not choose their partitions freely: what they store is transposed afterwards

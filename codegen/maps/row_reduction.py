@@ -2,20 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.bits import logical_alu
-from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
-from neuronx_cc.ir.types import INTEGERS
+from neuronx_cc.ir.isa.timing import F32, Timing
+from neuronx_cc.ir.types import FLOATS, INTEGERS
 
 LEAST_SUMMED = 512
 """Elements of a row that Scalar sums sooner than Vector, if that has more to do."""
+MOST_MADE = 16
+"""Of a tile, each made and added up by an instruction of its own."""
 MOST_SUMMED = 4
 """Such rows, each with an instruction of its own."""
+
+
+_MADE_AT_ONCE = frozenset(["add", "convert", "multiply", *ACTIVATION])
+"""Ops whose result one instruction makes, of Scalar's perhaps."""
+
+
+def sums_of(context: Context, kernel: Kernel, member: Member) -> dict[hlo.HloOp, hlo.ReduceOp]:
+    """Ops whose results' rows are added up -> the sum."""
+    found: dict[hlo.HloOp, hlo.ReduceOp] = {}
+    for op in kernel.ops:
+        if not isinstance(op, hlo.ReduceOp) or context.combiners.get(op.to_apply.data[0]) != "add":
+            continue
+        source = trace(op.operands[0], kernel, member)
+        made = source.owner if source is not None else None
+        types = {hlo.shape_of(value).dtype for value in (op.operands[0], op.result, source or op.result)}
+        if isinstance(made, hlo.HloOp) and made.opcode in _MADE_AT_ONCE and types == {"f32"}:
+            found.setdefault(made, op)
+    return found
+
+
+def only_on_vector(
+    kernel: Kernel,
+    within: Container[hlo.HloOp],
+    sums: Mapping[hlo.HloOp, hlo.ReduceOp],
+    is_array: Callable[[hlo.SSAValue], bool],
+    size: int,
+) -> dict[hlo.HloOp, int]:
+    """Ops of a tile of ``size`` elements a partition that no other engine can do -> elements that Vector reads.
+
+    ``within``: ops that another's instruction does; ``sums``: those of ops that may add them up; ``is_array``: whether
+    an operand has several values a partition.
+    """
+    found: dict[hlo.HloOp, int] = {}
+    for op in kernel.ops:
+        arrays = {operand for operand in op.operands if is_array(operand)}
+        if op in within or not arrays or hlo.shape_of(op.operands[0]).dtype not in FLOATS:
+            continue
+        if isinstance(op, hlo.ReduceOp) and op not in sums.values():
+            found[op] = size
+        elif op.opcode in ARITHMETIC and len(arrays) == 2:
+            found[op] = 2 * size
+    return found
+
+
+def sums_as_made(timing: Timing, sizes: Sequence[int], reduced: Sequence[bool]) -> bool:
+    """Whether Scalar makes rows of a tile and adds them up sooner, one by one, than it makes all and Vector adds."""
+    rows = prod(size for size, folded in zip(sizes, reduced, strict=True) if not folded)
+    row = prod(sizes) // max(1, rows)
+    one = timing.engine("activation", Stream.SCALAR, row, (F32, F32), alu=("copy",), flags=("accumulate",)).bound
+    made = timing.engine("activation", Stream.SCALAR, rows * row, alu=("copy",)).bound
+    added = timing.engine("tensor_reduce", Stream.VECTOR, rows * row, alu=("add",)).bound
+    return rows <= MOST_MADE and rows * one <= made + added
 
 
 def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = False) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import ceil, prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.accesses import Alloc
@@ -13,7 +14,11 @@ from neuronx_cc.codegen.maps import order as map_order
 from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.types import itemsize
 
+BUFFERS = 3
+"""Of a stream: a load, the work on a tile and the store of another overlap."""
 Views = dict[hlo.SSAValue, View]
 
 
@@ -93,3 +98,26 @@ def _keeps_partitions(template: View, view: View, shape: tuple[int, ...]) -> boo
     """Whether ``view`` has one stride along the partitions of ``template``."""
     space = align([template, view], shape)
     return space is not None and sum(atom.partition for atom in space.atoms[0]) <= 1
+
+
+def loops_of(sizes: Sequence[int], whole: Set[int], elements: int) -> list[tuple[int, int]]:
+    """(free dim, step) of the loops, outermost first, that leave ``elements`` to a tile, and all of ``whole``."""
+    loops: list[tuple[int, int]] = []
+    left = list(sizes)
+    for dim in range(len(left)):
+        if prod(left) <= elements:
+            break
+        if dim in whole or left[dim] == 1:
+            continue
+        step = max(1, elements // (prod(left) // left[dim]))
+        divisor = next(size for size in range(step, 0, -1) if left[dim] % size == 0)
+        step = divisor if divisor * 2 >= step else step
+        loops.append((dim, step))
+        left[dim] = step
+    return loops
+
+
+def streamed_elements(timing: Timing) -> int:
+    """Of a tile that is loaded or stored: what moves while ``BUFFERS`` transfers wait for their data."""
+    moved = BUFFERS * timing.transfer_latency * timing.dma_rate / timing.sizes.partitions
+    return ceil(moved / itemsize("f32"))

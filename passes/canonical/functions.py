@@ -215,6 +215,18 @@ def _of_sigmoid(op: hlo.AddOp | hlo.SubtractOp, scope: Scope) -> Value | None:
     return None
 
 
+def _common_factor(op: hlo.AddOp, scope: Scope) -> Value | None:
+    """``x + x f(y)`` -> ``x (f(y) + 1)`` for functions from -1 to 1: the error relative to ``x`` stays the same."""
+    for value, product in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        inner = result_op(product)
+        if not isinstance(inner, hlo.MultiplyOp) or not product.has_one_use() or not is_float(op.shape.dtype):
+            continue
+        for factor, other in ((inner.lhs, inner.rhs), (inner.rhs, inner.lhs)):
+            if factor is value and isinstance(result_op(other), hlo.TanhOp | hlo.ErfOp):
+                return build(op, hlo.MultiplyOp, value, build(op, hlo.AddOp, other, splat(op, scope, 1)))
+    return None
+
+
 # signs, exponentials and logarithms
 
 
@@ -266,7 +278,7 @@ def _root(op: hlo.PowerOp, scope: Scope) -> Value | None:
 
 RULES: dict[type, tuple[Rule, ...]] = {
     hlo.DivideOp: (_by_exponentials, _by_root),
-    hlo.AddOp: (_of_sigmoid,),
+    hlo.AddOp: (_of_sigmoid, _common_factor),
     hlo.SubtractOp: (_of_sigmoid,),
     hlo.ExponentialOp: (_sign_inside,),
     hlo.LogisticOp: (_sign_inside,),

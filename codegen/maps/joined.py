@@ -1,0 +1,215 @@
+"""Neighbouring axes of a map's space as one, where that leaves fewer partitions without work.
+
+Candidates are the space as its ops have it, the space with as many axes joined as all arrays allow, and each of the
+two without regard to what lies on chip already; ``estimate`` is the time of each, what has to move included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.codegen.maps.plan import (
+    MapPlan,
+    Partitions,
+    axes_view,
+    choose_partitions,
+    counted_axes,
+    external_operands,
+    full_view,
+    lies_across,
+    only_stored,
+    partition_divisor,
+    partitions_of,
+    resident_bytes,
+    results_of,
+)
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.types import itemsize
+
+ENGINES = 2
+"""That share the ops of a map."""
+GAIN = 1.25
+"""How many times less an estimate is for which the space of the ops is left."""
+
+
+def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> tuple[MapPlan, list[hlo.SSAValue]]:
+    """The plan that takes least by estimate, whose kernel its ops become members of; and the arrays that it reads."""
+    first = MapPlan(kernel)
+    external = external_operands(context, first, member)
+    results = results_of(context, kernel, member)
+    stored = only_stored(context, results, step)
+    first.partitions = choose_partitions(context, first, external, stored)
+    others = list(candidates(context, first, external, stored))
+    times = [
+        estimate(problem_of(context, plan, first, external, results, step), context.timing)
+        for plan in ([first, *others] if others else [])
+    ]
+    best = first
+    if others and min(times) * GAIN < times[0]:
+        best = others[times.index(min(times)) - 1]
+        member.update({op.results[0]: best.kernel for op in kernel.ops})
+    return best, external
+
+
+def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue], stored: bool) -> Iterator[MapPlan]:
+    """Plans of spaces with fewer axes, and of other partitions than what is on chip has."""
+    kernel = first.kernel
+    if first.partitions is None or kernel.scanned >= 0:
+        return
+    seen = {(kernel.shape, first.partitions)}
+    views = [axes_view(context.in_place(value)[0], kernel) for value in external]
+    for kept, arrays in ((external, views), ([], [_dense(view) for view in views])):
+        for last in (0, 1):
+            joined = _joined(kernel, arrays, counted_axes(first), last)
+            plan = MapPlan(joined, {value: _counted(joined, value) for value in first.iotas})
+            for partitions in (
+                choose_partitions(context, plan, kept, stored),
+                *_along_columns(joined),
+            ):
+                if partitions is None or (joined.shape, partitions) in seen:
+                    continue
+                seen.add((joined.shape, partitions))
+                found = replace(plan, partitions=partitions)
+                if not any(_across(context, found, value) for value in external):
+                    yield found
+
+
+def _along_columns(kernel: Kernel) -> Iterator[Partitions]:
+    """Runs of the last axis on the partitions, where few rows would leave most of them without work."""
+    if not kernel.reduced and len(kernel.shape) > 1:
+        size = partition_divisor(kernel.shape[-1])
+        yield Partitions(len(kernel.shape) - 1, size, kernel.shape[-1] // size)
+
+
+def _counted(kernel: Kernel, value: hlo.SSAValue) -> int:
+    assert isinstance(value.owner, hlo.IotaOp), "what counts is an iota"
+    return kernel.axis_of(value.owner.shape.dims, value.owner.iota_dimension.data)
+
+
+def _joined(kernel: Kernel, views: Sequence[View], counted: set[int], last: int) -> Kernel:
+    """``kernel`` with neighbouring axes as one wherever all ``views`` go on from one to the next.
+
+    ``last``: axes at the end of a space without reductions that stay as they are.
+    """
+    rows, axes = len(kernel.rows), len(kernel.shape)
+    fences = {rows, axes - last} | counted | {axis + 1 for axis in counted}
+    groups: list[list[int]] = []
+    for axis in range(axes):
+        if groups and axis not in fences and all(_goes_on(view, [*groups[-1], axis]) for view in views):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    if len(groups) == axes:
+        return kernel
+    reduced = sum(group[0] >= rows for group in groups) if kernel.reduced else 0
+    shape = tuple(prod(kernel.shape[axis] for axis in group) for group in groups)
+    return replace(kernel, shape=shape, reduced=reduced, joined=tuple(map(len, groups)))
+
+
+def _goes_on(view: View, axes: Sequence[int]) -> bool:
+    """Whether the ``axes`` of ``view`` are one step in memory; a row has no axes that are reduced."""
+    atoms = tuple(atom for axis in axes if axis < len(view.dims) for atom in view.dims[axis])
+    return len(coalesce(atoms)) <= 1
+
+
+def _dense(view: View) -> View:
+    """``view`` as it lies in HBM once it has been stored there, if it is on chip."""
+    if not view.in_sbuf:
+        return view
+    stride, dims = itemsize(view.dtype), []
+    for atoms in reversed(view.dims):
+        size = prod(atom.size for atom in atoms)
+        moves = any(atom.stride for atom in atoms)
+        dims.append((Atom(size, stride if moves else 0),) if size > 1 else ())
+        stride *= size if moves else 1
+    return view.of(tuple(reversed(dims)))
+
+
+def _across(context: Context, plan: MapPlan, value: hlo.SSAValue) -> bool:
+    assert plan.partitions is not None, "a candidate has partitions"
+    view = full_view(context.in_place(value)[0], plan.kernel)
+    return not view.in_sbuf and lies_across(view, plan.partitions, context.timing)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a plan has to do, in bytes and in elements of a partition."""
+
+    elements: int
+    ops: int
+    """Of the whole space."""
+    loaded: int
+    stored: int
+    run: int
+    """Bytes that are neighbours in HBM, of what is loaded or stored."""
+    moves: tuple[int, ...]
+    """Arrays that leave the chip and come back because they cannot lie there as this plan has them."""
+
+
+def problem_of(
+    context: Context,
+    plan: MapPlan,
+    first: MapPlan,
+    external: Sequence[hlo.SSAValue],
+    results: Sequence[hlo.SSAValue],
+    step: int,
+) -> Problem:
+    """The work of ``plan``; what does not stay on chip with the plan ``first`` either moves in any case."""
+    kernel, partitions = plan.kernel, plan.partitions
+    assert partitions is not None, "a candidate has partitions"
+    loaded, stored, widths, moves = 0, 0, [1], []
+    for value in external:
+        width, homes = itemsize(hlo.shape_of(value).dtype), context.in_place(value)
+        nbytes = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride) * width
+        on_chip = [view for view in homes if view.in_sbuf]
+        if not on_chip:
+            loaded += nbytes
+            widths.append(width)
+        elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
+            moves.append(nbytes)
+    for value in results:
+        width = itemsize(hlo.shape_of(value).dtype)
+        nbytes = prod(hlo.shape_of(value).dims) * width
+        if only_stored(context, [value], step) or not _stays(context, first, value, step):
+            stored += nbytes
+            widths.append(width)
+        elif not _stays(context, plan, value, step):
+            moves.append(nbytes)
+    run = partitions.inner * prod(kernel.shape[partitions.axis + 1 :]) * max(widths)
+    whole = [not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0])) for op in kernel.ops]
+    return Problem(_elements(kernel.shape, partitions), sum(whole), loaded, stored, run, tuple(moves))
+
+
+def estimate(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move ahead and behind."""
+    tiles = 1 + int((problem.loaded + problem.stored) / (timing.transfer_latency * timing.dma_rate))
+    each = max(1, problem.elements // tiles)
+    work = timing.engine("tensor_scalar", Stream.VECTOR, each, alu=("add",))
+    stages = [timing.done(work.times(max(1.0, problem.ops / ENGINES)), Stream.VECTOR)]
+    if problem.loaded:
+        stages.insert(0, timing.moved(ceil(problem.loaded / tiles), problem.run))
+    if problem.stored:
+        stages.append(timing.moved(ceil(problem.stored / tiles), problem.run, "write"))
+    ways = ((nbytes, way) for nbytes in problem.moves for way in ("write", "read"))
+    return timing.pipeline(stages, tiles) + sum(timing.arrival(nbytes, problem.run, way) for nbytes, way in ways)
+
+
+def _stays(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> bool:
+    nbytes = resident_bytes(context, plan, value, step)
+    return nbytes > 0 and context.may_stay(nbytes)
+
+
+def _elements(shape: Sequence[int], partitions: Partitions) -> int:
+    """Elements that the busiest partitions have, boxes of what is left included."""
+    size = shape[partitions.axis]
+    full, rest = divmod(size, partitions.size * partitions.inner)
+    along = full * partitions.inner + (rest // partition_divisor(rest) if rest else 0)
+    return along * prod(shape) // size
