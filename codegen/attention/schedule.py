@@ -61,6 +61,10 @@ class Problem:
     """Of queries and keys on TensorE."""
     weight_dtype: str
     """Of exponentials and values there."""
+    flags: tuple[str, ...]
+    """``tf32``, where TensorE rounds queries and keys."""
+    weight_flags: tuple[str, ...]
+    """The same of exponentials and values."""
     steps: int
     """Passes over the scores between the two products, beside those of the softmax and a first factor."""
     read: int
@@ -171,12 +175,12 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int) -> Wor
     step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
     return total(
         [
-            timing.product(rows, bank, p.dtype).times(banks * deep),
+            timing.product(rows, bank, p.dtype, flags=p.flags).times(banks * deep),
             left.times(banks),
             most,
             exponentials,
             timing.transpose(rows, sizes.columns, p.weight_dtype).times(chunks * turns),
-            timing.product(rows, p.width, p.weight_dtype).times(chunks),
+            timing.product(rows, p.width, p.weight_dtype, flags=p.weight_flags).times(chunks),
             step.times(p.steps),
             timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),
         ]
