@@ -210,12 +210,10 @@ PRECISION = (
     ),
     Option(
         ("--quantize-weights",),
-        Kind.CHOICE,
-        "stores constant operands of matrix products in 8 bits, with a scale for each output channel; rules of a "
-        "policy count more",
-        values=("int8", "fp8_e4m3"),
-        synonyms={"fp8": "fp8_e4m3"},
-        metavar="FORMAT",
+        Kind.TEXT,
+        "stores constant operands of matrix products in 8 bits, with a scale for each output channel: int8 or fp8_e4m3 "
+        "by the largest magnitude, int8@99.9 by that percentile of them; rules of a policy count more",
+        metavar="FORMAT[@PERCENTILE]",
     ),
     Option(
         ("--keep-fp32",),
