@@ -79,7 +79,9 @@ def compile_neff(module: Any, *arguments: Any, **options_: Any) -> "tuple[Neff, 
                 neff = _compile(module if source is None else source.data, session)
                 if "output" in parsed.given:
                     write_neff(neff, parsed.text("output"), session)
-                return neff, source.structure if source is not None else None
+                if source is None or parsed.text_or_none("constants") is not None:
+                    return neff, None  # constants are no arguments
+                return neff, source.structure
         except Exception as error:
             failure = as_neuron_error(error, session)
             if failure is error:

@@ -100,7 +100,7 @@ class Command:
     """Words of what it prints, and what they mean."""
 
 
-READ = ("inputs", "weights", "module", "machine", "diff")
+READ = ("inputs", "weights", "constants", "module", "machine", "diff")
 """Keys of options that name a file to read."""
 WRITTEN = ("output", "outputs", "save_weights", "trace", "dump_precision", "logfile")
 """Keys of options that name a file to write."""
@@ -310,8 +310,14 @@ SHAPES = (
         metavar="NAME=1,2",
         default=(),
     ),
+    Option(
+        ("--constants",),
+        Kind.TEXT,
+        "an .npz file of parameters, by any of their names, that become constants of the program",
+        metavar="FILE",
+    ),
 )
-"""What fixes a framework's model whose shapes are open."""
+"""What fixes a framework's model whose shapes are open, and parameters of any."""
 
 WEIGHTS = (
     Option(
