@@ -114,6 +114,14 @@ def test_evaluators_that_fail(evaluate, said: str) -> None:
     assert caught.value.code == "EARG912"
 
 
+@pytest.mark.parametrize("wrong", [{"tolerance": float("nan")}, {"tolerance": -1.0}, {"tolerable_loss": float("nan")}])
+def test_tolerances_that_are_none(wrong: dict[str, float]) -> None:
+    evaluate = (lambda run: 1.0) if "tolerable_loss" in wrong else None
+    with pytest.raises(UsageError) as caught:
+        neuronx_cc.tune(jax.jit(lambda x, w: x @ w), arrays()[:2], evaluate=evaluate, **wrong)
+    assert caught.value.code == "EARG902"
+
+
 def test_a_tolerance_that_nothing_meets(tmp_path) -> None:
     with pytest.raises(UsageError) as caught:
         neuronx_cc.tune(jax.jit(lambda x, w: jnp.exp(x @ w)), arrays()[:2], 0.0, types=("bf16",), workspace=tmp_path)
