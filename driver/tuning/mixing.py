@@ -42,7 +42,7 @@ FULL = 0.9
 DIFFERENCE = 0.8
 """Share of a part's squared error up to which that of its rest is told by difference."""
 FORMATS = {"fp16": (2, 10), "tf32": (4, 10), "bf16": (2, 7), "fp8_e4m3": (1, 3)}
-"""Type -> bytes that are moved, bits of the mantissa. A type of no fewer bytes is no faster, one of fewer bits is less
+"""Type -> bytes, bits of the mantissa. Types of as many bytes take the same time, and those of fewer bits are less
 accurate, by as much, as long as nothing overflows."""
 ROOM = 0.03
 """Share of its squared error that a type must have room for under the tolerance, else it is not tried."""
@@ -104,11 +104,11 @@ class Mixing(Tuner):
         if not {dtype, other} <= FORMATS.keys() or point.error == math.inf:
             return False
         (nbytes, bits), (other_bytes, other_bits) = FORMATS[dtype], FORMATS[other]
-        wanted = self._goal.tolerance if self._goal.loss is None and not self._goal.front else math.inf
-        if other_bytes <= nbytes and (other_bits > bits or point.error <= wanted < math.inf):
-            return True
+        if bits >= other_bits:
+            return False
         predicted = point.error * 2.0 ** (other_bits - bits)
-        return bits < other_bits and wanted**2 < ROOM * predicted**2
+        judged = self._goal.loss is None and not self._goal.front
+        return nbytes == other_bytes or (judged and self._goal.tolerance**2 < ROOM * predicted**2)
 
     def _swap(self, tolerance: float) -> None:
         """Put like ops of the fastest cast assignment in FP32, the smallest first, as long as that is faster."""
