@@ -88,7 +88,8 @@ def check(model: Model, auto_cast: str, cast_type: str, flips: float) -> None:
 @pytest.mark.parametrize(("auto_cast", "cast_type"), MODES)
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_model(name: str, auto_cast: str, cast_type: str) -> None:
-    check(quick(name), auto_cast, cast_type, flips=0.5)
+    # attentions round exponentials where the module rounds their quotients by the sums: other roundings of as much
+    check(quick(name), auto_cast, cast_type, flips=1)
 
 
 @pytest.fixture(scope="module")
