@@ -125,7 +125,7 @@ def predictions(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def write(results: Sequence[dict[str, Any]]) -> None:
     parts = [INTRODUCTION, *(f"{line}\n" for line in table(results)), "\n"]
-    for result in results:
+    for result in (each for each in results if each["seconds"]):
         parts.append(f"{result['program']} was tuned at both tolerances in {result['seconds']} s on a busy machine.\n")
     if lines := list(predictions(results)):
         parts.append("\nPredicted errors of mixed assignments on the fronts, beside the true ones:\n\n")

@@ -79,7 +79,9 @@ def compile_neff(module: Any, *arguments: Any, **options_: Any) -> "tuple[Neff, 
                 neff = _compile(module if source is None else source.data, session)
                 if "output" in parsed.given:
                     write_neff(neff, parsed.text("output"), session)
-                return neff, source.structure if source is not None else None
+                if source is None or parsed.text_or_none("constants") is not None:
+                    return neff, None  # constants are no arguments
+                return neff, source.structure
         except Exception as error:
             failure = as_neuron_error(error, session)
             if failure is error:
@@ -125,15 +127,17 @@ def compare(
 def quantize(weight: Array, contracted: Sequence[int] = (0,), format: str = "int8") -> tuple[Array, Array]:
     """Codes of 8 bits of a weight that is a parameter of the program, and their scales, for a model that takes both.
 
-    ``contracted``: dims that the product sums over; ``format``: ``int8`` or ``fp8_e4m3``. The codes have the dims of
+    ``contracted``: dims that the product sums over; ``format``: ``int8`` or ``fp8_e4m3``, or ``int8@99.9`` where
+    magnitudes beyond that percentile of a channel are clipped. The codes have the dims of
     ``weight``, the FP32 scales those that are not contracted: ``x @ w`` is ``(x @ codes.astype(x.dtype)) * scales``,
     which the compiler computes without widening the codes in memory. Raises UsageError EARG902.
     """
-    from neuronx_cc.passes.precision.quantization import FORMATS, quantized
+    from neuronx_cc.passes.precision.quantization import FORMATS, is_format, quantized
 
     array, axes = np.asarray(weight), sorted({int(axis) for axis in contracted})
-    if format not in FORMATS:
-        raise UsageError("EARG902", f"no format {format!r} of weights", f"one of {', '.join(FORMATS)}")
+    if not is_format(format):
+        known = f"one of {', '.join(FORMATS)}, or one with a percentile from 50 to 100: int8@99.9"
+        raise UsageError("EARG902", f"no format {format!r} of weights", known)
     if not axes or not 0 <= axes[0] <= axes[-1] < array.ndim:
         raise UsageError("EARG902", f"contracted dims {axes} of an array with {array.ndim} dims", "name some of them")
     values = array.astype(np.float32)

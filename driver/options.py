@@ -100,7 +100,7 @@ class Command:
     """Words of what it prints, and what they mean."""
 
 
-READ = ("inputs", "weights", "module", "machine", "diff")
+READ = ("inputs", "weights", "constants", "module", "machine", "diff")
 """Keys of options that name a file to read."""
 WRITTEN = ("output", "outputs", "save_weights", "trace", "dump_precision", "logfile")
 """Keys of options that name a file to write."""
@@ -210,12 +210,10 @@ PRECISION = (
     ),
     Option(
         ("--quantize-weights",),
-        Kind.CHOICE,
-        "stores constant operands of matrix products in 8 bits, with a scale for each output channel; rules of a "
-        "policy count more",
-        values=("int8", "fp8_e4m3"),
-        synonyms={"fp8": "fp8_e4m3"},
-        metavar="FORMAT",
+        Kind.TEXT,
+        "stores constant operands of matrix products in 8 bits, with a scale for each output channel: int8 or fp8_e4m3 "
+        "by the largest magnitude, int8@99.9 by that percentile of them; rules of a policy count more",
+        metavar="FORMAT[@PERCENTILE]",
     ),
     Option(
         ("--keep-fp32",),
@@ -312,8 +310,14 @@ SHAPES = (
         metavar="NAME=1,2",
         default=(),
     ),
+    Option(
+        ("--constants",),
+        Kind.TEXT,
+        "an .npz file of parameters, by any of their names, that become constants of the program",
+        metavar="FILE",
+    ),
 )
-"""What fixes a framework's model whose shapes are open."""
+"""What fixes a framework's model whose shapes are open, and parameters of any."""
 
 WEIGHTS = (
     Option(

@@ -46,12 +46,25 @@ def canonical(word: str) -> str:
 
 
 def policy_of(text: str | None, kept_words: Sequence[str], weights: str | None) -> "Policy":
-    """The rules of ``--quantize-weights``, ``--precision-policy`` (JSON in its one form) and ``--keep-fp32``."""
+    """The rules of ``--quantize-weights``, ``--precision-policy`` (JSON in its one form) and ``--keep-fp32``.
+
+    Raises UsageError EARG902 for a format of weights that there is not.
+    """
     from neuronx_cc.passes.precision.policy import Policy, make_rule, rules_from
 
-    first = (make_rule(f"--quantize-weights {weights}", weights=weights),) if weights else ()
+    first = (make_rule(f"--quantize-weights {weights}", weights=_format(weights)),) if weights else ()
     rules = rules_from(json.loads(text), "the policy") if text else ()
     return Policy((*first, *rules, *(kept(word) for word in kept_words)))
+
+
+def _format(word: str) -> str:
+    from neuronx_cc.passes.precision.quantization import FORMATS, is_format
+
+    form = re.sub("^fp8(?=@|$)", "fp8_e4m3", word)
+    if not is_format(form):
+        known = f"one of {', '.join(FORMATS)}, or one with a percentile from 50 to 100: int8@99.9"
+        raise UsageError("EARG902", f"--quantize-weights: no format {word[:40]!r} of weights", known)
+    return form
 
 
 def kept(word: str) -> "Rule":

@@ -81,7 +81,25 @@ def read_device_inputs(paths: Sequence[str], parameters: Sequence[Sequence[Param
     ]
 
 
+def read_some(path: str, parameters: Sequence[Parameter]) -> dict[int, Array]:
+    """The arrays of ``path`` by the numbers of their parameters; raises ``RunError`` for anything unknown or misfit."""
+    return numbered(path, _load(path, [parameters]), parameters)
+
+
 def _in_order(path: str, named: Mapping[str, Array], parameters: Sequence[Parameter]) -> list[Array]:
+    found = numbered(path, named, parameters)
+    missing = [index for index in range(len(parameters)) if index not in found]
+    if missing:
+        raise RunError(
+            "ERUN001",
+            f"{path}: no value for parameter {', '.join(map(str, missing))}",
+            f"the program has {_signature(parameters)}",
+        )
+    return [found[index] for index in range(len(parameters))]
+
+
+def numbered(path: str, named: Mapping[str, Array], parameters: Sequence[Parameter]) -> dict[int, Array]:
+    """Arrays that ``path`` calls so, by the numbers of their parameters. Raises RunError ERUN001."""
     found: dict[int, tuple[str, Array]] = {}
     names = [name for name, _ in parameters]
     for key, array in named.items():
@@ -95,14 +113,7 @@ def _in_order(path: str, named: Mapping[str, Array], parameters: Sequence[Parame
         if index in found:
             raise RunError("ERUN001", f"{path}: {found[index][0]!r} and {key!r} are both parameter {index}")
         found[index] = (key, array)
-    missing = [index for index in range(len(parameters)) if index not in found]
-    if missing:
-        raise RunError(
-            "ERUN001",
-            f"{path}: no value for parameter {', '.join(map(str, missing))}",
-            f"the program has {_signature(parameters)}",
-        )
-    return [fit(found[index][1], shape, found[index][0]) for index, (_, shape) in enumerate(parameters)]
+    return {index: fit(array, parameters[index][1], key) for index, (key, array) in found.items()}
 
 
 def fit(array: Array, shape: Shape, key: str) -> Array:

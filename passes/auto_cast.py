@@ -7,8 +7,8 @@
 A policy chooses op by op (``precision.policy``, ``precision.decisions``). Program inputs and outputs keep their types,
 and values that are not FP32 are never touched.
 
-bf16, fp16 and fp8 operands are after ``convert``. tf32 has no type of its own: the operand is after
-``reduce-precision(8, 10)`` and the dot carries ``algorithm=dot_tf32_tf32_f32``.
+bf16, fp16 and fp8 operands are after ``convert``. tf32 has no type of its own, and TensorE rounds to it what it reads:
+the contraction carries ``algorithm=dot_tf32_tf32_f32``.
 """
 
 from neuronx_cc.ir import hlo
@@ -56,10 +56,10 @@ def _cast_operands(op: Contraction, casts: Casts, context: PassContext) -> None:
             context.precision.append(record(op.loc, op.opcode, f"operand {index}", dtype, dtype, "not FP32"))
             continue
         context.precision.append(record(op.loc, op.opcode, f"operand {index}", dtype, target.dtype, target.reason))
-        if target.dtype != "f32":
+        if target.dtype not in ("f32", "tf32"):
             operands[index] = casts.rounded(op, operand, target.dtype)
     op.operands = operands
-    if target.dtype == "tf32" and isinstance(op, hlo.DotOp):
+    if target.dtype == "tf32":
         op.properties["algorithm"] = hlo.StrAttr("dot_tf32_tf32_f32")
 
 

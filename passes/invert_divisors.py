@@ -11,9 +11,10 @@ from neuronx_cc.ir.hlo.editing import insert_before, ops_of, replace
 from neuronx_cc.passes.analysis.values import is_normal, splat_number, tells_last_bit
 from neuronx_cc.passes.canonical.arithmetic import splat
 from neuronx_cc.passes.canonical.rule import Scope
-from neuronx_cc.passes.manager import PassContext
+from neuronx_cc.passes.manager import PassContext, only_for
 
 
+@only_for(hlo.DivideOp)
 def run(module: HloModule, context: PassContext) -> None:
     scope = Scope(module)
     for computation in module.computations():

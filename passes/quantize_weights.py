@@ -11,7 +11,7 @@ from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.accumulate_f32 import record
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext
-from neuronx_cc.passes.precision.quantization import FORMATS, Weight, quantized, weight_of
+from neuronx_cc.passes.precision.quantization import Weight, is_format, quantized, stored_as, weight_of
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -22,13 +22,13 @@ def run(module: HloModule, context: PassContext) -> None:
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
             choice = policy.choice(op, "weights") if isinstance(op, hlo.DotOp) else None
-            weight = weight_of(module, op) if choice is not None and choice[0] in FORMATS else None
+            weight = weight_of(module, op) if choice is not None and is_format(choice[0]) else None
             if choice is None or weight is None:
                 continue
             assert isinstance(op, hlo.DotOp)
             some, (form, reason) = True, choice
             place, dtype = f"operand {weight.operand}", hlo.shape_of(op.operands[weight.operand]).dtype
-            context.precision.append(record(op.loc, op.opcode, place, dtype, FORMATS[form][0], reason))
+            context.precision.append(record(op.loc, op.opcode, place, dtype, stored_as(form)[0], reason))
             replace(op, _quantised(module, op, weight, form))
     if not some:
         context.warn(
@@ -41,7 +41,7 @@ def _quantised(module: HloModule, op: hlo.DotOp, weight: Weight, form: str) -> V
     codes, scales = quantized(weight.array, weight.contracted, form)
     other = op.operands[1 - index]
     operands = [other, other]
-    operands[index] = b.convert(b.array(codes, FORMATS[form][0]), hlo.shape_of(op.operands[index]).dtype)
+    operands[index] = b.convert(b.array(codes, stored_as(form)[0]), hlo.shape_of(op.operands[index]).dtype)
     sums = b.typed(hlo.DotOp, operands, hlo.array_type("f32", op.shape.dims), **op.properties)
     batch = (numbers.lhs_batch, numbers.rhs_batch)[index]
     free = [axis for axis in range(weight.array.ndim) if axis not in (*batch, *weight.contracted)]

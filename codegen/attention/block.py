@@ -254,9 +254,7 @@ class Work:
             for chunk, (_, terms) in enumerate(pieces(depth, partitions)):
                 stationary = replace_partitions(queries.index(1, Affine(chunk)), terms)
                 moving = replace_partitions(keys.index(1, Affine(chunk)).index(1, Affine(first + start), size), terms)
-                builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
-                flags = ["accumulate"] * (chunk > 0)
-                builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
+                builder.multiply(bank, stationary, moving, ["accumulate"] * (chunk > 0) + [*self.problem.flags])
             self._leave(out.index(1, Affine(start), size), bank)
             yield
 
@@ -411,11 +409,9 @@ class Work:
         """The product of a chunk of columns."""
         builder, partitions = self.context.builder, self.context.sizes.rows
         terms = min(partitions, columns - chunk * partitions)
-        builder.emit(
-            "load_stationary", Stream.TENSOR, [], [replace_partitions(transposed.index(1, Affine(chunk)), terms)]
-        )
+        stationary = replace_partitions(transposed.index(1, Affine(chunk)), terms)
         moving = replace_partitions(values.index(1, Affine(chunk)), terms)
-        builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"] * (chunk > 0))
+        builder.multiply(bank, stationary, moving, ["accumulate"] * (chunk > 0) + [*self.problem.weight_flags])
 
     def _turn(self, source: Block, out: Block, first: int, count: int) -> None:
         """Exponentials of so many chunks of columns from the ``first`` on, with the columns on the partitions."""

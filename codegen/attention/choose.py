@@ -11,7 +11,7 @@ from math import prod
 from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
 from neuronx_cc.codegen.attention.schedule import Problem, apart, choose, estimate
 from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context
-from neuronx_cc.codegen.dots.problem import order_of, pe_dtype
+from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -68,6 +68,8 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         width,
         dtype,
         weight_dtype,
+        rounding_of(scores),
+        rounding_of(product),
         len(steps),
         read,
         any(step.band is not None for step in attention.steps),

@@ -273,8 +273,7 @@ class _Search:
         for op in (scores, self.product):
             dims = op.dims.data
             types = {hlo.shape_of(operand).dtype for operand in op.operands}
-            plain = len(dims.lhs_contracting) == 1 and types <= TYPES and op.shape.size
-            if not plain or (op.algorithm is not None and "tf32" in op.algorithm.data):
+            if len(dims.lhs_contracting) != 1 or not types <= TYPES or not op.shape.size:
                 return False
         return len(order_of(self.product, 1 - self.index)[1]) == 1
 

@@ -75,6 +75,10 @@ class Problem:
     """Of queries and keys on TensorE."""
     weight_dtype: str
     """Of exponentials and values there."""
+    flags: tuple[str, ...]
+    """``tf32``, where TensorE rounds queries and keys."""
+    weight_flags: tuple[str, ...]
+    """The same of exponentials and values."""
     steps: int
     """Passes over the scores between the two products, beside those of the softmax and a first factor."""
     read: int
@@ -211,12 +215,12 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: 
     step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
     return total(
         [
-            timing.product(own, bank, p.dtype).times(heads * banks * deep),
+            timing.product(own, bank, p.dtype, flags=p.flags).times(heads * banks * deep),
             left.times(heads * banks),
             most,
             exponentials,
             timing.transpose(rows, sizes.columns, p.weight_dtype).times(chunks * turns),
-            timing.product(own, p.width, p.weight_dtype).times(heads * chunks),
+            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
             step.times(p.steps),
             _packing(problem, timing, rows, columns) if pack else Work(),
             timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),

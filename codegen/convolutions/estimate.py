@@ -92,7 +92,7 @@ def bound(problem: Problem, timing: Timing) -> float:
     taps = problem.taps / prod(axis.phases for axis in problem.axes)
     terms = problem.groups * problem.outputs * problem.inputs * taps
     sizes = timing.sizes
-    products = positions * terms / (sizes.rows * sizes.columns) * timing.column(problem.dtype)
+    products = positions * terms / (sizes.rows * sizes.columns) * timing.column(problem.dtype, problem.flags)
     nbytes = problem.groups * problem.outputs * problem.inputs * problem.taps * itemsize(problem.w.dtype)
     if not problem.x.on_chip:
         images = problem.groups * problem.inputs * prod(axis.size for axis in problem.axes)
@@ -344,7 +344,9 @@ def _sums(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
                 columns = lines * schedule.row_groups
         count = tiles * prod(-(-size // step) for size, step in zip(counts, shape, strict=True))
         leaves = ((Tile(problem.out.dtype),), (F32_PSUM,))
-        one = timing.product(columns, moving, problem.dtype).times(terms) + _balanced("", moving, leaves, timing)
+        one = timing.product(columns, moving, problem.dtype, flags=problem.flags).times(terms) + _balanced(
+            "", moving, leaves, timing
+        )
         if problem.shares_products:
             one += timing.engine("activation", Stream.SCALAR, moving, (Tile("bf16"),), (F32_PSUM,), ("copy",))
         works.append(one.times(count))

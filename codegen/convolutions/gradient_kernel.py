@@ -38,6 +38,7 @@ from neuronx_cc.codegen.convolutions.placement import Form
 from neuronx_cc.codegen.convolutions.problem import atom_of
 from neuronx_cc.codegen.convolutions.stage import RowsAt
 from neuronx_cc.codegen.convolutions.turn import Turner
+from neuronx_cc.codegen.dots.problem import rounding_of
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
@@ -352,10 +353,11 @@ class _Gradient:
                 plain = replace(right, offset=w + start * width, dims=(right.dims[0], Atom(size, width)))
                 stationary, moving = (plain, moved) if self.columns_are_left else (moved, plain)
                 if loaded != stationary:
-                    self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary])
+                    self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary], flags=rounding_of(self.op))
                     loaded = stationary
                 bank = self._bank(*self._shape(sum_), sum_)
-                self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=["accumulate"])
+                flags = ["accumulate", *rounding_of(self.op)]
+                self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
 
     def _inner(
         self, spread: Spread, steps: Sequence[int], width: int, axis: int, x: Affine, w: Affine

@@ -21,7 +21,7 @@ from neuronx_cc.codegen.convolutions.problem import (
     operand,
     stride_of,
 )
-from neuronx_cc.codegen.dots.problem import PE_DTYPES
+from neuronx_cc.codegen.dots.problem import PE_DTYPES, rounding_of
 from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partition_divisor, partitions_of, resident_view
 from neuronx_cc.ir import hlo
@@ -152,6 +152,7 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
         w=operand(w, Home.HBM if data is None else Home.CONSTANT),
         out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
         dtype=form.pe_dtype,
+        flags=rounding_of(op),
         moves_values=not apart,
         room=room,
     )

@@ -143,6 +143,8 @@ class Problem:
     out: Operand
     dtype: str
     """Of the products on TensorE."""
+    flags: tuple[str, ...]
+    """Of the products: ``tf32`` where TensorE rounds what it multiplies."""
     moves_values: bool
     """Whether TensorE may transpose 16-bit values as such."""
     room: int

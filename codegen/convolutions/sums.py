@@ -196,5 +196,5 @@ class Sums:
             free[-2:] = [Atom(free[-2].size * free[-1].size, free[-1].stride)]
         x = x.of((Atom(partitions, 1, True), *free))
         stationary, moving = (x, w) if self.problem.positions_on_partitions else (w, x)
-        flags = ["accumulate"] if accumulate else []
+        flags = ["accumulate"] * accumulate + [*self.problem.flags]
         self.builder.multiply(sum_.bank, stationary, moving, flags)

@@ -157,7 +157,7 @@ def _streams_short_rows(problem: Problem, timing: Timing) -> bool:
     """Whether few rows should stream past the columns, and Vector transpose the sums: in FP32, which TensorE then
     multiplies in half the time. Where the columns are not on chip already, they take longer to arrive.
     """
-    alike = problem.dtype == problem.out.dtype == "f32" and not problem.tf32
+    alike = problem.dtype == problem.out.dtype == "f32" and not problem.flags
     if not alike or problem.bias or problem.rhs.home is not Home.STAGED:
         return False
     columns, height = timing.sizes.bank_columns, timing.sizes.columns

@@ -195,8 +195,7 @@ def products(problem: Problem, timing: Timing) -> Work:
     sizes = timing.sizes
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
     wide = min(columns, sizes.bank_columns)
-    flags = ("tf32",) if problem.tf32 and problem.dtype == "f32" else ()
-    each = timing.product(min(rows, sizes.columns), wide, problem.dtype, flags=flags)
+    each = timing.product(min(rows, sizes.columns), wide, problem.dtype, flags=problem.flags)
     return each.times(-(-rows // sizes.columns) * columns / wide * problem.products)
 
 

@@ -96,7 +96,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     if problem.lhs.decoded or problem.rhs.decoded:
         zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
-    products = Products(builder, banks, problem.tf32 and problem.dtype == "f32", bias, zeros)
+    products = Products(builder, banks, problem.flags, bias, zeros)
     waiting = Waiting()
 
     def stage(operand: Operand, bound: Bound) -> Stage:

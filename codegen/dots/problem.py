@@ -150,7 +150,8 @@ class Problem:
     segments: tuple[Segment, ...]
     dtype: str
     """Of the products on TensorE: FP32, or a type of their time."""
-    tf32: bool
+    flags: tuple[str, ...]
+    """Of the products: ``tf32`` where TensorE rounds what it multiplies."""
     moves_values: bool
     """Whether TensorE may transpose 16- and 8-bit values as such."""
     lhs: Operand
@@ -259,6 +260,13 @@ def pe_dtype(op: hlo.DotOp, index: int = 0, stored: str = "") -> str:
         return "f16"
     narrow = stored in PE_DTYPES and itemsize(stored) < itemsize(kinds[index]) and is_lossless(stored, kinds[index])
     return stored if narrow else kinds[index]
+
+
+def rounding_of(op: hlo.DotOp | hlo.ConvolutionOp) -> tuple[str, ...]:
+    """The flag of its products: ``tf32`` where TensorE rounds FP32 operands to that."""
+    algorithm = op.algorithm.data if op.algorithm is not None else ""
+    f32 = any(hlo.shape_of(operand).dtype == "f32" for operand in op.operands)
+    return ("tf32",) if f32 and "tf32" in algorithm else ()
 
 
 def order_of(op: hlo.DotOp, index: int) -> tuple[list[int], list[int], list[int]]:

@@ -59,7 +59,7 @@ class Products:
     builder: Builder
     ring: Ring
     """Banks of PSUM."""
-    tf32: bool
+    flags: tuple[str, ...]
     bias: Bias | None
     zeros: Block | None = None
     """For patterns that tell NaNs: one on each partition."""
@@ -106,4 +106,4 @@ class Products:
 
     def _multiply(self, bank: Block, stationary: Block, moving: Block, accumulate: bool) -> None:
         # an accumulating multiply also reads its bank
-        self.builder.multiply(bank, stationary, moving, ["accumulate"] * accumulate + ["tf32"] * self.tf32)
+        self.builder.multiply(bank, stationary, moving, ["accumulate"] * accumulate + [*self.flags])

@@ -278,7 +278,7 @@ def _problem_of(
         k_dim=0,
         segments=(),
         dtype=dtype,
-        tf32=False,
+        flags=(),
         moves_values=context.moves_values("bf16"),
         lhs=lhs,
         rhs=rhs,

@@ -16,6 +16,7 @@ from neuronx_cc.codegen.dots.problem import (
     Segment,
     divisor,
     pe_dtype,
+    rounding_of,
     run_of,
     segments_of,
 )
@@ -141,7 +142,7 @@ def problems_of(
                 k_dim=terms[0],
                 segments=terms[1],
                 dtype=dtype,
-                tf32=contraction.op.algorithm is not None and "tf32" in contraction.op.algorithm.data,
+                flags=rounding_of(contraction.op),
                 moves_values=context.moves_values("bf16"),
                 lhs=lhs,
                 rhs=rhs,

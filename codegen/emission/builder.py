@@ -362,7 +362,7 @@ class Builder:
 
     def multiply(self, sums: Block, stationary: Block, moving: Block, flags: Sequence[str] = ()) -> None:
         """``sums[column, place] = stationary[row, column] * moving[row, place]``, added up over the rows, in PSUM."""
-        self.emit("load_stationary", Stream.TENSOR, [], [stationary])
+        self.emit("load_stationary", Stream.TENSOR, [], [stationary], flags=[flag for flag in flags if flag == "tf32"])
         self.emit("multiply_moving", Stream.TENSOR, [sums], [moving], flags=flags)
 
     def finish(self) -> Program:

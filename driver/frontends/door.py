@@ -6,6 +6,7 @@ Formats are told apart by content (``formats``); the framework that reads one is
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,9 +47,9 @@ def is_saved_model(path: str) -> bool:
 
 
 def fixed_by(parsed: Parsed) -> Fixed:
-    """What ``--shape``, ``--value`` and ``--no-inline-weights-to-neff`` fix."""
-    inline = parsed.values.get("inline_weights_to_neff") is not False
-    return Fixed.of_words(parsed.names("shape"), parsed.names("value"), inline)
+    """What ``--shape``, ``--value``, ``--no-inline-weights-to-neff`` and ``--constants`` fix."""
+    inline, constants = parsed.values.get("inline_weights_to_neff") is not False, parsed.text_or_none("constants")
+    return Fixed.of_words(parsed.names("shape"), parsed.names("value"), inline, constants or "")
 
 
 def load_module(data: bytes, source: str, fixed: Fixed) -> "HloModule":
@@ -62,6 +63,10 @@ def load_module(data: bytes, source: str, fixed: Fixed) -> "HloModule":
 
 def of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
     """The same as a ``Model``."""
+    return replace(_of_bytes(data, source, fixed), constants=fixed.constants)
+
+
+def _of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
     kind = detect(data)
     if not fixed.inline_weights and kind not in _WITH_WEIGHTS:
         raise UsageError(
@@ -110,6 +115,7 @@ def load_model(
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, Any] | None = None,
     inline_weights_to_neff: bool = True,
+    constants: str | Mapping[str, Any] = "",
 ) -> Model:
     """A model of any framework as HLO, which ``neuronx_cc.compile`` takes.
 
@@ -117,9 +123,14 @@ def load_model(
     program of PyTorch, a ``tf.function``, a Keras model, or one of JAX's objects; ``arguments`` are a function's.
     ``shapes`` fixes inputs, or dimensions by their names; ``values`` makes inputs constants. With
     ``inline_weights_to_neff=False`` the weights of a Keras, TensorFlow or PyTorch model are parameters after its
-    inputs, and the result's ``weights`` has their values by name. Raises what ``compile`` raises for files.
+    inputs, and the result's ``weights`` has their values by name. ``constants``, an ``.npz`` file or arrays by any name
+    of a parameter, become constants of the program. Raises what ``compile`` raises for files.
     """
-    fixed = Fixed(shapes or {}, values or {}, inline_weights_to_neff)
+    fixed = Fixed(shapes or {}, values or {}, inline_weights_to_neff, constants)
+    return replace(_load_model(given, arguments, fixed), constants=constants)
+
+
+def _load_model(given: Any, arguments: tuple[Any, ...], fixed: Fixed) -> Model:
     if isinstance(given, str | os.PathLike):
         path = os.fspath(given)
         return of_bytes(read(path), path, fixed)

@@ -20,11 +20,15 @@ class Fixed:
     """Input -> its value, a constant of the program; shapes may follow from it."""
     inline_weights: bool = True
     """Weights are constants of the program; else they are parameters after the inputs."""
+    constants: str | Mapping[str, Any] = ""
+    """An ``.npz`` file of parameters of the module that become constants, or these by name."""
 
     @classmethod
-    def of_words(cls, shapes: Sequence[str], values: Sequence[str], inline_weights: bool = True) -> "Fixed":
-        """From ``NAME=1,128`` words of the command line. Raises UsageError EARG902."""
-        return cls(_parsed("--shape", shapes, int), _parsed("--value", values, _number), inline_weights)
+    def of_words(
+        cls, shapes: Sequence[str], values: Sequence[str], inline_weights: bool = True, constants: str = ""
+    ) -> "Fixed":
+        """From ``NAME=1,128`` words of the command line, and a file. Raises UsageError EARG902."""
+        return cls(_parsed("--shape", shapes, int), _parsed("--value", values, _number), inline_weights, constants)
 
     def words(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """``of_words`` of these gives the same."""
@@ -47,6 +51,8 @@ class Model:
     """Name -> array of the parameters after the inputs, where weights are parameters."""
     importer: bool = False
     """Source lines in the module are those of an importer, not the user's."""
+    constants: str | Mapping[str, Any] = ""
+    """As of ``Fixed``."""
 
     def load(self) -> "HloModule":
         """The module, its parameters and results called as the framework calls them."""
@@ -58,6 +64,10 @@ class Model:
             module.entry.set_parameter_loc(index, Loc(module.entry.parameter_loc(index).name, name))
         if self.importer:
             _forget_lines(module)
+        if self.constants:
+            from neuronx_cc.driver.frontends.constants import bind
+
+            bind(module, self.constants)
         return module
 
 

@@ -1,6 +1,7 @@
 """Strategy ``error-model``: two types at a time, told apart where it pays.
 
-1. All contractions in each type: the accurate and the fast ends of what there is.
+1. All contractions in each type, the most accurate first: the accurate and the fast ends of what there is. A type is
+   not tried that another one outdoes, or whose error, told from the other's, leaves it room for next to nothing.
 2. For a tolerance the fastest of these that meets it is the *base*; faster ones that do not are *targets*. Where
    nothing is faster, that is the result.
 3. The ops are parted: one half in the target, the rest as in the base, gives the half's error and gain, and by
@@ -8,8 +9,8 @@
    tolerance, is halved again.
 4. Which parts fit is solved exactly and measured whole. Where the sum of squares was wrong, the bound is moved by as
    much, and it is solved again.
-5. Of what was chosen, the smallest contractions go back to FP32, like ones together, as long as that is faster: there a
-   cast may cost more than it saves.
+5. Of the fastest cast assignment the smallest contractions go back to FP32, like ones together, as long as that is
+   faster: there a cast may cost more than it saves.
 
 So ops whose types make no difference are never looked at one by one. With a user's metric the same is done for
 tolerances between the last uniform assignment that it accepts and the first that it does not, and the front is
@@ -28,8 +29,10 @@ import numpy as np
 from neuronx_cc.driver.tuning.assignments import Assignment, fastest
 from neuronx_cc.driver.tuning.tuner import KEPT, Point, Tuner, pareto
 
-PARTINGS = 14
-"""Times that parts of one base and target are halved for one tolerance."""
+PARTINGS = 4, 14
+"""Times that parts of one base and target are halved for one tolerance: for few ops and for many."""
+PER_PARTING = 10
+"""Ops for which they are halved once more."""
 CHECKS = 5
 """Solutions that are measured for one tolerance."""
 LEAST_GAIN = 2e-3
@@ -38,8 +41,11 @@ FULL = 0.9
 """Share of the tolerance that leaves no room worth a trial."""
 DIFFERENCE = 0.8
 """Share of a part's squared error up to which that of its rest is told by difference."""
-PATIENT = 2
-"""Swaps in a row that gain nothing before the others, of larger contractions, are not tried."""
+FORMATS = {"fp16": (2, 10), "tf32": (4, 10), "bf16": (2, 7), "fp8_e4m3": (1, 3)}
+"""Type -> bytes, bits of the mantissa. Types of as many bytes take the same time, and those of fewer bits are less
+accurate, by as much, as long as nothing overflows."""
+ROOM = 0.03
+"""Share of its squared error that a type must have room for under the tolerance, else it is not tried."""
 BETWEEN = 4
 """Tolerances that are tried between two uniform assignments for a user's metric."""
 
@@ -75,30 +81,51 @@ class Mixing(Tuner):
         alike = list(dict.fromkeys(group.likeness for group in self.groups))
         self._order = tuple(sorted(range(len(self.groups)), key=lambda n: alike.index(self.groups[n].likeness)))
         self._mixes: dict[tuple[Assignment, Assignment], Mix] = {}
-        self._ends = [fp32, *self._measured(self._uniform(dtype) for dtype in self._types)]
+        self._ends = [fp32, *self._promising()]
         if self._goal.loss is not None:
             return self._by_metric()
         self._reach(self._goal.tolerance)
-        chosen = self._swapped(self._fastest(self._goal.tolerance))
+        self._swap(self._goal.tolerance)
+        chosen = self._fastest(self._goal.tolerance)
         for tolerance in self._between(self._ends, self._goal.front):
             self._reach(tolerance)
         return chosen
 
-    def _swapped(self, point: Point) -> Point:
-        """``point``, or what is faster and tolerated with like ops of it in FP32."""
+    def _promising(self) -> list[Point]:
+        """Those types for all contractions that are worth a trial."""
+        found: dict[str, Point] = {}
+        for dtype in sorted(self._types, key=_preference):
+            if not any(self._outdone(dtype, other, point) for other, point in found.items()):
+                found.update((dtype, point) for point in self._measured([self._uniform(dtype)]))
+        return list(found.values())
+
+    def _outdone(self, dtype: str, other: str, point: Point) -> bool:
+        """Whether nothing is to be expected of ``dtype`` after ``point``, all in ``other``."""
+        if not {dtype, other} <= FORMATS.keys() or point.error == math.inf:
+            return False
+        (nbytes, bits), (other_bytes, other_bits) = FORMATS[dtype], FORMATS[other]
+        if bits >= other_bits:
+            return False
+        predicted = point.error * 2.0 ** (other_bits - bits)
+        judged = self._goal.loss is None and not self._goal.front
+        return nbytes == other_bytes or (judged and self._goal.tolerance**2 < ROOM * predicted**2)
+
+    def _swap(self, tolerance: float) -> None:
+        """Put like ops of the fastest cast assignment in FP32, the smallest first, as long as that is faster."""
+        kept = self._uniform(KEPT)
+        cast = [point for point in self._points.values() if point.error <= tolerance and point.types != kept]
+        point = min(cast, key=lambda point: (point.microseconds, point.error), default=self._fp32())
         alike: dict[tuple[str, ...], list[int]] = {}
         for number in self._order:
             alike.setdefault(self.groups[number].likeness, []).append(number)
-        failed = 0
         for ops in sorted(alike.values(), key=lambda ops: self.groups[ops[0]].work):
-            if failed == PATIENT or point.types == self._uniform(KEPT):
-                break
             types = tuple(KEPT if number in ops else dtype for number, dtype in enumerate(point.types))
-            if types == point.types or not (found := self._measured([types])):
+            if types == point.types:
                 continue
-            faster = found[0].microseconds < point.microseconds and found[0].error <= self._goal.tolerance
-            point, failed = (found[0], 0) if faster else (point, failed + 1)
-        return point
+            found = self._measured([types])
+            if not found or found[0].microseconds >= point.microseconds or found[0].error > tolerance:
+                break
+            point = found[0]
 
     def _fastest(self, tolerance: float) -> Point:
         """Of what was measured; FP32 where nothing is tolerated."""
@@ -156,7 +183,7 @@ class Mixing(Tuner):
             chosen = self._solved(mix, bound)
             worth = LEAST_GAIN * base.microseconds
             left = [part for part in mix.parts if part not in chosen and len(part.ops) > 1 and part.gain > worth]
-            if left and partings < PARTINGS:
+            if left and partings < np.clip(len(self.groups) // PER_PARTING, *PARTINGS):
                 partings += 1
                 if not self._parted(mix, max(left, key=lambda part: part.gain)):
                     return
@@ -228,3 +255,9 @@ class Mixing(Tuner):
             return None
         square = found[0].error ** 2 - mix.base.error**2 * (1 - len(ops) / len(self._order))
         return Part(ops, max(square, 1e-18), mix.base.microseconds - found[0].microseconds)
+
+
+def _preference(dtype: str) -> tuple[int, int]:
+    """Smallest for the most accurate type, of several the one of fewest bytes."""
+    nbytes, bits = FORMATS.get(dtype, (0, 0))
+    return -bits, nbytes

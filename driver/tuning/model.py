@@ -65,8 +65,12 @@ def tune_model(
 ) -> Tuning:
     """Trials are made by ``engine``, or here.
 
-    Raises UsageError EARG912 for an evaluator that fails, EARG913 where nothing meets the goal.
+    Raises UsageError EARG902 for a tolerance that is none, EARG912 for an evaluator that fails, EARG913 where nothing
+    meets the goal.
     """
+    tolerated = goal.tolerance if metric is None else metric.tolerable_loss
+    if not tolerated >= 0:
+        raise UsageError("EARG902", f"a tolerance of {tolerated}", "give a number that is not negative, such as 0.01")
     if strategy not in STRATEGIES:
         raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
     identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}

@@ -59,6 +59,8 @@ class ConvolutionOp(BinaryOp, ContractionOp):
     feature_group_count = prop_def(IntAttr)
     batch_group_count = prop_def(IntAttr)
     operand_precision = opt_prop_def(StrsAttr)
+    algorithm = opt_prop_def(StrAttr)
+    """What the pass ``auto_cast`` has FP32 operands rounded to, as a dot's. Not part of HLO text."""
 
 
 @irdl_op_definition

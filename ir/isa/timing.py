@@ -207,10 +207,10 @@ class Timing:
             found = self._known[key] = Work(tensor=time)
         return found
 
-    def column(self, dtype: str) -> float:
+    def column(self, dtype: str, flags: Sequence[str] = ()) -> float:
         """Nanoseconds of a column of a long product."""
         moving = self.sizes.moving
-        return self.product(self.sizes.columns, moving, dtype, loaded=False).tensor / moving
+        return self.product(self.sizes.columns, moving, dtype, loaded=False, flags=flags).tensor / moving
 
     def load_stationary(self, columns: int, dtype: str) -> Work:
         """A stationary operand [rows, ``columns``], where no product hides its load."""

@@ -50,11 +50,13 @@ _ALGORITHM_FORMAT = {"dot_bf16_bf16_f32": (8, 7), "dot_tf32_tf32_f32": (8, 10), 
 
 def dot(op: hlo.DotOp, lhs: Array, rhs: Array) -> Array:
     """Contraction; result dims are batch, lhs free, rhs free. ``algorithm`` rounds f32 operands first."""
-    dims = op.dims.data
+    return contract(_rounded(op, lhs), _rounded(op, rhs), op.dims.data, op.shape.dtype)
+
+
+def _rounded(op: hlo.DotOp | hlo.ConvolutionOp, operand: Array) -> Array:
+    """``operand`` as the algorithm of ``op`` takes it."""
     rounding = _ALGORITHM_FORMAT.get(op.algorithm.data) if op.algorithm is not None else None
-    if rounding is not None and lhs.dtype == np.float32 and rhs.dtype == np.float32:
-        lhs, rhs = round_to_format(lhs, *rounding), round_to_format(rhs, *rounding)
-    return contract(lhs, rhs, dims, op.shape.dtype)
+    return round_to_format(operand, *rounding) if rounding is not None and operand.dtype == np.float32 else operand
 
 
 def contract(lhs: Array, rhs: Array, dims: hlo.DotDims, dtype: str) -> Array:
@@ -110,6 +112,7 @@ def convolution(op: hlo.ConvolutionOp, lhs: Array, rhs: Array) -> Array:
     """Windows of the padded, dilated lhs times the kernel, summed over window and input feature of the group."""
     dims, window = op.dims.data, op.window.data
     features, batches = op.feature_group_count.data, op.batch_group_count.data
+    lhs, rhs = _rounded(op, lhs), _rounded(op, rhs)
     image = lhs.transpose(dims.lhs_batch, dims.lhs_feature, *dims.lhs_spatial)
     kernel = rhs.transpose(dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial)
     kernel = np.flip(kernel, tuple(2 + i for i, dim in enumerate(window) if dim.reversal))

@@ -1,7 +1,7 @@
 """What the rules of the pass ``canonicalize`` are."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -13,7 +13,7 @@ class Scope:
     """What a rule may look at besides the op."""
 
     module: HloModule
-    kinds: set[type]
+    kinds: set[type] = field(default_factory=set)
     """Of the ops that the module holds, and some that it held."""
 
 

@@ -38,9 +38,21 @@ class Decision:
 
 def of_operands(op: Contraction, options: PassOptions) -> Decision:
     """Type that the FP32 operands of a contraction are rounded to."""
+    asked = _asked(op, options)
+    if asked.dtype == "tf32" and isinstance(op, hlo.ConvolutionOp) and _features(op) == 1:
+        return Decision("f32", f"{asked.reason}; sums over single features are none of TensorE's", asked.ruled)
+    return asked
+
+
+def _features(op: hlo.ConvolutionOp) -> int:
+    """Those that each output sums over, at each position."""
+    return hlo.shape_of(op.rhs).dims[op.dims.data.rhs_input_feature]
+
+
+def _asked(op: Contraction, options: PassOptions) -> Decision:
     if (choice := options.policy.choice(op, "operands")) is not None:
         return Decision(TYPES[choice[0]], choice[1], True)
-    algorithm = op.algorithm.data if isinstance(op, hlo.DotOp) and op.algorithm is not None else ""
+    algorithm = op.algorithm.data if op.algorithm is not None else ""
     if algorithm and algorithm != "unset":
         return Decision(ALGORITHMS.get(algorithm, "f32"), f"algorithm={algorithm}")
     precision: Iterable[str] = op.operand_precision.data if op.operand_precision is not None else ()
@@ -55,7 +67,7 @@ def of_result(op: hlo.HloOp, options: PassOptions) -> Decision:
     """Type of what ``op`` computes, if it may be any float."""
     if (choice := options.policy.choice(op, "result")) is not None:
         return Decision(TYPES[choice[0]], choice[1], True)
-    if options.auto_cast == "all":
+    if lowers_all(options):
         return Decision(CAST_DTYPES[options.auto_cast_type], "--auto-cast all")
     return Decision("f32", f"--auto-cast {options.auto_cast}")
 
@@ -69,4 +81,9 @@ def sums_in_f32(op: hlo.HloOp, options: PassOptions) -> bool:
 
 def results_change(options: PassOptions) -> bool:
     """Whether any result may get another type."""
-    return options.auto_cast == "all" or options.policy.sets("result")
+    return lowers_all(options) or options.policy.sets("result")
+
+
+def lowers_all(options: PassOptions) -> bool:
+    """Whether all FP32 ops compute in the cast type: tf32 is one of products alone, for others FP32 is as fast."""
+    return options.auto_cast == "all" and options.auto_cast_type != "tf32"

@@ -40,7 +40,6 @@ class Lowering:
     def run(self, computation: hlo.ComputationOp) -> None:
         for op in ops_of(computation.block):
             if op.results[0] in self._operands:
-                self._cast(op)
                 continue
             decision = of_result(op, self._context.options)
             if not computes_in_any_float(op):
@@ -54,12 +53,6 @@ class Lowering:
         last = computation.block.last_op
         assert last is not None
         last.operands = [self._widened(last, operand) for operand in last.operands]
-
-    def _cast(self, op: hlo.HloOp) -> None:
-        """A cast of a contraction's operand, which may be low by now."""
-        if isinstance(op, hlo.ReducePrecisionOp):
-            op.operands = [self._widened(op, operand) for operand in op.operands]
-            self._exact.add(op.results[0])
 
     def _lower(self, op: hlo.HloOp, decision: Decision) -> None:
         op.operands = [self._lowered(op, operand, decision.dtype) for operand in op.operands]

@@ -9,7 +9,8 @@ A rule chooses ops by all of its patterns at once:
 
 It sets ``operands``, the type that the operands of a contraction are rounded to; ``result``, the type of what any op
 computes; ``accumulate``, whether a reduction sums in FP32 or in the type of its result; ``weights``, the format that a
-constant operand of a dot is stored in. Types are those of ``--auto-cast-type``, and ``fp32``.
+constant operand of a dot is stored in, with a percentile (``int8@99.9``) or without. Types are those of
+``--auto-cast-type``, and ``fp32``.
 """
 
 import difflib
@@ -23,6 +24,7 @@ from typing import Any
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.precision.quantization import is_format
 
 TYPES = {"bf16": "bf16", "fp16": "f16", "tf32": "tf32", "fp8_e4m3": "f8e4m3", "fp32": "f32"}
 """What policies and ``--auto-cast-type`` call a type -> element type, or tf32."""
@@ -168,7 +170,7 @@ def _rule(entry: Any, title: str) -> Rule:
             raise malformed(f"{title}: unknown key {str(key)[:60]!r}{f'; did you mean {close[0]}?' if close else ''}")
         if not isinstance(value, str) or not value:
             raise malformed(f"{title}: {key} takes text, found {str(value)[:60]!r}")
-        if key in SETTINGS and value not in SETTINGS[key]:
+        if key in SETTINGS and value not in SETTINGS[key] and not (key == "weights" and is_format(value)):
             raise malformed(f"{title}: {key} is one of {', '.join(SETTINGS[key])}, found {value[:60]!r}")
     if not any(key in entry for key in SETTINGS):
         raise malformed(f"{title} sets none of {', '.join(SETTINGS)}")

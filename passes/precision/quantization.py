@@ -1,7 +1,8 @@
 """Weights in 8 bits: symmetric, with a scale for each output channel.
 
 ``codes * scale`` is what a weight becomes. The scale is the largest magnitude of the channel (all elements that are
-contracted, for one index of the other dims) over the largest number of the type; zeros stay zeros, exactly.
+contracted, for one index of the other dims) over the largest number of the type; zeros stay zeros, exactly. A format
+``int8@99.9`` takes a percentile of the magnitudes in place of the largest: what is greater is clipped.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from neuronx_cc.ir.types import NUMPY_DTYPE
 Array = np.ndarray[Any, np.dtype[Any]]
 FORMATS = {"int8": ("s8", 127.0), "fp8_e4m3": ("f8e4m3", 240.0)}
 """What policies and ``--quantize-weights`` call a format -> element type of the codes, its largest number."""
+LEAST_PERCENTILE = 50.0
 FLOATS = frozenset(["f32", "bf16", "f16"])
 
 
@@ -29,11 +31,32 @@ class Weight:
     array: Array
 
 
+def is_format(text: str) -> bool:
+    """Whether ``text`` names a format, with or without a percentile."""
+    name, mark, percentile = text.partition("@")
+    if not mark:
+        return name in FORMATS
+    try:
+        return name in FORMATS and LEAST_PERCENTILE <= float(percentile) <= 100
+    except ValueError:
+        return False
+
+
+def stored_as(form: str) -> tuple[str, float, float]:
+    """Element type of the codes, its largest number, and the percentile of magnitudes that becomes that."""
+    name, _, percentile = form.partition("@")
+    return (*FORMATS[name], float(percentile or 100))
+
+
 def quantized(array: Array, contracted: Sequence[int], form: str) -> tuple[Array, Array]:
     """Codes of ``array``'s dims, and FP32 scales of the dims that are not ``contracted``."""
-    dtype, most = FORMATS[form]
-    values = array.astype(np.float32)
-    largest = np.abs(values).max(axis=tuple(contracted), keepdims=True, initial=0)
+    dtype, most, percentile = stored_as(form)
+    values, axes = array.astype(np.float32), tuple(contracted)
+    magnitudes = np.abs(values)
+    largest = magnitudes.max(axis=axes, keepdims=True, initial=0)
+    if percentile < 100 and magnitudes.size:
+        reached = np.percentile(magnitudes, percentile, axis=axes, keepdims=True).astype(np.float32)
+        largest = np.where(reached > 0, reached, largest)  # of a channel of zeros but few
     scale = (largest / np.float32(most)).astype(np.float32)
     scale[scale == 0] = 1  # of nothing, or of what is too small to divide by
     ratio = np.clip(values / scale, -most, most)

@@ -20,7 +20,7 @@ from neuronx_cc.passes.auto_cast import code_computations
 from neuronx_cc.passes.manager import PassOptions
 from neuronx_cc.passes.precision.decisions import Contraction, of_operands, of_result, results_change
 from neuronx_cc.passes.precision.lowering import computes_in_any_float, is_f32
-from neuronx_cc.passes.precision.quantization import FORMATS, rounded_weight, weight_of
+from neuronx_cc.passes.precision.quantization import is_format, rounded_weight, weight_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -46,7 +46,7 @@ class Cast:
 
     def with_weights(self, module: HloModule, op: hlo.HloOp, form: str) -> "Cast":
         """With a constant operand in a format of ``precision.quantization``; without one as it is."""
-        weight = weight_of(module, op) if form in FORMATS else None
+        weight = weight_of(module, op) if is_format(form) else None
         if weight is None:
             return self
         rounded = tuple(number for number in self.rounded if number != weight.operand)

@@ -24,7 +24,7 @@ from neuronx_cc.ir.errors import NeuronError
 from neuronx_cc.ir.reference import evaluate
 from neuronx_cc.passes import PASSES
 from neuronx_cc.passes.manager import PassContext, PassOptions, parse_integer_downcast, run_passes
-from neuronx_cc.passes.precision.policy import Policy, make_rule
+from neuronx_cc.passes.precision.policy import SETTINGS, Policy, make_rule
 
 FILES = sorted((Path(__file__).parent / "hlo").glob("*.hlo"))
 
@@ -63,8 +63,9 @@ def pass_options(options):
         values["mixed_precision_accumulation"] = values["mixed_precision_accumulation"] == "true"
     if "saturate_infinity" in values:
         values["saturate_infinity"] = values["saturate_infinity"] == "true"
-    if "weights" in values:
-        values["policy"] = Policy((make_rule("the RUN line", weights=values.pop("weights")),))
+    settings = {key: values.pop(key) for key in SETTINGS if key in values}
+    if settings:
+        values["policy"] = Policy((make_rule("the RUN line", **settings),))
     return PassOptions(**values)
 
 

@@ -32,11 +32,14 @@ def rounding(cast_type):
 
 
 class Rounding(Evaluator):
-    """Evaluates in FP32, rounding the operands of dots, and in mode ``all`` every operand and result of other ops."""
+    """Evaluates in FP32, rounding the operands of dots, and in mode ``all`` every operand and result of other ops.
+
+    tf32 is a type of dots in every mode.
+    """
 
     def __init__(self, module: hlo.HloModule, mode: str, cast_type: str):
         super().__init__(module, REFERENCE, CALLING)
-        self.mode = mode
+        self.mode = mode if cast_type != "tf32" else "matmult"
         self.round = rounding(cast_type)
 
     def apply(self, op: hlo.HloOp, operands: Any) -> Any:

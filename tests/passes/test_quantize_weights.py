@@ -21,6 +21,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import UsageError
 from neuronx_cc.passes import pipelines, quantize_weights
 from neuronx_cc.passes.manager import PassContext, PassOptions, run_passes
+from neuronx_cc.passes.precision.policy import rules_from
 from neuronx_cc.passes.precision.quantization import FORMATS, quantized, rounded_weight
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +56,32 @@ def test_limits(form: str) -> None:
     assert (wide[:, 1] == 0).all()
     np.testing.assert_allclose(wide[0, 3:], array[0, 3:], rtol=1e-6)
     assert abs(wide[1, 0] - 1) < 1e-6
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_percentiles(form: str) -> None:
+    """What is greater is clipped, all else is rounded more finely: less error where few elements are far out."""
+    weights = RANDOM.standard_normal((2000, 3)).astype(np.float32)
+    weights[7] = [50, -50, 3]
+    weights[:, 2] *= np.arange(2000) == 7  # a percentile of 0
+    codes, scales = quantized(weights, [0], f"{form}@99.9")
+    reached = np.percentile(np.abs(weights), 99.9, axis=0)
+    np.testing.assert_allclose(scales[:2] * FORMATS[form][1], reached[:2], rtol=1e-6)
+    np.testing.assert_allclose(scales[2] * FORMATS[form][1], np.abs(weights[:, 2]).max(), rtol=1e-6)
+    near = np.abs(weights[:, :2]) <= reached[:2]
+    assert (codes.astype(np.float32)[7, :2] == [FORMATS[form][1], -FORMATS[form][1]]).all()
+    rounded = {name: rounded_weight(weights, [0], name) for name in (form, f"{form}@100", f"{form}@99.9")}
+    np.testing.assert_array_equal(rounded[form], rounded[f"{form}@100"])
+    errors = {name: np.linalg.norm((wide - weights)[:, :2][near]) for name, wide in rounded.items()}
+    assert errors[f"{form}@99.9"] < errors[form] * (0.2 if form == "int8" else 1.05)
+
+
+@pytest.mark.parametrize("form", ["int4", "int8@", "int8@x", "int8@nan", "int8@101", "int8@49", "int8@-1", "@99"])
+def test_formats_that_there_are_not(form: str) -> None:
+    with pytest.raises(UsageError, match="format"):
+        policy_of(None, (), form)
+    with pytest.raises(UsageError, match="weights is one of"):
+        rules_from({"rules": [{"opcode": "dot", "weights": form}]}, "a policy")
 
 
 def right(x: Any, w: Any) -> Any:
@@ -133,7 +160,10 @@ def test_command_line(tmp_path: Any) -> None:
     assert "s8" in text
     assert "--quantize-weights int8" in text
     assert "f8e4m3" in text
-    assert cli.main([*base, "--quantize-weights", "int3"]) != 0
+    assert cli.main([*base, "--quantize-weights", "fp8@99.5"]) == 0
+    assert "fp8@99.5" in dump.read_text()
+    for bad in ("int3", "int8@200"):
+        assert cli.main([*base, "--quantize-weights", bad]) == 2
 
 
 def test_codes_of_parameters() -> None:

@@ -51,6 +51,7 @@ def problem(side: int, inputs: int, outputs: int, taps: int, dtype: str = "f32",
         w=lies((outputs, inputs, taps, taps), (2, 3, 1, 0) if last else order),
         out=lies((2, outputs, side, side), order),
         dtype=dtype,
+        flags=(),
         moves_values=True,
         room=sizes.sbuf_bytes * 9 // 10,
     )

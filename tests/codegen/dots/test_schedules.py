@@ -43,7 +43,7 @@ def problem(m: int, k: int, n: int, dtype: str = "f32", form: str = "mk,kn", tim
         k_dim=0,
         segments=segments_of(k, timing.sizes),
         dtype=dtype,
-        tf32=False,
+        flags=(),
         moves_values=True,
         lhs=operand("lhs", left, "m"),
         rhs=operand("rhs", right, "n"),

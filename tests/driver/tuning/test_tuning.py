@@ -1,6 +1,7 @@
 """The tuner: a planted cancellation stays in FP32, histories go on, goals that nothing meets and bad evaluators."""
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import jax
@@ -113,6 +114,14 @@ def test_evaluators_that_fail(evaluate, said: str) -> None:
     assert caught.value.code == "EARG912"
 
 
+@pytest.mark.parametrize("wrong", [{"tolerance": float("nan")}, {"tolerance": -1.0}, {"tolerable_loss": float("nan")}])
+def test_tolerances_that_are_none(wrong: dict[str, float]) -> None:
+    evaluate = (lambda run: 1.0) if "tolerable_loss" in wrong else None
+    with pytest.raises(UsageError) as caught:
+        neuronx_cc.tune(jax.jit(lambda x, w: x @ w), arrays()[:2], evaluate=evaluate, **wrong)
+    assert caught.value.code == "EARG902"
+
+
 def test_a_tolerance_that_nothing_meets(tmp_path) -> None:
     with pytest.raises(UsageError) as caught:
         neuronx_cc.tune(jax.jit(lambda x, w: jnp.exp(x @ w)), arrays()[:2], 0.0, types=("bf16",), workspace=tmp_path)
@@ -126,6 +135,55 @@ def test_types_whose_results_are_not_finite_are_dropped() -> None:
     found = neuronx_cc.tune(jax.jit(lambda x, w, v: (x @ w) @ v), inputs, 0.5, types=("fp16", "bf16"))
     assert set(types_by_line(found).values()) <= {"bf16", "fp16"}
     assert found.to_json()["groups"][-1]["type"] == "bf16"
+
+
+def tried(workspace: Path) -> set[str]:
+    """Types that all contractions had in a trial."""
+    rows = [json.loads(line) for line in (workspace / "error-model.jsonl").read_text().splitlines()[1:]]
+    words = [set(row["key"].removeprefix("trial ").split()) for row in rows if row["key"].startswith("trial ")]
+    return {types.pop() for types in words if len(types) == 1}
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected"),
+    [
+        (1.0, {"fp32", "fp16", "tf32", "fp8_e4m3"}),  # bf16 takes the time of fp16
+        (1e-2, {"fp32", "fp16", "tf32"}),  # fp8 has seven bits less
+    ],
+)
+def test_types_that_others_tell_of_are_not_tried(tolerance: float, expected: set[str], tmp_path: Path) -> None:
+    x, w, _ = arrays()
+    neuronx_cc.tune(jax.jit(lambda x, w: jnp.tanh(x @ w) @ w), [x, w], tolerance, workspace=tmp_path)
+    assert tried(tmp_path) - {"int8"} == expected
+
+
+def test_for_a_front_all_types_that_may_be_on_it_are_tried(tmp_path: Path) -> None:
+    x, w, _ = arrays()
+    neuronx_cc.tune(jax.jit(lambda x, w: jnp.tanh(x @ w) @ w), [x, w], 1e-2, front=1, workspace=tmp_path)
+    assert tried(tmp_path) - {"int8"} == {"fp32", "fp16", "tf32", "fp8_e4m3"}
+
+
+def test_a_type_that_overflows_tells_nothing_of_others(tmp_path: Path) -> None:
+    inputs = [array * 1e3 for array in arrays()]
+    model = jax.jit(lambda x, w, v: (x @ w) @ v)
+    neuronx_cc.tune(model, inputs, 0.5, types=("fp16", "bf16", "tf32"), workspace=tmp_path)
+    assert tried(tmp_path) == {"fp32", "fp16", "bf16", "tf32"}
+
+
+def test_small_contractions_stay_in_fp32_where_casts_cost_more_than_they_save() -> None:
+    """Also where all in another type is slower than FP32: one large product is what pays."""
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((4, 8), (8, 8)))
+    large = random.standard_normal((512, 512)).astype(np.float32)
+
+    def model(x, w, large):
+        for _ in range(12):
+            x = jnp.tanh(x @ w)
+        return x, large @ large
+
+    found = neuronx_cc.tune(jax.jit(model), [x, w, large], 1e-2, types=("fp16",))
+    assert found.chosen.microseconds < found.fp32_us
+    assert found.to_json()["groups"][-1]["type"] == "fp16"
 
 
 def test_modules_without_contractions() -> None:
