@@ -195,7 +195,7 @@ def test_sizes_without_aliasing(mode):
             operator = getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").default
             agrees(
                 lambda x, want=want, aligned=aligned, operator=operator: operator(x, want, aligned),
-                torch.randn(1, 2, *have, requires_grad=mode == "bilinear"),  # the other gradient: torch asserts on the way here
+                torch.randn(1, 2, *have, requires_grad=mode == "bilinear"),  # cubic: torch asserts
             )
 
 
