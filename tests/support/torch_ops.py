@@ -1,7 +1,7 @@
 """Torch's own samples of its operators (``op_db``) through ``torch.compile``, compared with eager torch on the CPU.
 
-``python tests/support/torch_ops.py [--samples 2] [--ops REGEX] [--backward] [--share 0/2]`` prints one line for each
-operator that does not pass and a table of outcomes at the end.
+``python tests/support/torch_ops.py [--samples 2] [--ops REGEX] [--backward] [--dtype float16] [--share 0/2]`` prints a
+line for each operator that does not pass, and tables of outcomes and of the reasons for refusals at the end.
 """
 
 import argparse
@@ -28,6 +28,19 @@ RANDOM = re.compile(
     r"rand|(^|_)normal\b|normal_|bernoulli|multinomial|dropout|(^|_)exponential$|cauchy|geometric|uniform|empty|rrelu|fractional|lowrank"
 )
 """Parts of names of operators whose results are drawn, or are not defined."""
+TOLERANCES = {torch.float16: (1e-2, 1e-2), torch.bfloat16: (3e-2, 3e-2)}
+"""Relative and absolute; the narrow types' eager results are rounded after each step, ours where the program stores."""
+USUAL = (2e-3, 2e-4)
+OPTIONS = {torch.float64: {"fp64_as_fp32": True}, torch.complex128: {"fp64_as_fp32": True}}
+"""What the compiler is asked for with a type; FP64 is refused without it."""
+UNORDERED = ("linalg.eig", "linalg.eigvals")
+"""Operators whose results' last dim comes in any order; the first result says which."""
+REASONS = {
+    "depends on values": r"_local_scalar_dense|nonzero|masked_select|unique|bincount|size .* values|dynamic",
+    "FP64 asked for by name": r"(f64|c128|float64|complex128) is not supported",
+    "operator without a row": r"operators? .*not supported",
+}
+"""Classes of refusals by what the error says; others are their own."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +52,33 @@ class Outcome:
     detail: str = ""
 
 
-def outcomes(pattern: str, samples: int, backward: bool, share: tuple[int, int] = (0, 1)) -> Iterator[Outcome]:
+def outcomes(
+    pattern: str, samples: int, backward: bool, share: tuple[int, int] = (0, 1), dtype: torch.dtype = torch.float32
+) -> Iterator[Outcome]:
     chosen = [info for info in invocations.op_db if re.search(pattern, info.name)]
     for info in chosen[share[0] :: share[1]]:
         name = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
-        if torch.float32 not in info.dtypes:
-            yield Outcome(name, "skipped", "no FP32")
+        if dtype not in (info.backward_dtypes if backward else info.dtypes):
+            yield Outcome(name, "skipped", f"not for {dtype}")
         elif RANDOM.search(info.name):
             yield Outcome(name, "skipped", "draws random numbers, or gives undefined ones")
         else:
-            yield _operator(name, info, samples, backward)
+            yield _operator(name, info, samples, backward, dtype)
 
 
-def _operator(name: str, info: Any, samples: int, backward: bool) -> Outcome:
+def reason(outcome: Outcome) -> str:
+    """The class of a refusal, with the operator of torch that is refused."""
+    kind = next((kind for kind, said in REASONS.items() if re.search(said, outcome.detail)), "other")
+    operator = re.search(r"(?:operator |^\S+ \[\S+\] |\| )(\w+\.\w+\.\w+)", outcome.detail)
+    return f"{kind}: {operator[1]}" if operator else f"{kind}: {outcome.detail[:80]}" if kind == "other" else kind
+
+
+def _operator(name: str, info: Any, samples: int, backward: bool, dtype: torch.dtype) -> Outcome:
     """The first outcome of the operator's samples that is no pass."""
     torch.manual_seed(0)
     wants = backward and info.supports_autograd
     try:
-        given = list(info.sample_inputs("cpu", torch.float32, requires_grad=wants))
+        given = list(info.sample_inputs("cpu", dtype, requires_grad=wants))
     except Exception as error:
         return Outcome(name, "torch", _first(error))
     given = [sample for sample in given if not sample.kwargs.get("dropout_p")]
@@ -64,7 +86,7 @@ def _operator(name: str, info: Any, samples: int, backward: bool) -> Outcome:
     step = max(1, len(given) // samples)
     passed = 0
     for sample in given[::step][:samples]:
-        result = _sample(name, info, sample, wants)
+        result = _sample(name, info, sample, wants, dtype)
         if result.kind != "pass":
             return result
         passed += 1
@@ -76,7 +98,7 @@ def _elements(sample: Any) -> int:
     return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def _sample(name: str, info: Any, sample: Any, backward: bool) -> Outcome:
+def _sample(name: str, info: Any, sample: Any, backward: bool, dtype: torch.dtype) -> Outcome:
     def function(*values: Any) -> Any:
         given, arguments, keywords = pytree.tree_unflatten(values, spec)
         # eigenvectors and the like count up to what they are free in
@@ -84,13 +106,14 @@ def _sample(name: str, info: Any, sample: Any, backward: bool) -> Outcome:
 
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     try:
-        expected = _evaluated(function, leaves, backward)
+        expected = _evaluated(function, leaves, backward, info.name in UNORDERED)
     except Exception as error:
         return Outcome(name, "torch", f"eager: {_first(error)}")
     torch._dynamo.reset()
     try:
-        compiled = torch.compile(function, backend="neuron", fullgraph=True, dynamic=False)
-        found = _evaluated(compiled, leaves, backward)
+        options = OPTIONS.get(dtype)
+        compiled = torch.compile(function, backend="neuron", fullgraph=True, dynamic=False, options=options)
+        found = _evaluated(compiled, leaves, backward, info.name in UNORDERED)
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, NeuronError):
@@ -99,16 +122,17 @@ def _sample(name: str, info: Any, sample: Any, backward: bool) -> Outcome:
             kind = "broken" if cause.code == "INTERNAL" or "cannot be lowered" in cause.message else "refused"
             return Outcome(name, kind, f"{cause.code} {_first(cause)}")
         return Outcome(name, "torch", f"compile: {type(error).__name__}: {_first(error)}")
+    relative, absolute = TOLERANCES.get(dtype, USUAL)
     try:
         torch.testing.assert_close(
-            found, expected, rtol=2e-3, atol=2e-4, equal_nan=True, check_stride=False, check_layout=False
+            found, expected, rtol=relative, atol=absolute, equal_nan=True, check_stride=False, check_layout=False
         )
     except (AssertionError, TypeError) as error:
         return Outcome(name, "wrong", _first(error) + f" {leaves!r}"[:120].replace("\n", " "))
     return Outcome(name, "pass")
 
 
-def _evaluated(function: Any, leaves: list[Any], backward: bool) -> list[Any]:
+def _evaluated(function: Any, leaves: list[Any], backward: bool, unordered: bool) -> list[Any]:
     """Results, and gradients of the sum of their squares."""
     fresh = [
         leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
@@ -116,12 +140,20 @@ def _evaluated(function: Any, leaves: list[Any], backward: bool) -> list[Any]:
     ]
     results = pytree.tree_leaves(function(*fresh))
     kept = [each.detach().clone() if isinstance(each, torch.Tensor) else each for each in results]
+    kept = _ordered(kept) if unordered else kept
     if backward:
         floats = [each for each in results if isinstance(each, torch.Tensor) and each.requires_grad]
         if floats:
             sum(each.abs().square().sum() for each in floats).backward()
         kept += [leaf.grad for leaf in fresh if isinstance(leaf, torch.Tensor) and leaf.grad is not None]
     return kept
+
+
+def _ordered(values: list[Any]) -> list[Any]:
+    """Each with its last dim in the order of the first one's real, then imaginary parts."""
+    key = 1e3 * values[0].real.round(decimals=3) + values[0].imag
+    order = key.argsort(-1)
+    return [each.take_along_dim(order if each.ndim == order.ndim else order[..., None, :], -1) for each in values]
 
 
 def _first(error: BaseException) -> str:
@@ -135,19 +167,26 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--ops", default="")
     parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--share", default="0/1")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     number, of = map(int, arguments.share.split("/"))
+    dtype = getattr(torch, arguments.dtype)
     counts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     started = time.monotonic()
-    for outcome in outcomes(arguments.ops, arguments.samples, arguments.backward, (number, of)):
+    for outcome in outcomes(arguments.ops, arguments.samples, arguments.backward, (number, of), dtype):
         counts[outcome.kind] += 1
-        if outcome.kind != "pass":
+        if outcome.kind == "refused":
+            reasons[reason(outcome)] += 1
+        if outcome.kind not in ("pass", "skipped"):
             print(f"{outcome.kind:8} {outcome.operator}: {outcome.detail}", flush=True)
-    tried = sum(counts.values()) - counts["skipped"]
+    tried = counts.total() - counts["skipped"]
     print(f"{counts['pass']} of {tried} operators pass ({time.monotonic() - started:.0f} s): {dict(counts)}")
+    for said, count in reasons.most_common():
+        print(f"{count:5} {said}")
     return 0
 
 

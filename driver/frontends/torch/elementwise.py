@@ -258,7 +258,8 @@ def _polygamma(n: int, x: Any) -> Any:
     cotangent = jnp.where(jnp.abs(beside) < 0.25, 1 / jnp.tan(np.pi * beside), across)
     poles = np.pi * jnp.polyval(jnp.asarray(slopes.coef[::-1], x.dtype), cotangent)
     found = special.polygamma(n, jnp.where(mirrored, 1 - x, x))
-    return jnp.where(mirrored, (-1) ** n * found - poles, found)
+    below = jnp.where(beside == 0, (-1) ** (n + 1) * np.inf, (-1) ** n * found - poles)
+    return jnp.where(mirrored, below, found)
 
 
 row("mvlgamma", cast=Cast.RESULT)(lambda x, p: special.multigammaln(x, p))

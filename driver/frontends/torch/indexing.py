@@ -130,6 +130,9 @@ def _scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, incl
         fitted = source.reshape((1,)) if hasattr(source, "reshape") else source
         return _scatter_reduce(x.reshape(1), 0, index.reshape(-1), fitted, reduce, include_self).reshape(())
     source = jnp.asarray(source).astype(x.dtype)
+    if x.dtype == np.bool_ and reduce in ("sum", "prod"):
+        whole = _scatter_reduce(x.astype(np.int32), dim, index, source.astype(np.int32), reduce, include_self)
+        return whole != 0
     values = source[tuple(slice(0, size) for size in index.shape)] if source.ndim else source
     if not include_self and reduce != "set":
         low, high = limits(x.dtype)
@@ -305,14 +308,3 @@ def _searchsorted(
 @row("bucketize")
 def _bucketize(x: Any, edges: Any, out_int32: bool = False, right: bool = False) -> Any:
     return _searchsorted(edges, jnp.asarray(x).reshape(-1), right=right).reshape(jnp.shape(x))
-
-
-@row("histc")
-def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    low, high = (jnp.min(x), jnp.max(x)) if min == 0 and max == 0 else (jnp.asarray(min), jnp.asarray(max))
-    level = low == high
-    low, high = jnp.where(level, low - 1, low), jnp.where(level, high + 1, high)
-    flat = x.reshape(-1)
-    place = jnp.clip(jnp.floor((flat - low) / (high - low) * bins), 0, bins - 1).astype(np.int32)
-    inside = (flat >= low) & (flat <= high)
-    return jnp.zeros(bins, x.dtype).at[place].add(inside.astype(x.dtype))

@@ -34,6 +34,7 @@ def _old_triangular(b: Any, a: Any, upper: bool = True, transpose: bool = False,
 
 
 row("linalg_inv_ex")(lambda x, check_errors=False: (jnp.linalg.inv(x), jnp.zeros(x.shape[:-2], np.int32)))
+row("geqrf")(lambda x: (lambda raw: (jnp.swapaxes(raw[0], -1, -2), raw[1]))(jnp.linalg.qr(x, "raw")))
 row("linalg_qr")(lambda x, mode="reduced": tuple(jnp.linalg.qr(x, mode)))
 row("_linalg_eigh")(lambda x, uplo="L", vectors=True: tuple(jnp.linalg.eigh(x, uplo, symmetrize_input=False)))
 row("_linalg_svd")(lambda x, full=False, uv=True, driver=None: tuple(jnp.linalg.svd(x, full_matrices=full)))

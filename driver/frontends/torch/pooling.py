@@ -224,18 +224,3 @@ row("adaptive_max_pool2d_backward")(_adaptive_max_backward(2))
 row("adaptive_max_pool3d_backward")(_adaptive_max_backward(3))
 row("max_unpool2d")(lambda x, places, size: _to_places(x, places, x.shape[:-2], size, False))
 row("max_unpool3d")(lambda x, places, size, *_: _to_places(x, places, x.shape[:-3], size, False))
-
-
-def _resample(method: str) -> Any:
-    def resample(x: Any, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
-        wanted = [size / have for size, have in zip(sizes, x.shape[2:], strict=True)]
-        given = [scale for scale in scales if scale is not None]
-        if align_corners or (given and not np.allclose(given, wanted)):
-            raise NotImplementedError("resampling with aligned corners, or by other scales than those of the sizes")
-        return jax.image.resize(x, (*x.shape[:2], *sizes), method, antialias=True)
-
-    return resample
-
-
-row("_upsample_bilinear2d_aa")(_resample("linear"))
-row("_upsample_bicubic2d_aa")(_resample("cubic"))

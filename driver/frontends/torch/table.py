@@ -10,12 +10,16 @@ from neuronx_cc.driver.frontends.torch import (
     bags,
     contractions,
     elementwise,
+    histograms,
     indexing,
     linalg,
+    losses,
     normalisation,
+    polynomials,
     pooling,
     randomness,
     reductions,
+    resampling,
     shapes,
 )
 from neuronx_cc.driver.frontends.torch.registry import find
@@ -24,12 +28,16 @@ FAMILIES = (
     bags,
     contractions,
     elementwise,
+    histograms,
     indexing,
     linalg,
+    losses,
     normalisation,
+    polynomials,
     pooling,
     randomness,
     reductions,
+    resampling,
     shapes,
 )
 """Importing a family adds its rows."""

@@ -14,11 +14,14 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("i
 
 
 @pytest.mark.parametrize("name", torch_models.MODELS)
-def test_forward(name):
+def test_forward(name, rates):
     error, _ = torch_models.forward_error(name)
+    rates("models, forward", {"pass" if error < 1e-5 else "wrong": 1})
     assert error < 1e-5
 
 
 @pytest.mark.parametrize("name", torch_models.TRAINED)
-def test_training(name):
-    assert torch_models.training_error(name) < 1e-3
+def test_training(name, rates):
+    error = torch_models.training_error(name)
+    rates("models, ten steps of training", {"pass" if error < 1e-3 else "wrong": 1})
+    assert error < 1e-3

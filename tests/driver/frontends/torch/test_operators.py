@@ -1,5 +1,7 @@
 """Torch's own samples of its operators through ``torch.compile``; all of them: ``tests/support/torch_ops.py``."""
 
+from collections import Counter
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,8 +21,9 @@ COMMON = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-def test_common_operators(backward):
+def test_common_operators(backward, rates):
     found = list(torch_ops.outcomes(f"^({COMMON})$", 2, backward))
+    rates(f"common operators, {'backward' if backward else 'forward'}", Counter(each.kind for each in found))
     bad = [outcome for outcome in found if outcome.kind in ("wrong", "broken", "refused")]
     # variants that ask for FP64 by name
     bad = [outcome for outcome in bad if "f64 is not supported" not in outcome.detail]
@@ -28,11 +31,26 @@ def test_common_operators(backward):
     assert len(found) > 35
 
 
+SHARES = {
+    ("float32", False): ((3, 10), 0.85),
+    ("float32", True): ((4, 20), 0.8),
+    ("float16", False): ((5, 30), 0.7),
+    ("bfloat16", False): ((6, 30), 0.7),
+    ("float64", False): ((7, 30), 0.6),
+    ("complex64", False): ((8, 20), 0.4),
+    ("int64", False): ((9, 20), 0.6),
+    ("bool", False): ((10, 20), 0.6),
+}
+"""Of each type, and of gradients: which of all operators, and the least part of them that passes."""
+
+
 @pytest.mark.slow
-def test_the_others_are_computed_or_refused_by_name():
-    """A tenth of all operators, another one for each release of torch."""
-    found = list(torch_ops.outcomes("", 1, False, (3, 10)))
+@pytest.mark.parametrize(("dtype", "backward"), SHARES)
+def test_the_others_are_computed_or_refused_by_name(dtype, backward, rates):
+    share, least = SHARES[dtype, backward]
+    found = list(torch_ops.outcomes("", 1, backward, share, getattr(torch, dtype)))
+    counts = Counter(each.kind for each in found)
+    rates(f"all operators, {dtype}, {'backward' if backward else 'forward'}", counts)
     bad = [outcome for outcome in found if outcome.kind in ("wrong", "broken")]
     assert not bad, bad
-    passed = sum(outcome.kind == "pass" for outcome in found)
-    assert passed > 0.7 * sum(outcome.kind != "skipped" for outcome in found)
+    assert counts["pass"] > least * (counts.total() - counts["skipped"])

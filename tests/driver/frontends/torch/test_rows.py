@@ -18,7 +18,7 @@ def _fresh():
     torch.manual_seed(0)
 
 
-def agrees(function, *values):
+def agrees(function, *values, absolute=1e-5):
     """Values of both, and gradients where an argument wants one."""
     found = []
     for call in (function, torch.compile(function, backend="neuron", fullgraph=True)):
@@ -29,7 +29,7 @@ def agrees(function, *values):
         if wanted:
             sum(each.abs().square().sum() for each in wanted).backward()
         found.append([*(each.detach() for each in results), *(each.grad for each in given)])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=absolute, equal_nan=True)
 
 
 @pytest.mark.parametrize("sizes", [(7, 4), (5, 3), (6, 7), (1, 1)])
@@ -170,3 +170,49 @@ def test_pseudo_inverses(hermitian):
 
 def test_constants_within_the_function():
     agrees(lambda x: x * torch.tensor([1.0, 2, 3]) + torch.signal.windows.hann(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_images_at_the_places_of_a_grid(mode, padding):
+    generator = torch.Generator().manual_seed(3)
+    for sizes in [(4, 5)] if mode == "bicubic" else [(4, 5), (3, 1, 4)]:
+        x = torch.randn(2, 3, *sizes, generator=generator)
+        grid = torch.rand(2, *[2] * len(sizes), len(sizes), generator=generator) * 3 - 1.5
+        for aligned in (False, True):
+            agrees(
+                lambda x, grid, aligned=aligned: F.grid_sample(x, grid, mode, padding, aligned),
+                x.clone().requires_grad_(),
+                grid.clone().requires_grad_(),
+                absolute=1e-4,  # cubic weights of one element sum to 1, their slopes to 0
+            )
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_sizes_without_aliasing(mode):
+    for have, want in (((8, 7), (3, 5)), ((4, 5), (9, 7)), ((6, 5), (6, 3))):
+        for aligned in (False, True):
+            operator = getattr(torch.ops.aten, f"_upsample_{mode}2d_aa").default
+            agrees(
+                lambda x, want=want, aligned=aligned, operator=operator: operator(x, want, aligned),
+                torch.randn(1, 2, *have, requires_grad=mode == "bilinear"),  # cubic: torch asserts
+            )
+
+
+def test_histograms():
+    x = torch.rand(40, generator=torch.Generator().manual_seed(2))
+    pairs = x.reshape(-1, 2)
+    agrees(lambda x: tuple(torch.histogram(x, 7)) + tuple(torch.histogram(x, 5, range=(0.25, 0.75), density=True)), x)
+    agrees(lambda x, edges: torch.histogram(x, edges).hist, x, torch.tensor([0.0, 0.1, 0.5, 1.0]))
+    agrees(lambda x: torch.histogramdd(x, [3, 4], range=[0.0, 1.0, 0.0, 0.5], weight=x[:, 0]).hist, pairs)
+
+
+KINDS = [
+    f"{shifted}chebyshev_polynomial_{letter}" for shifted in ("", "shifted_") for letter in "tuvw"
+] + ["hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"]  # fmt: skip
+
+
+def test_polynomials():
+    x = torch.tensor([-1.0, -0.4, 0.0, 0.3, 1.0, 1.5])
+    degrees = torch.tensor([[-1.0], [0], [1], [2], [5]])
+    agrees(lambda x, degrees: tuple(getattr(torch.special, kind)(x, degrees) for kind in KINDS), x, degrees)
