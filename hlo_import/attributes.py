@@ -113,6 +113,14 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip().removeprefix("%") for part in inside.split(",")) if inside else ()
 
 
+def computations(text: str) -> tuple[str, ...]:
+    """As ``names``, of computations: at least one, none empty. Raises ValueError."""
+    found = names(text)
+    if not found or not all(found):
+        raise ValueError(f"expected the name of a computation, found {text[:60]!r}")
+    return found
+
+
 def boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"expected true or false, found {text[:60]!r}")
@@ -149,7 +157,7 @@ def padding(text: str) -> tuple[PadDim, ...]:
 def window(text: str) -> tuple[WindowDim, ...]:
     """``{size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=.. rhs_dilate=.. rhs_reversal=..}``."""
     fields: dict[str, list[str]] = {}
-    for part in braced(text).replace(",", " ").split():
+    for part in braced(text).split():
         key, _, value = part.partition("=")
         if key not in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"):
             raise ValueError(f"expected size, stride, pad, lhs_dilate, rhs_dilate or rhs_reversal, found {key[:60]!r}")
@@ -208,7 +216,7 @@ INT = _wrap(IntAttr, integer)
 INTS = _wrap(IntsAttr, integers)
 BOOL = _wrap(BoolAttr, boolean)
 STR = _wrap(StrAttr, unquote)
-CALLED = _wrap(StrsAttr, names)
+CALLED = _wrap(StrsAttr, computations)
 GROUPS = _wrap(GroupsAttr, replica_groups)
 FLOAT = _wrap(FloatAttr, single_precision)
 

@@ -182,7 +182,11 @@ class _Builder:
         properties = raw.properties
         if raw.operand_types:
             self._check_operand_types(raw, operands)
-        if raw.opcode in ("copy", "bitcast") and len(operands) == 1 and isinstance(raw.type, hlo.TupleType):
+        if (
+            raw.opcode in ("copy", "bitcast", "concatenate")
+            and len(operands) == 1
+            and isinstance(raw.type, hlo.TupleType)
+        ):
             return self._same_tuple(raw, operands[0])
         if raw.opcode == "bitcast" and len(operands) == 1:
             operand_layout = layouts[raw.operands[0]]
@@ -210,7 +214,7 @@ class _Builder:
             raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc) from None
 
     def _same_tuple(self, raw: RawInstruction, operand: hlo.SSAValue) -> hlo.SSAValue:
-        """A copy of a tuple is the tuple: values have no place yet."""
+        """A copy of a tuple, or what it alone is joined of, is the tuple: values have no place yet."""
         if operand.type != raw.type:
             found, is_ = type_text(raw.type), type_text(operand.type)
             raise self.raw.error(raw.position, f"{raw.opcode}: expected a result of {is_}, found {found}", raw.loc)
@@ -227,6 +231,10 @@ class _Builder:
         if field not in CALL_FIELDS or not isinstance(attribute, hlo.StrsAttr):
             return attribute
         return hlo.StrsAttr(tuple(self.renamed.get(name, name) for name in attribute.data))
+
+
+_SAME_TUPLE = frozenset(["copy", "bitcast", "concatenate"])
+"""Of one tuple, these are that tuple."""
 
 
 def _comparison_type(operands: list[hlo.SSAValue]) -> hlo.Attribute:

@@ -101,6 +101,20 @@ KNOWN = {
 _SHARDING = re.compile(
     r"\{\s*(?:[{}]|(?:replicated|manual|maximal|unknown|unreduced|shard_as|shard_like|metadata)\b|devices=|mesh\[)"
 )
+_TYPES = re.compile(r"(?:[\s(),]*[a-z]\w*\[[\d,\s<=]*\](?:\{[^{}]*\})?)*[\s(),]*")
+"""The shape of an outfeed."""
+
+
+_SHARDINGS = re.compile(r"(?<!dims=)\{[^{}]*\}")
+"""Of a tuple or a domain, each."""
+_PLAIN_SHARDING = re.compile(r"\{\s*(?:(?:replicated|manual|unknown|unreduced)\s*|(?:maximal\s+)+device=\d+\s*|)\}")
+
+
+def _is_bad_sharding(text: str) -> bool:
+    """Whether ``text`` begins as one of those without axes, and does not go on so."""
+    return bool(re.match(r"\{\s*(?:replicated|manual|unknown|unreduced|maximal|device)\b", text)) and not (
+        _PLAIN_SHARDING.fullmatch(text) or "metadata" in text or "shard" in text
+    )
 
 
 def attribute_problem(opcode: str, attributes: dict[str, str]) -> tuple[str, str]:
@@ -112,6 +126,10 @@ def attribute_problem(opcode: str, attributes: dict[str, str]) -> tuple[str, str
             return name, f"expected an attribute of {opcode} ({own}), found {name}"
         if name in _OPS_FLAGS and text not in ("true", "false"):
             return name, f"expected true or false, found {text[:60]!r} in {name}"
-        if name == "sharding" and not _SHARDING.match(COMMENT.sub("", text)):
+        if name == "sharding" and not (_SHARDING.match(COMMENT.sub("", text)) and text.endswith("}")):
             return name, f"expected a sharding such as {{replicated}} or {{devices=[2,1]<=[2]}}, found {text[:60]!r}"
+        if name in ("sharding", "domain") and any(map(_is_bad_sharding, _SHARDINGS.findall(text))):
+            return name, f"expected a sharding such as {{replicated}} or {{maximal device=1}}, found {text[:60]!r}"
+        if name == "outfeed_shape" and not _TYPES.fullmatch(COMMENT.sub("", text)):
+            return name, f"expected a type such as f32[2,3], found {text[:60]!r}"
     return "", ""

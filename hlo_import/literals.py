@@ -16,6 +16,7 @@ Array = np.ndarray[Any, Any]
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)")
 _NAN = re.compile(r"(-?)nan\((0x[0-9a-fA-F]{1,16})\)")
+_NESTING = re.compile(r"[(){},]")
 _PART = r"((?:[^(),{}]|\([^(),{}]*\))*)"
 _PAIR = re.compile(rf"\({_PART},{_PART}\)")
 _TO_SPACE = str.maketrans("{}()", "    ")
@@ -51,6 +52,23 @@ def parse_literal(text: str, shape: Shape) -> Array:
     if not shape.size:
         return np.zeros(shape.dims, shape.numpy_dtype)
     return _elements(text, shape.dtype, shape.size).reshape(shape.dims)
+
+
+def literal_parts(text: str) -> list[str]:
+    """The values of a tuple such as ``({1, 2}, (3, 4), 5)``, each as text; raises ``LiteralError``."""
+    text = _COMMENT.sub(" ", text).strip()
+    if text[:1] != "(" or text[-1:] != ")":
+        raise LiteralError("expected a tuple of values in parentheses")
+    parts, depth, start = [], 0, 1
+    for match in _NESTING.finditer(text, 1, len(text) - 1):
+        depth += {"(": 1, "{": 1, ")": -1, "}": -1, ",": 0}[match.group()]
+        if depth < 0:
+            raise LiteralError("expected a tuple of values, found one that ends early")
+        if match.group() == "," and not depth:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    last = text[start:-1]
+    return [*parts, last] if parts or last.strip() else []
 
 
 def _check_structure(text: str, shape: Shape) -> None:

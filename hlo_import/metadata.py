@@ -11,6 +11,9 @@ LOC_FIELDS = ("op_name", "source_file", "source_line", "stack_frame_id")
 """Metadata that ``Loc`` carries; the rest stays text."""
 
 _ENTRY = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|\{[^{}]*\}|[^\s,{}"]+)', re.DOTALL)
+_ENTRIES = re.compile(
+    r'\s*\{\s*(?:\w+\s*=\s*(?:"(?:[^"\\]|\\.)*+"|\{[^{}]*+\}|[^\s,{}"=]++)(?:\s++|(?=\})))*+\}\s*', re.DOTALL
+)
 _STRING_ROW = re.compile(r'\s*(\d{1,9})\s+("(?:[^"\\]|\\.)*")')
 _FIELD_ROW = re.compile(r"\s*(\d{1,9})\s+\{([^{}]*)\}")
 
@@ -39,7 +42,9 @@ class Metadata:
 
 
 def read_metadata(text: str, frames: StackFrames) -> Metadata:
-    """The fields of ``{op_name="..." source_file="..." source_line=3 ...}``."""
+    """The fields of ``{op_name="..." source_file="..." source_line=3 ...}``. Raises ValueError."""
+    if text and not _ENTRIES.fullmatch(text):
+        raise ValueError(f'expected metadata such as {{op_name="f" source_line=1}}, found {text[:60]!r}')
     fields = dict(_ENTRY.findall(text))
     line = fields.get("source_line", "0")
     source_file, source_line = unquote(fields.get("source_file", "")), int(line) if _small(line) else 0

@@ -6,13 +6,14 @@ One fast path of regular expressions covers the usual instruction; everything el
 """
 
 import re
+from dataclasses import replace
 
 from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, names, read_attributes, unquote
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.header import read_header
 from neuronx_cc.hlo_import.known_attributes import attribute_problem
 from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, SourceText
-from neuronx_cc.hlo_import.literals import LiteralError, parse_literal, splat_view
+from neuronx_cc.hlo_import.literals import LiteralError, literal_parts, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
 from neuronx_cc.hlo_import.raw import INFERRED, RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.replica_groups import MESH_VALUE
@@ -22,7 +23,7 @@ from neuronx_cc.ir.constants import ConstantPool
 from neuronx_cc.ir.errors import CompileError, Loc
 
 _NAME = r"%?([A-Za-z0-9_][\w.\-]*)"
-_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]*)\}})?\s+([a-z][\w\-]*)\(")
+_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*(?<![\w.\-])=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]*)\}})?\s+([a-z][\w\-]*)\(")
 _ROOT = re.compile(r"ROOT(?![\w.\-])")
 _OPCODE = re.compile(r"[A-Za-z][\w\-]*(?![\w.\-\[])")
 _OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
@@ -168,7 +169,7 @@ class TextParser:
                 raise source.error(type_start, f"expected a type such as f32[2,3], found {opcode!r}")
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
         if opcode == "constant":
-            scan = self._constant(scan, instruction)
+            opcode, scan = self._constant(scan, instruction, computation)
         elif opcode == "parameter":
             scan = self._parameter(scan, instruction)
         else:
@@ -177,7 +178,10 @@ class TextParser:
         for before in names(attributes.get("control-predecessors", "{}")):
             if before and before not in defined:
                 raise source.error(position, f"expected control-predecessors defined above, found {before!r}")
-        metadata = self._read_metadata(attributes.pop("metadata", ""))
+        try:
+            metadata = self._read_metadata(attributes.pop("metadata", ""))
+        except ValueError as problem:
+            raise self._at_attribute(instruction, "metadata", str(problem)) from None
         instruction.metadata = metadata.rest
         instruction.loc = Loc(
             name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
@@ -208,6 +212,8 @@ class TextParser:
             raise source.error(
                 position, f"expected an instruction such as 'a = f32[2] add(b, c)', found {source.found(position)}"
             )
+        if equals == name.end() and not name.group().startswith("%"):
+            raise source.error(equals, f"expected a space after the name {name.group()}, as XLA does")
         return root is not None, name.group(1), equals + 1
 
     def _finish(self, instruction: RawInstruction, opcode: str, attributes: Attributes, position: int) -> None:
@@ -288,33 +294,57 @@ class TextParser:
         instruction.parameter = int(number.group())
         return source.expect(number.end(), ")", "after the number of a parameter")
 
-    def _constant(self, position: int, instruction: RawInstruction) -> int:
-        """Reads a literal into the constant pool; ``position`` is after the opening parenthesis."""
-        source, text = self.source, self.text
+    def _constant(self, position: int, instruction: RawInstruction, computation: RawComputation) -> tuple[str, int]:
+        """Reads a literal into the constant pool; ``position`` is after the opening parenthesis.
+
+        A tuple becomes constants and an op that puts them together. Returns the opcode, and the position after it.
+        """
+        source = self.source
         depth, end = 1, position
         while depth:
-            match = _PARENTHESIS.search(text, end)
+            match = _PARENTHESIS.search(self.text, end)
             if match is None:
                 raise source.error(position, "expected ')' to end this constant, found the end of the text")
             depth += 1 if match.group() == "(" else -1
             end = match.end()
+        self._literal(self.text[position : end - 1], position, instruction, computation)
+        return instruction.opcode, end
+
+    def _literal(self, text: str, position: int, instruction: RawInstruction, computation: RawComputation) -> None:
+        """Reads ``text``, which starts at ``position``, as the value of ``instruction``."""
+        if isinstance(instruction.type, hlo.TupleType):
+            parts = instruction.type.data
+            try:
+                texts = literal_parts(text)
+            except LiteralError as problem:
+                raise self.source.error(position, str(problem)) from None
+            if len(texts) != len(parts):
+                raise self.source.error(position, f"expected {len(parts)} values of a tuple, found {len(texts)}")
+            # no name of an instruction has such a key
+            keys = [f"{instruction.key}{{{number}}}" for number in range(len(parts))]
+            for key, type_, part in zip(keys, parts, texts, strict=True):
+                loc = replace(instruction.loc, name=f"{instruction.loc.name}.part")
+                element = RawInstruction(key, "constant", type_, _NO_OPERANDS, {}, loc, instruction.position)
+                self._literal(part, position, element, computation)
+                computation.instructions.append(element)
+            instruction.opcode, instruction.operands = "tuple", keys
+            return
         if not isinstance(instruction.type, hlo.ArrayType):
-            raise source.error(position, f"expected a constant of an array type, found {type_text(instruction.type)}")
+            expected = f"expected a constant of an array type, found {type_text(instruction.type)}"
+            raise self.source.error(position, expected)
         shape = instruction.type.data
         try:
-            array = parse_literal(text[position : end - 1], shape)
+            array = parse_literal(text, shape)
         except LiteralError as problem:
             if str(problem) == "elided":
-                raise source.error(
+                raise self.source.error(
                     position,
                     f"expected the value of constant {instruction.key}, found the placeholder {{...}}",
                     remedy="print the module with its constants: as_hlo_text(print_large_constants=True), "
                     "or --xla_dump_large_constants for a dump; or pass the serialized HloModuleProto",
                 ) from None
-            raise source.error(position, str(problem)) from None
-        digest = self.constants.add(splat_view(array), shape.dtype)
-        instruction.properties = {"value": hlo.ConstantAttr(digest)}
-        return end
+            raise self.source.error(position, str(problem)) from None
+        instruction.properties = {"value": hlo.ConstantAttr(self.constants.add(splat_view(array), shape.dtype))}
 
     def _operands(self, position: int) -> tuple[list[str], list[hlo.Attribute | None] | None, int]:
         """Names of the operands, the types before them if there are any, and the position after the parenthesis."""
@@ -331,6 +361,9 @@ class TextParser:
         types: list[hlo.Attribute | None] = []
         scan = source.skip(position)
         while source.at(scan) != ")":
+            if source.at(scan) == ",":  # XLA overlooks those in excess
+                scan = source.skip(scan + 1)
+                continue
             typed = _TYPED_OPERAND.match(self.text, scan)
             if typed is not None:
                 dtype, dims, layout, name = typed.groups()
@@ -383,6 +416,8 @@ class TextParser:
             if inline:
                 assert computation is not None
                 value, end = self._inline(start, computation, name, depth)
+            if value[:1] == "=":
+                raise source.error(end - len(value), f"expected a value of attribute {name}, found '='")
             if name in attributes:
                 raise source.error(position, f"expected attribute {name} once, found it twice")
             attributes[name] = value

@@ -15,6 +15,8 @@ MESH_VALUE = re.compile(
 """One whole mesh spelling; unlike other attribute values it has spaces and a comma outside brackets."""
 
 _IOTA = re.compile(r"\[(\d{1,9}),(\d{1,9})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?")
+_LIST = r"\{(?:\d+(?:,\d+)*)?\}"
+_LISTS = re.compile(rf"(?:{_LIST}(?:,{_LIST})*)?")
 _DEVICES_IOTA = re.compile(r"\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?")
 _AXIS = re.compile(r"['\"]([^'\"]{1,200})['\"]=(\d{1,9})")
 _REFERENCE = re.compile(r"['\"]([^'\"]{1,200})['\"](?::\((\d{1,9})\)(\d{1,9}))?")
@@ -27,6 +29,8 @@ def replica_groups(text: str) -> Groups:
     text = text.strip()
     if text.startswith("mesh["):
         return _mesh(text)
+    if re.search(r"\d\s+\d", text):
+        raise ValueError(f"expected a comma between devices, found {text[:60]!r}")
     compact = "".join(text.split())
     if match := _IOTA.fullmatch(compact):
         groups, size = int(match[1]), int(match[2])
@@ -37,7 +41,7 @@ def replica_groups(text: str) -> Groups:
     if not (compact.startswith("{") and compact.endswith("}")):
         raise ValueError(f"expected groups in braces, found {text[:60]!r}")
     inside = compact[1:-1]
-    if re.sub(r"\{[\d,]*\}", "", inside).strip(","):
+    if not _LISTS.fullmatch(inside):
         raise ValueError(f"expected groups such as {{{{0,1}},{{2,3}}}}, found {text[:60]!r}")
     return tuple(_numbers(group) for group in re.findall(r"\{([\d,]*)\}", inside))
 

@@ -145,6 +145,9 @@ def _channel(op: Any, operands: list[Any], result: Any) -> str:
         return "expected operands, found none"
     if op.name in ("hlo.infeed", "hlo.outfeed", "hlo.send", "hlo.recv") and operands[-1] != TOKEN:
         return f"expected a token as last operand, found {show(operands[-1])}"
+    count = {"hlo.infeed": 1, "hlo.recv": 1, "hlo.outfeed": 2, "hlo.send": 2}.get(op.name, len(operands))
+    if len(operands) != count:
+        return f"expected {count} operand{'s' * (count > 1)}, the last a token, found {len(operands)}"
     return ""
 
 
