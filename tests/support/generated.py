@@ -44,11 +44,12 @@ class Compiled:
         return Executable(self.program, self.constants, on_chip=ON_CHIP).run(inputs).outputs
 
 
-def compile_text(text: str, machine: Machine = TRN1, **options: Any) -> Compiled:
-    """Passes (``auto_cast`` none unless given) and code generation for ``machine``."""
+def compile_text(text: str, machine: Machine = TRN1, verify_each: bool = False, **options: Any) -> Compiled:
+    """Passes (``auto_cast`` none unless given; ops verified after each if told so), code generation for ``machine``."""
     module = parse_text(text)
     options.setdefault("auto_cast", "none")
-    run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), PassContext(PassOptions(**options), machine))
+    context = PassContext(PassOptions(**options), machine)
+    run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), context, verify_each=verify_each)
     program, constants = lower_module(module, machine, options.get("fast_relayout", True))
     return Compiled(text, program, constants)
 

@@ -131,7 +131,7 @@ def _scalar(g: Sketch) -> str:
     """Text of an index: known, or found at run time."""
     known = [v for v in g.values if v.dtype == "s32"]
     if not known or g.chance(0.3):
-        return str(g.random.choice((0, 1, 2, 5, 127)))
+        return f"jnp.int32({g.random.choice((0, 1, 2, 5, 127))})"
     value = g.random.choice(known)
     return f"{value.name}.reshape(-1)[{g.random.randrange(value.size)}]" if value.dims else value.name
 

@@ -66,6 +66,6 @@ def _check_module(seed: int) -> None:
     else:  # jaxlib does not translate fusions
         called = re.sub(r"fusion\((.*)\), kind=kLoop, calls=", r"call(\1), to_apply=", source)
         wanted = run_text(called, inputs)
-    found = compile_text(source).run(inputs)
+    found = compile_text(source, verify_each=True).run(inputs)
     for number, (result, want) in enumerate(zip(found, wanted, strict=True)):
         assert_close(result, want, 0.0, name=f"result {number}")
