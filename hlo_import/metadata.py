@@ -14,6 +14,7 @@ _ENTRY = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|\{[^{}]*\}|[^\s,{}"]+)', re
 _ENTRIES = re.compile(
     r'\s*\{\s*(?:\w+\s*=\s*(?:"(?:[^"\\]|\\.)*+"|\{[^{}]*+\}|[^\s,{}"=]++)(?:\s++|(?=\})))*+\}\s*', re.DOTALL
 )
+_COMMENTED = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
 _STRING_ROW = re.compile(r'\s*(\d{1,9})\s+("(?:[^"\\]|\\.)*")')
 _FIELD_ROW = re.compile(r"\s*(\d{1,9})\s+\{([^{}]*)\}")
 
@@ -43,6 +44,8 @@ class Metadata:
 
 def read_metadata(text: str, frames: StackFrames) -> Metadata:
     """The fields of ``{op_name="..." source_file="..." source_line=3 ...}``. Raises ValueError."""
+    if "/" in text:
+        text = _COMMENTED.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
     if text and not _ENTRIES.fullmatch(text):
         raise ValueError(f'expected metadata such as {{op_name="f" source_line=1}}, found {text[:60]!r}')
     fields = dict(_ENTRY.findall(text))

@@ -302,3 +302,10 @@ def test_the_entry_layout_and_the_schedule_stay_while_they_are_true() -> None:
     other = LAID_OUT.replace("{(f32[2,3]{0,1:T(8,128)}, /*index=1*/s32[])", "{(f32[3,2]{0,1}, s32[])")
     module = parse_text(other)
     assert "{(f32[2,3]{1,0}, s32[])->f32[2,3]{1,0}}" in print_module(module)
+
+
+def test_comments_within_metadata():
+    metadata = '{/*c*/op_name="a//b" /* "d" */ source_file="/*e*/f" // g\n source_line=3 }'
+    text = f"HloModule m\nENTRY main {{\n  ROOT a = f32[] constant(1), metadata={metadata}\n}}\n"
+    loc = parse_text(text).entry.block.first_op.loc
+    assert (loc.op_name, loc.source_file, loc.source_line) == ("a//b", "/*e*/f", 3)
