@@ -267,7 +267,7 @@ def test_no_room_for_a_block_of_the_kernel(monkeypatch: pytest.MonkeyPatch, layo
 
 
 @pytest.mark.parametrize("layout", [LAYOUTS[0], ("NHWC", "HWIO", "NHWC"), ("CHWN", "IHWO", "HWNC")], ids="-".join)
-@pytest.mark.parametrize("given", [True, False], ids=["parameter", "constant"])
+@pytest.mark.parametrize("given", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["parameter", "constant"])
 def test_kernels_that_never_fit(layout: Any, given: bool, random: np.random.Generator) -> None:
     """Parts of them pass several banks of sums; windows are strided, and dilated, by phases."""
     x, w = operands(random, layout, 2, 1000, 5, 6, 140, 7)
