@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from neuronx_cc.hlo_import.attributes import unquote
-from neuronx_cc.hlo_import.lexer import SourceText
+from neuronx_cc.hlo_import.lexer import COMMENT, QUOTED, SourceText
 
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 LOC_FIELDS = ("op_name", "source_file", "source_line", "stack_frame_id")
@@ -14,7 +14,7 @@ _ENTRY = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|\{[^{}]*\}|[^\s,{}"]+)', re
 _ENTRIES = re.compile(
     r'\s*\{\s*(?:\w+\s*=\s*(?:"(?:[^"\\]|\\.)*+"|\{[^{}]*+\}|[^\s,{}"=]++)(?:\s++|(?=\})))*+\}\s*', re.DOTALL
 )
-_COMMENTED = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
+_COMMENTED = re.compile(f"{QUOTED.pattern}|{COMMENT.pattern}", re.DOTALL)
 _STRING_ROW = re.compile(r'\s*(\d{1,9})\s+("(?:[^"\\]|\\.)*")')
 _FIELD_ROW = re.compile(r"\s*(\d{1,9})\s+\{([^{}]*)\}")
 

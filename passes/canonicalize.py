@@ -9,7 +9,7 @@ from functools import cache
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import erase, ops_of
+from neuronx_cc.ir.hlo.editing import erase, kinds_in, ops_of
 from neuronx_cc.passes.canonical.arithmetic import RULES as ARITHMETIC
 from neuronx_cc.passes.canonical.contraction import RULES as CONTRACTION
 from neuronx_cc.passes.canonical.convolution import RULES as CONVOLUTION
@@ -39,9 +39,8 @@ def _applicable(op: type, owners: frozenset[type]) -> tuple[Rule, ...]:
 
 
 def run(module: HloModule, context: PassContext) -> None:
-    computations = list(module.computations())
-    scope = Scope(module, {type(op) for computation in computations for op in ops_of(computation.block)})
-    for computation in computations:
+    scope = Scope(module, kinds_in(module))
+    for computation in module.computations():
         for op in ops_of(computation.block):
             before = op.prev_op
             value = _first_rewrite(op, scope)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from neuronx_cc.ir import collector, progress
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
-from neuronx_cc.ir.hlo import HloModule
-from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.hlo import HloModule, HloOp
+from neuronx_cc.ir.hlo.editing import kinds_in, ops_of
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
@@ -165,7 +165,7 @@ class _Kinds:
 
     def __init__(self, module: HloModule):
         self.module = module
-        self.known: frozenset[type] | None = None
+        self.known: set[type[HloOp]] | None = None
 
     def concern(self, run: Pass) -> bool:
         """Whether there is anything that the pass ``run`` is for."""
@@ -173,7 +173,7 @@ class _Kinds:
         if wanted is None:
             return True
         if self.known is None:
-            self.known = frozenset(type(op) for each in self.module.computations() for op in ops_of(each.block))
+            self.known = kinds_in(self.module)
         return any(issubclass(kind, wanted) for kind in self.known)
 
 

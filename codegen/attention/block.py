@@ -25,7 +25,7 @@ from neuronx_cc.codegen.attention.schedule import (
     taken_columns,
     tiles_of,
 )
-from neuronx_cc.codegen.attention.stage import Stager, pieces, replace_partitions
+from neuronx_cc.codegen.attention.stage import Stager, pieces
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.stage import transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
@@ -162,19 +162,22 @@ class Work:
 
     def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
         """Keys [term, chunk, column] and values [column, chunk, feature] of a section of a head."""
-        p, arrays, partitions = self.problem, self.arrays, self.context.sizes.rows
-        place = (*at, *(Affine() for _ in arrays.sizes[len(at) :]))
+        p, partitions = self.problem, self.context.sizes.rows
         columns = min(self.schedule.section, p.columns - first)
         deep, chunks = -(-p.depth // partitions), -(-columns // partitions)
         count = self.schedule.staged
         keys = self._tile("keys", p.dtype, [deep, columns], min(p.depth, partitions), count)
         values = self._tile("values", p.weight_dtype, [chunks, p.width], min(columns, partitions), count)
-        self._fill(place, first, columns, keys, values)
+        self._fill(at, first, columns, keys, values)
         return Staged(at, first, keys, values)
 
-    def _fill(self, place: tuple[Affine, ...], first: int, columns: int, keys: Block, values: Block) -> None:
-        """Bring ``columns`` keys and values from ``first`` on to SBUF."""
-        arrays = self.arrays
+    def _place(self, head: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        """Where the first query of a head is, by indices of all dims around."""
+        return (*head, *(Affine() for _ in self.arrays.sizes[len(head) :]))
+
+    def _fill(self, head: tuple[Affine, ...], first: int, columns: int, keys: Block, values: Block) -> None:
+        """Bring ``columns`` keys and values of a head from ``first`` on to SBUF."""
+        arrays, place = self.arrays, self._place(head)
         self._mark(self.attention.scores)
         section = arrays.keys.at(place).index(1, Affine(first), columns)
         self.stager.fill("keys", keys, section.select([2, 1]), arrays.keys.stream)
@@ -252,8 +255,8 @@ class Work:
         for start, size in pieces(out.dims[1].size, self.context.sizes.bank_columns):
             bank = tile_in(builder, self._scores, [size], "f32", rows, True)
             for chunk, (_, terms) in enumerate(pieces(depth, partitions)):
-                stationary = replace_partitions(queries.index(1, Affine(chunk)), terms)
-                moving = replace_partitions(keys.index(1, Affine(chunk)).index(1, Affine(first + start), size), terms)
+                stationary = queries.index(1, Affine(chunk)).on_partitions(terms)
+                moving = keys.index(1, Affine(chunk)).index(1, Affine(first + start), size).on_partitions(terms)
                 builder.multiply(bank, stationary, moving, ["accumulate"] * (chunk > 0) + [*self.problem.flags])
             self._leave(out.index(1, Affine(start), size), bank)
             yield
@@ -409,8 +412,8 @@ class Work:
         """The product of a chunk of columns."""
         builder, partitions = self.context.builder, self.context.sizes.rows
         terms = min(partitions, columns - chunk * partitions)
-        stationary = replace_partitions(transposed.index(1, Affine(chunk)), terms)
-        moving = replace_partitions(values.index(1, Affine(chunk)), terms)
+        stationary = transposed.index(1, Affine(chunk)).on_partitions(terms)
+        moving = values.index(1, Affine(chunk)).on_partitions(terms)
         builder.multiply(bank, stationary, moving, ["accumulate"] * (chunk > 0) + [*self.problem.weight_flags])
 
     def _turn(self, source: Block, out: Block, first: int, count: int) -> None:
@@ -427,7 +430,7 @@ class Work:
         for start, several, size, offset, between, step in parts:
             if several and size:
                 dims = (source.dims[0], Atom(several, between), Atom(size, step))
-                chunks = replace_partitions(out.index(1, Affine(start), several), size)
+                chunks = out.index(1, Affine(start), several).on_partitions(size)
                 self.stager.transposer.transpose(source.moved(offset).of(dims), chunks)
                 left = self.context.timing.transpose(source.dims[0].size, size, source.dtype).times(several)
                 self._busy[Stream.SCALAR] += left.scalar

@@ -12,6 +12,7 @@ from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
 from neuronx_cc.codegen.attention.schedule import Problem, apart, choose, estimate
 from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
+from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
@@ -73,7 +74,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         len(steps),
         read,
         any(step.band is not None for step in attention.steps),
-        _near(context, attention),
+        outer // heads * dims[attention.row] > FEW and _near(context, attention),
         context.moves_values("bf16"),
         room,
     )

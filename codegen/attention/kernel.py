@@ -74,19 +74,22 @@ class _Loops:
 
     def emit(self) -> None:
         """All heads: as many of them together, and as many blocks of rows, as make a body of instructions."""
-        if self.schedule.pack:
-            self._packs(())
+        self._around(())
+
+    def _around(self, at: tuple[Affine, ...]) -> None:
+        """All heads of the dims around, but the innermost, at ``at``."""
+        if self.arrays.heads - len(at) > 1:
+            for index in self.context.builder.each(self.arrays.sizes[len(at)], 1):
+                self._around((*at, index))
+        elif self.schedule.pack:
+            self._packs(at)
         else:
-            self._heads(())
+            self._heads(at)
 
     def _packs(self, at: tuple[Affine, ...]) -> None:
         """Blocks of the rows of several heads each."""
-        builder, arrays, pack, left = self.context.builder, self.arrays, self.schedule.pack, self.arrays.heads - len(at)
-        if left > 1:
-            for index in builder.each(arrays.sizes[len(at)], 1):
-                self._packs((*at, index))
-            return
-        if not left:
+        builder, arrays, pack = self.context.builder, self.arrays, self.schedule.pack
+        if arrays.heads == len(at):
             self._bunch([self._pack(at)])
             return
         for start, count, size in builder.tiles(arrays.sizes[len(at)] // pack, max(1, UNROLLED_BLOCKS // pack)):
@@ -102,10 +105,7 @@ class _Loops:
         builder, arrays, left = self.context.builder, self.arrays, self.arrays.heads - len(at)
         blocks = prod(arrays.sizes[arrays.heads :]) * -(-self.problem.rows // self.context.sizes.columns)
         sections = self.schedule.sections(self.problem)
-        if left > 1:
-            for index in builder.each(arrays.sizes[len(at)], 1):
-                self._heads((*at, index))
-        elif not left or blocks * sections > UNROLLED_BLOCKS:
+        if not left or blocks * sections > UNROLLED_BLOCKS:
             for index in builder.each(arrays.sizes[len(at)], 1) if left else [Affine()]:
                 head = (*at, index) if left else at
                 if blocks * sections <= UNROLLED_BLOCKS:

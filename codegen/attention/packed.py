@@ -15,7 +15,7 @@ from math import prod
 from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Rows, Staged, Under, Work
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, QUERY_BUFFERS
-from neuronx_cc.codegen.attention.stage import pieces, replace_partitions
+from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom, coalesce
@@ -42,7 +42,7 @@ def runs(atoms: tuple[Atom, ...]) -> Iterator[Run]:
 
 def partitions_of(block: Block, first: int, count: int) -> Block:
     """``count`` partitions of a tile from ``first`` on."""
-    return replace(block, partition=block.partition + first, dims=(Atom(count, 1, True), *block.dims[1:]))
+    return replace(block.on_partitions(count), partition=block.partition + first)
 
 
 @dataclass(slots=True)
@@ -58,9 +58,6 @@ class Packed(Work):
     def _own(self) -> int:
         """Rows of a head."""
         return self.problem.groups * self.problem.rows
-
-    def _place(self, head: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        return (*head, *(Affine() for _ in self.arrays.sizes[self.arrays.heads :]))
 
     def _heads_of(self, array: Array) -> Atom:
         """The heads of a block."""
@@ -82,7 +79,7 @@ class Packed(Work):
         for number in range(heads):
             head = (*at[:-1], at[-1] + number) if at else at
             of_head = keys.index(1, Affine(number)), values.index(1, Affine(number))
-            self._fill(self._place(head), first, p.columns, *of_head)
+            self._fill(head, first, p.columns, *of_head)
         return Staged(at, first, keys, values)
 
     def queries(self, under: Under) -> Block:
@@ -93,7 +90,7 @@ class Packed(Work):
         self._gather(array, under.rows, array.at(self._place(under.rows.head)).select([0, 2]), rows.index(1, Affine()))
         tile = self._tile("queries", p.dtype, [-(-p.depth // partitions), size], min(p.depth, partitions))
         for chunk, (start, terms) in enumerate(pieces(p.depth, partitions)):
-            into = replace_partitions(tile.index(1, Affine(chunk), 1), terms)
+            into = tile.index(1, Affine(chunk), 1).on_partitions(terms)
             self.stager.transposer.transpose(rows.index(2, Affine(start), terms), into)
         return tile
 

@@ -86,7 +86,7 @@ class Problem:
     banded: bool
     """Whether row numbers decide what is computed."""
     near: bool
-    """Whether kernels apart find queries, keys and values on chip, and leave the scores there."""
+    """Whether kernels apart find queries, keys and values on chip, and leave the scores there; not of few rows."""
     moves_values: bool
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
@@ -267,7 +267,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
 def _stored(problem: Problem, timing: Timing) -> float:
     """Nanoseconds until what is on chip is in HBM, from where queries, keys and values come."""
     p = problem
-    if not p.near or p.groups * p.rows <= FEW:
+    if not p.near:
         return 0.0
     run, terms = p.depth * itemsize(p.dtype), p.groups * p.rows + 2 * p.columns
     return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, run).bound

@@ -42,12 +42,12 @@ class Stager:
             return
         whole, rest = divmod(contracted.size, self.rows)
         if whole:
-            target = replace_partitions(out, self.rows).index(1, Affine(0), whole)
+            target = out.on_partitions(self.rows).index(1, Affine(0), whole)
             dims = (replace(contracted, size=self.rows), Atom(whole, contracted.stride * self.rows), free)
             copy(self.tiles.builder, target, source.of(dims), stream)
         if rest:
             last = source.of((replace(contracted, size=rest), free)).moved(whole * self.rows * contracted.stride)
-            copy(self.tiles.builder, replace_partitions(out, rest).index(1, Affine(whole)), last, stream)
+            copy(self.tiles.builder, out.on_partitions(rest).index(1, Affine(whole)), last, stream)
 
     def fill_neighbours(self, out: Block, source: Block, stream: Stream) -> None:
         """``out[part, chunk, free] = source[part * chunks + chunk, free]``, cast on the way.
@@ -62,7 +62,7 @@ class Stager:
             if not size or not count:
                 continue
             dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), free)
-            target = replace_partitions(out, size).index(1, Affine(chunk), count)
+            target = out.on_partitions(size).index(1, Affine(chunk), count)
             copy(self.tiles.builder, target, source.of(dims).moved(chunk * self.rows * contracted.stride), stream)
 
     def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
@@ -79,14 +79,9 @@ class Stager:
             dims = (Atom(size, free.stride * count), Atom(count, free.stride), contracted)
             copy(self.tiles.builder, rows, source.of(dims).moved(first * free.stride), stream)
             for chunk, (start, terms) in enumerate(pieces(contracted.size, self.rows)):
-                into = replace_partitions(out.index(1, Affine(chunk)).index(1, Affine(first), count * size), terms)
+                into = out.index(1, Affine(chunk)).index(1, Affine(first), count * size).on_partitions(terms)
                 step = into.dims[1].stride
                 self.transposer.transpose(
                     rows.index(2, Affine(start), terms),
                     into.of((into.dims[0], Atom(count, step), Atom(size, count * step))),
                 )
-
-
-def replace_partitions(block: Block, partitions: int) -> Block:
-    """The first ``partitions`` of a tile."""
-    return block.of((replace(block.dims[0], size=partitions), *block.dims[1:]))

@@ -31,6 +31,11 @@ def ops_of(block: Block) -> Iterator[HloOp]:
         op = following
 
 
+def kinds_in(module: HloModule) -> set[type[HloOp]]:
+    """The classes of the instructions of ``module``."""
+    return {type(op) for computation in module.computations() for op in ops_of(computation.block)}
+
+
 def values_of(computation: ComputationOp) -> list[SSAValue]:
     """The parameters and the results of all instructions."""
     return [*computation.block.args, *(op.results[0] for op in ops_of(computation.block))]

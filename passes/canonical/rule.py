@@ -13,7 +13,7 @@ class Scope:
     """What a rule may look at besides the op."""
 
     module: HloModule
-    kinds: set[type] = field(default_factory=set)
+    kinds: set[type[hlo.HloOp]] = field(default_factory=set)
     """Of the ops that the module holds, and some that it held."""
 
 
