@@ -5,8 +5,10 @@ What takes long is an iterator with a step for each bank of PSUM, so that stages
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -125,8 +127,8 @@ class Work:
     _neighbours: bool = field(init=False)
     """Whether a partition takes values of neighbouring columns, so that chunks are every so many columns, not runs of
     them, of which masks by numbers want the first ones only."""
-    _busy: dict[Stream, float] = field(init=False)
-    """Time of Vector and Scalar so far."""
+    _busy: defaultdict[Stream, float] = field(init=False)
+    """Time of each engine so far."""
     _scratch: int = 0
 
     def __post_init__(self) -> None:
@@ -142,7 +144,7 @@ class Work:
         self._factor = factor_of(self.context, self.attention)
         dense = self.arrays.values.column.stride == itemsize(self.arrays.values.view.dtype)
         self._neighbours = not self.problem.banded and not dense
-        self._busy = {Stream.VECTOR: 0.0, Stream.SCALAR: 0.0}
+        self._busy = defaultdict(float)
 
     def _scratch_tile(self, like: Block, dtype: str) -> Block:
         self._scratch += 1
@@ -221,7 +223,7 @@ class Work:
                     continue
                 dtype = "f32" if at == last else step.op.shape.dtype
                 out = part if at == last else self._tile(f"step {at}", dtype, [size], rows.size, 2)
-                self._step(step, under.at, rows, into, out, under.first + start)
+                self._apply(step, into, out, partial(self._mask_tile, under.at, rows, under.first + start, size))
                 into = out
             self._mark(attention.product)
             self._emit("tensor_reduce", Stream.VECTOR, [parts.index(1, Affine(number), 1)], [part], ["max"])
@@ -295,8 +297,8 @@ class Work:
             builder.emit("affine_select", Stream.GPSIMD, [part], [part], [ALU[band.direction]], imm)
             return
 
-    def _step(self, step: Step, at: tuple[Affine, ...], rows: Rows, block: Block, out: Block, first: int) -> None:
-        """Any other elementwise op on columns from ``first`` on."""
+    def _apply(self, step: Step, block: Block, out: Block, leaf: Callable[[hlo.SSAValue], Block]) -> None:
+        """An elementwise op on the scores ``block``; ``leaf`` gives its other operands."""
         main = step.op.operands[step.main]
         self._scratch = 0
         ins: list[Block | Splat] = []
@@ -307,10 +309,10 @@ class Work:
             elif splat is not None:
                 ins.append(Splat(splat, hlo.shape_of(operand).dtype))
             else:
-                ins.append(self._mask_tile(operand, at, rows, first, out.dims[1].size))
+                ins.append(leaf(operand))
         elementwise.emit(self.emitter, step.op, out, ins)
 
-    def _mask_tile(self, value: hlo.SSAValue, at: tuple[Affine, ...], rows: Rows, first: int, size: int) -> Block:
+    def _mask_tile(self, at: tuple[Affine, ...], rows: Rows, first: int, size: int, value: hlo.SSAValue) -> Block:
         """What lies beside the scores, loaded."""
         array = self.arrays.masks[value]
         source = array.at(at).index(0, rows.start, rows.size).index(1, Affine(first), size).select([0, 1])
@@ -337,7 +339,7 @@ class Work:
             self._emit("activation", Stream.SCALAR, outs, ins, ["exp"], [1.0], ["bias", "accumulate"])
             yield
 
-    def transposed(self, under: Under) -> Iterator[None]:
+    def weights(self, under: Under) -> Iterator[None]:
         """The exponentials with the columns on the partitions, [column, chunk, row]; with a step for each bank."""
         rows, sizes = under.rows, self.context.sizes
         chunks = -(-under.columns // sizes.rows)

@@ -24,7 +24,9 @@ from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.attention.schedule import UNDER_WAY, Problem, Schedule, choose, footprint
 from neuronx_cc.codegen.attention.stage import pieces
+from neuronx_cc.codegen.attention.upright import Upright
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.problem import pe_dtype
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.movement.halves import carrier_of
@@ -48,6 +50,7 @@ def lower(context: Context, attention: Attention) -> None:
     for operand in (*attention.scores.operands, *attention.product.operands):
         dtype = hlo.shape_of(operand).dtype
         context.fixed.identity(carrier_of(dtype, context.moves_values(dtype)))
+    context.fixed.ones(context.sizes.columns, pe_dtype(attention.scores))
     arrays = arrays_of(context, attention)
     problem = problem_of(context, attention, builder.sbuf.largest_gap())
     problem = replace(problem, beside=arrays.sizes[arrays.heads - 1] if arrays.heads else 1)
@@ -57,7 +60,8 @@ def lower(context: Context, attention: Attention) -> None:
     builder.program.schedules[builder.kernel] = schedule.line(problem)
     builder.sbuf.make_room(footprint(problem, schedule, builder.sizes))
     with TilePool(builder, f"attention {attention.product.loc.name}") as pool:
-        work = (Packed if schedule.pack else Work)(context, attention, arrays, problem, schedule, pool)
+        kind = Upright if schedule.upright else Packed if schedule.pack else Work
+        work = kind(context, attention, arrays, problem, schedule, pool)
         _Loops(context, attention, arrays, problem, schedule, work).emit()
 
 
@@ -167,12 +171,12 @@ class _Loops:
                     staged = self._ready([each], 0, staged)
                     deque(self.work.scores(each), 0)
                     deque(self.work.exponentials(each), 0)
-                    deque(self.work.transposed(each), 0)
+                    deque(self.work.weights(each), 0)
                     deque(self.work.weighted(each), 0)
                 return
             staged = self._ready(under, 0, staged)
             work = self.work
-            made = (work.weighted, 3), (work.transposed, 2), (work.scores, 0), (work.exponentials, 1)
+            made = (work.weighted, 3), (work.weights, 2), (work.scores, 0), (work.exponentials, 1)
             for at in range(len(under) + 3):
                 steps = [(stage, under[at - age]) for stage, age in made if 0 <= at - age < len(under)]
                 stages = [stage(each) for stage, each in steps if each is not None]

@@ -100,7 +100,7 @@ class Packed(Work):
             part = source.of((atom, *source.dims[1:])).moved(offset)
             copy(self.context.builder, partitions_of(tile, first, atom.size), part, array.stream)
 
-    def _mask_tile(self, value: hlo.SSAValue, at: tuple[Affine, ...], rows: Rows, first: int, size: int) -> Block:
+    def _mask_tile(self, at: tuple[Affine, ...], rows: Rows, first: int, size: int, value: hlo.SSAValue) -> Block:
         array = self.arrays.masks[value]
         source = array.at(self._place(at)).index(1, Affine(first), size).select([0, 1])
         tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", source.dtype, [size], rows.size, 2)

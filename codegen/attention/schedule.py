@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
+from neuronx_cc.codegen.movement.halves import transposing
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
 from neuronx_cc.ir.machine import Sizes
@@ -23,6 +24,8 @@ PIECES = 4
 """Times as many rows as there are partitions that are loaded at once to be transposed."""
 ROW_BUFFERS = (4, 2)
 """Of rows that are loaded to be transposed: the more, the less DMA waits for TensorE."""
+PRODUCT_BUFFERS = 3
+"""Of products of keys and queries that Vector makes."""
 QUERY_BUFFERS = 2
 """Of queries that are loaded to be transposed."""
 UNDER_WAY = 4
@@ -43,14 +46,22 @@ OVERLAP = 1.5
 """How much longer a block takes than its busiest engine, which others keep waiting now and then."""
 HANDOVERS = 3
 """Times that engines wait for each other in a block, whatever its size."""
+MULTIPLIED = 2048
+"""Products of keys and queries on a partition that an instruction makes, if that many: enough that its start does not
+count, few enough that other work comes between.
+"""
 TAKEN_AT_ONCE = 4
 """Banks of scores that Vector and Scalar go over at once."""
 HEADS_UNDER_WAY = 4
 """Whose scores are on their way to the partitions of a block of several heads."""
-FEW_HANDOVERS, ROW_HANDOVERS = 1.5, 0.125
+FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
 """Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
 FEW_PASSES = 2
-"""Over the rows of a head for each step between the products."""
+"""Over the scores, rows on the partitions, for each step between the products."""
+UPRIGHT_PASSES = 4
+"""Passes of Vector over the scores of such a block, whatever is made of them before the softmax."""
+UPRIGHT_HANDOVERS = 10
+"""Times that engines wait for each other in one."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -107,6 +118,8 @@ class Schedule:
     """Blocks of rows that an iteration takes."""
     pack: int = 0
     """Heads, all queries of each, whose few rows are a block; 0: a block has rows of one query."""
+    upright: bool = False
+    """Whether the columns of such a block lie on the partitions, and Vector multiplies keys with queries."""
     loaded: int = ROW_BUFFERS[0]
     """Buffers of rows that are loaded to be transposed."""
 
@@ -122,11 +135,14 @@ class Schedule:
             f"{p.width}, {p.dtype}: scores of {self.scores} blocks of rows in SBUF, keys and values of {self.staged}"
             + (f", {self.bunch} blocks by sections of {self.section} columns" if cut else "")
             + (f", {self.pack} heads to a block" if self.pack else "")
+            + (", columns on the partitions" if self.upright else "")
         )
 
 
 def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """(name, buffers) -> bytes a partition of each buffer, of the tiles that grow with the problem."""
+    if schedule.upright:
+        return _upright_tiles(problem, schedule, sizes)
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
     columns, cut, heads = schedule.section, schedule.sections(problem) > 1, max(1, schedule.pack)
     chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
@@ -150,6 +166,40 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
     return tiles
 
 
+def _upright_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    p, heads, own, chunks = problem, schedule.pack, problem.groups * problem.rows, ceil(problem.columns / sizes.rows)
+    size, weight, each = itemsize(p.dtype), itemsize(p.weight_dtype), heads * own * chunks
+    products = prod(multiplied_at_once(p, schedule, sizes)) * p.depth * 4
+    tiles = {
+        ("keys", schedule.staged): heads * chunks * p.depth * size,
+        ("values", schedule.staged): heads * chunks * p.width * weight,
+        ("queries", QUERY_BUFFERS): heads * own * p.depth * size,
+        ("products", PRODUCT_BUFFERS): products,
+        ("shares", schedule.scores): each * weight,
+        ("result", schedule.scores): heads * p.width * 4,
+    }
+    tiles |= {(name, schedule.scores): each * 4 for name in ("scores", "shifted", "exponentials")}
+    return tiles | {("raw scores", 2): each * 4}
+
+
+def spread_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> tuple[int, int]:
+    """Heads, and rows of each, whose queries are a bank of PSUM on each partition."""
+    own, terms = problem.groups * problem.rows, sizes.bank_columns // problem.depth
+    return min(schedule.pack, max(1, terms // own)), min(own, terms)
+
+
+def multiplied_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> tuple[int, int, int]:
+    """Heads, rows and chunks of columns whose products Vector makes in one instruction."""
+    heads, rows = spread_at_once(problem, schedule, sizes)
+    chunks = max(1, problem.columns // sizes.rows)
+    each = chunks * problem.depth
+    return (
+        min(heads, max(1, MULTIPLIED // (rows * each))),
+        min(rows, max(1, MULTIPLIED // each)),
+        min(chunks, max(1, MULTIPLIED // problem.depth)),
+    )
+
+
 def taken_columns(problem: Problem, sizes: Sizes) -> int:
     """Columns that Vector and Scalar take at once: long enough for few instructions, short enough to alternate; those
     of a bank where other ops follow, which have tiles of their own.
@@ -166,6 +216,9 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     """Bytes of each partition of SBUF."""
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
     planned = sum(count * sizes.aligned(nbytes) for (_, count), nbytes in tiles_of(p, schedule, sizes).items())
+    if schedule.upright:
+        scores = schedule.pack * p.groups * p.rows * ceil(p.columns / sizes.rows)
+        return planned + (2 * p.steps + SCRATCH + 2 * (p.read > 0)) * scores * 4 + SMALL_TILES * sizes.alignment
     loaded = schedule.loaded * PIECES * (2 * p.depth * size + p.width * weight)
     exact = p.moves_values and max(size, weight) < 4
     bits = 0 if exact else 8 * BITS_BUFFERS * (PIECES * max(p.depth, p.width) + sizes.bank_columns)
@@ -192,6 +245,8 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     if not p.banded:
         under = (2, STAGED), (2, 3), (2, 2), (1, 1)
         found += [Schedule(scores, staged, p.columns, BUNCH, pack) for pack in packs for scores, staged in under]
+        if p.depth <= sizes.bank_columns:
+            found += [Schedule(2, STAGED, p.columns, BUNCH, pack, upright=True) for pack in packs]
     for schedule in found:
         written = blocks if p.banded else min(blocks, schedule.bunch)
         chunks = written * ceil(p.columns / sizes.rows)
@@ -208,7 +263,6 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: 
     bank = min(columns, sizes.bank_columns)
     banks, chunks, deep = columns / bank, ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
     weights = Tile(p.weight_dtype)
-    turns = 1 if p.moves_values and itemsize(p.weight_dtype) < 4 else 2
     left = timing.engine("tensor_copy", Stream.VECTOR, bank, (F32,), (F32_PSUM,))
     most = timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (F32,), ("max",))
     exponentials = timing.engine("activation", Stream.SCALAR, columns, (weights,), (F32,), ("exp",))
@@ -219,7 +273,7 @@ def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: 
             left.times(heads * banks),
             most,
             exponentials,
-            timing.transpose(rows, sizes.columns, p.weight_dtype).times(chunks * turns),
+            transposing(timing, rows, sizes.columns, p.weight_dtype, _moves(p, p.weight_dtype)).times(chunks),
             timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
             step.times(p.steps),
             _packing(problem, timing, rows, columns) if pack else Work(),
@@ -241,13 +295,21 @@ def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
     """Of bringing the keys and values of so many columns to SBUF, as rows that lie dense in HBM."""
     p, sizes = problem, timing.sizes
     chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
-    runs = [terms * itemsize(dtype) for terms, dtype in ((p.depth, p.dtype), (p.width, p.weight_dtype))]
-    turned = timing.transpose(sizes.rows, sizes.columns, p.dtype).times(chunks * deep)
-    return total([turned, *(timing.transfer(columns * run, PIECES * run) for run in runs)])
+    turned = transposing(timing, sizes.rows, min(p.depth, sizes.columns), p.dtype, _moves(p, p.dtype))
+    key, value = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
+    keys = timing.transfer(columns * key, PIECES * key)
+    return turned.times(chunks * deep) + keys + timing.transfer(columns * value, (1 if p.banded else chunks) * value)
+
+
+def _moves(problem: Problem, dtype: str) -> bool:
+    """Whether TensorE transposes values as such."""
+    return problem.moves_values and itemsize(dtype) < 4
 
 
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
+    if schedule.upright:
+        return _estimate_upright(problem, schedule, timing)
     if schedule.pack:
         return _estimate_packed(problem, schedule, timing)
     p, rows, sections = problem, min(problem.rows, timing.sizes.columns), schedule.sections(problem)
@@ -274,13 +336,50 @@ def _stored(problem: Problem, timing: Timing) -> float:
 
 
 def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """A block by itself takes its operands as they come, and then one engine after the other."""
     p, rows = problem, schedule.pack * problem.groups * problem.rows
+    staging = staging_work(p, p.columns, timing).times(schedule.pack)
     work = block_work(p, timing, rows, p.columns, schedule.pack)
-    work += staging_work(p, p.columns, timing).times(schedule.pack)
     handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
-    alone = work.tensor + work.vector + work.scalar + work.dma + handed
-    each = alone if schedule.scores == 1 else OVERLAP * UNDER_WAY / schedule.staged * work.bound + handed
-    return alone + p.heads // schedule.pack * each + timing.transfer_latency * (1 if schedule.staged > 1 else 3)
+    brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
+    alone = staging.bound + work.tensor + work.vector + work.scalar + handed + brought
+    each = OVERLAP * UNDER_WAY / schedule.staged * (work + staging).bound + handed / UNDER_WAY
+    if schedule.scores == 1:
+        each = alone
+    return alone + (p.heads // schedule.pack - 1) * each + timing.transfer_latency
+
+
+def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Blocks of heads follow each other in the time of the engine that has most to do; the first and the last one wait
+    for every engine in turn.
+    """
+    p, sizes, heads, own = problem, timing.sizes, schedule.pack, problem.groups * problem.rows
+    chunks = ceil(p.columns / sizes.rows)
+    most = prod(multiplied_at_once(p, schedule, sizes)) * p.depth
+    instructions = heads * own * chunks * p.depth / most
+    products = timing.engine("tensor_tensor", Stream.VECTOR, most, (F32,), (Tile(p.dtype), F32_PSUM), ("multiply",))
+    sums = timing.engine("tensor_reduce", Stream.VECTOR, most, (F32,), (F32,), ("add",))
+    scores = heads * own * chunks
+    step = timing.engine("tensor_tensor", Stream.VECTOR, scores)
+    folded = timing.engine("partition_reduce", Stream.GPSIMD, heads * own, alu=("max",))
+    repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
+    exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
+    left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
+    runs = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
+    work = total(
+        [
+            (products + sums).times(instructions),
+            step.times(UPRIGHT_PASSES + 2 * p.steps),
+            (folded + repeated).times(2),
+            exponentials,
+            left,
+            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
+            *(timing.transfer(heads * p.columns * run, chunks * run) for run in runs),
+        ]
+    )
+    handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR)
+    alone = work.vector + work.tensor + work.dma / 2 + handed + 2 * timing.transfer_latency
+    return alone + (p.heads // heads - 1) * max(work.bound, handed / UNDER_WAY)
 
 
 def apart(problem: Problem, timing: Timing) -> float:
@@ -292,8 +391,11 @@ def apart(problem: Problem, timing: Timing) -> float:
     p, sizes, own = problem, timing.sizes, problem.groups * problem.rows
     chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
     if own <= FEW:
-        stepped = timing.engine("tensor_tensor", Stream.VECTOR, own * p.columns).times(FEW_PASSES * p.steps)
-        handed = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR) + stepped.vector
+        spread = ceil(p.heads * own / sizes.partitions) * p.columns
+        stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
+        staged = staging_work(p, p.columns, timing).times(p.heads)
+        waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
+        handed = waits + staged.tensor + stepped.vector
     elif p.near:
         rows = min(p.rows, sizes.columns)
         work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))

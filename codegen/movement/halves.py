@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32_PSUM, Tile, Timing, Work
 from neuronx_cc.ir.types import itemsize
 
 HALVES = {4: ("u16", "f32"), 2: ("u8", "bf16"), 1: ("u8", "bf16")}
@@ -18,6 +20,18 @@ HALVES = {4: ("u16", "f32"), 2: ("u8", "bf16"), 1: ("u8", "bf16")}
 def carrier_of(dtype: str, fast: bool) -> str:
     """The type in which TensorE transposes values of ``dtype``; ``fast``: as such."""
     return dtype if fast else HALVES[itemsize(dtype)][1]
+
+
+def transposing(timing: Timing, rows: int, columns: int, dtype: str, fast: bool) -> Work:
+    """Of a transpose of [``rows``, ``columns``], at most the array's; ``fast``: as values."""
+    if fast:
+        return timing.transpose(rows, columns, dtype)
+    part, carrier = HALVES[itemsize(dtype)]
+    plane = Tile(part, stride=itemsize(dtype))
+    taken = timing.engine("tensor_copy", Stream.VECTOR, columns, (Tile(carrier),), (plane,))
+    left = timing.engine("tensor_copy", Stream.VECTOR, rows, (plane,), (F32_PSUM,))
+    each = timing.product(columns, rows, carrier) + taken + left
+    return each.times(itemsize(dtype) // itemsize(part))
 
 
 def part_of(block: Block, part: str, byte: int) -> Block:

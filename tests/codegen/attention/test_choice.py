@@ -13,6 +13,7 @@ from neuronx_cc.codegen.attention import choose
 from neuronx_cc.runtime.executable import Executable
 
 SIZES = [(1, 1, 512, 32), (1, 64, 128, 128), (4, 16, 512, 64), (4, 128, 128, 32), (12, 256, 128, 64), (2, 200, 700, 80)]
+SIZES += [(12, 1, 1000, 64), (7, 3, 777, 80), (8, 8, 500, 64)]
 """Heads, rows, columns, depth."""
 
 

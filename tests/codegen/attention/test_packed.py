@@ -16,12 +16,13 @@ from neuronx_cc.codegen.emission.views import Atom
 SMALL = TRN1.with_settings(["memory.sbuf_partition_bytes=98304"])
 
 
-@pytest.fixture(autouse=True)
-def packs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[False, True], ids=["rows on partitions", "columns on partitions"])
+def packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest blocks that fit, of several heads or of all queries of one."""
 
     def most(problem: Any, timing: Any) -> Any:
         found = [each for each in schedule.candidates(problem, timing.sizes) if each.pack]
+        found = [each for each in found if each.upright == request.param]
         return max(found, key=lambda each: (each.pack, each.staged), default=None)
 
     monkeypatch.setattr(choose, "choose", most)

@@ -1,0 +1,268 @@
+"""Few rows, columns on the partitions: Vector multiplies keys with queries as they lie, and nothing is transposed.
+
+A partition has neighbouring columns of every head of a block. TensorE copies queries to all partitions, in PSUM; scores
+are sums of products there. Greatest scores and sums of exponentials are folded over the partitions by GpSimd, which
+copies them back to all. Exponentials are divided before they are multiplied with the values, head by head, as they
+stand. Nothing of one head meets what is of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from neuronx_cc.codegen.attention.block import Staged, Under
+from neuronx_cc.codegen.attention.packed import Packed, runs
+from neuronx_cc.codegen.attention.schedule import (
+    PRODUCT_BUFFERS,
+    QUERY_BUFFERS,
+    UNDER_WAY,
+    multiplied_at_once,
+    spread_at_once,
+)
+from neuronx_cc.codegen.attention.stage import pieces
+from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.tiles import tile_in
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+
+NONE = float("-inf")
+"""The score of what is no column."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Zone:
+    """Chunks of columns that fill the same partitions."""
+
+    partitions: int
+    first: int
+    count: int
+
+    def of(self, block: Block, dim: int) -> Block:
+        """Of a tile whose chunks are ``dim``."""
+        return block.index(dim, Affine(self.first), self.count).on_partitions(self.partitions)
+
+
+@dataclass(slots=True)
+class Upright(Packed):
+    """The work on a block of ``schedule.pack`` heads, with all rows of each, whose columns are on the partitions."""
+
+    @property
+    def _chunks(self) -> int:
+        return -(-self.problem.columns // self.context.sizes.rows)
+
+    @property
+    def _partitions(self) -> int:
+        return min(self.problem.columns, self.context.sizes.rows)
+
+    def _zones(self) -> list[_Zone]:
+        """Columns that every partition has as many of, and those that are left."""
+        whole, rest = divmod(self.problem.columns, self.context.sizes.rows)
+        zones = _Zone(self.context.sizes.rows, 0, whole), _Zone(rest, whole, 1)
+        return [zone for zone in zones if zone.partitions and zone.count]
+
+    def _scores_tile(self, name: str, dtype: str = "f32", count: int = 0) -> Block:
+        """[column, head, row, chunk]."""
+        return self._tile(name, dtype, [self.schedule.pack, self._own, self._chunks], self._partitions, count)
+
+    # ---- operands --------------------------------------------------------------------------------------------
+
+    def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
+        """Keys and values [column, head, chunk, feature], neighbouring columns on each partition."""
+        p, heads, count, partitions = self.problem, self.schedule.pack, self.schedule.staged, self._partitions
+        keys = self._tile("keys", p.dtype, [heads, self._chunks, p.depth], partitions, count)
+        values = self._tile("values", p.weight_dtype, [heads, self._chunks, p.width], partitions, count)
+        loads = (self.attention.scores, keys, self.arrays.keys), (self.attention.product, values, self.arrays.values)
+        for op, tile, array in loads:
+            self._mark(op)
+            for number in range(heads):
+                head = (*at[:-1], at[-1] + number) if at else at
+                source = array.at(self._place(head)).select([1, 2])
+                self.stager.fill_neighbours(tile.index(1, Affine(number)), source, array.stream)
+        return Staged(at, first, keys, values)
+
+    def queries(self, under: Under) -> Block:
+        """Queries [1, head, row, term]."""
+        p, array, heads = self.problem, self.arrays.queries, self.schedule.pack
+        self._mark(self.attention.scores)
+        tile = self._tile("queries", p.dtype, [heads, self._own, p.depth], 1, QUERY_BUFFERS)
+        source = array.at(self._place(under.rows.head))
+        for first, offset, atom in runs(self._rows_of(array)):
+            part = source.of((Atom(1, 0), self._heads_of(array), atom, source.dims[2])).moved(offset)
+            copy(self.context.builder, tile.index(2, Affine(first), atom.size), part, array.stream)
+        return tile
+
+    def _mask_block(self, value: hlo.SSAValue, at: tuple[Affine, ...]) -> Block:
+        """What lies beside the scores, loaded once for heads and rows that share it."""
+        array = self.arrays.masks[value]
+        heads, rows, chunks = self._heads_of(array), self._rows_of(array), self._chunks
+        sizes = heads.size if heads.stride else 1, self._own if any(row.stride for row in rows) else 1
+        dtype = array.view.dtype
+        tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", dtype, [*sizes, chunks], self._partitions, 2)
+        source = array.at(self._place(at))
+        own = rows if sizes[1] > 1 else ()
+        for number in range(sizes[0]):
+            for first, offset, atom in runs(own):
+                part = source.of((array.column, atom)).moved(offset + number * heads.stride)
+                into = tile.index(1, Affine(number)).index(1, Affine(first), atom.size).select([0, 2, 1])
+                self.stager.fill_neighbours(into, part, array.stream)
+        repeated = (heads.size, self._own)
+        dims = (
+            atom if atom.size == size else Atom(size, 0) for atom, size in zip(tile.dims[1:3], repeated, strict=True)
+        )
+        return tile.of((tile.dims[0], *dims, tile.dims[3]))
+
+    # ---- scores and weights ----------------------------------------------------------------------------------
+
+    def scores(self, under: Under) -> Iterator[None]:
+        """Products of keys and queries, added up term by term; -inf for what is no column."""
+        steps = self.attention.steps[self._factor is not None :]
+        zones = self._zones()
+        scores = under.tiles["scores"] = self._scores_tile("scores")
+        raw = self._scores_tile("raw scores", count=2) if steps or self._factor is not None else scores
+        if len(zones) > 1:
+            self._mark(self.attention.scores)
+            self._emit("memset", Stream.GPSIMD, [scores.index(3, Affine(zones[0].count), 1)], [], [], [NONE])
+        made: list[tuple[Block, Block]] = []
+        for spread, head, row in self._spread(under.tiles["queries"]):
+            yield
+            for zone in zones:
+                into = raw.index(1, Affine(head), spread.dims[1].size).index(2, Affine(row), spread.dims[2].size)
+                keys = under.tiles["keys"].index(1, Affine(head), spread.dims[1].size)
+                yield from self._multiplied(zone.of(into, 3), zone.of(keys, 2), spread, made)
+        self._sum(made)
+        leaves = {leaf: self._mask_block(leaf, under.at) for leaf in self.arrays.masks}
+        for zone in zones:
+            self._stepped(zone.of(raw, 3), zone.of(scores, 3), {x: zone.of(leaf, 3) for x, leaf in leaves.items()})
+        yield
+
+    def _spread(self, queries: Block) -> Iterator[tuple[Block, int, int]]:
+        """Queries on all partitions [column, head, row, term] in banks of PSUM; the first head and row of each."""
+        p, builder, own = self.problem, self.context.builder, self._own
+        heads, rows = spread_at_once(p, self.schedule, self.context.sizes)
+        ones = self.context.fixed.ones(self._partitions, p.dtype)
+        for head, several in pieces(self.schedule.pack, heads):
+            for row, count in pieces(own, rows):
+                self._mark(self.attention.scores)
+                bank = tile_in(builder, self._scores, [several, count, p.depth], "f32", self._partitions, True)
+                moving = queries.index(1, Affine(head), several).index(2, Affine(row), count)
+                builder.multiply(bank, ones, moving)
+                yield bank, head, row
+
+    def _multiplied(self, out: Block, keys: Block, queries: Block, made: list[tuple[Block, Block]]) -> Iterator[None]:
+        """``out[column, head, row, chunk] = sum_t keys[column, head, chunk, t] queries[column, head, row, t]``.
+
+        ``made``: products that are still to be added up, and where. They wait until the next are made, for Vector would
+        wait for them.
+        """
+        heads, rows, chunks = (atom.size for atom in out.dims[1:])
+        partitions, steps = out.dims[0].size, multiplied_at_once(self.problem, self.schedule, self.context.sizes)
+        boxes = product(*map(pieces, (heads, rows, chunks), steps))
+        for head, row, chunk in boxes:
+            self._mark(self.attention.scores)
+            left = keys.index(1, Affine(head[0]), head[1]).index(2, Affine(chunk[0]), chunk[1])
+            right = (
+                queries.index(1, Affine(head[0]), head[1]).index(2, Affine(row[0]), row[1]).on_partitions(partitions)
+            )
+            into = out.index(1, Affine(head[0]), head[1]).index(2, Affine(row[0]), row[1])
+            sizes = head[1], row[1], chunk[1], self.problem.depth
+            tile = self._tile("products", "f32", sizes, partitions, PRODUCT_BUFFERS)
+            left = left.of((*left.dims[:2], Atom(row[1], 0), *left.dims[2:]))
+            right = right.of((left.dims[0], *right.dims[1:3], Atom(chunk[1], 0), right.dims[3]))
+            self._emit("tensor_tensor", Stream.VECTOR, [tile], [left, right], ["multiply"])
+            self._sum(made)
+            made.append((into.index(3, Affine(chunk[0]), chunk[1]), tile))
+            yield
+
+    def _sum(self, made: list[tuple[Block, Block]]) -> None:
+        """Add up products term by term."""
+        while made:
+            sums, products = made.pop()
+            self._emit("tensor_reduce", Stream.VECTOR, [sums], [products], ["add"])
+
+    def _stepped(self, raw: Block, scores: Block, leaves: dict[hlo.SSAValue, Block]) -> None:
+        """What is made of the sums before the softmax."""
+        steps = self.attention.steps[self._factor is not None :]
+        if self._factor is not None:
+            self._mark(self.attention.scores)
+            into = raw if steps else scores
+            self._emit("tensor_scalar", Stream.VECTOR, [into], [raw], ["multiply"], [self._factor])
+        for at, step in enumerate(steps):
+            self._mark(step.op)
+            last = at == len(steps) - 1
+            sizes = [atom.size for atom in raw.dims[1:]]
+            out = scores if last else self._tile(f"step {at}", step.op.shape.dtype, sizes, raw.dims[0].size, 2)
+            self._apply(step, raw, out, leaves.__getitem__)
+            raw = out
+
+    def exponentials(self, under: Under) -> Iterator[None]:
+        """Of scores beside the greatest of their row."""
+        self._mark(self.attention.product)
+        scores = under.tiles["scores"]
+        most = self._over_columns("greatest", scores, "max")
+        yield
+        shifted = self._scores_tile("shifted")
+        everywhere = self._everywhere("greatest everywhere", most)
+        yield
+        self._mark(self.attention.product)
+        self._emit("tensor_tensor", Stream.VECTOR, [shifted], [scores, everywhere], ["subtract"])
+        under.tiles["exponentials"] = out = self._scores_tile("exponentials")
+        self._emit("activation", Stream.SCALAR, [out.flat()], [shifted.flat()], ["exp"], [1.0])
+        yield
+
+    def weights(self, under: Under) -> Iterator[None]:
+        """Exponentials divided by their sums, in the type of the values."""
+        self._mark(self.attention.product)
+        exponentials = under.tiles["exponentials"]
+        sums = self._over_columns("sums", exponentials, "add")
+        yield
+        self._mark(self.attention.product)
+        inverse = self._tile("inverse", "f32", [sums.dims[1].size], 1, UNDER_WAY)
+        self._emit("reciprocal", Stream.VECTOR, [inverse], [sums], [])
+        everywhere = self._everywhere("inverse everywhere", inverse)
+        yield
+        self._mark(self.attention.product)
+        under.tiles["shares"] = shares = self._scores_tile("shares", self.problem.weight_dtype)
+        self._emit("tensor_tensor", Stream.VECTOR, [shares], [exponentials, everywhere], ["multiply"])
+        yield
+
+    def _over_columns(self, name: str, block: Block, op: str) -> Block:
+        """[1, head and row]: what ``op`` makes of all columns."""
+        rows = self.schedule.pack * self._own
+        parts = self._tile(f"{name} of partitions", "f32", [rows], self._partitions, UNDER_WAY)
+        rest = block.of((block.dims[0], Atom(rows, block.dims[2].stride), block.dims[3]))
+        self._emit("tensor_reduce", Stream.VECTOR, [parts], [rest], [op])
+        out = self._tile(name, "f32", [rows], 1, UNDER_WAY)
+        self._emit("partition_reduce", Stream.GPSIMD, [out], [parts], [op])
+        return out
+
+    def _everywhere(self, name: str, row: Block) -> Block:
+        """[column, head, row, chunk]: ``row`` [1, head and row] on all partitions, repeated for each chunk."""
+        tile = self._tile(name, "f32", [self.schedule.pack, self._own], self._partitions, UNDER_WAY)
+        self._emit("partition_broadcast", Stream.GPSIMD, [tile.flat()], [row], [])
+        return tile.of((*tile.dims, Atom(self._chunks, 0)))
+
+    # ---- products with the values ----------------------------------------------------------------------------
+
+    def weighted(self, under: Under) -> Iterator[None]:
+        """The products with the values, stored."""
+        p, own, heads, array = self.problem, self._own, self.schedule.pack, self.arrays.result
+        target = array.at(self._place(under.rows.head)).select([0, 2])
+        out = self._tile("result", target.dtype, [heads, p.width], own)
+        for head, several in pieces(heads, max(1, self.context.sizes.bank_columns // p.width)):
+            self._mark(self.attention.product)
+            bank = tile_in(self.context.builder, self._sums, [several, p.width], "f32", own, True)
+            for number in range(several):
+                weights = under.tiles["shares"].index(1, Affine(head + number)).select([0, 2, 1])
+                values = under.tiles["values"].index(1, Affine(head + number))
+                for chunk in range(self._chunks):
+                    self._add(bank.index(1, Affine(number)), weights, values, chunk, p.columns)
+            self._emit("activation", Stream.SCALAR, [out.index(1, Affine(head), several)], [bank], ["copy"], [1.0])
+            yield
+        for first, offset, atom in runs(self._rows_of(array)):
+            part = target.of((atom, self._heads_of(array), target.dims[1])).moved(offset)
+            source = out.on_partitions(atom.size)
+            copy(self.context.builder, part, replace(source, partition=out.partition + first), array.stream)
