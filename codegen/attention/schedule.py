@@ -60,8 +60,12 @@ FEW_PASSES = 2
 """Over the scores, rows on the partitions, for each step between the products."""
 UPRIGHT_PASSES = 4
 """Passes of Vector over the scores of such a block, whatever is made of them before the softmax."""
-UPRIGHT_HANDOVERS = 10
+UPRIGHT_HANDOVERS = 13
 """Times that engines wait for each other in one."""
+UPRIGHT_OVERLAP = 1.15
+"""How much longer its busiest engine takes than it works."""
+NEAR = 1.02
+"""Times as long as the quickest that a schedule may take which leaves more room."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -377,9 +381,9 @@ def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> f
             *(timing.transfer(heads * p.columns * run, chunks * run) for run in runs),
         ]
     )
-    handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR)
-    alone = work.vector + work.tensor + work.dma / 2 + handed + 2 * timing.transfer_latency
-    return alone + (p.heads // heads - 1) * max(work.bound, handed / UNDER_WAY)
+    handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
+    alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
+    return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
 
 
 def apart(problem: Problem, timing: Timing) -> float:
@@ -395,7 +399,8 @@ def apart(problem: Problem, timing: Timing) -> float:
         stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
         staged = staging_work(p, p.columns, timing).times(p.heads)
         waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
-        handed = waits + staged.tensor + stepped.vector
+        multiplied = timing.product(own, sizes.columns, p.dtype).times(chunks)
+        handed = waits + staged.tensor + multiplied.tensor + stepped.vector
     elif p.near:
         rows = min(p.rows, sizes.columns)
         work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
@@ -409,6 +414,10 @@ def apart(problem: Problem, timing: Timing) -> float:
 
 
 def choose(problem: Problem, timing: Timing) -> Schedule | None:
-    """The best by estimate; None where nothing fits."""
-    found = list(candidates(problem, timing.sizes))
-    return min(found, key=lambda schedule: estimate(problem, schedule, timing), default=None)
+    """Of those that take least by estimate, or hardly more, the one that leaves most room to what comes after it; None
+    where nothing fits.
+    """
+    found = [(estimate(problem, schedule, timing), schedule) for schedule in candidates(problem, timing.sizes)]
+    least = min((each for each, _ in found), default=0.0)
+    quick = [schedule for each, schedule in found if each <= least * NEAR]
+    return min(quick, key=lambda schedule: footprint(problem, schedule, timing.sizes), default=None)
