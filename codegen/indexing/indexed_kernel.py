@@ -16,7 +16,7 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.codegen.formation.graph import base, is_given
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
-from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, reordered
+from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, put, reordered
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 
@@ -73,7 +73,7 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
     offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
     window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
     written, source = _blocks(context, window, update)
-    copy(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
+    put(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
     if not counted:
         _release_registers(context, offset)
 

@@ -7,7 +7,7 @@ from math import prod
 
 from neuronx_cc.codegen.emission.builder import Block, Builder, emit_over
 from neuronx_cc.codegen.emission.views import Atom, View, align
-from neuronx_cc.codegen.movement import relayout_kernel, relayout_plan, transpose_kernel
+from neuronx_cc.codegen.movement import crossed, relayout_kernel, relayout_plan, transpose_kernel
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.rules import MAX_COUNT
 from neuronx_cc.ir.isa.timing import Timing
@@ -51,6 +51,7 @@ def is_scattered(timing: Timing, target: Block, source: Block, alone: bool = Fal
     relayout = None if alone else relayout_plan.plan(timing, *ordered, relayout_plan.most_room(timing.sizes))
     run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
     ns = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, total * size, run)
+    ns = min(ns, crossed.nanoseconds(timing, target, source) or ns)
     return ns > DETOUR * relayout_plan.direct_ns(timing, total * size, timing.long_run)
 
 
@@ -78,12 +79,32 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
     run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
     nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
     least = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, nbytes, run)
-    if squares and least > transpose_kernel.estimated_ns(timing, target, source):
+    if is_crossed(timing, target, source, least):
+        crossed.copy(builder, target, source, stream)
+    elif squares and least > transpose_kernel.estimated_ns(timing, target, source):
         transpose_kernel.copy(builder, target, source, load)
     elif relayout is not None:
         relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
     else:
         copy(builder, target, source, stream)
+
+
+def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
+    """Copy by one DMA, what lies on chip put in order ahead of it where that is quicker."""
+    run = relayout_plan.direct_run(
+        relayout_plan.dims_of(*relayout_plan.ordered(target, source)), itemsize(target.dtype)
+    )
+    nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
+    if is_crossed(builder.timing, target, source, relayout_plan.direct_ns(builder.timing, nbytes, run)):
+        crossed.copy(builder, target, source, stream)
+    else:
+        copy(builder, target, source, stream)
+
+
+def is_crossed(timing: Timing, target: Block, source: Block, least: float) -> bool:
+    """Whether Vector puts what lies on chip in order ahead of the DMA, in less than ``least`` nanoseconds."""
+    ns = crossed.nanoseconds(timing, target, source)
+    return ns is not None and ns < least
 
 
 def room(builder: Builder) -> int:
