@@ -103,7 +103,8 @@ def _of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
         )
     if kind is Format.PT2:
         archive = _import(f"{_HERE}.torch.archive", "torch", kind, source)
-        return _exported_program(archive.read_pt2(source), source, fixed)
+        exported: Model = _import(f"{_HERE}.torch.export").of_program(archive.read_pt2(source), source, fixed)
+        return exported
     if kind is Format.JAX_EXPORT:
         return Model("JAX", _exported(data, source), (), (), source)
     return Model("HLO", data, (), (), source)
@@ -143,28 +144,21 @@ def _load_model(given: Any, arguments: tuple[Any, ...], fixed: Fixed) -> Model:
         made: Model = _import(f"{_HERE}.tensorflow").of_function(given, arguments, fixed)
         return made
     if hasattr(given, "stateless_call") and "keras" in sys.modules:
-        layers: Model = _import(f"{_HERE}.keras").of_model(given, fixed)
+        layers: Model = _import(f"{_HERE}.keras").of_model(given, arguments, fixed)
         return layers
     if framework == "torch":
         if not hasattr(given, "graph_signature"):
             raise UsageError(
                 "EARG906", f"a {type(given).__name__} is no exported program", "torch.export.export(module, inputs)"
             )
-        return _exported_program(given, "", fixed)
+        program: Model = _import(f"{_HERE}.torch.export").of_program(given, "", fixed)
+        return program
     source = jax_objects.module_of(given, arguments)
     if source is None:
         raise UsageError(
             "EARG906", f"cannot load a {type(given).__name__}", "pass a path, bytes or a framework's model"
         )
     return Model("JAX", source.data, (), ())
-
-
-def _exported_program(program: Any, source: str, fixed: Fixed) -> Model:
-    made = _import(f"{_HERE}.torch.export", "torch").lower_exported(program, fixed.inline_weights)
-    module = made.lowered.module.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    to_numpy = _import(f"{_HERE}.torch.arrays").to_numpy
-    weights = {name: to_numpy(value) for name, value in made.weights.items()}
-    return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source, weights)
 
 
 def _exported(data: bytes, source: str) -> bytes:

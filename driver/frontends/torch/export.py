@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
+from neuronx_cc.driver.frontends.model import Fixed, Model
 from neuronx_cc.driver.frontends.torch.arrays import shape_of, to_numpy
 from neuronx_cc.driver.frontends.torch.interpreter import draws
 from neuronx_cc.driver.frontends.torch.lowering import Lowered, lower_graph
@@ -28,6 +29,14 @@ class LoweredProgram:
     """Those that are parameters, in order, by their names in the module."""
     used: list[bool] = field(default_factory=list)
     """For each input of the program whether it is a tensor."""
+
+
+def of_program(program: torch.export.ExportedProgram, source: str, fixed: Fixed) -> Model:
+    """``program`` as HLO with its names; raises what ``lower_exported`` does."""
+    made = lower_exported(program, fixed.inline_weights)
+    module = made.lowered.module.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    weights = {name: to_numpy(value) for name, value in made.weights.items()}
+    return Model("PyTorch", bytes(module), tuple(made.input_names), tuple(made.output_names), source, weights)
 
 
 def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool = True) -> LoweredProgram:

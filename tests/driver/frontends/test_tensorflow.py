@@ -1,11 +1,6 @@
-"""TensorFlow and Keras: functions, saved models and .keras files against the framework's own values."""
+"""TensorFlow: functions and saved models against the framework's own values."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +11,6 @@ import neuronx_cc
 from neuronx_cc.driver.cli import main
 
 needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs tensorflow")
-needs_keras = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
-
-KERAS = """
-import json, os, sys
-os.environ["KERAS_BACKEND"] = "jax"
-import keras, numpy as np
-import neuronx_cc
-keras.utils.set_random_seed(0)
-image = keras.Input((8, 8, 3), name="image")
-x = keras.layers.Conv2D(4, 3, padding="same")(image)
-x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
-x = keras.layers.GlobalAveragePooling2D()(x)
-scale = keras.Input((4,), name="scale")
-out = keras.layers.Dense(5, activation="softmax", name="head")(keras.layers.Multiply()([x, scale]))
-model = keras.Model([image, scale], out)
-draw = np.random.default_rng(0)
-for weight in model.weights:
-    weight.assign(draw.uniform(0.1, 1, weight.shape))
-model.save(sys.argv[1])
-inputs = {"image": draw.standard_normal((2, 8, 8, 3), np.float32), "scale": draw.standard_normal((2, 4), np.float32)}
-want = np.asarray(model([inputs["image"], inputs["scale"]]))
-shapes = {"image": (2, 8, 8, 3), "scale": (2, 4)}
-for given in (sys.argv[1], model):
-    loaded = neuronx_cc.load_model(given, shapes=shapes)
-    assert loaded.inputs == ("image", "scale"), loaded.inputs
-    got = neuronx_cc.compile(loaded, auto_cast="none").run(inputs).outputs[0]
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-apart = neuronx_cc.load_model(model, shapes=shapes, inline_weights_to_neff=False)
-assert list(apart.weights) == [weight.path for weight in model.weights]
-doubled = {name: 2 * array if name == "head/bias" else array for name, array in apart.weights.items()}
-assert len({*apart.inputs, *doubled}) == 2 + len(model.weights)
-program = neuronx_cc.compile(apart, auto_cast="none")
-got = program.run({**inputs, **apart.weights}).outputs[0]
-np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-assert np.abs(program.run({**inputs, **doubled}).outputs[0] - want).max() > 1e-3
-try:
-    neuronx_cc.load_model(model)
-except neuronx_cc.CompileError as error:
-    assert error.code == "EMOD025", error
-    assert "--shape image=1,128" in error.remedy
-"""
-
-
-@needs_keras
-def test_keras_models_on_the_jax_backend(tmp_path: Path) -> None:
-    """In a process of its own, for Keras has one backend a process."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", KERAS, str(tmp_path / "model.keras")]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert run.returncode == 0, run.stderr[-2000:]
-
-
-@needs_keras
-def test_damaged_keras_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bad.keras"
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("metadata.json", json.dumps({"keras_version": "3.0.0"}))
-        made.writestr("config.json", '{"module": "os", "class_name": "system", "config": {}}')
-    with pytest.raises(neuronx_cc.CompileError, match="EVRF064"):
-        neuronx_cc.load_model(path)
 
 
 def classifier(tf: Any) -> Any:
