@@ -5,7 +5,9 @@ Files are loaded in Keras' safe mode; they are the same for each backend.
 
 import inspect
 import os
+import struct
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -16,6 +18,8 @@ from neuronx_cc.ir.errors import CompileError, UsageError
 
 Inputs = Mapping[str, tuple[tuple[int, ...], str]]
 """Name -> dimensions and type, in order."""
+MOST_UNPACKED, SPARE_BYTES = 8, 1 << 20
+"""How many times its size, and beyond, an archive may unpack to."""
 
 
 def of_file(path: str, fixed: Fixed) -> Model:
@@ -29,13 +33,31 @@ def of_file(path: str, fixed: Fixed) -> Model:
         raise UsageError(
             "EARG914", f"Keras cannot run on KERAS_BACKEND={asked!r} ({error})", "set KERAS_BACKEND=jax"
         ) from None
+    _check_sizes(path)
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
         # Keras raises whatever its layers, h5py and zipfile do
-        detail = " ".join(str(error).split())[:300]
-        raise CompileError("EVRF064", f"{path}: Keras cannot load it: {detail}", "save it again") from None
+        raise CompileError("EVRF064", f"{path}: Keras cannot load it: {_line(error)}", "save it again") from None
     return of_model(model, (), fixed, path)
+
+
+def _check_sizes(path: str) -> None:
+    """Refuse archives that unpack to far more than they are; Keras itself stores its members as they are."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, struct.error) as error:
+        raise CompileError("EVRF064", f"{path}: Keras cannot load it: {_line(error)}", "save it again") from None
+    most = MOST_UNPACKED * os.path.getsize(path) + SPARE_BYTES
+    if size > most:
+        raise CompileError(
+            "EVRF064", f"{path}: expected a Keras model; it unpacks to {size} bytes, more than {most}", "save it again"
+        )
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def of_model(model: Any, arguments: Sequence[Any], fixed: Fixed, source: str = "") -> Model:

@@ -27,6 +27,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from neuronx_cc.driver.frontends.torch.arrays import numpy_dtype
+from neuronx_cc.driver.frontends.torch.export import quiet
 from neuronx_cc.driver.frontends.torch.interpreter import HIGHER
 from neuronx_cc.ir.errors import CompileError, UsageError
 
@@ -100,8 +101,9 @@ class _Reader:
         try:
             serialized = _bytes_to_dataclass(schema.ExportedProgram, json.dumps(document).encode())
             # the reader takes tensors as they are; what it would unpickle is not given to it
-            program = ExportedProgramDeserializer(None).deserialize(serialized, weights, constants, ((), {}))  # type: ignore[arg-type, unused-ignore]
-            return _with_examples(program)
+            with quiet():
+                program = ExportedProgramDeserializer(None).deserialize(serialized, weights, constants, ((), {}))  # type: ignore[arg-type, unused-ignore]
+                return _with_examples(program)
         except Exception as error:
             text = " ".join(str(error).split())[:200]
             raise _damaged(self.name, f"its graph cannot be read ({type(error).__name__}: {text})") from None

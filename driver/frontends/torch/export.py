@@ -3,6 +3,10 @@
 ``lower_exported`` takes what ``torch.export.export`` gives, or ``archive.read_pt2``.
 """
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +20,19 @@ from neuronx_cc.driver.frontends.torch.interpreter import draws
 from neuronx_cc.driver.frontends.torch.lowering import Lowered, lower_graph
 from neuronx_cc.driver.frontends.torch.table import decomposed
 from neuronx_cc.ir.errors import CompileError
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the tracebacks that torch logs of what it raises, and warnings about its own code."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
+            yield
+    finally:
+        logger.disabled = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +59,19 @@ def of_program(program: torch.export.ExportedProgram, source: str, fixed: Fixed)
 def lower_exported(program: torch.export.ExportedProgram, inline_weights: bool = True) -> LoweredProgram:
     """``program`` with its weights as constants, or as parameters after the inputs.
 
-    Raises CompileError EMOD025 for dynamic dims and EVRF001 for what is not supported: operators, buffers that the
-    program changes.
+    Raises CompileError EMOD025 for dynamic dims and EVRF064 for operators that do not fit,
+    EVRF001 for what is not supported: operators, buffers that the program changes.
     """
     _refuse_dynamic(program)
-    program = decomposed(program)
+    try:
+        with quiet():
+            program = decomposed(program)
+    except Exception as error:
+        # torch computes all shapes anew, and raises what its operators do
+        text = " ".join(str(error).split())[:200]
+        raise CompileError(
+            "EVRF064", f"the program's operators do not fit their operands: {text}", "export the module again"
+        ) from error
     signature = program.graph_signature
     if draws(program.graph_module):
         raise CompileError(

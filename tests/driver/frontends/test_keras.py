@@ -138,3 +138,13 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         made.writestr("config.json", '{"module": "os", "class_name": "system", "config": {}}')
     with pytest.raises(neuronx_cc.CompileError, match="EVRF064"):
         neuronx_cc.load_model(path)
+
+
+@needs_keras
+def test_archives_that_unpack_to_too_much_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in ("metadata.json", "config.json", "model.weights.h5"):
+            made.writestr(name, b" " * (4 << 20))
+    with pytest.raises(neuronx_cc.CompileError, match=r"EVRF064.*unpacks to 12582912 bytes"):
+        neuronx_cc.load_model(path)

@@ -179,6 +179,25 @@ def test_damage_is_refused(members, tmp_path, kind):
     assert re.search(words, caught.value.message), caught.value.message
 
 
+def test_operators_that_do_not_fit_their_operands_are_refused(members, tmp_path, caplog):
+    """The file is whole, and torch finds what is wrong when it takes composite operators apart."""
+
+    def other_bias(document):
+        meta = document["config"]["dense.bias"]["tensor_meta"]
+        meta["sizes"], meta["strides"] = [{"as_int": 0}], [{"as_int": 1}]
+
+    def other_shape(document):
+        values = document["graph_module"]["graph"]["tensor_values"]
+        values["p_dense_bias"]["sizes"] = [{"as_int": 0}]
+
+    changed = edited(edited(members, WEIGHTS, other_bias), GRAPH, other_shape)
+    with pytest.raises(CompileError) as caught:
+        neuronx_cc.load_model(written(changed, tmp_path / "model.pt2"))
+    assert caught.value.code == "EVRF064"
+    assert "do not fit their operands" in caught.value.message
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_other_files_are_refused(model, members, tmp_path):
     plain = tmp_path / "plain.pt"
     torch.save(model.state_dict(), plain)
