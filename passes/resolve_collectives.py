@@ -53,6 +53,7 @@ def spread(module: HloModule, devices: int) -> None:
                 "give one module for each device",
             )
         return
+    _number_alike(module)
     ops = [op for computation in module.computations() for op in ops_of(computation.block)]
     numbered = {_numbering(op) for op in ops if isinstance(op, hlo.CollectiveOp)}
     of_partitions = "partitions" in numbered or numbered == {"devices"}
@@ -62,13 +63,16 @@ def spread(module: HloModule, devices: int) -> None:
 def _settle_counts(module: HloModule) -> tuple[int, int]:
     """Replicas and partitions: what the header leaves open is what the groups name, and stands there from now on.
 
-    PyTorch/XLA states neither. Groups of all devices (``use_global_device_ids``) are of partitions, as SPMD programs'
-    are, unless partitions or replicas are known otherwise.
+    PyTorch/XLA states neither, and has one numbering of devices: where some of its groups are of replicas, all are.
+    Groups of all devices (``use_global_device_ids``) are of partitions, as SPMD programs' are, unless partitions or
+    replicas are known otherwise.
     """
     header = dict(module.header)
     given = (header.get("replica_count"), header.get("num_partitions"))
     if None not in given:
         return device_counts(module)
+    if given == (None, None):
+        _number_alike(module)
     named = {"replicas": 1, "partitions": 1, "devices": 1}
     for computation in module.computations():
         for op in ops_of(computation.block):
@@ -86,6 +90,17 @@ def _settle_counts(module: HloModule) -> tuple[int, int]:
     if replicas * partitions > 1:
         state_counts(module, replicas, partitions)
     return replicas, partitions
+
+
+def _number_alike(module: HloModule) -> None:
+    """Groups of partitions become groups of replicas where there are groups of both."""
+    ops = [op for computation in module.computations() for op in ops_of(computation.block)]
+    numbering = {op: _numbering(op) for op in ops if isinstance(op, hlo.CollectiveOp) and _given_groups(op)}
+    if not {"replicas", "partitions"} <= set(numbering.values()):
+        return
+    for op, counted in numbering.items():
+        if counted == "partitions" and op.extra is not None:
+            op.extra = hlo.ExtraAttr(tuple(item for item in op.extra.data if item[0] != "channel_id"))
 
 
 def _given_groups(op: hlo.HloOp) -> Groups:

@@ -143,7 +143,8 @@ def _require_memory(executables: Sequence[Executable]) -> None:
 
 
 def _fabric(executables: Sequence[Executable], given: int) -> Fabric:
-    _require_devices(executables[0], given if len(executables) == given else len(executables))
+    for count in (given, len(executables)):
+        _require_devices(executables[0], count)
     return Fabric([executable.program.groups for executable in executables])
 
 

@@ -21,6 +21,10 @@ ADD = """HloModule SyncTensorsGraph.9
 RING = 'custom_call_target="AwsNeuronTransferWithStaticRing", api_version=API_VERSION_UNSPECIFIED'
 
 
+COUNT = "devices"
+"""A dim of as many."""
+
+
 def groups(*rows):
     return "{" + ",".join("{" + ",".join(map(str, row)) + "}" for row in rows) + "}"
 
@@ -134,11 +138,34 @@ def handed_on(inputs):
     return [[first[n], sum(i for _, i, _ in inputs), sum(t for *_, t in inputs)] for n in range(len(inputs))]
 
 
+def ring_of_experts(count):
+    """Rows handed around a ring by a permutation with a channel and one without, then dealt out; groups backwards."""
+    ring = groups(*([n, (n + 1) % count] for n in range(count)))
+    every = groups(reversed(range(count)))
+    return f"""{ADD}ENTRY %main (p0: bf16[3,7], p1: u8[5], p2: f32[{count},3]) -> (bf16[3,7], u8[5], f32[{count},3]) {{
+  %p0 = bf16[3,7]{{1,0}} parameter(0)
+  %p1 = u8[5]{{0}} parameter(1)
+  %p2 = f32[{count},3]{{1,0}} parameter(2)
+  %x = bf16[3,7]{{1,0}} collective-permute(bf16[3,7]{{1,0}} %p0), source_target_pairs={ring}, channel_id=3
+  %y = u8[5]{{0}} collective-permute(u8[5]{{0}} %p1), source_target_pairs={ring}
+  %z = f32[{count},3]{{1,0}} all-to-all(%p2), replica_groups={every}, dimensions={{0}}
+  ROOT %r = (bf16[3,7]{{1,0}}, u8[5]{{0}}, f32[{count},3]{{1,0}}) tuple(%x, %y, %z)
+}}
+"""
+
+
+def around(inputs):
+    last = len(inputs) - 1
+    dealt = [np.stack([rows[last - n] for _, _, rows in reversed(inputs)]) for n in range(len(inputs))]
+    return [[*inputs[n - 1][:2], dealt[n]] for n in range(len(inputs))]
+
+
 GRAPHS = [
     (data_parallel, sum_of_gradients, [("f4", (6, 4)), ("f4", (6, 3)), ("f4", ())]),
     (tensor_parallel, gathered_features, [("f4", (5, 4)), ("f4", (4, 3)), ("f4", ())]),
     (fully_sharded, scattered, [("f4", (2, 3)), ("bf16", (2,)), ("f4", ())]),
     (pipeline, handed_on, [("f4", (3, 4)), ("i4", (2,)), ("f4", ())]),
+    (ring_of_experts, around, [("bf16", (3, 7)), ("u1", (5,)), ("f4", (COUNT, 3))]),
 ]
 
 
@@ -151,7 +178,8 @@ def test_graphs_run(graph, reference, parameters, count, tmp_path, monkeypatch):
     Path("g.hlo").write_text(graph(count))
     assert main(["compile", "g.hlo", "--auto-cast", "none", "--output", "g.neff"]) == 0
     random = np.random.default_rng(count)
-    types = {"f4": np.float32, "i4": np.int32, "bf16": ml_dtypes.bfloat16}
+    types = {"f4": np.float32, "i4": np.int32, "bf16": ml_dtypes.bfloat16, "u1": np.uint8}
+    parameters = [(name, tuple(count if dim is COUNT else dim for dim in dims)) for name, dims in parameters]
     inputs = [[random.integers(-4, 5, dims).astype(types[name]) for name, dims in parameters] for _ in range(count)]
     stored = {
         f"arg{n}@{device}": x.view("V2") if x.dtype == ml_dtypes.bfloat16 else x
@@ -201,6 +229,17 @@ def test_counts_of_devices(attributes, options, counts, tmp_path, monkeypatch, c
     assert opt(BARE % (size, attributes), *options) == 0
     header = dict(parse_text(capsys.readouterr().out).header)
     assert (header["replica_count"], header.get("num_partitions", "1")) == counts
+
+
+def test_another_number_of_devices_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("g.hlo").write_text(BARE % (8, "replica_groups={{0,1,2,3}}, "))
+    assert main(["compile", "g.hlo", "--output", "g.neff"]) == 0
+    for count in ("2", "3", "8"):
+        assert main(["run", "g.neff", "--devices", count]) != 0
+        shown = capsys.readouterr().err
+        assert "the program runs on 4 devices" in shown
+        assert "Traceback" not in shown
 
 
 @pytest.mark.parametrize(
