@@ -4,6 +4,7 @@ They are told apart by what they can do, so that JAX is not imported here: whoev
 """
 
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 from neuronx_cc.ir.errors import UsageError
@@ -37,8 +38,7 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
     if hasattr(given, "mlir_module_serialized"):
         return _exported(given)
     if callable(getattr(given, "compiler_ir", None)):
-        computation = given.compiler_ir("hlo")
-        return Source(bytes(computation.as_serialized_hlo_module_proto()), _structure(given))
+        return Source(_lowered(given), _structure(given))
     serialize = getattr(given, "as_serialized_hlo_module_proto", None)
     if callable(serialize):
         return Source(bytes(serialize()))
@@ -51,6 +51,17 @@ def module_of(given: Any, arguments: tuple[Any, ...]) -> Source | None:
             "jit it and give it arguments: neuronx_cc.compile(jax.jit(f), x, y)",
         )
     return None
+
+
+def _lowered(given: Any) -> bytes:
+    """HLO, or StableHLO of several partitions: HLO does not say how many."""
+    module = given.compiler_ir("stablehlo")
+    stated = getattr(getattr(module, "operation", None), "attributes", {})
+    if "mhlo.num_partitions" in stated and stated["mhlo.num_partitions"].value > 1:
+        code = BytesIO()
+        module.operation.write_bytecode(code)
+        return code.getvalue()
+    return bytes(given.compiler_ir("hlo").as_serialized_hlo_module_proto())
 
 
 def _exported(given: Any) -> Source:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neuronx_cc.driver import files, jax_objects
 from neuronx_cc.driver.frontends.formats import BYTECODE, Format, detect
 from neuronx_cc.driver.frontends.model import Fixed, Model
+from neuronx_cc.driver.frontends.sharded import divide, is_sharded
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.ir.errors import CompileError, UsageError
 
@@ -105,9 +106,12 @@ def _of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
         archive = _import(f"{_HERE}.torch.archive", "torch", kind, source)
         exported: Model = _import(f"{_HERE}.torch.export").of_program(archive.read_pt2(source), source, fixed)
         return exported
-    if kind is Format.JAX_EXPORT:
-        return Model("JAX", _exported(data, source), (), (), source)
-    return Model("HLO", data, (), (), source)
+    framework = "JAX" if kind is Format.JAX_EXPORT else "HLO"
+    code = _exported(data, source) if kind is Format.JAX_EXPORT else data
+    if is_sharded(code):
+        local, counts = divide(code, source)
+        return Model(framework, local, (), (), source, devices=counts)
+    return Model(framework, code, (), (), source)
 
 
 def load_model(

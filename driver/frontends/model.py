@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from neuronx_cc.ir.errors import CompileError, Loc, UsageError
+from neuronx_cc.passes.analysis.devices import state_counts
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
@@ -53,6 +54,8 @@ class Model:
     """Source lines in the module are those of an importer, not the user's."""
     constants: str | Mapping[str, Any] = ""
     """As of ``Fixed``."""
+    devices: tuple[int, int] | None = None
+    """Replicas and partitions that run the module, where its format cannot say so."""
 
     def load(self) -> "HloModule":
         """The module, its parameters and results called as the framework calls them."""
@@ -62,6 +65,8 @@ class Model:
         module.outputs = self.outputs
         for index, name in enumerate((*self.inputs, *self.weights)):
             module.entry.set_parameter_loc(index, Loc(module.entry.parameter_loc(index).name, name))
+        if self.devices is not None:
+            state_counts(module, *self.devices)
         if self.importer:
             _forget_lines(module)
         if self.constants:

@@ -64,15 +64,29 @@ def localize(code: bytes, division: Division) -> Local:
     shardy = b"sdy" in code
     if not (shardy or b"mhlo.sharding" in code) or (division.partitions == 1 and b"manual_computation" not in code):
         return Local(code, kinds)
+    facts, local = _partitioned(code, asdict(division), shardy)
+    parameters, results = (tuple(map(base64.b64decode, facts[key])) for key in ("parameters", "results"))
+    inspections = tuple((number, base64.b64decode(sharding)) for number, sharding in facts["inspections"])
+    return Local(local, kinds, parameters, results, inspections)
+
+
+def localize_stated(code: bytes) -> tuple[bytes, tuple[int, int]]:
+    """One device's module of the StableHLO or HLO ``code``, and the replicas and partitions that it states.
+
+    As JAX would, XLA chooses the shardings of parameters and results without annotations. Raises as ``localize``.
+    """
+    facts, local = _partitioned(code, {}, b"sdy" in code)
+    replicas, partitions = facts["devices"]
+    return local, (replicas, partitions)
+
+
+def _partitioned(code: bytes, wanted: dict[str, Any], shardy: bool) -> tuple[dict[str, Any], bytes]:
     try:
-        facts, local = _WORKER.partition(code, division, shardy)
+        return _WORKER.partition(code, {**wanted, "shardy": shardy})
     except _Failed as failure:
         raise CompileError(
             "EJAX901", f"XLA cannot partition the program: {failure}", "use jax.shard_map for this part"
         ) from None
-    parameters, results = (tuple(map(base64.b64decode, facts[key])) for key in ("parameters", "results"))
-    inspections = tuple((number, base64.b64decode(sharding)) for number, sharding in facts["inspections"])
-    return Local(local, kinds, parameters, results, inspections)
 
 
 def _kinds(code: bytes) -> tuple[str, ...]:
@@ -121,10 +135,9 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
 
-    def partition(self, code: bytes, division: Division, shardy: bool) -> tuple[dict[str, Any], bytes]:
-        request = json.dumps({**asdict(division), "shardy": shardy}).encode()
+    def partition(self, code: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         with self._lock:
-            answer = self._ask(request + b"\n" + code)
+            answer = self._ask(json.dumps(request).encode() + b"\n" + code)
         if not answer.startswith(b"+"):
             raise _Failed(_summary(answer[1:].decode("utf-8", "replace")))
         line, local = answer[1:].split(b"\n", 1)

@@ -17,16 +17,19 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO, NotRequired, TypedDict
 
 import numpy as np
 from jaxlib import _hlo, _jax, xla_client  # type: ignore[attr-defined,unused-ignore]
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 
+from neuronx_cc.driver.jax_backend.meshes import mesh_devices
 from neuronx_cc.driver.jax_backend.partition_calls import Calls
 from neuronx_cc.driver.jax_backend.partition_reductions import prepare_reductions
+from neuronx_cc.hlo_import.load import detect
 from neuronx_cc.hlo_import.wire import FieldSpec, decode
+from neuronx_cc.ir.targets import MAX_DEVICES
 
 PASS = "spmd-partitioning"
 STAGE_AFTER_PASSES = 0
@@ -44,12 +47,15 @@ _HLO_PROTO = {"HloProto": {1: FieldSpec("module", "bytes")}}
 
 
 class Request(TypedDict):
-    """For how many devices, and for which parameters and results the partitioner may choose shardings."""
+    """For how many devices, and for which parameters and results the partitioner may choose shardings.
 
-    replicas: int
-    partitions: int
-    to_parameters: list[bool]
-    to_results: list[bool]
+    What is left out is as the module says: it states its devices, and what has no annotation is free.
+    """
+
+    replicas: NotRequired[int]
+    partitions: NotRequired[int]
+    to_parameters: NotRequired[list[bool]]
+    to_results: NotRequired[list[bool]]
     shardy: bool
     """Whether the annotations are Shardy's; else GSPMD's."""
 
@@ -57,6 +63,8 @@ class Request(TypedDict):
 class Facts(TypedDict):
     """Serialized OpShardings in base64."""
 
+    devices: tuple[int, int]
+    """Replicas and partitions."""
     parameters: list[str]
     results: list[str]
     inspections: list[tuple[int, str]]
@@ -71,18 +79,65 @@ CALLS = Calls()
 
 def partition(request: Request, code: bytes) -> tuple[Facts, bytes]:
     """The local module of ``code``. Raises what XLA raises where it does not get past its partitioner."""
-    with tempfile.TemporaryDirectory(prefix="neuron-partition-") as folder:
-        problem = _compile(request, code, folder)
+    context = make_context()
+    with context, ir.Location.unknown(), tempfile.TemporaryDirectory(prefix="neuron-partition-") as folder:
+        module = _read_module(code, context)
+        request = {**_stated(module), **request}
+        problem = _compile(request, module, folder)
         written = sorted(Path(folder).glob(f"*after_{PASS}.*.hlo.pb"))
         if not written:
             raise problem or ValueError("XLA has not run its partitioner")
         proto = written[-1].read_bytes()
-    module = decode(_HLO_PROTO, "HloProto", proto, 0, len(proto))["module"]
-    return _facts(module), module
+    local = decode(_HLO_PROTO, "HloProto", proto, 0, len(proto))["module"]
+    return _facts(local, (request["replicas"], request["partitions"])), local
 
 
-def _compile(request: Request, code: bytes, folder: str) -> Exception | None:
-    """Let XLA partition ``code`` and write what it makes into ``folder``; why it ended early, if it did."""
+def _read_module(code: bytes, context: Any) -> Any:
+    """StableHLO: a portable artifact, other bytecode or text; or HLO: text, or a HloModuleProto."""
+    if code.startswith(b"ML\xefR") and b"StableHLO_v" in code[:64]:
+        return _jax.mlir.deserialize_portable_artifact(code, context)
+    kind = detect(code)
+    if kind != "stablehlo":
+        proto = _hlo.hlo_module_from_text(code.decode()).as_serialized_hlo_module_proto() if kind == "text" else code
+        code = _jax.mlir.xla_computation_to_mlir_module(_hlo.XlaComputation(proto))
+    return ir.Module.parse(code, context)
+
+
+def _stated(module: Any) -> Request:
+    """The request that a module makes by itself; of HLO the partitions are the devices of its meshes.
+
+    Raises ValueError for too many devices.
+    """
+    (main,) = (op for op in module.body.operations if op.attributes["sym_name"] == ir.StringAttr.get("main"))
+    stated = module.operation.attributes
+    replicas = _number(stated, "mhlo.num_replicas", 1)
+    meshes = str(stated["mhlo.frontend_attributes"]) if "mhlo.frontend_attributes" in stated else ""
+    partitions = _number(stated, "mhlo.num_partitions", mesh_devices(meshes.encode()))
+    if not 1 <= replicas * partitions <= MAX_DEVICES:
+        raise ValueError(f"{replicas} replicas of {partitions} partitions: devices are 1 to {MAX_DEVICES}")
+    return {
+        "replicas": replicas,
+        "partitions": partitions,
+        "to_parameters": _free(main, "arg_attrs", len(main.type.inputs)),
+        "to_results": _free(main, "res_attrs", len(main.type.results)),
+        "shardy": False,
+    }
+
+
+def _number(attributes: Any, name: str, default: int) -> int:
+    return int(ir.IntegerAttr(attributes[name]).value) if name in attributes else default
+
+
+def _free(main: Any, name: str, count: int) -> list[bool]:
+    """Which of the parameters or results of ``main`` have no annotation."""
+    if name not in main.attributes:
+        return [True] * count
+    each = [ir.DictAttr(one) for one in ir.ArrayAttr(main.attributes[name])]
+    return ["sdy.sharding" not in one and "mhlo.sharding" not in one for one in each]
+
+
+def _compile(request: Request, module: Any, folder: str) -> Exception | None:
+    """Let XLA partition ``module`` and write what it makes into ``folder``; why it ended early, if it did."""
     replicas, partitions = request["replicas"], request["partitions"]
     assignment = xla_client.DeviceAssignment.create(np.arange(replicas * partitions).reshape(replicas, partitions))
     options = xla_client.CompileOptions()
@@ -98,16 +153,13 @@ def _compile(request: Request, code: bytes, folder: str) -> Exception | None:
         ("xla_dump_hlo_as_proto", True),
         ("xla_disable_hlo_passes", ",".join(LATER_PASSES)),
     ]
-    context = make_context()
-    with context, ir.Location.unknown():
-        module = _jax.mlir.deserialize_portable_artifact(code, context)
-        CALLS.prepare(module)
-        prepare_reductions(module)
-        try:
-            devices = _client(replicas * partitions).devices()[: replicas * partitions]
-            _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
-        except Exception as problem:
-            return problem
+    CALLS.prepare(module)
+    prepare_reductions(module)
+    try:
+        devices = _client(replicas * partitions).devices()[: replicas * partitions]
+        _client(replicas * partitions).compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
+    except Exception as problem:
+        return problem
     return None
 
 
@@ -133,12 +185,13 @@ def _stop_after_passes() -> None:
         _xla.register_xla_transform("neuron.enough", STAGE_AFTER_PASSES, stop)
 
 
-def _facts(module: bytes) -> Facts:
+def _facts(module: bytes, devices: tuple[int, int]) -> Facts:
     parsed = _hlo.HloModule.from_serialized_hlo_module_proto(module)
     given = list(parsed.spmd_parameters_shardings or ())
     made = parsed.spmd_output_sharding
     results = [] if made is None else list(made.tuple_shardings) or [made]
     return {
+        "devices": devices,
         "parameters": [_text(each) for each in given],
         "results": [_text(each) for each in results],
         "inspections": list(CALLS.inspections),
