@@ -119,9 +119,10 @@ def _moe_weights(random: np.random.Generator) -> Tree:
     }
 
 
-def _moe_loss(weights: Tree, batch: Tree) -> Any:
+def _moe_loss(weights: Tree, batch: Tree, spread: P, within: P) -> Any:
+    """``spread`` is how activations lie, ``within`` how those of the experts do: expert, row, slot, feature."""
     tokens = batch["tokens"]
-    x = lax.with_sharding_constraint(weights["table"][tokens], P("d"))
+    x = lax.with_sharding_constraint(weights["table"][tokens], spread)
     room = 2 * tokens.shape[1] // EXPERTS
     chances = jax.nn.softmax(_normed(x) @ weights["router"])
     best = chances.argmax(-1)
@@ -130,6 +131,7 @@ def _moe_loss(weights: Tree, batch: Tree) -> Any:
     sent = chosen[..., None] * jax.nn.one_hot(place.astype(np.int32), room)
     given = jnp.einsum("bsec,bsw->ebcw", sent, x)
     made = jax.nn.relu(jnp.einsum("ebcw,ewf->ebcf", given, weights["expert_up"]))
+    made = lax.with_sharding_constraint(made, within)
     made = jnp.einsum("ebcf,efw->ebcw", made, weights["expert_down"])
     x = x + jnp.einsum("ebcw,bsec->bsw", made, sent * chances.max(-1)[..., None, None])
     scores = jax.nn.log_softmax(_normed(x) @ weights["head"])[:, :-1]
@@ -182,11 +184,17 @@ def _longest(_: str, shape: tuple[int, ...]) -> P:
 
 
 _TENSOR = {"qkv": P(None, None, None, "d"), "out": P(None, "d"), "up": P(None, None, "d"), "down": P(None, "d")}
-_TENSOR |= {"table": P("d"), "head": P(None, "d")}
+_TENSOR |= {"table": P("d"), "head": P(None, "d"), "expert_up": P(None, None, "d"), "expert_down": P(None, "d")}
 
 
 def _tensor(name: str, shape: tuple[int, ...]) -> P:
     return _TENSOR.get(name, P())
+
+
+def _features(name: str, shape: tuple[int, ...]) -> P:
+    """Kernels make parts of the features, those that end a block take parts of them."""
+    ends = name in [f"block{2 * n + 1}" for n in range(BLOCKS)]
+    return P("d") if name == "head" else P(None, None, "d") if ends else P(None, None, None, "d")
 
 
 def _experts(name: str, shape: tuple[int, ...]) -> P:
@@ -200,7 +208,17 @@ def _second(_: str, shape: tuple[int, ...]) -> P:
 _transformer = partial(_train, _transformer_loss, 2)
 _by_rows = partial(_train, partial(_transformer_loss, spread=P("d")), 2)
 _in_sequence = partial(_train, partial(_transformer_loss, spread=P(None, "d")), 2)
-_moe, _net = partial(_train, _moe_loss, 2), partial(_train, _net_loss, 1)
+_ROWS, _LENGTHS = P("d"), P(None, "d")
+_moe_by_rows, _moe_by_features, _moe_in_sequence, _moe_by_experts = (
+    partial(_train, partial(_moe_loss, spread=spread, within=within), 2)
+    for spread, within in (
+        (_ROWS, P(None, "d")),
+        (_ROWS, P(None, None, None, "d")),
+        (_LENGTHS, P(None, None, "d")),
+        (_ROWS, P("d")),
+    )
+)
+_net = partial(_train, _net_loss, 1)
 _rows, _long = partial(_tokens, 64, 64), partial(_tokens, 4, 1024)
 _pictures = partial(_images, 32, 32)
 
@@ -209,8 +227,13 @@ STEPS = {
     "transformer, fully sharded": Step(_by_rows, _transformer_weights, _rows, _longest, _first),
     "transformer, tensor": Step(_transformer, _transformer_weights, _rows, _tensor, _whole),
     "transformer, sequence": Step(_in_sequence, _transformer_weights, _long, _whole, _second),
-    "experts, batch": Step(_moe, _moe_weights, _rows, _whole, _first),
-    "experts, expert": Step(_moe, _moe_weights, _rows, _experts, _first),
+    "experts, batch": Step(_moe_by_rows, _moe_weights, _rows, _whole, _first),
+    "experts, fully sharded": Step(_moe_by_rows, _moe_weights, _rows, _longest, _first),
+    "experts, tensor": Step(_moe_by_features, _moe_weights, _rows, _tensor, _first),
+    "experts, sequence": Step(_moe_in_sequence, _moe_weights, _long, _whole, _second),
+    "experts, expert": Step(_moe_by_experts, _moe_weights, _rows, _experts, _first),
     "convolutions, batch": Step(_net, _net_weights, _pictures, _whole, _first),
+    "convolutions, fully sharded": Step(_net, _net_weights, _pictures, _longest, _first),
+    "convolutions, tensor": Step(_net, _net_weights, _pictures, _features, _whole),
     "convolutions, space": Step(_net, _net_weights, partial(_images, 4, 128), _whole, _second),
 }

@@ -2,10 +2,12 @@
 
     python benchmarks/sharding.py [--devices 1,2,4,8,32] [--check] [STEP ...]     # names as in sharded_steps.py
 
-For each step and number of devices: operations, bytes moved in HBM and memory of a device, each as a multiple of what
-one device alone takes, divided by the number of devices; simulated milliseconds; MB that a device sends, after XLA's
-partitioner and after our passes, by kind of collective; operators that every device computes whole. ``--check`` runs
-the step too and compares with jaxlib's CPU client on the same program and as many CPU devices.
+For each step and number of devices: what a device computes, moves in HBM and keeps in memory, each as a multiple of an
+even share of what one device alone takes. Products are those of the contractions and convolutions of the
+module, after XLA's partitioner and after our passes; operations those of TensorE, which transposes with products too.
+Then simulated milliseconds; operators that every device computes whole; MB that a device sends, after XLA's partitioner
+and after our passes, by kind of collective. ``--check`` runs the step too and compares with jaxlib's CPU client on the
+same program and as many CPU devices.
 """
 
 import argparse
@@ -13,8 +15,12 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 os.environ.setdefault("JAX_PLATFORMS", "neuron,cpu")
 os.environ.setdefault("NEURON_NUM_DEVICES", "32")
@@ -23,8 +29,10 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 HEAD = (
-    "    N  operations  bytes  memory       ms  compile s  whole  MB sent after XLA's partitioner -> after our passes"
+    "    N     products  operations  bytes  memory       ms  compile s  whole  "
+    "MB sent after XLA's partitioner -> after our passes"
 )
+SHARES = ("xla products", "products", "operations", "bytes", "memory")
 SENT = {
     "all_gather": lambda size, group: size * (group - 1),
     "all_reduce": lambda size, group: 2 * size * (group - 1) / group,
@@ -35,35 +43,68 @@ SENT = {
 """Bytes that a device sends of an operand of ``size`` bytes, with the best algorithm."""
 
 
-def exchanged(module: Any) -> Counter[str]:
-    """Bytes that a device sends, by collective; those of loops as often as the loop runs (once if that is unknown)."""
+def ops_with_times(module: Any) -> Iterator[tuple[Any, int]]:
+    """Every op, and how often it runs: once where a trip count is unknown."""
     from neuronx_cc.ir import hlo
     from neuronx_cc.ir.hlo.editing import ops_of
     from neuronx_cc.passes.analysis.trip_count import trip_count
 
-    sent: Counter[str] = Counter()
-
-    def walk(computation: Any, times: int) -> None:
+    def walk(computation: Any, times: int) -> Iterator[tuple[Any, int]]:
         for op in ops_of(computation.block):
-            name = op.name.removeprefix("hlo.")
-            if name in SENT:
-                groups = (op.properties.get("replica_groups") or op.properties.get("source_target_pairs")).data
-                size = sum(hlo.shape_of(operand).nbytes for operand in op.operands)
-                sent[name] += int(SENT[name](size, max(map(len, groups)))) * times
+            yield op, times
             if isinstance(op, hlo.WhileOp):
-                walk(module.computation(op.body.data[0]), times * (trip_count(op, module) or 1))
+                yield from walk(module.computation(op.body.data[0]), times * (trip_count(op, module) or 1))
             elif (
                 not isinstance(op, hlo.ReduceOp | hlo.AllReduceOp | hlo.ReduceScatterOp) and "to_apply" in op.properties
             ):
-                walk(module.computation(op.properties["to_apply"].data[0]), times)
+                yield from walk(module.computation(op.properties["to_apply"].data[0]), times)
 
-    walk(module.entry, 1)
+    yield from walk(module.entry, 1)
+
+
+def exchanged(module: Any) -> Counter[str]:
+    """Bytes that a device sends, by collective."""
+    from neuronx_cc.ir import hlo
+
+    sent: Counter[str] = Counter()
+    for op, times in ops_with_times(module):
+        name = op.name.removeprefix("hlo.")
+        if name in SENT:
+            groups = (op.properties.get("replica_groups") or op.properties.get("source_target_pairs")).data
+            size = sum(hlo.shape_of(operand).nbytes for operand in op.operands)
+            sent[name] += int(SENT[name](size, max(map(len, groups)))) * times
     return sent
+
+
+def products(module: Any) -> int:
+    """Multiplications of contractions, and of convolutions those with elements that are there."""
+    from neuronx_cc.ir import hlo
+
+    total = 0
+    for op, times in ops_with_times(module):
+        if isinstance(op, hlo.DotOp):
+            contracted = prod(hlo.shape_of(op.lhs).dims[dim] for dim in op.dims.data.lhs_contracting)
+            total += times * contracted * hlo.shape_of(op.results[0]).size
+        elif isinstance(op, hlo.ConvolutionOp):
+            total += times * _of_convolution(op)
+    return total
+
+
+def _of_convolution(op: Any) -> int:
+    from neuronx_cc.ir import hlo
+
+    dims, (lhs, rhs, out) = op.dims.data, (hlo.shape_of(each).dims for each in (*op.operands, op.results[0]))
+    met = 1
+    for place, window in enumerate(op.window.data):
+        size, count = lhs[dims.lhs_spatial[place]], out[dims.out_spatial[place]]
+        starts = np.arange(count)[:, None] * window.stride - window.pad_low
+        places = starts + np.arange(window.size) * window.rhs_dilation
+        met *= int(((places % window.lhs_dilation == 0) & (places >= 0) & (places // window.lhs_dilation < size)).sum())
+    return met * out[dims.out_batch] * out[dims.out_feature] * int(rhs[dims.rhs_input_feature])
 
 
 def measure(name: str, count: int, check: bool) -> dict[str, Any]:
     import jax
-    import numpy as np
     from jax.sharding import Mesh, NamedSharding
     from sharded_steps import STEPS
 
@@ -108,6 +149,8 @@ def measure(name: str, count: int, check: bool) -> dict[str, Any]:
         run_pipeline(module, unit.parsed, Session("benchmark", [], parsed=unit.parsed), machine, stages)
     costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
     figures = {
+        "xla products": products(before),
+        "products": products(after),
         "operations": costs["flops"],
         "bytes": costs["bytes accessed"],
         "memory": memory.argument_size_in_bytes
@@ -141,10 +184,11 @@ def main() -> None:
         for count in map(int, arguments.devices.split(",")):
             found = measure(name, count, arguments.check)
             alone = alone or found
-            shares = [found[key] * count / alone[key] for key in ("operations", "bytes", "memory")]
+            shares = [found[key] * count / alone[key] for key in SHARES]
             sent = " -> ".join(_text(found[key]) for key in ("xla", "ours"))
             error = f"  largest error {found['error']:.1e}" if "error" in found else ""
-            figures = f"{count:5d}{shares[0]:12.2f}{shares[1]:7.2f}{shares[2]:8.2f}{found['ms']:9.3f}"
+            divided = f"{shares[0]:.2f} -> {shares[1]:.2f}"
+            figures = f"{count:5d}{divided:>13}{shares[2]:12.2f}{shares[3]:7.2f}{shares[4]:8.2f}{found['ms']:9.3f}"
             print(f"{figures}{found['compile']:11.1f}{found['whole']:7d}  {sent}{error}", flush=True)
 
 

@@ -165,8 +165,6 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
         near = dim < 0 or operand.free[dim].stride == width
         run = width * (rows if near else 1)
-        if not near and operand.free[-1].stride == width:
-            run = width * operand.free[-1].size
         run = run_of((atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim), run)
     return timing.transfer(nbytes, max(width, run))
 
@@ -210,6 +208,8 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     width = itemsize(problem.out.dtype)
     near = problem.n_dim < 0 or problem.out.n[problem.n_dim].stride == width
     run = width * (min(schedule.rhs.rows, problem.n_tiled, schedule.columns) if near else 1)
+    if schedule.leaves is Leaves.ROWS:
+        run = run_of(problem.out.n, width)
     return work + timing.transfer(rows * columns * width, run)
 
 

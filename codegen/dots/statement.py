@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -98,7 +99,7 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, add: Vie
 def problems_of(
     context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, add_view: View | None
 ) -> list[Problem]:
-    """The problem, for each way to cut k, the plain one first.
+    """The problem, for each way to cut k and each choice of the dims of m and n that are tiled, the plain one first.
 
     None where dims do not nest or cannot be tiled: k on the partitions, m on the result's, n free.
     """
@@ -131,14 +132,18 @@ def problems_of(
         out_dims, lhs_dims = _marked(out.m), _marked(lhs.free)
         if terms is None or (out_dims and lhs_dims and out_dims != lhs_dims):
             continue  # a tile's rows are neighbours on the partitions
-        found.append(
+        tilings = product(
+            (out_dims or lhs_dims)[:1] or _tiled(m.sizes, [(lhs.free, lhs.stored)]),
+            _marked(rhs.free)[:1] or _tiled(n.sizes, [(rhs.free, rhs.stored), (out.n, out.dtype)]),
+        )
+        found += [
             Problem(
                 b=b.sizes,
                 m=m.sizes,
                 n=n.sizes,
                 k=k.sizes,
-                m_dim=next(iter(out_dims or lhs_dims), _largest(m.sizes)),
-                n_dim=next(iter(_marked(rhs.free)), _largest(n.sizes)),
+                m_dim=m_dim,
+                n_dim=n_dim,
                 k_dim=terms[0],
                 segments=terms[1],
                 dtype=dtype,
@@ -151,7 +156,8 @@ def problems_of(
                 bias=contraction.bias is not None,
                 room=context.builder.sbuf.largest_gap(),
             )
-        )
+            for m_dim, n_dim in tilings
+        ]
     return found
 
 
@@ -256,6 +262,17 @@ def _contracted_dim(
 def _marked(atoms: Iterable[Atom]) -> list[int]:
     """Dims that lie on the partitions."""
     return [dim for dim, atom in enumerate(atoms) if atom.partition]
+
+
+def _tiled(sizes: Sequence[int], arrays: Sequence[tuple[Sequence[Atom], str]]) -> list[int]:
+    """Dims that may be tiled: the largest, and those along which elements of an array are neighbours."""
+    near = [
+        dim
+        for atoms, dtype in arrays
+        for dim, atom in enumerate(atoms)
+        if atom.size > 1 and atom.stride == itemsize(dtype)
+    ]
+    return list(dict.fromkeys([_largest(sizes), *near]))
 
 
 def _largest(sizes: Sequence[int]) -> int:
