@@ -1,9 +1,10 @@
-"""Tells what several devices compute alike, because its operands are gathered for it.
+"""Tells what several devices compute alike, because its operands are gathered for it, or summed over the devices.
 
 Input: ``flatten_control``'s form, collectives as ``resolve_collectives`` leaves them. Output: the same module, a
-warning for each operator that more devices would share if an all-gather did not stand before it, and all of them in the
-module's header, where ``as_text()`` shows them. What the program itself wants whole (weights that are not split) is no
-matter of this pass, nor is what costs no more than its operands' bytes: elementwise ops and movements.
+warning for each operator that more devices would share if an all-gather did not stand before it, or an all-reduce
+before a contraction, and all of them in the module's header, where ``as_text()`` shows them. What the program itself
+wants whole (weights that are not split) is no matter of this pass, nor is what costs no more than its operands' bytes:
+elementwise ops and movements, products of matrices with one vector.
 """
 
 from dataclasses import dataclass
@@ -27,13 +28,15 @@ class Whole:
     op: hlo.HloOp
     devices: int
     """How many compute the same."""
-    gathered: int
-    """Bytes of the arrays that are gathered for it, on each device."""
+    bytes: int
+    """Of the arrays that are gathered or summed for it, on each device."""
+    how: str
+    """``gathered`` or ``summed``."""
 
     def __str__(self) -> str:
         shape = self.op.results[0].type
         made = f" {hlo.shape_of(self.op.results[0])}" if isinstance(shape, hlo.ArrayType) else ""
-        return f"{self.op.opcode}{made} is computed alike on {self.devices} devices: {self.gathered} bytes are gathered"
+        return f"{self.op.opcode}{made} is computed alike on {self.devices} devices: {self.bytes} bytes are {self.how}"
 
 
 def run(module: HloModule, context: PassContext) -> None:
@@ -46,7 +49,7 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in ops_of(computation.block)
         if not _is_light(op) and not isinstance(op, APART) and (whole := _whole(op, shares)) is not None
     ]
-    found.sort(key=lambda whole: -whole.gathered)
+    found.sort(key=lambda whole: -whole.bytes)
     for whole in found:
         context.warn("EJAX903", str(whole), whole.op.loc)
     if found and HEADER not in dict(module.header):
@@ -61,29 +64,40 @@ def _is_light(op: hlo.Operation) -> bool:
 
 
 def _whole(op: hlo.HloOp, shares: Shares) -> Whole | None:
-    gathers: dict[hlo.AllGatherOp, None] = {}
+    kind: tuple[type[hlo.CollectiveOp], ...] = (hlo.AllGatherOp,)
+    if isinstance(op, hlo.ContractionOp) and _multiplies_much(op):
+        kind = (hlo.AllGatherOp, hlo.AllReduceOp)
+    sources: dict[hlo.CollectiveOp, None] = {}
     before = []
     for operand in op.operands:
-        after = _gathers(operand)
-        gathers.update(dict.fromkeys(after))
+        after = _exchanges(operand, kind)
+        sources.update(dict.fromkeys(after))
         before += [shares.of(each.operands[0]) for each in after] or [shares.of(operand)]
-    if not gathers or (isinstance(op, hlo.ReduceOp) and all(_one_each(each) for each in gathers)):
+    if not sources or (isinstance(op, hlo.ReduceOp) and all(_one_each(each) for each in sources)):
         return None
     kinds = len(set(shares.of(op.results[0])))
     if kinds >= len(set(shares.join(before))):
         return None
-    gathered = sum(hlo.shape_of(each.results[0]).nbytes for each in gathers)
-    return Whole(op, shares.devices // kinds, gathered)
+    how = "gathered" if any(isinstance(each, hlo.AllGatherOp) for each in sources) else "summed"
+    nbytes = sum(hlo.shape_of(each.results[0]).nbytes for each in sources)
+    return Whole(op, shares.devices // kinds, nbytes, how)
 
 
-def _one_each(op: hlo.AllGatherOp) -> bool:
+def _multiplies_much(op: hlo.ContractionOp) -> bool:
+    """Whether an element of an operand is multiplied more than once on average: not where one operand is a vector."""
+    lhs, rhs, out = (hlo.shape_of(each).size for each in (*op.operands[:2], op.results[0]))
+    # of dots without batch dims: (m k) (k n) (m n) is the square of the multiplications
+    return lhs * rhs * out > (lhs + rhs) ** 2
+
+
+def _one_each(op: hlo.CollectiveOp) -> bool:
     """Whether every device has one row: what it has reduced, which all of them combine."""
-    return hlo.shape_of(op.operands[0]).dims[op.all_gather_dimension.data] == 1
+    return isinstance(op, hlo.AllGatherOp) and hlo.shape_of(op.operands[0]).dims[op.all_gather_dimension.data] == 1
 
 
-def _gathers(value: hlo.SSAValue) -> list[hlo.AllGatherOp]:
-    """The all-gathers that ``value`` is made of by light ops."""
-    found: dict[hlo.AllGatherOp, None] = {}
+def _exchanges(value: hlo.SSAValue, kind: tuple[type[hlo.CollectiveOp], ...]) -> list[hlo.CollectiveOp]:
+    """The collectives of this kind that ``value`` is made of by light ops."""
+    found: dict[hlo.CollectiveOp, None] = {}
     seen: set[hlo.SSAValue] = set()
     waiting = [value]
     while waiting:
@@ -92,7 +106,7 @@ def _gathers(value: hlo.SSAValue) -> list[hlo.AllGatherOp]:
         if value in seen or op is None:
             continue
         seen.add(value)
-        if isinstance(op, hlo.AllGatherOp):
+        if isinstance(op, kind):
             found[op] = None
         elif _is_light(op):
             waiting += op.operands

@@ -168,24 +168,24 @@ def import_local(code: bytes, replicas: int, partitions: int) -> hlo.HloModule:
 def signature_of(module: hlo.HloModule, kinds: tuple[str, ...]) -> Signature:
     """Shapes, donors and aliases of an imported module."""
     entry = module.entry
-    root = entry.root
-    values = list(root.op.operands) if isinstance(root, hlo.OpResult) and isinstance(root.op, hlo.TupleOp) else [root]
-    results = tuple(_shape(value) for value in values)
+    # of a tuple, which any op may make that is divided over devices
+    made = list(entry.root.type.data) if isinstance(entry.root.type, hlo.TupleType) else [entry.root.type]
+    results = tuple(map(_shape, made))
     donors = {index for index, _ in module.donors} | {alias.parameter for alias in module.aliases}
     aliases = [(alias.output_index[0] if alias.output_index else 0, alias.parameter) for alias in module.aliases]
     return Signature(
         module.name,
-        tuple(_shape(argument) for argument in entry.block.args),
+        tuple(_shape(argument.type) for argument in entry.block.args),
         results,
         tuple(sorted(donors)),
         tuple(aliases),
         kinds or (DEVICE_MEMORY,) * len(results),
-        tuple(number for number, value in enumerate(values) if isinstance(value.type, hlo.TokenType)),
+        tuple(number for number, type_ in enumerate(made) if isinstance(type_, hlo.TokenType)),
     )
 
 
-def _shape(value: hlo.SSAValue) -> Shape:
+def _shape(given: hlo.Attribute) -> Shape:
     """Tokens are what ``passes.drop_tokens`` makes of them."""
-    type_ = without_tokens(value.type)
+    type_ = without_tokens(given)
     assert isinstance(type_, hlo.ArrayType), "JAX passes and returns arrays and tokens"
     return type_.data

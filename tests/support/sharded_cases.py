@@ -75,6 +75,7 @@ def case_sums_of_loops():
 
 def case_orders():
     check(lambda x: (jnp.sort(x, 0), jnp.sort(x, 1), jnp.argmax(x, 0), jnp.argmin(x, 1), jnp.median(x, 0)), X)
+    check(lambda x: lax.sort((x, -x), dimension=1, num_keys=1), X)  # nothing but the op's own tuple
     check(lambda x: (lax.top_k(x, 3), jnp.take_along_axis(x, jnp.argsort(x, 1), 1), jnp.cumsum(x, 0)), X)
 
 
