@@ -314,7 +314,7 @@ class Context:
         axis = next((dim for dim, atoms in enumerate(source.dims) if any(atom.partition for atom in atoms)), -1)
         if axis < 0:
             return source
-        stored = outermost(self.own_hbm(base(value), hlo.shape_of(value)), axis)
+        stored = outermost(self.own_hbm(base(value), hlo.shape_of(value)), [axis])
         if not transfer(self.builder, stored, source, Stream.DMA_STORE):
             return source
         self.homes.setdefault(value, []).append(stored)

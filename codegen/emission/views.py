@@ -161,9 +161,9 @@ def linear(alloc: Alloc, offset: int, dtype: str, dims: Sequence[int]) -> View:
     return View(alloc, dtype, offset, tuple(reversed(atoms)))
 
 
-def outermost(view: View, axis: int) -> View:
-    """A dense array in the memory of the dense ``view``, of the same dims, whose dim ``axis`` is the outermost."""
-    order = [axis, *(dim for dim in range(len(view.shape)) if dim != axis)]
+def outermost(view: View, axes: Sequence[int]) -> View:
+    """A dense array in the memory of the dense ``view``, of the same dims, whose dims ``axes`` are the outermost."""
+    order = [*axes, *(dim for dim in range(len(view.shape)) if dim not in axes)]
     transposed = linear(view.alloc, view.offset, view.dtype, [view.shape[dim] for dim in order])
     return transposed.transpose([order.index(dim) for dim in range(len(order))])
 

@@ -140,6 +140,7 @@ class _Box:
         """Op number -> values that nothing after it reads."""
         arrays = {**area.inputs, **area.outputs}
         tiles = tile_space(context, plan, area.shape, arrays, counted_axes(self.plan), area.part)
+        assert all(tiles.blocks[value].alloc is view.alloc for value, view in area.outputs.items()), "written at home"
         self.sizes, self.reduced, self.walk, self.partitions = tiles.sizes, tiles.reduced, tiles.walk, tiles.partitions
         self.blocks = tiles.blocks
         self.runs = {

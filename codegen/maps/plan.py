@@ -308,7 +308,9 @@ def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
             return _transposed(context, value.op.operand, len(squeeze(source[:place]))).broadcast(
                 shape.dims, dimensions
             )
-    target = _partitions_first(context.own_hbm(base(value), shape), shape, axis)
+    target = outermost(
+        context.own_hbm(base(value), shape), [dim for dim, size in enumerate(shape.dims) if size != 1][axis : axis + 1]
+    )
     if not transfer(context.builder, target, context.hbm(value), Stream.DMA_LOAD, force=True):
         transfer(context.builder, target, context.dense(value), Stream.DMA_LOAD, force=True)
     context.homes.setdefault(value, []).append(target)
@@ -417,16 +419,19 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
     if target is not None:
         # scans do not choose their partitions freely: what they store is transposed afterwards
         return (
-            _partitions_first(context.own_hbm(value, shape), shape, partitions.axis)
+            _partitions_first(context.own_hbm(value, shape), shape, plan.kernel, partitions.axis)
             if plan.kernel.scanned >= 0
             else home
         )
-    return _partitions_first(home, shape, partitions.axis)
+    return _partitions_first(home, shape, plan.kernel, partitions.axis)
 
 
-def _partitions_first(home: View, shape: hlo.Shape, axis: int) -> View:
-    """``home`` with the dim outermost that is number ``axis`` of those that are not 1."""
-    return outermost(home, [dim for dim, size in enumerate(shape.dims) if size != 1][axis])
+def _partitions_first(home: View, shape: hlo.Shape, kernel: Kernel, axis: int) -> View:
+    """``home`` with the dims outermost, of those that are not 1, that the kernel's ``axis`` is."""
+    counts = kernel.joined or (1,) * (axis + 1)
+    dims = [dim for dim, size in enumerate(shape.dims) if size != 1]
+    start = sum(counts[:axis])
+    return outermost(home, dims[start : start + counts[axis]])
 
 
 def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
