@@ -1,5 +1,6 @@
 """Properties of the hlo ops -> HLO text attributes: the inverse of ``attributes``."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +13,13 @@ Reference = Callable[[str], str]
 """Computation name -> its text, with ``%`` or without."""
 
 
+_ESCAPED = re.compile(r'[\\"\x00-\x1f\x7f]')
+_SHORT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
 def quote(text: str) -> str:
     """A C-escaped quoted string."""
-    escaped = (
-        text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-    )
+    escaped = _ESCAPED.sub(lambda match: _SHORT.get(match[0], "\\" + format(ord(match[0]), "03o")), text)
     return f'"{escaped}"'
 
 

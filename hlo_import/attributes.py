@@ -40,7 +40,8 @@ from neuronx_cc.ir.hlo import (
 )
 
 Attributes = dict[str, str]
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+_ESCAPES = dict(zip("abfnrtv\\?'\"", "\a\b\f\n\r\t\v\\?'\"", strict=True))
+_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]+)|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.?))", re.DOTALL)
 
 
 class MalformedAttribute(Exception):
@@ -53,27 +54,39 @@ class MalformedAttribute(Exception):
 
 
 def unquote(text: str) -> str:
-    """A quoted string without its quotes and C escapes; other text stays, as does what no escape is."""
-    if not text.startswith('"'):
-        return text
+    """A quoted string without its quotes and C escapes; what is not UTF-8 is read as Latin-1.
+
+    Raises ValueError on text without quotes and on what is no escape.
+    """
+    if len(text) < 2 or text[0] not in "\"'" or text[-1] != text[0]:
+        raise ValueError(f"expected a quoted string, found {text[:60]!r}")
     body = text[1:-1]
     if "\\" not in body:
         return body
 
-    def plain(match: re.Match[str]) -> str:
-        code = match.group(1)
-        if code[0] == "x" and len(code) > 1:
-            return chr(int(code[1:], 16))
-        if code.isdigit():
-            return chr(int(code, 8) & 0xFF)
-        return _ESCAPES.get(code, code)
+    def plain(match: re.Match[str]) -> bytes:
+        octal, hexadecimal, short, long, letter = match.groups()
+        if octal or hexadecimal:
+            code = int(octal, 8) if octal else int(hexadecimal, 16)
+            if code < 256:
+                return bytes([code])
+        elif short or long:
+            code = int(short or long, 16)
+            if code < 0x110000 and not 0xD800 <= code < 0xE000:
+                return chr(code).encode()
+        elif letter in _ESCAPES:
+            return _ESCAPES[letter].encode()
+        raise ValueError(f"expected an escape of C such as \\n or \\x41, found {match.group()!r}")
 
-    unescaped = re.sub(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", plain, body, flags=re.DOTALL)
-    # octal and hex escapes are bytes of UTF-8
+    parts, end = [], 0
+    for match in _ESCAPE.finditer(body):
+        parts += [body[end : match.start()].encode(), plain(match)]
+        end = match.end()
+    data = b"".join([*parts, body[end:].encode()])
     try:
-        return unescaped.encode("latin-1").decode("utf-8")
+        return data.decode()
     except UnicodeError:
-        return unescaped
+        return data.decode("latin-1")
 
 
 def integer(text: str) -> int:
@@ -129,7 +142,7 @@ def boolean(text: str) -> bool:
 
 def slice_dims(text: str) -> tuple[SliceDim, ...]:
     """``{[0:1], [0:8:2]}``."""
-    inside = braced(text).replace(" ", "")
+    inside = "".join(braced(text).split())
     if not inside:
         return ()
     dims = []
@@ -159,6 +172,8 @@ def window(text: str) -> tuple[WindowDim, ...]:
     fields: dict[str, list[str]] = {}
     for part in braced(text).split():
         key, _, value = part.partition("=")
+        if key in fields:
+            raise ValueError(f"expected window {key} once, found it twice")
         if key not in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"):
             raise ValueError(f"expected size, stride, pad, lhs_dilate, rhs_dilate or rhs_reversal, found {key[:60]!r}")
         fields[key] = value.split("x")
@@ -181,7 +196,7 @@ def window(text: str) -> tuple[WindowDim, ...]:
         strict=True,
     )
     return tuple(
-        WindowDim(size, stride, pad.low, pad.high, lhs, rhs, bool(reversal))
+        WindowDim(size, stride, pad.low, pad.high, lhs, rhs, reversal == 1)
         for size, stride, pad, lhs, rhs, reversal in rows
     )
 
@@ -216,6 +231,7 @@ INT = _wrap(IntAttr, integer)
 INTS = _wrap(IntsAttr, integers)
 BOOL = _wrap(BoolAttr, boolean)
 STR = _wrap(StrAttr, unquote)
+CONFIG = _wrap(StrAttr, lambda text: text if text.startswith("{") else unquote(text))
 CALLED = _wrap(StrsAttr, computations)
 GROUPS = _wrap(GroupsAttr, replica_groups)
 FLOAT = _wrap(FloatAttr, single_precision)
@@ -242,11 +258,12 @@ _ALGORITHM = _choice(
 )  # fmt: skip
 
 
-def _precision(text: str) -> hlo.Attribute:
+def precisions(text: str) -> tuple[str, ...]:
+    """``{high,default}``."""
     words = names(text)
-    if any(word.lower() not in PRECISIONS for word in words):
+    if not text.startswith("{") or any(word.lower() not in PRECISIONS for word in words):
         raise ValueError(f"expected a list of {', '.join(PRECISIONS)}, found {text[:60]!r}")
-    return StrsAttr(words)
+    return words
 
 
 def _single(text: str) -> hlo.Attribute:
@@ -275,7 +292,7 @@ _CALLS = Field("calls", "calls", CALLED)
 _DIMENSIONS = Field("dimensions", "dimensions", INTS)
 _GROUPS = Field("replica_groups", "replica_groups", GROUPS, None)
 _PAIRS = Field("source_target_pairs", "source_target_pairs", GROUPS)
-_PRECISION = Field("operand_precision", "operand_precision", _precision, None)
+_PRECISION = Field("operand_precision", "operand_precision", _wrap(StrsAttr, precisions), None)
 _WINDOW = Field("window", "window", _wrap(WindowAttr, window), WindowAttr(()))
 _SORTED = Field("indices_are_sorted", "indices_are_sorted", BOOL, NO)
 _NORM = (Field("epsilon", "epsilon", FLOAT), Field("feature_index", "feature_index", INT))
@@ -316,7 +333,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "custom-call": (
         Field("custom_call_target", "target", STR),
-        Field("backend_config", "backend_config", STR, None),
+        Field("backend_config", "backend_config", CONFIG, None),
         Field("called_computations", "called", CALLED, None),
         Field("to_apply", "called", CALLED, None),
     ),

@@ -3,16 +3,16 @@
 import re
 from dataclasses import dataclass
 
-from neuronx_cc.hlo_import.attributes import Attributes, boolean, integer, integers
+from neuronx_cc.hlo_import.attributes import Attributes, boolean, braced, integer, integers
+from neuronx_cc.hlo_import.kept_text import check_text, read_type
 from neuronx_cc.hlo_import.known_attributes import COUNTS, FLAGS, HEADER
 from neuronx_cc.hlo_import.lexer import SourceText
 from neuronx_cc.ir import hlo
 
 _ALIAS = re.compile(
-    r"(\{[\d,\s]*\})\s*:\s*\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*(?:,\s*(may-alias|must-alias)\s*)?\)\s*,?\s*"
+    r"(\{[\d,\s]*\})\s*:\s*\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*(?:,\s*(may-alias|must-alias)\s*)?\)\s*(?:,\s*|$)"
 )
-_SHORT_ALIAS = re.compile(r"(\{[\d,\s]*\})\s*:\s*(\d{1,9})\s*,?\s*")
-_DONOR = re.compile(r"\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*\)\s*,?\s*")
+_DONOR = re.compile(r"\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*\)\s*(?:,\s*|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,21 @@ def _check(header: Attributes) -> None:
             raise ValueError(f"expected an attribute of a module ({', '.join(sorted(HEADER))}), found {name[:60]}")
         if name in FLAGS:
             boolean(text)
+        elif name == "entry_computation_layout":
+            _layout(text)
+        else:
+            check_text(name, text)
         if name in COUNTS and not 1 <= integer(text) < 2**31:
             raise ValueError(f"expected {name} of 1 or more, found {text}")
+
+
+def _layout(text: str) -> None:
+    """``{(f32[2]{0})->f32[2]{0}}``."""
+    parameters, arrow, result = braced(text).partition("->")
+    if not arrow or not parameters.startswith("("):
+        raise ValueError(f"expected a layout such as {{(f32[2]{{0}})->f32[2]{{0}}}}, found {text[:60]!r}")
+    read_type(parameters)
+    read_type(result)
 
 
 def read_aliases(text: str) -> tuple[hlo.Alias, ...]:
@@ -51,8 +64,6 @@ def read_aliases(text: str) -> tuple[hlo.Alias, ...]:
     while position < len(inside):
         if match := _ALIAS.match(inside, position):
             aliases.append(hlo.Alias(integers(match[1]), int(match[2]), integers(match[3]), match[4] == "must-alias"))
-        elif match := _SHORT_ALIAS.match(inside, position):
-            aliases.append(hlo.Alias(integers(match[1]), int(match[2])))
         else:
             raise ValueError(f"expected an alias such as {{0}}: (1, {{}}, may-alias), found {inside[position:][:60]!r}")
         position = match.end()

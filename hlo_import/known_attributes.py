@@ -1,9 +1,7 @@
 """Which attributes XLA's text has on which opcode and in a header; all others are refused, as XLA does."""
 
-import re
-
 from neuronx_cc.hlo_import.attributes import DOT_DIMS, FIELDS, GATHER_DIMS, SCATTER_DIMS
-from neuronx_cc.hlo_import.lexer import COMMENT
+from neuronx_cc.hlo_import.kept_text import check_text
 
 EVERYWHERE = frozenset(
     [
@@ -34,16 +32,6 @@ HEADER = frozenset(
 )
 COUNTS = ("replica_count", "num_partitions")
 FLAGS = ("is_scheduled", "alias_passthrough_params")
-_OPS_FLAGS = frozenset(
-    [
-        "use_global_device_ids",
-        "constrain_layout",
-        "is_host_transfer",
-        "custom_call_has_side_effect",
-        "is_composite",
-        "is_associative",
-    ]
-)
 _ROUNDED = (
     "acos acosh asin asinh atan atanh cbrt cosh cosine erf exponential exponential-minus-one log log-plus-one logistic "
     "rsqrt sine sinh sqrt tan tanh"
@@ -98,38 +86,18 @@ KNOWN = {
     for opcode in FIELDS.keys() | _UNREAD.keys()
 }
 
-_SHARDING = re.compile(
-    r"\{\s*(?:[{}]|(?:replicated|manual|maximal|unknown|unreduced|shard_as|shard_like|metadata)\b|devices=|mesh\[)"
-)
-_TYPES = re.compile(r"(?:[\s(),]*[a-z]\w*\[[\d,\s<=]*\](?:\{[^{}]*\})?)*[\s(),]*")
-"""The shape of an outfeed."""
-
-
-_SHARDINGS = re.compile(r"(?<!dims=)\{[^{}]*\}")
-"""Of a tuple or a domain, each."""
-_PLAIN_SHARDING = re.compile(r"\{\s*(?:(?:replicated|manual|unknown|unreduced)\s*|(?:maximal\s+)+device=\d+\s*|)\}")
-
-
-def _is_bad_sharding(text: str) -> bool:
-    """Whether ``text`` begins as one of those without axes, and does not go on so."""
-    return bool(re.match(r"\{\s*(?:replicated|manual|unknown|unreduced|maximal|device)\b", text)) and not (
-        _PLAIN_SHARDING.fullmatch(text) or "metadata" in text or "shard" in text
-    )
-
 
 def attribute_problem(opcode: str, attributes: dict[str, str]) -> tuple[str, str]:
     """The name of an attribute that XLA would refuse on ``opcode``, and what is wrong with it; two "" for none."""
     known = KNOWN.get(opcode, EVERYWHERE)
+    read = {field.name for field in FIELDS.get(opcode, ())}
     for name, text in attributes.items():
         if name not in known:
             own = ", ".join(sorted(known - EVERYWHERE)) or "none of its own"
             return name, f"expected an attribute of {opcode} ({own}), found {name}"
-        if name in _OPS_FLAGS and text not in ("true", "false"):
-            return name, f"expected true or false, found {text[:60]!r} in {name}"
-        if name == "sharding" and not (_SHARDING.match(COMMENT.sub("", text)) and text.endswith("}")):
-            return name, f"expected a sharding such as {{replicated}} or {{devices=[2,1]<=[2]}}, found {text[:60]!r}"
-        if name in ("sharding", "domain") and any(map(_is_bad_sharding, _SHARDINGS.findall(text))):
-            return name, f"expected a sharding such as {{replicated}} or {{maximal device=1}}, found {text[:60]!r}"
-        if name == "outfeed_shape" and not _TYPES.fullmatch(COMMENT.sub("", text)):
-            return name, f"expected a type such as f32[2,3], found {text[:60]!r}"
+        if name not in read or name in EVERYWHERE:
+            try:
+                check_text(name, text)
+            except ValueError as problem:
+                return name, f"{problem} in {name}"
     return "", ""

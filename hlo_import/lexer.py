@@ -7,18 +7,49 @@ import re
 from bisect import bisect_right
 
 from neuronx_cc.ir.errors import CompileError, Loc
+from neuronx_cc.ir.types import NUMPY_DTYPE
 
 MAX_NESTING = 200
 """Deepest nesting of brackets accepted; real modules stay below 10."""
 
-SPACE = re.compile(r"(?:\s+|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
-COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-IDENTIFIER = re.compile(r"%?([A-Za-z0-9_][\w.\-]*)")
-QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_STRUCTURE = re.compile(r'[][(){}"]|/[*/]')
-_ATOM = re.compile(r'(?:[^\s,(){}"\[\]/]|/(?![*/]))*')
+SPACE = re.compile(r"(?:[ \t\r\n]+|/\*.*?\*/|//[^\r\n]*)*", re.DOTALL)
+UNSUPPORTED_DTYPES = frozenset(["s1", "u1", "f4e2m1fn", "f8e8m0fnu", "opaque", "buffer", "f8e4m3fnpack2", "b16"])
+"""Element types XLA knows and this compiler has no storage for."""
+COMMENT = re.compile(r"/\*.*?\*/|//[^\r\n]*", re.DOTALL)
+NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*"
+IDENTIFIER = re.compile(rf"%?({NAME})")
+QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
+RESERVED = (
+    frozenset(
+    ["ENTRY", "FileLocations", "FileNames", "FunctionNames", "HloModule", "ROOT", "StackFrames", "false", "inf",
+     "last_tile_dim_replicate", "manual", "maximal", "nan", "replicated", "shard_as", "shard_like", "true", "unknown",
+     "unreduced"]
+    )
+    | NUMPY_DTYPE.keys()
+    | UNSUPPORTED_DTYPES
+)  # fmt: skip
+"""Words that are no names unless ``%`` stands before them."""
+_COMMENTED = re.compile(f"{QUOTED.pattern}|{COMMENT.pattern}", re.DOTALL)
+_APART = re.compile(r"[\w.\-]{2}")
+_STRUCTURE = re.compile(r"""[][(){}"']|/[*/]""")
+_ATOM = re.compile(r"""(?:[^\s,(){}"'\[\]/]|/(?![*/]))*""")
+_GOES_ON = re.compile(r"[\[({<]|T\s*\(|->")
+"""What may stand after a space within a value, and begins no instruction."""
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 _EXCERPT = 160
+
+
+def without_comments(text: str) -> str:
+    """``text`` without the comments outside its strings; where words would become one, a space is left."""
+
+    def left(match: re.Match[str]) -> str:
+        if match[0][0] != "/":
+            return match[0]
+        return (
+            " " if _APART.match(text[match.start() - 1 : match.start()] + text[match.end() : match.end() + 1]) else ""
+        )
+
+    return _COMMENTED.sub(left, text) if "/" in text else text
 
 
 class SourceText:
@@ -81,7 +112,7 @@ class SourceText:
         """The name at ``position`` without its ``%``, and the position after it."""
         position = self.skip(position)
         match = IDENTIFIER.match(self.text, position)
-        if match is None:
+        if match is None or match.group() in RESERVED:
             raise self.error(position, f"expected {what}, found {self.found(position)}")
         return match.group(1), match.end()
 
@@ -96,12 +127,12 @@ class SourceText:
                     position, f"expected a closing {stack[-1]!r} for this bracket, found the end of the text"
                 )
             token, scan = match.group(), match.end()
-            if token == '"':
+            if token in "\"'":
                 scan = self.quoted_end(scan - 1)
             elif token == "/*":
                 scan = self.comment_end(scan - 2)
             elif token == "//":
-                scan = self.text.find("\n", scan) + 1 or len(self.text)
+                scan = COMMENT.match(self.text, scan - 2).end()  # type: ignore[union-attr]
             elif token in _CLOSER:
                 stack.append(_CLOSER[token])
                 if len(stack) > MAX_NESTING:
@@ -124,16 +155,18 @@ class SourceText:
         return end + 2
 
     def value_end(self, position: int) -> int:
-        """Position after one attribute value: atoms, strings and bracketed groups without space between them."""
-        length = len(self.text)
+        """Position after one attribute value: atoms, strings and bracketed groups, with spaces before brackets only."""
+        length, begin = len(self.text), position
         while position < length:
             token = self.text[position]
             if token in _CLOSER:
                 position = self.closing(position)
-            elif token == '"':
+            elif token in "\"'":
                 position = self.quoted_end(position)
             elif (end := _ATOM.match(self.text, position).end()) > position:  # type: ignore[union-attr]
                 position = end
+            elif position > begin and _GOES_ON.match(self.text, after := self.skip(position)):
+                position = after
             else:
                 break
         return position

@@ -3,19 +3,21 @@
 import re
 from dataclasses import dataclass, field
 
-from neuronx_cc.hlo_import.attributes import unquote
-from neuronx_cc.hlo_import.lexer import COMMENT, QUOTED, SourceText
+from neuronx_cc.hlo_import.attributes import integers, unquote
+from neuronx_cc.hlo_import.lexer import QUOTED, SourceText
 
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-LOC_FIELDS = ("op_name", "source_file", "source_line", "stack_frame_id")
+LOC_FIELDS = frozenset(["op_name", "source_file", "source_line", "stack_frame_id"])
 """Metadata that ``Loc`` carries; the rest stays text."""
 
-_ENTRY = re.compile(r'(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|\{[^{}]*\}|[^\s,{}"]+)', re.DOTALL)
-_ENTRIES = re.compile(
-    r'\s*\{\s*(?:\w+\s*=\s*(?:"(?:[^"\\]|\\.)*+"|\{[^{}]*+\}|[^\s,{}"=]++)(?:\s++|(?=\})))*+\}\s*', re.DOTALL
+_FIELD = re.compile(
+    r"\s*,?\s*(?:(deduplicated_name|metadata_payload|op_name|op_type|scheduling_name|source_file)=\s*"
+    rf"({QUOTED.pattern})|(source_column|source_end_column|source_end_line|source_line|stack_frame_id)=\s*"
+    r"(-?\d{1,10})(?![\w.])|(profile_type)=\s*(\{[-\d,\s]*\}))",
+    re.DOTALL,
 )
-_COMMENTED = re.compile(f"{QUOTED.pattern}|{COMMENT.pattern}", re.DOTALL)
-_STRING_ROW = re.compile(r'\s*(\d{1,9})\s+("(?:[^"\\]|\\.)*")')
+_ENTRY = re.compile(r"(\w+)\s*=\s*(\d+)")
+_STRING_ROW = re.compile(rf"\s*(\d{{1,9}})\s+({QUOTED.pattern})", re.DOTALL)
 _FIELD_ROW = re.compile(r"\s*(\d{1,9})\s+\{([^{}]*)\}")
 
 
@@ -44,18 +46,39 @@ class Metadata:
 
 def read_metadata(text: str, frames: StackFrames) -> Metadata:
     """The fields of ``{op_name="..." source_file="..." source_line=3 ...}``. Raises ValueError."""
-    if "/" in text:
-        text = _COMMENTED.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
-    if text and not _ENTRIES.fullmatch(text):
-        raise ValueError(f'expected metadata such as {{op_name="f" source_line=1}}, found {text[:60]!r}')
-    fields = dict(_ENTRY.findall(text))
+    fields = _fields(text) if text else {}
     line = fields.get("source_line", "0")
-    source_file, source_line = unquote(fields.get("source_file", "")), int(line) if _small(line) else 0
+    source_file, source_line = _string(fields, "source_file"), int(line) if _small(line) else 0
     frame = fields.get("stack_frame_id", "0")
     if not source_file and _small(frame):
         source_file, source_line = frames.resolve(int(frame))
     rest = " ".join(f"{key}={value}" for key, value in fields.items() if key not in LOC_FIELDS)
-    return Metadata(unquote(fields.get("op_name", "")), source_file, source_line, rest)
+    return Metadata(_string(fields, "op_name"), source_file, source_line, rest)
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Name -> text of what stands in the braces."""
+    fields: dict[str, str] = {}
+    position = 1
+    while text[0] == "{" and (match := _FIELD.match(text, position)):
+        name, value = filter(None, match.groups())
+        if name in fields:
+            raise ValueError(f"expected {name} once, found it twice")
+        fields[name], position = value, match.end()
+    if text[position:].strip() != "}":
+        raise ValueError(f'expected metadata such as {{op_name="f" source_line=1}}, found {text[:60]!r}')
+    for name in fields.keys() - LOC_FIELDS:
+        if fields[name][0] in "\"'":
+            unquote(fields[name])
+        elif fields[name][0] == "{":
+            integers(fields[name])
+    if not all(-(2**31) <= int(value) < 2**31 for value in fields.values() if value[0] in "-0123456789"):
+        raise ValueError(f"expected 32-bit numbers, found {text[:60]!r}")
+    return fields
+
+
+def _string(fields: dict[str, str], name: str) -> str:
+    return unquote(fields[name]) if name in fields else ""
 
 
 def _small(text: str) -> bool:

@@ -12,7 +12,7 @@ from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, nam
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.header import read_header
 from neuronx_cc.hlo_import.known_attributes import attribute_problem
-from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, SourceText
+from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, NAME, RESERVED, SourceText, without_comments
 from neuronx_cc.hlo_import.literals import LiteralError, literal_parts, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
 from neuronx_cc.hlo_import.raw import INFERRED, RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
@@ -22,13 +22,13 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
 from neuronx_cc.ir.errors import CompileError, Loc
 
-_NAME = r"%?([A-Za-z0-9_][\w.\-]*)"
+_NAME = rf"%?({NAME})"
 _HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*(?<![\w.\-])=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]*)\}})?\s+([a-z][\w\-]*)\(")
 _ROOT = re.compile(r"ROOT(?![\w.\-])")
 _OPCODE = re.compile(r"[A-Za-z][\w\-]*(?![\w.\-\[])")
 _OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
 _ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"/]+|\{[^{}"/]*\})(?=[\s,}]|$)')
-_ATTRIBUTE_NAME = re.compile(r"([A-Za-z_][\w\-]*)\s*=\s*")
+_ATTRIBUTE_NAME = re.compile(rf"({NAME})=")
 _TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]*)\}})?\s+)?{_NAME}\s*(?=[,)/])")
 _ENTRY = re.compile(r"ENTRY(?![\w.\-])")
 _NUMBER = re.compile(r"\d{1,9}(?!\d)")
@@ -71,8 +71,6 @@ class TextParser:
         name, header = "", Attributes()
         if self.text.startswith("HloModule", position):
             name, position = source.identifier(position + len("HloModule"), "the name of the module")
-            if name in ("ENTRY", "ROOT"):
-                raise source.error(position, f"expected the name of the module, found {name!r}")
             position += source.at(position) == ":"
             header, position = self._attributes(position)
         length = len(self.text)
@@ -108,7 +106,10 @@ class TextParser:
         attributes, scan = self._attributes(scan)
         if attributes.keys() - {"execution_thread"}:
             raise source.error(scan, f"expected execution_thread of a computation, found {min(attributes)}")
-        computation.execution_thread = unquote(attributes.get("execution_thread", ""))
+        try:
+            computation.execution_thread = unquote(attributes.get("execution_thread", '""'))
+        except ValueError as problem:
+            raise source.error(scan, f"{problem} in execution_thread") from None
         self.computations.append(computation)
         return scan
 
@@ -149,6 +150,8 @@ class TextParser:
         head = _HEAD.match(text, position)
         if head is not None:
             root, name, dtype, dims, layout, opcode = head.groups()
+            if name in RESERVED:
+                source.identifier(head.start(2) - (text[head.start(2) - 1] == "%"), "the name of an instruction")
             type_start, scan = head.start(3), head.end()
             typed = self.types.array(dtype, dims, layout, type_start)
             opcode_position = scan - 1 - len(opcode)
@@ -208,7 +211,7 @@ class TextParser:
         scan = source.skip(root.end()) if root else position
         name = IDENTIFIER.match(self.text, scan)
         equals = source.skip(name.end()) if name else scan
-        if name is None or source.at(equals) != "=":
+        if name is None or source.at(equals) != "=" or name.group() in RESERVED:
             raise source.error(
                 position, f"expected an instruction such as 'a = f32[2] add(b, c)', found {source.found(position)}"
             )
@@ -276,7 +279,7 @@ class TextParser:
         inner = RawInstruction(f"{base}.wrapped", base, parts[1], parameters, {}, loc, where)
         self._finish(inner, base, attributes, position)
         inner.loc = Loc(f"{base}.wrapped", loc.op_name, loc.source_file, loc.source_line, loc.text_line)
-        thread = unquote(attributes.get("async_execution_thread", ""))
+        thread = unquote(attributes.get("async_execution_thread", '""'))
         self.computations.append(RawComputation(name, [*body, inner], inner.key, where, execution_thread=thread))
         return name
 
@@ -352,7 +355,7 @@ class TextParser:
         if match is not None:
             names = match.group(1).replace("%", "").replace(" ", "").split(",")
             # "a b" would have become one name; only typed operands have such a space, and those have brackets
-            if all(names) and " " not in match.group(1).strip().replace(", ", ""):
+            if all(names) and " " not in match.group(1).strip().replace(", ", "") and RESERVED.isdisjoint(names):
                 return names, None, match.end()
             if names == [""]:
                 return [], None, match.end()
@@ -403,14 +406,12 @@ class TextParser:
                     raise source.error(
                         scan, f"expected an attribute such as dimensions={{0}}, found {source.found(scan)}"
                     )
-                name, start = head.group(1), head.end()
+                name, start = head.group(1), source.skip(head.end())
                 inline = computation is not None and name in _INLINE_CALLS and source.at(start) == "{"
                 if not inline:
                     mesh = MESH_VALUE.match(text, start) if name == "replica_groups" else None
                     end = mesh.end() if mesh else source.value_end(start)
-                    value = text[start:end]
-                    if "/" in value and '"' not in value:
-                        value = COMMENT.sub("", value)
+                    value = without_comments(text[start:end])
             if match is not None and computation is not None and name in _INLINE_CALLS and value[0] == "{":
                 inline, start = True, match.start(2)
             if inline:

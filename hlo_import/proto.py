@@ -12,6 +12,7 @@ import numpy as np
 from neuronx_cc.hlo_import.attribute_text import quote
 from neuronx_cc.hlo_import.attributes import MalformedAttribute, read_attributes
 from neuronx_cc.hlo_import.builder import build_module
+from neuronx_cc.hlo_import.lexer import UNSUPPORTED_DTYPES
 from neuronx_cc.hlo_import.literals import splat_view
 from neuronx_cc.hlo_import.metadata import Metadata, StackFrames
 from neuronx_cc.hlo_import.proto_attributes import ProtoAttributes, frontend_text
@@ -22,7 +23,7 @@ from neuronx_cc.hlo_import.schema import (
     TOKEN_TYPE,
     TUPLE_TYPE,
 )
-from neuronx_cc.hlo_import.shapes import UNSUPPORTED_DTYPES, TypedText, check_dims, check_dtype, type_text
+from neuronx_cc.hlo_import.shapes import TypedText, check_dims, check_dtype, type_text
 from neuronx_cc.hlo_import.wire import Message, Span, WireError, decode, varints
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool

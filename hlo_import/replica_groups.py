@@ -19,6 +19,7 @@ _LIST = r"\{(?:\d+(?:,\d+)*)?\}"
 _LISTS = re.compile(rf"(?:{_LIST}(?:,{_LIST})*)?")
 _DEVICES_IOTA = re.compile(r"\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?")
 _AXIS = re.compile(r"['\"]([^'\"]{1,200})['\"]=(\d{1,9})")
+_AXES = re.compile(rf"(?:\s*{_AXIS.pattern}\s*(?:,(?!\s*$)|$))*")
 _REFERENCE = re.compile(r"['\"]([^'\"]{1,200})['\"](?::\((\d{1,9})\)(\d{1,9}))?")
 
 Groups = tuple[tuple[int, ...], ...]
@@ -63,6 +64,8 @@ def _iota(dims_text: str, order_text: str | None) -> "np.ndarray[Any, Any]":
         raise ValueError(f"expected at most {MAX_MEMBERS} devices, found {prod(dims)}")
     devices = np.arange(prod(dims)).reshape(dims)
     if order_text is None:
+        if len(dims) > 1:
+            raise ValueError(f"expected an order such as T(1,0) of {len(dims)} dimensions, found none")
         return devices
     order = _numbers(order_text)
     if sorted(order) != list(range(len(dims))):
@@ -74,6 +77,8 @@ def _mesh(text: str) -> Groups:
     """``mesh['x'=2,'y'=4], device_ids=(...) {'x','y':(1)2}``: devices that differ in the named axes only."""
     names_text, _, rest = text[len("mesh[") :].partition("]")
     ids_text, _, grouped_text = rest.rpartition("{")
+    if not _AXES.fullmatch(names_text):
+        raise ValueError(f"expected axes such as 'x'=2,'y'=4, found {names_text[:60]!r}")
     axes = {name: int(size) for name, size in _AXIS.findall(names_text)}
     total = prod(axes.values())
     if not 0 < total <= MAX_MEMBERS:

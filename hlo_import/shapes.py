@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.hlo_import.lexer import COMMENT, SourceText
+from neuronx_cc.hlo_import.lexer import COMMENT, UNSUPPORTED_DTYPES, SourceText
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
@@ -16,9 +16,6 @@ MAX_BYTES = 2**47
 """Largest array accepted; beyond any address space, so that nothing ever allocates by such a number."""
 
 MAX_RANK = 64
-
-UNSUPPORTED_DTYPES = frozenset(["s1", "u1", "f4e2m1fn", "f8e8m0fnu", "opaque", "buffer", "f8e4m3fnpack2", "b16"])
-"""Element types XLA knows and this compiler has no storage for."""
 
 Layout = tuple[int, ...]
 _ARRAY = re.compile(r"([A-Za-z]\w*)\[([^][]*)\]")
@@ -128,12 +125,13 @@ class TypeReader:
             return known, closing
         elements = []
         scan = source.skip(position + 1)
-        while source.at(scan) != ")":
+        more = source.at(scan) != ")"
+        while more:
             element, scan = self.read(scan, depth + 1)
             elements.append(element.type)
             scan = source.skip(scan)
-            if source.at(scan) != ")":
-                scan = source.skip(source.expect(scan, ",", "between the types of a tuple"))
+            if more := source.at(scan) != ")":
+                scan = source.expect(scan, ",", "between the types of a tuple")
         result = self._tuples[spelling] = TypedText(hlo.tuple_type(tuple(elements)))
         return result, scan + 1
 

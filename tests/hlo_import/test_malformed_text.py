@@ -17,7 +17,7 @@ A = "a = f32[4] parameter(0)"
 CASES: dict[str, tuple[str, int, int, str]] = {
     # name: text, line, column, part of the message
     "no module": ("ENTRY main {\n}\n", 2, 1, "at least one instruction in computation main"),
-    "no name": ("HloModule\nENTRY main {\n}\n", 2, 6, "expected the name of the module"),
+    "no name": ("HloModule\nENTRY main {\n}\n", 2, 1, "expected the name of the module"),
     "unknown header attribute": ("HloModule m, foo=1\n" + entry(A)[12:], 1, 1, "found foo"),
     "header flag": ('HloModule m, is_scheduled="true"\n' + entry(A)[12:], 1, 1, "expected true or false"),
     "no replicas": ("HloModule m, replica_count=0\n" + entry(A)[12:], 1, 1, "replica_count of 1 or more"),
@@ -189,11 +189,11 @@ def test_long_chains_do_not_recurse() -> None:
     lines = [f"v{index} = f32[4] negate(v{index - 1})" for index in range(1, count + 1)]
     module = parse_text(entry("v0 = f32[4] parameter(0)", *lines, f"ROOT r = f32[4] negate(v{count})"))
     assert sum(1 for _ in module.entry.block.ops) == count + 2
-    calls = ["c0 {\n  ROOT a = f32[] parameter(0)\n}\n"]
+    calls = ["g0 {\n  ROOT a = f32[] parameter(0)\n}\n"]
     calls += [
-        f"c{n} {{\n  a = f32[] parameter(0)\n  ROOT b = f32[] call(a), to_apply=c{n - 1}\n}}\n" for n in range(1, 1000)
+        f"g{n} {{\n  a = f32[] parameter(0)\n  ROOT b = f32[] call(a), to_apply=g{n - 1}\n}}\n" for n in range(1, 1000)
     ]
-    module = parse_text("HloModule m\n" + "".join(calls).replace("c999 {", "ENTRY c999 {"))
+    module = parse_text("HloModule m\n" + "".join(calls).replace("g999 {", "ENTRY g999 {"))
     assert sum(1 for _ in module.computations()) == 1000
 
 
