@@ -9,12 +9,14 @@ from collections.abc import Iterator
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
 from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
-from neuronx_cc.hlo_import.shapes import type_text
+from neuronx_cc.hlo_import.shapes import laid_out, type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.verify import CALL_FIELDS, op_problem, verify_structure
 from neuronx_cc.ir.verify.infer import CannotInfer, infer_type
 
 Key = str | int
+Order = tuple[int, ...] | None
+"""Minor to major; None is row-major."""
 
 
 def build_module(raw: RawModule) -> hlo.HloModule:
@@ -117,11 +119,13 @@ class _Builder:
         if raw.execution_thread:
             op.attributes["execution_thread"] = hlo.StrAttr(raw.execution_thread)
         values: dict[Key, hlo.SSAValue] = {}
-        layouts: dict[Key, tuple[int, ...] | None] = {}
+        layouts: dict[Key, Order] = {}
         for index, parameter in enumerate(parameters):
             op.set_parameter_loc(index, parameter.loc)
             if extra := parameter.properties.get("extra"):
                 op.attributes[f"param_extra.{index}"] = extra
+            if parameter.spelled:
+                op.attributes[f"param_layout.{index}"] = hlo.StrAttr(parameter.spelled)
             if parameter.metadata:
                 op.attributes[f"param_metadata.{index}"] = hlo.StrAttr(parameter.metadata)
             values[parameter.key] = op.block.args[index]
@@ -176,7 +180,7 @@ class _Builder:
         block: hlo.Block,
         raw: RawInstruction,
         values: dict[Key, hlo.SSAValue],
-        layouts: dict[Key, tuple[int, ...] | None],
+        layouts: dict[Key, Order],
     ) -> hlo.SSAValue:
         operands = [values[operand] for operand in raw.operands]
         properties = raw.properties
@@ -191,13 +195,15 @@ class _Builder:
         if raw.opcode == "bitcast" and len(operands) == 1:
             operand_layout = layouts[raw.operands[0]]
             if operand_layout is not None or raw.layout is not None:
-                return build_bitcast(block, operands[0], operand_layout, raw)
+                return _laid_out(build_bitcast(block, operands[0], operand_layout, raw), raw)
         if raw.opcode == "compare" and "comparison_type" not in properties:
             properties = {**properties, "comparison_type": _comparison_type(operands)}
         if self.renamed and any(field in properties for field in CALL_FIELDS):
             properties = {name: self._rename(name, attr) for name, attr in properties.items()}
         if raw.type is INFERRED:
             raw.type = self._inferred(raw, operands, properties)
+            raw.layout = _inferred_layout(raw, properties, layouts)
+            raw.spelled = laid_out(raw.type, raw.layout, "").spelled
         op = hlo.OPCODES[raw.opcode].make(operands, raw.type, raw.loc, properties)
         if raw.metadata:
             # beside the location, not among the properties: ops that compute the same should look the same
@@ -205,7 +211,7 @@ class _Builder:
         block.add_op(op)
         if problem := op_problem(op, self.built):
             raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc)
-        return op.results[0]
+        return _laid_out(op.results[0], raw)
 
     def _inferred(self, raw: RawInstruction, operands: list[hlo.SSAValue], properties: Properties) -> hlo.Attribute:
         try:
@@ -233,8 +239,26 @@ class _Builder:
         return hlo.StrsAttr(tuple(self.renamed.get(name, name) for name in attribute.data))
 
 
-_SAME_TUPLE = frozenset(["copy", "bitcast", "concatenate"])
-"""Of one tuple, these are that tuple."""
+def _laid_out(value: hlo.SSAValue, raw: RawInstruction) -> hlo.SSAValue:
+    """``value``, whose op is told the layout that the file gives it; what passes make has none."""
+    if raw.spelled and isinstance(value, hlo.OpResult):
+        value.op.attributes["layout"] = hlo.StrAttr(raw.spelled)
+    return value
+
+
+_KEEPS_LAYOUT = (hlo.opcodes(hlo.ElementwiseOp) - {"select", "map"}) | {"add-dependency", "fft", "reverse"}
+
+
+def _inferred_layout(raw: RawInstruction, properties: Properties, layouts: dict[Key, Order]) -> Order:
+    """What XLA infers beside a type that is left out: elements stay where the operand has them."""
+    if not isinstance(raw.type, hlo.ArrayType) or (raw.opcode not in _KEEPS_LAYOUT and raw.opcode != "transpose"):
+        return None
+    order = layouts[raw.operands[raw.opcode == "clamp"]]
+    major = tuple(range(raw.type.data.rank - 1, -1, -1))
+    dims = properties.get("dimensions")
+    if raw.opcode == "transpose" and isinstance(dims, hlo.IntsAttr):
+        order = tuple(dims.data.index(dim) for dim in order or major)
+    return None if order == major else order
 
 
 def _comparison_type(operands: list[hlo.SSAValue]) -> hlo.Attribute:

@@ -58,7 +58,7 @@ _UNREAD: dict[str, str] = {
     "convolution": "convolution_kind sparsity_config",
     "copy-start": "cross_program_prefetch_index",
     "custom-call": "api_version batch_group_count custom_call_has_side_effect dim_labels feature_group_count literal "
-    "operand_layout_constraints operand_precision output_to_operand_aliasing padding_type result_layout "
+    "operand_layout_constraints operand_precision output_to_operand_aliasing padding_type "
     "schedule window",
     "domain": "domain",
     "dot": " ".join(DOT_DIMS),

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from neuronx_cc.hlo_import.lexer import COMMENT
 from neuronx_cc.ir.types import COMPLEX, FLOATS, INTEGERS, NUMPY_DTYPE, Shape
 
 Array = np.ndarray[Any, Any]
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?)")
 _NAN = re.compile(r"(-?)nan\((0x[0-9a-fA-F]{1,16})\)")
 _NESTING = re.compile(r"[(){},]")
@@ -39,8 +39,8 @@ class LiteralError(Exception):
 
 def parse_literal(text: str, shape: Shape) -> Array:
     """The array that ``text`` spells, of ``shape``; a lone scalar stands for a splat. Raises ``LiteralError``."""
-    if "/*" in text:
-        text = _COMMENT.sub(" ", text)
+    if "/" in text:
+        text = COMMENT.sub(" ", text)
     if "..." in text:
         raise LiteralError("elided")
     if shape.rank == 0 or "{" not in text:
@@ -56,7 +56,7 @@ def parse_literal(text: str, shape: Shape) -> Array:
 
 def literal_parts(text: str) -> list[str]:
     """The values of a tuple such as ``({1, 2}, (3, 4), 5)``, each as text; raises ``LiteralError``."""
-    text = _COMMENT.sub(" ", text).strip()
+    text = COMMENT.sub(" ", text).strip()
     if text[:1] != "(" or text[-1:] != ")":
         raise LiteralError("expected a tuple of values in parentheses")
     parts, depth, start = [], 0, 1

@@ -15,7 +15,7 @@ from neuronx_cc.hlo_import.known_attributes import attribute_problem
 from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, NAME, RESERVED, SourceText, without_comments
 from neuronx_cc.hlo_import.literals import LiteralError, literal_parts, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
-from neuronx_cc.hlo_import.raw import INFERRED, RESULT_LAYOUT, Properties, RawComputation, RawInstruction, RawModule
+from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.replica_groups import MESH_VALUE
 from neuronx_cc.hlo_import.shapes import TypedText, TypeReader, type_text
 from neuronx_cc.ir import hlo
@@ -23,16 +23,16 @@ from neuronx_cc.ir.constants import ConstantPool
 from neuronx_cc.ir.errors import CompileError, Loc
 
 _NAME = rf"%?({NAME})"
-_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*(?<![\w.\-])=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]*)\}})?\s+([a-z][\w\-]*)\(")
+_HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*(?<![\w.\-])=\s*([a-z]\w*)\[([\d,]*)\](?:\{{([\d,]+)\}})?\s+([a-z][\w\-]*)\(")
 _ROOT = re.compile(r"ROOT(?![\w.\-])")
 _OPCODE = re.compile(r"[A-Za-z][\w\-]*(?![\w.\-\[])")
 _OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
 _ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"/]+|\{[^{}"/]*\})(?=[\s,}]|$)')
 _ATTRIBUTE_NAME = re.compile(rf"({NAME})=")
-_TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]*)\}})?\s+)?{_NAME}\s*(?=[,)/])")
+_TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]+)\}})?\s+)?{_NAME}\s*(?=[,)/])")
 _ENTRY = re.compile(r"ENTRY(?![\w.\-])")
 _NUMBER = re.compile(r"\d{1,9}(?!\d)")
-_PARENTHESIS = re.compile(r"[()]")
+_PARENTHESIS = re.compile(rf"[()]|{COMMENT.pattern}", re.DOTALL)
 _INLINE_CALLS = frozenset(
     ["to_apply", "body", "condition", "calls", "true_computation", "false_computation", "select", "scatter"]
 )
@@ -171,6 +171,7 @@ class TextParser:
             if typed.type is INFERRED and opcode in _TYPED:
                 raise source.error(type_start, f"expected a type such as f32[2,3], found {opcode!r}")
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
+        instruction.spelled = typed.spelled
         if opcode == "constant":
             opcode, scan = self._constant(scan, instruction, computation)
         elif opcode == "parameter":
@@ -189,9 +190,6 @@ class TextParser:
         instruction.loc = Loc(
             name, metadata.op_name, metadata.source_file, metadata.source_line, source.line_of(position)
         )
-        if "operand_layout_constraints" in attributes:
-            spelled = COMMENT.sub("", text[type_start:opcode_position]).strip()
-            attributes[RESULT_LAYOUT] = re.sub(r"\s+", " ", spelled)
         if opcode == "parameter":
             self._check_attributes(instruction, opcode, attributes)
             instruction.properties = {"extra": hlo.ExtraAttr(tuple(sorted(attributes.items())))} if attributes else {}
@@ -308,7 +306,7 @@ class TextParser:
             match = _PARENTHESIS.search(self.text, end)
             if match is None:
                 raise source.error(position, "expected ')' to end this constant, found the end of the text")
-            depth += 1 if match.group() == "(" else -1
+            depth += {"(": 1, ")": -1}.get(match.group(), 0)
             end = match.end()
         self._literal(self.text[position : end - 1], position, instruction, computation)
         return instruction.opcode, end
@@ -411,7 +409,9 @@ class TextParser:
                 if not inline:
                     mesh = MESH_VALUE.match(text, start) if name == "replica_groups" else None
                     end = mesh.end() if mesh else source.value_end(start)
-                    value = without_comments(text[start:end])
+                    value = text[start:end]
+                    if name != "backend_config":  # whose text is the backend's
+                        value = without_comments(value)
             if match is not None and computation is not None and name in _INLINE_CALLS and value[0] == "{":
                 inline, start = True, match.start(2)
             if inline:

@@ -1,15 +1,15 @@
 """``HloModule`` -> HLO text that XLA's own parser accepts.
 
-Names come from the locations; where passes left two ops with one name, later ones get a number. Layouts of instructions
-are left out: values are logical here, and no pass keeps them true. The header's entry layout is the imported one while
-parameters and results are, else row-major. A schedule stays one: any order that is printed is one that can be executed.
+Names come from the locations; where passes left two ops with one name, later ones get a number. Layouts say where XLA
+puts values, not what they are: an op keeps the one that its file gave it while its type stays, what passes make is
+row-major, and so is what a ``bitcast`` reads, whose meaning depends on it. The header's entry layout is the imported
+one while parameters and results are, else theirs. A schedule stays one: any order that is printed can be executed.
 """
 
 import re
 
 from neuronx_cc.hlo_import.attribute_text import attribute_texts, braces, quote
 from neuronx_cc.hlo_import.literals import literal_text
-from neuronx_cc.hlo_import.raw import RESULT_LAYOUT
 from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import Loc
@@ -34,7 +34,7 @@ def print_computation(computation: hlo.ComputationOp, module: hlo.HloModule, lar
     root = computation.root
     lines = [f"{'ENTRY ' if computation.is_entry.data else ''}{computation.computation_name} {{"]
     for index, argument in enumerate(computation.block.args):
-        text = f"{names[argument]} = {type_text(argument.type)} parameter({index})"
+        text = f"{names[argument]} = {laid_out_text(argument)} parameter({index})"
         extra = computation.attributes.get(f"param_extra.{index}")
         extras = extra.data if isinstance(extra, hlo.ExtraAttr) else ()
         rest = computation.attributes.get(f"param_metadata.{index}")
@@ -83,8 +83,8 @@ def _header(module: hlo.HloModule) -> str:
         donors = [f"({parameter}, {braces(index)})" for parameter, index in module.donors]
         parts.append(f"buffer_donor={{ {', '.join(donors)} }}")
     entry = module.entry
-    arguments = ", ".join(type_text(argument.type, layout=True) for argument in entry.block.args)
-    layout = f"{{({arguments})->{type_text(entry.root.type, layout=True)}}}"
+    arguments = ", ".join(laid_out_text(argument, always=True) for argument in entry.block.args)
+    layout = f"{{({arguments})->{laid_out_text(entry.root, always=True)}}}"
     imported = dict(module.header).get("entry_computation_layout", "")
     same = _LAYOUT.sub("", imported) == _LAYOUT.sub("", layout)
     parts.append(f"entry_computation_layout={imported if same else layout}")
@@ -98,10 +98,25 @@ def _instruction(op: hlo.HloOp, names: dict[hlo.SSAValue, str], module: hlo.HloM
     else:
         operands = ", ".join([names[operand] for operand in op.operands])
     result = op.results[0]
-    attributes = dict(attribute_texts(op, str))
+    attributes = tuple(attribute_texts(op, str))
     rest = op.attributes.get("metadata")
-    type_ = attributes.pop(RESULT_LAYOUT, "") or type_text(result.type)
-    return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(tuple(attributes.items()), op.loc, rest)}"
+    type_ = laid_out_text(result, always=any(name == "operand_layout_constraints" for name, _ in attributes))
+    return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(attributes, op.loc, rest)}"
+
+
+def laid_out_text(value: hlo.SSAValue, always: bool = False) -> str:
+    """The type of ``value`` with the layout that it came with; ``always``: also where that is row-major."""
+    if isinstance(value, hlo.OpResult):
+        spelled = value.op.attributes.get("layout")
+    else:
+        computation = value.owner.parent_op()
+        spelled = computation.attributes.get(f"param_layout.{value.index}")  # type: ignore[union-attr, attr-defined]
+    spelling = spelled.data if isinstance(spelled, hlo.StrAttr) else ""
+    if _LAYOUT.sub("", spelling) != _LAYOUT.sub("", type_text(value.type)):
+        spelling = ""
+    if any(isinstance(use.operation, hlo.BitcastOp) for use in value.uses):
+        spelling = ""
+    return spelling or type_text(value.type, layout=always)
 
 
 def _literal(op: hlo.ConstantOp, module: hlo.HloModule, large_constants: bool) -> str:

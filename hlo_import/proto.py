@@ -23,7 +23,7 @@ from neuronx_cc.hlo_import.schema import (
     TOKEN_TYPE,
     TUPLE_TYPE,
 )
-from neuronx_cc.hlo_import.shapes import TypedText, check_dims, check_dtype, type_text
+from neuronx_cc.hlo_import.shapes import TypedText, check_dims, check_dtype, joined, laid_out, type_text
 from neuronx_cc.hlo_import.wire import Message, Span, WireError, decode, varints
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import ConstantPool
@@ -173,7 +173,7 @@ class ProtoReader:
         control = [names[one] for one in proto.get("control_predecessor_ids", ()) if one in names]
         properties = self._read_properties(opcode, proto, control, loc)
         record = RawInstruction(
-            proto.get("id", 0), opcode, typed.type, operands, properties, loc, position, typed.layout
+            proto.get("id", 0), opcode, typed.type, operands, properties, loc, position, typed.layout, typed.spelled
         )
         record.metadata = metadata.rest
         if opcode == "parameter":
@@ -236,26 +236,15 @@ class ProtoReader:
         return known
 
     def _layout_text(self, span: Span, loc: Loc) -> str:
-        """The type at ``span`` with the layouts it has."""
-        self._typed(span, loc)
-
-        def text(shape: Message) -> str:
-            kind = shape.get("element_type", 0)
-            if kind == TUPLE_TYPE:
-                return f"({', '.join(map(text, shape.get('tuple_shapes', ())))})"
-            if kind == TOKEN_TYPE:
-                return "token[]"
-            order = ",".join(map(str, shape.get("layout", {}).get("minor_to_major", ())))
-            dims = ",".join(map(str, shape.get("dimensions", ())))
-            return f"{ELEMENT_TYPES[kind]}[{dims}]" + (f"{{{order}}}" if order else "")
-
-        return text(decode(SCHEMA, "ShapeProto", self.data, *span))
+        """The type at ``span`` with its layouts."""
+        typed = self._typed(span, loc)
+        return typed.spelled or type_text(typed.type, layout=True)
 
     def _type_of(self, shape: Message, loc: Loc) -> TypedText:
         kind = shape.get("element_type", 0)
         if kind == TUPLE_TYPE:
             parts = shape.get("tuple_shapes", ())
-            return TypedText(hlo.tuple_type(tuple(self._type_of(part, loc).type for part in parts)))
+            return joined([self._type_of(part, loc) for part in parts])
         if kind == TOKEN_TYPE:
             return TypedText(hlo.TOKEN)
         dtype = ELEMENT_TYPES.get(kind, f"number {kind}")
@@ -272,11 +261,12 @@ class ProtoReader:
             )
         if problem := check_dims(dtype, dims):
             raise self.error(problem, loc=loc)
-        order = tuple(shape.get("layout", {}).get("minor_to_major", ()))
+        layout = shape.get("layout", {})
+        order = tuple(layout.get("minor_to_major", ()))
         if order and sorted(order) != list(range(len(dims))):
             raise self.error(f"expected a layout that permutes {len(dims)} dimensions, found {order}", loc=loc)
         default = tuple(range(len(dims) - 1, -1, -1))
-        return TypedText(hlo.array_type(dtype, dims), None if order in ((), default) else order)
+        return laid_out(hlo.array_type(dtype, dims), None if order in ((), default) else order, _rest_text(layout))
 
     def _constant(self, literal: Message, type_: hlo.Attribute, loc: Loc) -> hlo.Attribute:
         if not isinstance(type_, hlo.ArrayType):
@@ -321,6 +311,30 @@ class ProtoReader:
         if flat.size != shape.size:
             raise self.error(f"expected {shape.size} elements for {shape}, found {flat.size}", loc=loc)
         return flat
+
+
+def _rest_text(layout: Message) -> str:
+    """What XLA prints of a layout behind its order: ``T(8,128)(2,1)S(1)``."""
+    text = "".join(
+        f"({','.join('*' if n < 0 else str(n) for n in one.get('dimensions', ()))})" for one in layout.get("tiles", ())
+    )
+    text = f"T{text}" if text else ""
+    if layout.get("tail_padding_alignment_in_elements", 1) != 1:
+        text += f"L({layout['tail_padding_alignment_in_elements']})"
+    for mark, name in (("#", "index_primitive_type"), ("*", "pointer_primitive_type")):
+        if layout.get(name):
+            text += f"{mark}({ELEMENT_TYPES.get(layout[name], 'u32')})"
+    for mark, name in (("E", "element_size_in_bits"), ("S", "memory_space")):
+        if layout.get(name):
+            text += f"{mark}({layout[name]})"
+    splits = "".join(
+        f"({one.get('dimension', 0)}:{','.join(map(str, one.get('split_indices', ())))})"
+        for one in layout.get("split_configs", ())
+    )
+    text += f"SC{splits}" if splits else ""
+    if layout.get("dynamic_shape_metadata_prefix_bytes"):
+        text += f"M({layout['dynamic_shape_metadata_prefix_bytes']})"
+    return text
 
 
 def _is_name(text: str) -> bool:

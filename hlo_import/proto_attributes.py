@@ -10,7 +10,6 @@ from typing import Any
 
 from neuronx_cc.hlo_import.attribute_text import braces, dim_labels_text, padding_text, quote, window_text
 from neuronx_cc.hlo_import.attributes import CALLED, DOT_DIMS, FIELDS, GATHER_DIMS, SCATTER_DIMS, Attributes
-from neuronx_cc.hlo_import.raw import RESULT_LAYOUT
 from neuronx_cc.hlo_import.schema import (
     ALGORITHMS,
     API_VERSIONS,
@@ -132,7 +131,6 @@ class ProtoAttributes:
         if proto.get("constrain_layout"):
             shapes = ", ".join(map(self.shape_text, proto.get("operand_shapes_with_layout", ())))
             out["operand_layout_constraints"] = f"{{{shapes}}}"
-            out[RESULT_LAYOUT] = self.shape_text(proto["shape"][-1])
         if proto.get("custom_call_schedule"):
             out["schedule"] = SCHEDULES[proto["custom_call_schedule"]]
         if proto.get("custom_call_api_version", 0) > 1:

@@ -13,9 +13,6 @@ Properties = dict[str, hlo.Attribute]
 INFERRED: hlo.Attribute = hlo.StrAttr("the type that follows")
 """Stands for the type of an instruction whose text leaves it out: the builder infers it."""
 
-RESULT_LAYOUT = "result_layout"
-"""Name under which ``extra`` keeps the result type of a custom call whose layouts are constrained, layouts included."""
-
 
 @dataclass(slots=True)
 class RawInstruction:
@@ -31,6 +28,8 @@ class RawInstruction:
     """Where it stands in the file, for ``RawModule.error``."""
     layout: tuple[int, ...] | None = None
     """Minor-to-major order when it is not row-major."""
+    spelled: str = ""
+    """The type with its layouts, where they say more than the type."""
     parameter: int = -1
     """Parameter number of a ``parameter``."""
     metadata: str = ""

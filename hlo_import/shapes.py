@@ -19,7 +19,11 @@ MAX_RANK = 64
 
 Layout = tuple[int, ...]
 _ARRAY = re.compile(r"([A-Za-z]\w*)\[([^][]*)\]")
-_LAYOUT = re.compile(r"\{([\d,\s]*)(?::((?:(?:SC|[DELMST#*])(?:\([^(){}]*\))+|P\([^{}]*\))*))?\}")
+_LAYOUT = re.compile(
+    r"\{([\d,\s]*)(:\s*(?:D\([A-Z,+~\s]*\))?\s*((?:T(?:\([-\d,*\s]*\)\s*)+)?(?:L\(\d+\)\s*)?(?:#\(u\d+\)\s*)?"
+    r"(?:\*\(u\d+\)\s*)?(?:E\(\d+\)\s*)?(?:S\(\d+\)\s*)?(?:SC(?:\(\d+:[\d,\s]*\)\s*)+)?(?:M\(\d+\)\s*)?))?\}"
+)
+"""Minor to major; levels of sparse arrays, which XLA drops; tiles, sizes, memory space."""
 _BEGINS_LAYOUT = re.compile(r"\{\s*[\d:]")
 
 
@@ -29,6 +33,24 @@ class TypedText:
 
     type: hlo.Attribute
     layout: Layout | None = None
+    spelled: str = ""
+    """The type with its layouts, where one is more than row-major order."""
+
+
+def laid_out(type_: hlo.Attribute, order: Layout | None, rest: str) -> TypedText:
+    """The array type whose layout is ``order`` and, of tiles and the like, ``rest``."""
+    if not isinstance(type_, hlo.ArrayType) or (order is None and not rest):
+        return TypedText(type_)
+    major = tuple(range(type_.data.rank - 1, -1, -1)) if order is None else order
+    return TypedText(type_, order, f"{type_.data}{{{','.join(map(str, major))}{rest and ':' + rest}}}")
+
+
+def joined(parts: list[TypedText]) -> TypedText:
+    """The tuple of these."""
+    type_ = hlo.tuple_type(tuple(part.type for part in parts))
+    if not any(part.spelled for part in parts):
+        return TypedText(type_)
+    return TypedText(type_, None, f"({', '.join(part.spelled or type_text(part.type) for part in parts)})")
 
 
 def check_dtype(dtype: str) -> str:
@@ -92,7 +114,8 @@ class TypeReader:
         found = self._arrays.get(key)
         if found is None:
             type_ = array_or_token(dtype, dims, self.source, position)
-            found = self._arrays[key] = TypedText(type_, self._layout(type_, layout, position))
+            order, _, rest = (layout or "").partition(":")
+            found = self._arrays[key] = laid_out(type_, self._order(type_, order, layout, position), rest)
         return found
 
     def read(self, position: int, depth: int = 0) -> tuple[TypedText, int]:
@@ -111,7 +134,8 @@ class TypeReader:
             match_layout = _LAYOUT.match(source.text, end)
             if match_layout is None:
                 raise source.error(end, "expected a layout such as {1,0}")
-            layout, end = match_layout.group(1), match_layout.end()
+            order, more, rest = match_layout.groups()
+            layout, end = order + (f":{''.join(rest.split())}" if more else ""), match_layout.end()
         dims = match.group(2)
         return self.array(match.group(1), COMMENT.sub("", dims) if "/" in dims else dims, layout, position), end
 
@@ -128,24 +152,25 @@ class TypeReader:
         more = source.at(scan) != ")"
         while more:
             element, scan = self.read(scan, depth + 1)
-            elements.append(element.type)
+            elements.append(element)
             scan = source.skip(scan)
             if more := source.at(scan) != ")":
                 scan = source.expect(scan, ",", "between the types of a tuple")
-        result = self._tuples[spelling] = TypedText(hlo.tuple_type(tuple(elements)))
+        result = self._tuples[spelling] = joined(elements)
         return result, scan + 1
 
-    def _layout(self, type_: hlo.Attribute, layout: str | None, position: int) -> Layout | None:
-        if not layout or not layout.strip() or not isinstance(type_, hlo.ArrayType):
+    def _order(self, type_: hlo.Attribute, text: str, layout: str | None, position: int) -> Layout | None:
+        """Minor to major; None where it is row-major."""
+        if layout is None or not isinstance(type_, hlo.ArrayType):
             return None
         try:
-            order = tuple(int(part) for part in layout.split(","))
+            order = tuple(int(part) for part in text.split(",")) if text.strip() else ()
         except ValueError:
-            raise self.source.error(position, f"expected a layout such as {{1,0}}, found {{{layout[:60]}}}") from None
+            raise self.source.error(position, f"expected a layout such as {{1,0}}, found {{{text[:60]}}}") from None
         rank = type_.data.rank
         if sorted(order) != list(range(rank)):
             raise self.source.error(
-                position, f"expected a layout that permutes the {rank} dimensions, found {{{layout[:60]}}}"
+                position, f"expected a layout that permutes the {rank} dimensions, found {{{text[:60]}}}"
             )
         return None if order == tuple(range(rank - 1, -1, -1)) else order
 

@@ -301,7 +301,7 @@ def test_the_entry_layout_and_the_schedule_stay_while_they_are_true() -> None:
     _hlo.hlo_module_from_text(print_module(parse_text(LAID_OUT)))
     other = LAID_OUT.replace("{(f32[2,3]{0,1:T(8,128)}, /*index=1*/s32[])", "{(f32[3,2]{0,1}, s32[])")
     module = parse_text(other)
-    assert "{(f32[2,3]{1,0}, s32[])->f32[2,3]{1,0}}" in print_module(module)
+    assert "{(f32[2,3]{0,1}, s32[])->f32[2,3]{0,1}}" in print_module(module)
 
 
 def test_comments_within_metadata():
