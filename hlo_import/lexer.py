@@ -25,7 +25,7 @@ RESERVED = (
      "last_tile_dim_replicate", "manual", "maximal", "nan", "replicated", "shard_as", "shard_like", "true", "unknown",
      "unreduced"]
     )
-    | NUMPY_DTYPE.keys()
+    | (NUMPY_DTYPE.keys() - {"tf32"})
     | UNSUPPORTED_DTYPES
 )  # fmt: skip
 """Words that are no names unless ``%`` stands before them."""

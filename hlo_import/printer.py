@@ -9,6 +9,7 @@ one while parameters and results are, else theirs. A schedule stays one: any ord
 import re
 
 from neuronx_cc.hlo_import.attribute_text import attribute_texts, braces, quote
+from neuronx_cc.hlo_import.lexer import RESERVED
 from neuronx_cc.hlo_import.literals import literal_text
 from neuronx_cc.hlo_import.shapes import type_text
 from neuronx_cc.ir import hlo
@@ -32,7 +33,7 @@ def print_computation(computation: hlo.ComputationOp, module: hlo.HloModule, lar
     """One computation as HLO text."""
     names = value_names(computation)
     root = computation.root
-    lines = [f"{'ENTRY ' if computation.is_entry.data else ''}{computation.computation_name} {{"]
+    lines = [f"{'ENTRY ' if computation.is_entry.data else ''}{spelled(computation.computation_name)} {{"]
     for index, argument in enumerate(computation.block.args):
         text = f"{names[argument]} = {laid_out_text(argument)} parameter({index})"
         extra = computation.attributes.get(f"param_extra.{index}")
@@ -60,7 +61,7 @@ def value_names(computation: hlo.ComputationOp) -> dict[hlo.SSAValue, str]:
             used[wanted] += 1
             chosen = f"{wanted}.{used[wanted]}"
         used[chosen] = 0
-        names[value] = chosen
+        names[value] = spelled(chosen)
 
     for index, argument in enumerate(computation.block.args):
         name(argument, computation.parameter_loc(index).name or f"arg{index}")
@@ -70,8 +71,13 @@ def value_names(computation: hlo.ComputationOp) -> dict[hlo.SSAValue, str]:
     return names
 
 
+def spelled(name: str) -> str:
+    """``name`` as text; a word of the grammar is one with a sign only."""
+    return f"%{name}" if name in RESERVED else name
+
+
 def _header(module: hlo.HloModule) -> str:
-    parts = [f"HloModule {module.name}"]
+    parts = [f"HloModule {spelled(module.name)}"]
     if module.aliases:
         aliases = [
             f"{braces(alias.output_index)}: ({alias.parameter}, {braces(alias.parameter_index)}, "
@@ -98,7 +104,7 @@ def _instruction(op: hlo.HloOp, names: dict[hlo.SSAValue, str], module: hlo.HloM
     else:
         operands = ", ".join([names[operand] for operand in op.operands])
     result = op.results[0]
-    attributes = tuple(attribute_texts(op, str))
+    attributes = tuple(attribute_texts(op, spelled))
     rest = op.attributes.get("metadata")
     type_ = laid_out_text(result, always=any(name == "operand_layout_constraints" for name, _ in attributes))
     return f"{names[result]} = {type_} {op.opcode}({operands}){_attributes(attributes, op.loc, rest)}"
