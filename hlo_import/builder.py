@@ -9,14 +9,12 @@ from collections.abc import Iterator
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
 from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
-from neuronx_cc.hlo_import.shapes import laid_out, type_text
+from neuronx_cc.hlo_import.shapes import TypedText, joined, laid_out, type_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.verify import CALL_FIELDS, op_problem, verify_structure
 from neuronx_cc.ir.verify.infer import CannotInfer, infer_type
 
 Key = str | int
-Order = tuple[int, ...] | None
-"""Minor to major; None is row-major."""
 
 
 def build_module(raw: RawModule) -> hlo.HloModule:
@@ -119,7 +117,7 @@ class _Builder:
         if raw.execution_thread:
             op.attributes["execution_thread"] = hlo.StrAttr(raw.execution_thread)
         values: dict[Key, hlo.SSAValue] = {}
-        layouts: dict[Key, Order] = {}
+        records: dict[Key, RawInstruction] = {}
         for index, parameter in enumerate(parameters):
             op.set_parameter_loc(index, parameter.loc)
             if extra := parameter.properties.get("extra"):
@@ -129,13 +127,13 @@ class _Builder:
             if parameter.metadata:
                 op.attributes[f"param_metadata.{index}"] = hlo.StrAttr(parameter.metadata)
             values[parameter.key] = op.block.args[index]
-            layouts[parameter.key] = parameter.layout
+            records[parameter.key] = parameter
         self._check_order(raw)
         for instruction in raw.instructions:
             if instruction.opcode == "parameter":
                 continue
-            values[instruction.key] = self._instruction(op.block, instruction, values, layouts)
-            layouts[instruction.key] = instruction.layout
+            values[instruction.key] = self._instruction(op.block, instruction, values, records)
+            records[instruction.key] = instruction
         root = raw.instructions[-1].key if raw.root is None else raw.root
         if raw.result is not None and raw.result != values[root].type:
             found, is_ = type_text(raw.result), type_text(values[root].type)
@@ -180,7 +178,7 @@ class _Builder:
         block: hlo.Block,
         raw: RawInstruction,
         values: dict[Key, hlo.SSAValue],
-        layouts: dict[Key, Order],
+        records: dict[Key, RawInstruction],
     ) -> hlo.SSAValue:
         operands = [values[operand] for operand in raw.operands]
         properties = raw.properties
@@ -192,18 +190,20 @@ class _Builder:
             and isinstance(raw.type, hlo.TupleType)
         ):
             return self._same_tuple(raw, operands[0])
+        if raw.opcode in ("async-update", "async-done"):
+            self._check_started(raw, records)
         if raw.opcode == "bitcast" and len(operands) == 1:
-            operand_layout = layouts[raw.operands[0]]
+            operand_layout = records[raw.operands[0]].layout
             if operand_layout is not None or raw.layout is not None:
                 return _laid_out(build_bitcast(block, operands[0], operand_layout, raw), raw)
         if raw.opcode == "compare" and "comparison_type" not in properties:
             properties = {**properties, "comparison_type": _comparison_type(operands)}
         if self.renamed and any(field in properties for field in CALL_FIELDS):
             properties = {name: self._rename(name, attr) for name, attr in properties.items()}
-        if raw.type is INFERRED:
+        if raw.type is INFERRED or raw.opcode == "add-dependency":  # of which XLA overlooks the type
             raw.type = self._inferred(raw, operands, properties)
-            raw.layout = _inferred_layout(raw, properties, layouts)
-            raw.spelled = laid_out(raw.type, raw.layout, "").spelled
+            typed = _inferred_layout(raw, properties, [records[operand] for operand in raw.operands])
+            raw.layout, raw.spelled = typed.layout, typed.spelled
         op = hlo.OPCODES[raw.opcode].make(operands, raw.type, raw.loc, properties)
         if raw.metadata:
             # beside the location, not among the properties: ops that compute the same should look the same
@@ -212,6 +212,14 @@ class _Builder:
         if problem := op_problem(op, self.built):
             raise self.raw.error(raw.position, f"{raw.opcode}: {problem}", raw.loc)
         return _laid_out(op.results[0], raw)
+
+    def _check_started(self, raw: RawInstruction, records: dict[Key, RawInstruction]) -> None:
+        found = [records[operand].opcode for operand in raw.operands]
+        if len(found) != 1 or found[0] not in ("async-start", "async-update"):
+            what = (
+                f"{raw.opcode}: expected an async-start or async-update as operand, found {', '.join(found) or 'none'}"
+            )
+            raise self.raw.error(raw.position, what, raw.loc)
 
     def _inferred(self, raw: RawInstruction, operands: list[hlo.SSAValue], properties: Properties) -> hlo.Attribute:
         try:
@@ -249,16 +257,18 @@ def _laid_out(value: hlo.SSAValue, raw: RawInstruction) -> hlo.SSAValue:
 _KEEPS_LAYOUT = (hlo.opcodes(hlo.ElementwiseOp) - {"select", "map"}) | {"add-dependency", "fft", "reverse"}
 
 
-def _inferred_layout(raw: RawInstruction, properties: Properties, layouts: dict[Key, Order]) -> Order:
-    """What XLA infers beside a type that is left out: elements stay where the operand has them."""
+def _inferred_layout(raw: RawInstruction, properties: Properties, operands: list[RawInstruction]) -> TypedText:
+    """The type of ``raw``, which was left out, with the layout that XLA infers: that of an operand."""
+    if raw.opcode == "tuple":
+        return joined([TypedText(operand.type, operand.layout, operand.spelled) for operand in operands])
     if not isinstance(raw.type, hlo.ArrayType) or (raw.opcode not in _KEEPS_LAYOUT and raw.opcode != "transpose"):
-        return None
-    order = layouts[raw.operands[raw.opcode == "clamp"]]
+        return TypedText(raw.type)
+    order = operands[raw.opcode == "clamp"].layout
     major = tuple(range(raw.type.data.rank - 1, -1, -1))
     dims = properties.get("dimensions")
     if raw.opcode == "transpose" and isinstance(dims, hlo.IntsAttr):
         order = tuple(dims.data.index(dim) for dim in order or major)
-    return None if order == major else order
+    return laid_out(raw.type, None if order == major else order, "")
 
 
 def _comparison_type(operands: list[hlo.SSAValue]) -> hlo.Attribute:

@@ -60,7 +60,7 @@ def _layout(text: str) -> None:
 
 def read_aliases(text: str) -> tuple[hlo.Alias, ...]:
     """``{ {0}: (1, {}, may-alias) }``. Raises ValueError."""
-    inside, position, aliases = text.strip()[1:-1].strip(), 0, []
+    inside, position, aliases = braced(text), 0, []
     while position < len(inside):
         if match := _ALIAS.match(inside, position):
             aliases.append(hlo.Alias(integers(match[1]), int(match[2]), integers(match[3]), match[4] == "must-alias"))
@@ -72,7 +72,7 @@ def read_aliases(text: str) -> tuple[hlo.Alias, ...]:
 
 def read_donors(text: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """``{ (1, {}) }``. Raises ValueError."""
-    inside, position, donors = text.strip()[1:-1].strip(), 0, []
+    inside, position, donors = braced(text), 0, []
     while position < len(inside):
         match = _DONOR.match(inside, position)
         if match is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from neuronx_cc.hlo_import.attributes import braced, dim_labels, precisions, unquote, window
 from neuronx_cc.hlo_import.lexer import SourceText
+from neuronx_cc.hlo_import.metadata import NUMBERS, STRINGS
 from neuronx_cc.hlo_import.shapes import TypedText, TypeReader
 from neuronx_cc.ir.errors import CompileError
 
@@ -110,8 +111,28 @@ def _iota(tokens: Tokens) -> None:
             raise ValueError(f"expected a permutation of {rank} dimensions in {tokens.text[:60]!r}")
 
 
+def _metadata(tokens: Tokens) -> None:
+    """``{op_name="x"}``, or a list of these."""
+    tokens.expect("{")
+    if tokens.token == "{":
+        _metadata(tokens)
+        while tokens.take(","):
+            _metadata(tokens)
+        tokens.expect("}")
+        return
+    while not tokens.take("}"):
+        tokens.take(",")
+        name = tokens.key(*STRINGS, *NUMBERS, "profile_type")
+        if name in STRINGS:
+            tokens.string()
+        elif name in NUMBERS:
+            _int32(tokens)
+        else:
+            _index(tokens)
+
+
 def _object(tokens: Tokens) -> None:
-    """What stands in braces, whatever it is: an object of JSON, or metadata."""
+    """What stands in braces, whatever it is."""
     depth = 0
     while True:
         if tokens.take("{"):
@@ -171,7 +192,7 @@ def _single(tokens: Tokens) -> None:
                     else:
                         devices += len(_integers(tokens))
                 case "metadata":
-                    _object(tokens)
+                    _metadata(tokens)
                 case _:
                     tokens.some(lambda each: each.read("word", "a kind", *_KINDS))
     wanted = "replicated" not in kinds and "maximal" in kinds
@@ -210,14 +231,14 @@ def _named(tokens: Tokens) -> None:
             axes = set()
         while tokens.take(","):
             if tokens.key("replicated", "unreduced", "manual", "metadata") == "metadata":
-                _object(tokens)
+                _metadata(tokens)
             else:
                 tokens.some(lambda each: axis(each, axes))
         tokens.expect("}")
         return
     if tokens.take(","):
         tokens.key("metadata")
-        _object(tokens)
+        _metadata(tokens)
     tokens.expect("}")
 
 

@@ -10,10 +10,11 @@ TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 LOC_FIELDS = frozenset(["op_name", "source_file", "source_line", "stack_frame_id"])
 """Metadata that ``Loc`` carries; the rest stays text."""
 
+STRINGS = ("deduplicated_name", "metadata_payload", "op_name", "op_type", "scheduling_name", "source_file")
+NUMBERS = ("source_column", "source_end_column", "source_end_line", "source_line", "stack_frame_id")
 _FIELD = re.compile(
-    r"\s*,?\s*(?:(deduplicated_name|metadata_payload|op_name|op_type|scheduling_name|source_file)=\s*"
-    rf"({QUOTED.pattern})|(source_column|source_end_column|source_end_line|source_line|stack_frame_id)=\s*"
-    r"(-?\d{1,10})(?![\w.])|(profile_type)=\s*(\{[-\d,\s]*\}))",
+    rf"\s*,?\s*(?:({'|'.join(STRINGS)})=\s*({QUOTED.pattern})|({'|'.join(NUMBERS)})=\s*(-?\d{{1,10}})(?![\w.])"
+    r"|(profile_type)=\s*(\{[-\d,\s]*\}))",
     re.DOTALL,
 )
 _ENTRY = re.compile(r"(\w+)\s*=\s*(\d+)")

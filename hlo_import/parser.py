@@ -224,11 +224,12 @@ class TextParser:
             if base not in hlo.OPCODES or stage not in ("start", "update", "done"):
                 raise self.source.error(position, f"expected an HLO opcode, found {opcode!r}", "EVRF001")
             opcode = f"async-{stage}"
-            kept = {name: text for name, text in attributes.items() if name in ASYNC_ATTRIBUTES}
             if stage == "start":
+                kept = {name: text for name, text in attributes.items() if name in ASYNC_ATTRIBUTES}
                 inner = {name: text for name, text in attributes.items() if name not in ASYNC_ATTRIBUTES}
-                kept["calls"] = self._wrap(instruction, base, inner, position)
-            attributes = kept
+                self._check_attributes(instruction, "async-start", kept)
+                thread = kept.get("async_execution_thread", '""')
+                attributes = {**kept, "calls": self._wrap(instruction, base, inner, position, thread)}
         instruction.opcode = opcode
         key = (opcode, tuple(attributes.items()))
         properties = self._properties.get(key)
@@ -259,7 +260,7 @@ class TextParser:
             position = found.end() if found else position
         return self.source.error(position, message)
 
-    def _wrap(self, instruction: RawInstruction, base: str, attributes: Attributes, position: int) -> str:
+    def _wrap(self, instruction: RawInstruction, base: str, attributes: Attributes, position: int, thread: str) -> str:
         """Adds the computation that the long spelling of an asynchronous op calls; returns its name."""
         parts = instruction.type.data if isinstance(instruction.type, hlo.TupleType) else ()
         if len(parts) < 2 or not isinstance(parts[0], hlo.TupleType):
@@ -277,8 +278,9 @@ class TextParser:
         inner = RawInstruction(f"{base}.wrapped", base, parts[1], parameters, {}, loc, where)
         self._finish(inner, base, attributes, position)
         inner.loc = Loc(f"{base}.wrapped", loc.op_name, loc.source_file, loc.source_line, loc.text_line)
-        thread = unquote(attributes.get("async_execution_thread", '""'))
-        self.computations.append(RawComputation(name, [*body, inner], inner.key, where, execution_thread=thread))
+        self.computations.append(
+            RawComputation(name, [*body, inner], inner.key, where, execution_thread=unquote(thread))
+        )
         return name
 
     def _read_metadata(self, text: str) -> Metadata:

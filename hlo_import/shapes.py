@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from math import prod
 
-from neuronx_cc.hlo_import.lexer import COMMENT, UNSUPPORTED_DTYPES, SourceText
+from neuronx_cc.hlo_import.lexer import COMMENT, UNSUPPORTED_DTYPES, SourceText, without_comments
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
 
@@ -19,12 +19,14 @@ MAX_RANK = 64
 
 Layout = tuple[int, ...]
 _ARRAY = re.compile(r"([A-Za-z]\w*)\[([^][]*)\]")
+_NUMBERS = r"(?:-?[\d*]+(?:,-?[\d*]+)*)?"
 _LAYOUT = re.compile(
-    r"\{([\d,\s]*)(:\s*(?:D\([A-Z,+~\s]*\))?\s*((?:T(?:\([-\d,*\s]*\)\s*)+)?(?:L\(\d+\)\s*)?(?:#\(u\d+\)\s*)?"
-    r"(?:\*\(u\d+\)\s*)?(?:E\(\d+\)\s*)?(?:S\(\d+\)\s*)?(?:SC(?:\(\d+:[\d,\s]*\)\s*)+)?(?:M\(\d+\)\s*)?))?\}"
+    rf"\{{({_NUMBERS})(?::(?:D\((?:[CDHS]\+?~?(?:,(?!\))|(?=\))))*\))?((?:T(?:\({_NUMBERS}\))+)?(?:L\(\d+\))?(?:#\(u\d+\))?"
+    rf"(?:\*\(u\d+\))?(?:E\(\d+\))?(?:S\(\d+\))?(?:SC(?:\(\d+:{_NUMBERS}\))+)?(?:M\(\d+\))?))?\}}"
 )
 """Minor to major; levels of sparse arrays, which XLA drops; tiles, sizes, memory space."""
-_BEGINS_LAYOUT = re.compile(r"\{\s*[\d:]")
+_APART = re.compile(r"\w\s+\w")
+_LAYOUT_BEGINS = frozenset("0123456789:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,14 @@ class TypeReader:
             raise source.error(position, f"expected a type such as f32[2,3], found {source.found(position)}")
         end = match.end()
         layout = None
-        if _BEGINS_LAYOUT.match(source.text, after := source.skip(end)):
-            end = after
-            match_layout = _LAYOUT.match(source.text, end)
+        if source.at(after := source.skip(end)) == "{" and source.at(source.skip(after + 1)) in _LAYOUT_BEGINS:
+            end = source.closing(after)
+            spelled = without_comments(source.text[after:end])
+            match_layout = None if _APART.search(spelled) else _LAYOUT.fullmatch("".join(spelled.split()))
             if match_layout is None:
-                raise source.error(end, "expected a layout such as {1,0}")
-            order, more, rest = match_layout.groups()
-            layout, end = order + (f":{''.join(rest.split())}" if more else ""), match_layout.end()
+                raise source.error(after, "expected a layout such as {1,0}")
+            order, rest = match_layout.groups("")
+            layout = f"{order}:{rest}"
         dims = match.group(2)
         return self.array(match.group(1), COMMENT.sub("", dims) if "/" in dims else dims, layout, position), end
 

@@ -1,8 +1,8 @@
 """The result type of an op from its operands and attributes, for HLO text that leaves it out.
 
 XLA infers the types of these opcodes and of no others (hlo_parser.cc), but for set-dimension-size, whose result would
-be dynamic; what is inferred here is checked by the rule of
-the op like a type that was written, so a function only says what the type is where the op is well formed.
+be dynamic; what is inferred here is checked by the rule of the op like a type that was written, so a function only says
+what the type is where the op is well formed.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,6 +40,8 @@ class CannotInfer(Exception):
 def infer_type(opcode: str, properties: Properties, operands: list[Attribute], known: Computations) -> Attribute:
     """The type of the result. Raises ``CannotInfer``."""
     rule = _RULES.get(opcode)
+    if opcode == "set-dimension-size":
+        raise CannotInfer("expected the type of the result, which would be dynamic, found none")
     if rule is None:
         raise CannotInfer(f"expected the type of the result, which XLA infers for other ops than {opcode} only")
     try:
@@ -213,6 +215,17 @@ def _topk(properties: Properties, operands: list[Any], _: Computations) -> Attri
     return tuple_type((_sized(shape.dtype, dims), _sized("s32", dims)))
 
 
+def _scan(properties: Properties, operands: list[Any], known: Computations) -> Attribute:
+    """What the body makes at each step gets the scanned dim, in front of the carries."""
+    carries, axis = properties["num_carries"].data, properties["dimension"].data
+    root = known[properties["to_apply"].data[0]].root.type
+    parts = list(root.data) if isinstance(root, TupleType) else [root]
+    size = _array(operands[0]).dims[axis] if len(operands) > carries else 0
+    made = [_array(part) for part in parts[: len(parts) - carries]]
+    whole = [_sized(part.dtype, [*part.dims[:axis], size, *part.dims[axis:]]) for part in made]
+    return tuple_type((*whole, *parts[len(made) :]))
+
+
 _AS_THE_FIRST = frozenset(
     ["add-dependency", "batch-norm-inference", "cholesky", "domain", "reverse", "select-and-scatter", "while"]
 ) | (opcodes(ElementwiseOp) - opcodes(ConvertOp, ReducePrecisionOp, StochasticConvertOp))
@@ -245,6 +258,7 @@ _RULES: dict[str, Infer] = {
     "reduce": _reduce,
     "reduce-window": _reduce_window,
     "replica-id": lambda *_: array_type("u32", ()),
+    "scan": _scan,
     "scatter": _scatter,
     "select": _like(1),
     "sort": lambda _, operands, __: _several(operands),

@@ -1,0 +1,87 @@
+"""HLO texts in the forms that dumps have beside the plain ones: each is read by XLA, and by us as the same module."""
+
+from opcode_texts import ADD, FLIP, entry
+
+A, B = "a = f32[4] parameter(0)", "a = f32[4,4] parameter(0)"
+SHARDINGS = (
+    "{replicated}", "{manual}", "{unknown}", "{unreduced}", "{maximal device=1}", "{device=1 maximal}",
+    "{devices=[2,2]0,1,2,3}", "{devices=[2,2]<=[4]}", "{devices=[2,2] <= [2,2]T(1,0)}", "{replicated manual}",
+    "{devices=[2,1,2]0,1,2,3 last_tile_dim_replicate}", "{devices=[2,1,2]<=[4] last_tile_dims={manual, replicated}}",
+    "{{replicated}, {devices=[2,2]<=[4]}}", "{devices=[2,2]<=[4] shard_as 3}", "{replicated shard_like 1}", "{ }",
+    '{replicated metadata={op_name="x"}}', '{replicated metadata={{op_name="x"}, {op_name="y"}}}',
+    "{mesh['x'=2,'y'=2], [{'x'}, {?}]}", "{mesh['x'=4], [{'x':(1)2}, {}], replicated={'x':(2)2}}",
+    "{mesh['x'=2,'y'=2], device_ids=([2,2]T(1,0)), [{'x'}, {'y'}]}", "{mesh['x'=2], replicated}",
+    "{maximal_mesh[device_id=3]}",
+)  # fmt: skip
+ATTRIBUTES = (
+    'metadata={op_type="t" op_name="a", source_file="f" source_line=3 source_end_line=4 profile_type={1}}',
+    'frontend_attributes={k="v",j={"a": {"b": [1]}}}', "statistics={visualizing_index=1,a-1=33,b=1.5}",
+    'backend_config={"a": {"b":[1,2,{"c":"}"}]}}', 'backend_config="a\\"b"', 'origin={{"v1" {0}}}',
+    "origin={[synthetic_call]}", 'origin={({"v1"}, {"v2"})}', "control-predecessors={a}",
+)  # fmt: skip
+CUSTOM = (
+    "schedule=SCHEDULE_EARLIEST", "padding_type=PADDING_SAME", "api_version=API_VERSION_TYPED_FFI",
+    "output_to_operand_aliasing={{}: (0, {})}", "operand_layout_constraints={f32[4,4]{0,1}}",
+    "window={size=2x2}, dim_labels=b0f_0io->b0f", 'backend_config="\\x41\\n\\101\\u0041"', "literal=s32[2]{0} {1,2}",
+    "custom_call_has_side_effect=true", "feature_group_count=2, operand_precision={high}",
+)  # fmt: skip
+HEADERS = (
+    "is_scheduled=true", "replica_count=2, num_partitions=2", "alias_passthrough_params=true",
+    'frontend_attributes={a="b"}', "input_output_alias={ {}: (0, {}, may-alias) }", "buffer_donor={ (0, {}) }",
+    "allow_spmd_sharding_propagation_to_output={true}", "allow_spmd_sharding_propagation_to_parameters=false",
+    "entry_computation_layout={(f32[4]{0:T(128)})->f32[4]{0}}", 'origin_recovery_table={ {"a"} : {"b"} }',
+)  # fmt: skip
+LAYOUTS = (
+    "{0,1}", "{1,0:T(8,128)(2,1)}", "{1,0:T(8,128)E(16)S(1)}", "{0,1:L(4)S(2)}", "{1,0:D(D,C)}", "{1,0:M(8)}",
+)  # fmt: skip
+_S = "s = ((f32[4]), f32[4], s32[])"
+_THREAD = FLIP.replace("}\n\n", '}, execution_thread="p"\n\n')
+
+FORMS: dict[str, str] = {
+    **{f"sharding {each}": entry(B, f"r = f32[4,4] negate(a), sharding={each}") for each in SHARDINGS},
+    **{f"attribute {each}": entry(A, f"r = f32[4] negate(a), {each}") for each in ATTRIBUTES},
+    **{f"custom {each}": entry(B, f'r = f32[4,4] custom-call(a), custom_call_target="t", {each}') for each in CUSTOM},
+    **{
+        f"header {each}": entry(A, "r = f32[4] negate(a)").replace("HloModule m", f"HloModule m, {each}")
+        for each in HEADERS
+    },
+    **{
+        f"layout {each}": entry(f"a = f32[4,4]{each} parameter(0)", f"r = (f32[4,4]{each}, f32[4,4]{each}) tuple(a, a)")
+        for each in LAYOUTS
+    },
+    **{
+        f"accuracy {each}": entry(A, f"r = f32[4] exponential(a), result_accuracy={each}")
+        for each in ("{mode=highest}", "{tolerance={rtol=0.5, atol=1.0, ulps=2}}")
+    },
+    **{
+        f"groups {each}": entry(A, f"r = f32[4] all-reduce(a), replica_groups={each}, to_apply=add", before=ADD)
+        for each in ("{}", "[2,4]<=[8]", "[2,4] <= [4,2]T (1,0)", "{ {0,1}, {2,3} }", "mesh['x'=2,'y'=2] {'x'}")
+    },
+    "sugar": entry(A, f"{_S} negate-start(a)", "u" + _S[1:] + " negate-update(s)", "r = f32[4] negate-done(u)"),
+    "sugar of a call": entry(
+        A, f'{_S} call-start(a), async_execution_thread="p", to_apply=flip', "r = f32[4] call-done(s)", before=_THREAD
+    ),
+    "thread": entry(
+        A, f'{_S} async-start(a), async_execution_thread="p", calls=flip', "r = f32[4] async-done(s)", before=_THREAD
+    ),
+    "scatter on its way": entry(
+        A,
+        "s = ((f32[4]), f32[2]) reduce-scatter-start(a), replica_groups={{0,1}}, dimensions={0}, to_apply=add",
+        "r = f32[2] reduce-scatter-done(s)",
+        before=ADD,
+    ),
+    "prefetch": entry(
+        A,
+        "s = (f32[4]{0:S(1)}, f32[4], u32[]) copy-start(a), cross_program_prefetch_index=0",
+        "r = f32[4]{0:S(1)} copy-done(s)",
+    ),
+    "composite": entry(
+        A, 'r = f32[4] call(a), to_apply=flip, is_composite=true, frontend_attributes={n="x.y"}', before=FLIP
+    ),
+    "index comments": entry(A, "r = (f32[4], /*index=1*/f32[4]) tuple(a, /*index=1*/a)"),
+    "comments": entry("a = f32[2] constant({1, /*)*/ 2}) // ) {", "r = f32[1] slice(a), slice={\n [0:1]/*]*/}"),
+    "typed operands": entry("a = f32[2,3]{0,1} parameter(0)", "r = f32[2,3]{0,1} negate(f32[2,3]{0,1} %a)"),
+    "signature": "HloModule m\n\nENTRY %e (a: f32[2,3]{0,1}) -> f32[2,3] {\n  ROOT %a = f32[2,3] parameter(0)\n}\n",
+    "words": entry("%true = f32[4] parameter(0)", "%manual = f32[4] negate(%true)"),
+}
+"""What is special -> module."""
