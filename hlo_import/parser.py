@@ -370,6 +370,8 @@ class TextParser:
             typed = _TYPED_OPERAND.match(self.text, scan)
             if typed is not None:
                 dtype, dims, layout, name = typed.groups()
+                if name in RESERVED and self.text[typed.start(4) - 1] != "%":
+                    source.identifier(typed.start(4), "the name of an operand")
                 scan = typed.end()
                 known = None if dtype is None else self.types.array(dtype, dims, layout, typed.start())
             else:

@@ -1,5 +1,6 @@
 """Ragged and scaled dots, expanded and by the reference semantics, beside plain loops in NumPy."""
 
+import jax
 import numpy as np
 import pytest
 from op_cases import module_text, shaped
@@ -14,7 +15,7 @@ BOUNDS = [(0, 2), (2, 2), (2, 7)]
 
 
 def check(inputs: list[np.ndarray], want: np.ndarray, attributes: str, opcode: str = "ragged-dot") -> None:
-    types = [("s32" if x.dtype.kind == "i" else "f32", x.shape) for x in inputs]
+    types = [({"i4": "s32", "f2": "f16"}.get(x.dtype.str[1:], "f32"), x.shape) for x in inputs]
     arguments = ", ".join(f"p{i}" for i in range(len(inputs)))
     text = module_text(types, f"  ROOT r = {shaped('f32', want.shape)} {opcode}({arguments}), {attributes}")
     module = parse_text(text)
@@ -69,6 +70,31 @@ def test_ragged_batch() -> None:
     x, y = random(7, 2, 4), random(7, 4, 3)
     dims = "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}"
     check([x, y, SIZES], x @ y, f"{dims}, lhs_ragged_dims={{0}}, rhs_group_dims={{}}")
+
+
+FORMS = {
+    # lhs, rhs, sizes; contracting, batch, ragged and group dims
+    "rows": ((9, 4), (3, 4, 5), (3,), ([1], [1]), ([], []), [0], [0]),
+    "rows of a batch": ((2, 9, 4), (2, 3, 4, 5), (3,), ([2], [2]), ([0], [0]), [1], [1]),
+    "rows beside a free dim": ((2, 9, 4), (3, 4, 5), (3,), ([2], [1]), ([], []), [1], [0]),
+    "contraction of a batch": ((2, 9, 4), (2, 9, 5), (3,), ([1], [1]), ([0], [0]), [1], []),
+    "contraction": ((9, 4), (9, 5), (3,), ([0], [0]), ([], []), [0], []),
+    "batch": ((9, 4, 6), (9, 6, 5), (3,), ([2], [1]), ([0], [0]), [0], []),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_ragged_forms_of_jax(form: str, dtype: type) -> None:
+    lhs, rhs, counts, contracting, batch, ragged, groups = FORMS[form]
+    draw = np.random.default_rng(len(form))
+    x, y = (draw.standard_normal(dims).astype(dtype) for dims in (lhs, rhs))
+    sizes = draw.integers(0, 4, counts).astype(np.int32)
+    numbers = jax.lax.RaggedDotDimensionNumbers((contracting, batch), ragged, groups)
+    want = np.asarray(jax.lax.ragged_dot_general(x, y, sizes, numbers, preferred_element_type=np.float32))
+    names = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
+    dims = dict(zip((*names, "lhs_ragged_dims", "rhs_group_dims"), (*contracting, *batch, ragged, groups), strict=True))
+    check([x, y, sizes], want, ", ".join(f"{name}={{{','.join(map(str, each))}}}" for name, each in dims.items()))
 
 
 def test_scales_of_blocks() -> None:

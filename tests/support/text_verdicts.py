@@ -10,7 +10,7 @@ from neuronx_cc.hlo_import.printer import print_module
 from neuronx_cc.ir.errors import CompileError, UsageError
 from neuronx_cc.ir.hlo import HloModule
 
-RULE = re.compile(r": [a-z][a-z\-]*: expected ")
+RULE = re.compile(r": [a-z][a-z\d\-]*: expected ")
 """How a refusal begins that is the verifier's, which XLA runs later."""
 LAYOUT, BRACKET = re.compile(r"\]\{[\d,]*:"), re.compile("expected a layout|bracket")
 """XLA reads on where a part of a layout behind its order is no such part."""
