@@ -142,6 +142,8 @@ def boolean(text: str) -> bool:
 
 def slice_dims(text: str) -> tuple[SliceDim, ...]:
     """``{[0:1], [0:8:2]}``."""
+    if re.search(r"\d\s+[-\d]", text):
+        raise ValueError(f"expected [start:limit:stride], found {text[:60]!r}")
     inside = "".join(braced(text).split())
     if not inside:
         return ()

@@ -124,6 +124,7 @@ CASES: dict[str, tuple[str, int, int, str]] = {
     "glued": (entry("a=f32[] constant(1)"), 4, 4, "expected a space after the name a"),
     "metadata": (entry('a = f32[] constant(1), metadata={op_name,="x"}'), 4, 35, "expected metadata such as"),
     "two signs": (entry("a = f32[2] iota(), iota_dimension= =0"), 4, 38, "expected a value of attribute"),
+    "apart": (entry(A, "ROOT b = f32[4] slice(a), slice={[0 0:4]}"), 5, 35, "expected [start:limit:stride]"),
     "open constant": (entry("a = f32[] constant(1"), 4, 22, "expected ')'"),
     "alias": ("HloModule m, input_output_alias={ {0}: x }\n" + entry(A)[12:], 1, 1, "expected an alias"),
     "garbage at the end": (entry(A) + ")", 6, 1, "expected a computation"),
