@@ -85,7 +85,9 @@ class Tuning:
     """The Pareto front, most accurate first."""
     policy: Policy
     trials: int
-    """Compilations and runs of the whole module made this time, and evaluations by the reference semantics."""
+    """Compilations and runs of the whole module made this time."""
+    evaluated: int
+    """Casts of single contractions that were evaluated by the reference semantics."""
     resumed: int
     """Measurements that a history had."""
     complete: bool
@@ -113,6 +115,7 @@ class Tuning:
             "front": points,
             "policy": entries_of(self.policy),
             "trials": self.trials,
+            "evaluated": self.evaluated,
             "resumed": self.resumed,
             "complete": self.complete,
         }
@@ -132,7 +135,9 @@ class Tuning:
             mark = "  <" if point == chosen else ""
             predicted = "" if point.predicted is None else f"{point.predicted:.1e}"
             lines.append(f"  {point.error:8.1e}  {predicted:>9}  {point.microseconds:9.1f}{mark}")
-        told = f"{self.trials} trials" + (f", {self.resumed} measurements of earlier ones" if self.resumed else "")
+        told = f"{self.trials} trials"
+        told += f", {self.evaluated} casts evaluated" if self.evaluated else ""
+        told += f", {self.resumed} measurements of earlier ones" if self.resumed else ""
         lines.append(told if self.complete else f"{told}; stopped before all was measured")
         return "\n".join(lines) + "\n"
 
@@ -181,7 +186,7 @@ class Tuner:
         self.groups = groups_of(*bench.model.before_casts())
         self._types = tuple(dtype for dtype in types if self._uniform(dtype) != self._uniform(KEPT))
         self._started = time.monotonic()
-        self._trials = 0
+        self._trials = self._evaluated = 0
         self._complete = True
         self._points: dict[Assignment, Point] = {}
 
@@ -189,7 +194,7 @@ class Tuner:
         chosen = self._search()
         return Tuning(
             tuple(self.groups), chosen, self._fp32().microseconds, tuple(pareto([*self._points.values(), chosen])),
-            self.policy(chosen.types), self._trials, self._history.resumed, self._complete,
+            self.policy(chosen.types), self._trials, self._evaluated, self._history.resumed, self._complete,
         )  # fmt: skip
 
     def _search(self) -> Point:
@@ -239,9 +244,6 @@ class Tuner:
             elif types not in self._points and (not bounded or self._has_time()):
                 self._trials += 1
                 todo[self.policy(types)] = types
-        if todo and "reference" not in self._history:
-            self._trials += 1  # of what trials are compared with
-            self._history.add("reference", ())
         for policy, trial in self._measure(list(todo)) if todo else ():
             self._history.add(f"trial {' '.join(todo[policy])}", (trial.error, trial.microseconds))
             self._keep(todo[policy], trial)

@@ -61,6 +61,17 @@ def test_equal_programs_are_compiled_once() -> None:
     assert model.neff(policy("fp16", "bf16")) is model.neff(policy("bf16"))
 
 
+def test_programs_that_differ_in_what_text_does_not_show_are_not_equal() -> None:
+    """Such as the type of a convolution's products."""
+    images, kernel = np.ones((1, 8, 8, 16), np.float32), np.ones((3, 3, 16, 16), np.float32)
+    dims = ("NHWC", "HWIO", "NHWC")
+    convolve = jax.jit(lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dims))
+    proto = convolve.lower(images, kernel).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    model = model_of(lambda: load_module(proto), {})
+    rounded = Policy((make_rule("tf32", opcode="convolution", operands="tf32"),))
+    assert model.neff(NO_RULES).to_bytes() != model.neff(rounded).to_bytes()
+
+
 def test_a_trial_is_the_programs_own_error_and_time() -> None:
     bench = Bench(fresh(), arrays())
     found = bench.trial(policy("bf16"))

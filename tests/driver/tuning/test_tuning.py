@@ -65,12 +65,12 @@ def test_the_front_goes_from_accurate_to_fast() -> None:
 def test_a_tuning_that_was_stopped_goes_on_to_the_same_result(tmp_path) -> None:
     inputs = arrays()
     whole = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "a")
-    part = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b", max_trials=4)
+    part = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b", max_trials=2)
     assert not part.complete
     history = tmp_path / "b" / "error-model.jsonl"
     history.write_bytes(history.read_bytes()[:-9])  # killed in the middle of a line
     rest = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b")
-    assert rest.resumed >= 3
+    assert rest.resumed >= 1
     assert rest.trials < whole.trials
     assert (rest.chosen, rest.points, rest.policy) == (whole.chosen, whole.points, whole.policy)
     again = neuronx_cc.tune(jax.jit(planted), inputs, 5e-3, types=("bf16",), workspace=tmp_path / "b")
@@ -126,7 +126,7 @@ def test_a_tolerance_that_nothing_meets(tmp_path) -> None:
     with pytest.raises(UsageError) as caught:
         neuronx_cc.tune(jax.jit(lambda x, w: jnp.exp(x @ w)), arrays()[:2], 0.0, types=("bf16",), workspace=tmp_path)
     assert caught.value.code == "EARG913"
-    assert len((tmp_path / "error-model.jsonl").read_text().splitlines()) > 3
+    assert len((tmp_path / "error-model.jsonl").read_text().splitlines()) == 3, "the model, FP32, bf16"
 
 
 def test_types_whose_results_are_not_finite_are_dropped() -> None:

@@ -1,0 +1,48 @@
+"""Models drawn by seed: the choice is tolerated, never slower than what ``basic`` finds, with a fifth of the trials.
+
+Five trials may always be made: FP32, a type of two bytes, tf32, and two mixed assignments.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import jax
+import pytest
+from small_models import small_model
+
+from neuronx_cc.driver.options import CAST_TYPES
+from neuronx_cc.driver.tuning.bench import Bench, Trial
+from neuronx_cc.driver.tuning.history import History
+from neuronx_cc.driver.tuning.mixing import Mixing
+from neuronx_cc.driver.tuning.model import model_of
+from neuronx_cc.driver.tuning.op_wise import OpWise
+from neuronx_cc.driver.tuning.tuner import Goal
+from neuronx_cc.hlo_import import load_module
+from neuronx_cc.passes.precision.policy import Policy
+
+QUICK = (1, 6)
+ALWAYS = 5
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in range(14)])
+def test_never_slower_with_a_fifth_of_the_trials(seed: int, tolerance: float) -> None:
+    model, arrays = small_model(seed)
+    proto = jax.jit(model).lower(*arrays).compiler_ir("hlo").as_serialized_hlo_module_proto()
+    bench = Bench(model_of(lambda: load_module(proto), {}), arrays)
+    known: dict[Policy, Trial] = {}
+
+    def once(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
+        for policy in policies:
+            if policy not in known:
+                known[policy] = bench.trial(policy)
+            yield policy, known[policy]
+
+    found, op_wise = (
+        kind(bench, once, History(None, {}), CAST_TYPES, Goal(tolerance), lambda what, done, of: None).tune()
+        for kind in (Mixing, OpWise)
+    )
+    assert max(found.chosen.error, op_wise.chosen.error) <= tolerance
+    assert found.chosen.microseconds <= op_wise.chosen.microseconds * (1 + 1e-6)
+    assert found.trials <= max(ALWAYS, op_wise.trials / 5)
+    predicted = [point.predicted / point.error for point in found.points if point.predicted is not None]
+    assert all(0.8 < ratio < 1.25 for ratio in predicted)
