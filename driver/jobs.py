@@ -13,8 +13,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Protocol
 
+from neuronx_cc.ir.errors import UsageError
+
 TRIES = 2
 """Times that a job is begun: one that ends its worker twice has failed."""
+
+
+GUARD = 'put what it does under if __name__ == "__main__":, or leave workers out'
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class Processes:
             self._pool = None
 
     def _submit(self, job: Job) -> Future[Outcome]:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that runs the user's script
+            raise UsageError("EARG902", "a script without a main guard runs again in each worker", GUARD)
         if self._pool is None:
             # processes of their own, not copies: this one may have threads
             context = multiprocessing.get_context("spawn")

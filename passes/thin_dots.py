@@ -3,7 +3,9 @@
 Input: canonical hlo. Output: an FP32 dot with batch dims, one operand of which has no other dims than those and at most
 64 contracted elements, becomes a product and a sum over the other operand's last dims. TensorE would hold one column at
 a time, few of its rows in use, and would need each matrix transposed first; other engines read them as they lie. So
-does the product of one vector with the rows of a large matrix, and that of two long vectors.
+does the product of one vector with the rows of a large matrix, and that of two long vectors. A matrix that is a
+constant is laid out for TensorE at compile time, one that is stored in few bits is taken so where products are cast:
+both are left to it.
 """
 
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ from math import prod
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
+from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.manager import PassContext, only_for
+from neuronx_cc.passes.precision.decisions import of_operands
 
 MOST_CONTRACTED = 64
 """Contracted elements up to which the rows of TensorE are wasted."""
@@ -38,7 +42,7 @@ def run(module: HloModule, context: PassContext) -> None:
                     if _is_of_batches(op, matrix, vector):
                         replace(op, _sum(Build.before(module, op), matrix.value, vector.value, len(matrix.batch)))
                         break
-                    if _is_of_rows(op, matrix, vector):
+                    if _is_of_rows(op, matrix, vector) and not _is_for_tensor(op, matrix, context):
                         b, row = Build.before(module, op), matrix.shape.dims[1:]
                         replace(op, b.reshape(_sum(b, matrix.value, b.reshape(vector.value, row), 0), op.shape.dims))
                         break
@@ -83,6 +87,14 @@ def _is_of_rows(op: hlo.DotOp, matrix: _Side, vector: _Side) -> bool:
         and shape.size >= LEAST_MATRIX
         and shape.dims[0] >= 1024
     )
+
+
+def _is_for_tensor(op: hlo.DotOp, matrix: _Side, context: PassContext) -> bool:
+    """Whether TensorE multiplies rows faster than they are read as they lie."""
+    made = matrix.value.owner
+    if isinstance(made, hlo.ConvertOp) and itemsize(hlo.shape_of(made.operands[0]).dtype) < itemsize("f32"):
+        return of_operands(op, context.options).dtype not in ("f32", "tf32")
+    return isinstance(made, hlo.ConstantOp)
 
 
 def _is_of_vectors(op: hlo.DotOp) -> bool:

@@ -105,7 +105,8 @@ def _number(evaluate: Evaluate, run: Runs) -> float:
     except NeuronError:
         raise
     except Exception as error:
-        raise UsageError("EARG912", f"the evaluator raised {type(error).__name__}: {error}") from error
+        said = " ".join(str(error).split())
+        raise UsageError("EARG912", f"the evaluator raised {type(error).__name__}: {said}") from error
     if not math.isfinite(value):
         raise UsageError("EARG912", f"the evaluator gave {value}", "it must give a finite number")
     return value
