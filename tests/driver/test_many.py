@@ -1,6 +1,7 @@
 """Sweeps and batches: tables, workers that die, jobs done once, bad values said ahead."""
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from job_cases import deadly, once_deadly
 import neuronx_cc
 from neuronx_cc.driver import cli
 from neuronx_cc.driver.jobs import Job, Processes
+from neuronx_cc.ir.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 TEXT = """HloModule m
@@ -85,3 +87,10 @@ def test_a_job_that_always_ends_its_worker_fails_alone() -> None:
     assert found["bb"].microseconds == 2
     assert "died" in found["deadly"].error
     assert found["deadly"].status == 1
+
+
+def test_a_script_without_a_guard_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers run it again, and would start workers of their own."""
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(UsageError, match="main guard"):
+        list(Processes(2, deadly).outcomes([Job("a"), Job("bb")]))
