@@ -88,7 +88,7 @@ def test_a_tuning_finds_the_same_on_workers(local) -> None:
         neuronx_cc.tune(jax.jit(layers), inputs, 1e-3, types=("bf16",), scheduler=scheduler)
         for scheduler in (None, local.scheduler_address)
     )
-    assert here.trials > 4
+    assert here.trials > 2, "mixed assignments among them"
     assert (there.chosen, there.points, there.policy) == (here.chosen, here.points, here.policy)
 
 
