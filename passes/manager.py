@@ -7,6 +7,7 @@ callback that the driver passes in.
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from neuronx_cc.ir import collector, progress
 from neuronx_cc.ir.errors import NO_LOC, Loc, NeuronError, UsageError
@@ -17,6 +18,9 @@ from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 from neuronx_cc.passes import PASSES
 from neuronx_cc.passes.precision.policy import NO_RULES, TYPES, Policy
+
+if TYPE_CHECKING:
+    from neuronx_cc.ir.verify import Verifier
 
 INTEGER_DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
 """Values of ``--implicit-integer-downcast`` beside ``default``, ``all`` and ``none``."""
@@ -190,36 +194,39 @@ def run_passes(
     """Run the passes ``names`` over ``module`` in order.
 
     ``print_before`` and ``print_after`` name passes (or ``all``) around which ``dump`` is called. With
-    ``verify_each`` every op is verified after every pass. A ``NeuronError`` leaves with the pass's name in it;
-    an unknown name raises UsageError before anything runs.
+    ``verify_each`` every op is verified after every pass that had something to do. A ``NeuronError`` leaves with the
+    pass's name in it; an unknown name raises UsageError before anything runs.
     """
     names = list(names)
     for name in {*names, *print_before, *print_after} - {"all"}:
         if name not in PASSES:
             raise UsageError("EARG001", f"there is no pass {name!r}", f"the passes are {', '.join(sorted(PASSES))}")
+    verifier = None
+    if verify_each:
+        from neuronx_cc.ir.verify import Verifier
+
+        verifier = Verifier(module)
     with collector.paused():
         count, kinds = count_ops(module) if context.timed else 0, _Kinds(module)
         for number, name in enumerate(names):
             progress.note(number, len(names), name)
             if dump and (name in print_before or "all" in print_before):
                 dump(module, f"before {name}")
-            count = _run_one(kinds, name, context, count, verify_each)
+            count = _run_one(kinds, name, context, count, verifier)
             if dump and (name in print_after or "all" in print_after):
                 dump(module, f"after {name}")
 
 
-def _run_one(kinds: _Kinds, name: str, context: PassContext, count: int, verify_each: bool) -> int:
+def _run_one(kinds: _Kinds, name: str, context: PassContext, count: int, verifier: "Verifier | None") -> int:
     start, module = time.perf_counter(), kinds.module
     try:
         run = PASSES[name]()
-        if kinds.concern(run):
+        if concerned := kinds.concern(run):
             run(module, context)
             kinds.known = None
         seconds = time.perf_counter() - start
-        if verify_each:
-            from neuronx_cc.ir.verify import verify_module
-
-            verify_module(module)
+        if verifier and concerned:
+            verifier.verify()
     except NeuronError as error:
         context.failed_pass = name
         error.pass_name = error.pass_name or name

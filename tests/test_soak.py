@@ -3,8 +3,8 @@
 import pytest
 import soak_kinds
 
-QUICK = [(kind, seed) for kind in soak_kinds.KINDS for seed in range(5 if kind == "jax" else 1)]
-MORE = [(kind, seed) for kind in soak_kinds.KINDS for seed in range(1000, 1060 if kind == "jax" else 1010)]
+QUICK = [(kind, seed) for kind in soak_kinds.KINDS for seed in range(5 if kind in ("jax", "tiny") else 1)]
+MORE = [(kind, seed) for kind in soak_kinds.KINDS for seed in range(1000, 1060 if kind in ("jax", "tiny") else 1010)]
 
 
 @pytest.mark.parametrize(("kind", "seed"), QUICK)

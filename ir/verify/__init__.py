@@ -13,23 +13,42 @@ import neuronx_cc.ir.verify.movement  # noqa: F401
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.hlo import HloModule, HloOp
 from neuronx_cc.ir.verify.op import CALL_FIELDS, op_problem, verify_op
+from neuronx_cc.ir.verify.rule import RULES, CallRule
 from neuronx_cc.ir.verify.structure import verify_structure
 
-__all__ = ["CALL_FIELDS", "op_problem", "verify_module", "verify_op", "verify_structure"]
+__all__ = ["CALL_FIELDS", "Verifier", "op_problem", "verify_module", "verify_op", "verify_structure"]
 
 
 def verify_module(module: HloModule) -> None:
     """Structure, then every op. Raises ``CompileError``."""
-    verify_structure(module)
-    computations = {computation.computation_name: computation for computation in module.computations()}
-    for computation in computations.values():
-        for op in computation.block.ops:
-            if not isinstance(op, HloOp):
-                continue
-            if problem := op_problem(op, computations):
-                raise CompileError("EVRF064", f"{op.opcode}: {problem}", loc=op.loc)
-            if op.name == "hlo.constant":
-                _constant(module, op)
+    Verifier(module).verify()
+
+
+class Verifier:
+    """Of a module that changes little from one time to the next: an op as it was, with operands of the types that they
+    had, need not meet its rule again unless it calls computations."""
+
+    def __init__(self, module: HloModule) -> None:
+        self.module = module
+        self._verified: dict[HloOp, tuple[object, ...]] = {}
+        """What the rule of each op was asked about the last time."""
+
+    def verify(self) -> None:
+        """Structure, then every op that is new. Raises ``CompileError``."""
+        verify_structure(self.module)
+        computations = {computation.computation_name: computation for computation in self.module.computations()}
+        before, self._verified = self._verified, {}
+        for computation in computations.values():
+            for op in computation.block.ops:
+                if not isinstance(op, HloOp):
+                    continue
+                facts = (op.results[0].type, *(operand.type for operand in op.operands), *op.properties.items())
+                again = before.get(op) != facts or isinstance(RULES.get(op.opcode), CallRule)
+                if again and (problem := op_problem(op, computations)):
+                    raise CompileError("EVRF064", f"{op.opcode}: {problem}", loc=op.loc)
+                self._verified[op] = facts
+                if op.name == "hlo.constant":
+                    _constant(self.module, op)
 
 
 def _constant(module: HloModule, op: HloOp) -> None:

@@ -6,7 +6,7 @@ from opcode_texts import ADD, DOUBLE, LOOP, TEXTS, entry
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
-from neuronx_cc.ir.verify import op_problem, verify_module, verify_op
+from neuronx_cc.ir.verify import Verifier, op_problem, verify_module, verify_op
 from neuronx_cc.ir.verify.rule import RULES
 
 
@@ -216,6 +216,34 @@ def test_constants_must_be_in_the_pool() -> None:
     op.properties["value"] = hlo.ConstantAttr("0" * 32)
     with pytest.raises(CompileError, match="constant pool"):
         verify_module(module)
+
+
+@pytest.mark.parametrize("change", ["result", "operand", "property", "callee"])
+def test_what_changed_since_is_verified_again(change: str) -> None:
+    text = entry(
+        "a = f32[4] parameter(0)",
+        "b = f32[4] negate(a)",
+        "c = f32[4] reverse(b), dimensions={0}",
+        "r = f32[4] call(c), to_apply=double",
+        before=DOUBLE,
+    )
+    module = parse_text(text)
+    verifier = Verifier(module)
+    verifier.verify()
+    verifier.verify()
+    negate, reverse, _ = (op for op in module.entry.block.ops if isinstance(op, hlo.HloOp))
+    if change == "result":
+        reverse.results[0]._type = hlo.array_type("f32", (5,))
+    elif change == "operand":
+        negate.results[0]._type = hlo.array_type("f32", (5,))
+    elif change == "property":
+        reverse.properties["dimensions"] = hlo.IntsAttr((1,))
+    else:
+        for op in module.computation("double").block.ops:
+            for result in op.results:
+                result._type = hlo.array_type("f32", (5,))
+    with pytest.raises(CompileError):
+        verifier.verify()
 
 
 def test_combiners_may_differ_in_precision() -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from generated import assert_close, compile_text, text_of
+from generated import TRN1, assert_close, compile_text, text_of
 from jax import lax
 from jax_sketch import NUMPY, Sketch
 from jax_structures import ALL, CONSUMERS, FAMILIES, extend
 from xla_oracle import run_text
 
 from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.reference import evaluate
+from neuronx_cc.ir.targets import find_machine
 
 Array = np.ndarray[Any, Any]
 TYPES = {name: np.dtype(getattr(ml_dtypes, numpy, numpy)) for name, numpy in NUMPY.items()}
@@ -26,7 +29,11 @@ EXACT_TO = {"bf16": 2**8, "fp16": 2**11, "tf32": 2**11}
 STEP = {"bf16": 2**-8, "fp16": 2**-11, "tf32": 2**-11}
 CASTS_DRAWN = 3
 """How often the inputs of a program with casts are rounded at random, to see what casts may change."""
-KINDS = ("jax", *FAMILIES)
+FAMILY_KINDS = ("jax", *FAMILIES)
+KINDS = (*FAMILY_KINDS, "tiny")
+"""``tiny``: a program of any other kind, for a machine with a half, a quarter or an eighth of the memories on chip."""
+MACHINES = Path(__file__).parents[1] / "machines"
+TINY = ("half", "quarter", "eighth")
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Case:
     exact: list[bool]
     """Of each result."""
     options: dict[str, Any]
+    machine: Machine = TRN1
 
     def function(self, wide: bool = False) -> Any:
         """The function; ``wide``: floats are FP64."""
@@ -69,6 +77,10 @@ def numbers(dtype: str, dims: tuple[int, ...], seed: int, exact: bool) -> Array:
 
 def draw(kind: str, seed: int) -> Case:
     """The program of ``kind`` and ``seed``, always the same."""
+    if kind == "tiny":
+        chooser = random.Random(f"tiny {seed}")
+        machine = find_machine(MACHINES / f"{chooser.choice(TINY)}.toml")
+        return replace(draw(chooser.choice(FAMILY_KINDS), seed), machine=machine)
     chooser = random.Random(f"{kind} {seed}")
     whole = chooser.random() < (0.25 if kind == "gradient" else 0.6) and kind != "gradient"
     cast, narrow = chooser.choice(CASTS)
@@ -107,7 +119,7 @@ def check(case: Case) -> None:
     """Compile, run with all checks, compare. Raises AssertionError for wrong values, else what is raised on the way."""
     text = text_of(case.function(), *case.inputs)
     wanted = run_text(text, case.inputs)
-    found = compile_text(text, verify_each=True, **case.options).run(case.inputs)
+    found = compile_text(text, case.machine, verify_each=True, **case.options).run(case.inputs)
     step = STEP[case.options["auto_cast_type"]] if case.options["auto_cast"] != "none" else 0.0
     wrong = []
     for at, (result, want) in enumerate(zip(found, wanted, strict=True)):

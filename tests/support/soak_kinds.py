@@ -27,7 +27,7 @@ def text(kind: str, seed: int) -> str:
         return large_module(seed)
     case = soak_cases.draw(kind, seed)
     shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in case.inputs)
-    return f"# {shapes}; {case.options}\n{case.source}\n"
+    return f"# {shapes}; {case.options}; {case.machine.name}\n{case.source}\n"
 
 
 def judge(kind: str, seed: int) -> tuple[str, str]:
