@@ -40,6 +40,8 @@ from neuronx_cc.passes.split_long_rows import longest_row
 
 MAX_SHARED_OPS = 24
 """Ops of a kernel that takes in another chain because it reads the same operand; its tiles must fit SBUF."""
+AHEAD = 32
+"""Steps of the longest chain by which kernels that wait for nothing are ahead of what reads them."""
 
 
 def form(
@@ -148,10 +150,27 @@ class _Formation:
         joins = (
             kernel is not None
             and kernel.is_map
-            and (dims == kernel.shape or (kernel.reduced and dims == kernel.rows))
+            and dims in (kernel.shape, kernel.rows)
+            and (dims == kernel.shape or not self._ends_in_rows(op, kernel))
             and self._may_join(op, kernel, op.operands)
         )
         return kernel if joins else self._sibling(op, dims, kernel)
+
+    def _ends_in_rows(self, op: hlo.HloOp, kernel: Kernel) -> bool:
+        """Whether ``op`` reads other arrays of one value for each of the few rows of ``kernel``, and only such arrays
+        come of it, as where running means are brought up to date: tiles of whole rows wait for none of that.
+        """
+        given = (base(operand) for operand in op.operands)
+        others = [x for x in given if self.member.get(x) is not kernel and hlo.shape_of(x).size > 1]
+        if not others or prod(kernel.rows) >= recompute.STREAMED_ELEMENTS:
+            return False
+        made = [op]
+        for each in made:  # grows
+            users = [use.operation for use in reads(each.result) if not isinstance(use.operation, hlo.ReturnOp)]
+            if not all(computes_elementwise(user) and squeeze(user.shape.dims) == kernel.rows for user in users):
+                return False
+            made += [user for user in dict.fromkeys(users) if user not in made]
+        return True
 
     def _compute_in(self, op: hlo.HloOp, home: Kernel | None) -> None:
         if home is None:
@@ -227,7 +246,9 @@ class _Formation:
         member = self.member
         for operand in op.operands:
             other = member.get(base(operand))
-            if other is None or other is kernel or not other.is_map or other.shape != kernel.shape or other.reduced:
+            if other is None or other is kernel or not other.is_map or other.reduced:
+                continue
+            if other.shape not in (kernel.shape, kernel.rows):
                 continue
             if len(other.ops) + len(kernel.ops) > MAX_SHARED_OPS or not _one_scanned(kernel, other.scanned):
                 continue
@@ -271,15 +292,24 @@ def _kernel_of(op: hlo.Operation, member: dict[hlo.SSAValue, Kernel]) -> Kernel 
 def _by_depth(kernels: list[Kernel], member: dict[hlo.SSAValue, Kernel], effectful: Set[str]) -> list[Kernel]:
     """Kernels in order of their longest chain of producers: independent ones stand together and overlap.
 
-    Those with effects stay in order.
+    Those with effects stay in order. What reads given values only stands ``AHEAD`` of its first reader: early enough
+    to run beside others, late enough that its results take no room long before.
     """
     depth: dict[Kernel, int] = {}
+    readers: dict[Kernel, list[Kernel]] = {}
     latest = 0
-    for kernel in sorted(kernels, key=lambda kernel: kernel.number):
-        producers = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
-        depth[kernel] = 1 + max((depth[p] for p in producers if p is not None and p is not kernel), default=0)
+    ordered = sorted(kernels, key=lambda kernel: kernel.number)
+    for kernel in ordered:
+        found = (member.get(base(operand)) for op in kernel.ops for operand in operands_of(op))
+        producers = {producer for producer in found if producer is not None and producer is not kernel}
+        for producer in producers:
+            readers.setdefault(producer, []).append(kernel)
+        depth[kernel] = 1 + max((depth[producer] for producer in producers), default=0)
         if has_effects(kernel.ops[0], effectful):
             latest = depth[kernel] = max(depth[kernel], latest + 1)
+    for kernel in reversed(ordered):
+        if depth[kernel] == 1 and kernel in readers and not has_effects(kernel.ops[0], effectful):
+            depth[kernel] = max(1, min(depth[reader] for reader in readers[kernel]) - AHEAD)
     ordered = sorted(kernels, key=depth.__getitem__)
     for number, kernel in enumerate(ordered):
         kernel.number = number

@@ -166,7 +166,7 @@ def load(
     dims = [0, *(dim + 1 for dim, rep in enumerate(repeated) if not rep)]
     whole = sections is None or repeated[sections.dim - 1]
     for there, here in [(tile, block)] if whole or sections is None else sections.of(tile, block):
-        copy(context.builder, there.select(dims), here.select(dims), stream)
+        column_kernel.copy(context.builder, there.select(dims), here.select(dims), stream)
     full = tuple(Atom(size, 0) if rep else atom for rep, size, atom in zip(repeated, sizes, tile.dims[1:], strict=True))
     return replace(tile, dims=(tile.dims[0], *full))
 

@@ -54,7 +54,7 @@ from neuronx_cc.codegen.maps.plan import (
 from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
 from neuronx_cc.codegen.maps.sections import Sections, by_halves, emit_sections, sections_of
 from neuronx_cc.codegen.maps.space import BUFFERS, Views, loops_of, streamed_elements, tile_space
-from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -249,7 +249,7 @@ class _Box:
         self._nest(loops, {}, self.blocks)
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
-            copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
+            column_kernel.copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
 
     def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
@@ -425,7 +425,7 @@ class _Box:
                 there = home.select(row_dims) if is_row else home
                 pieces = [(there, out)] if is_row or self.sections is None else self.sections.of(there, out)
                 for target, source in pieces:
-                    copy(self.builder, target, source, Stream.DMA_STORE)
+                    column_kernel.copy(self.builder, target, source, Stream.DMA_STORE)
             for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
                 self.pool.give_back(block)
             scratch.clear()

@@ -34,3 +34,21 @@ def test_what_others_read_stays_apart(random: np.random.Generator) -> None:
     names = [name.split(".")[1] for name in kernels(function, x, mean, w)]
     assert names.count("dot") == 1
     assert names.index("map") < names.index("dot")
+
+
+def test_running_means_are_brought_up_to_date_apart(random: np.random.Generator) -> None:
+    """What only becomes one value a row, with others that are read, is no part of the tiles of whole rows."""
+
+    def function(x: Any, running: Any) -> Any:
+        mean = x.mean(1)
+        return x - mean[:, None], running * 0.9 + mean * 0.1
+
+    x, running = (random.standard_normal(dims, np.float32) for dims in ((96, 1000), (96,)))
+    assert len(kernels(function, x, running)) == 2
+
+
+def test_given_rows_are_scaled_where_they_are_read(random: np.random.Generator) -> None:
+    def function(x: Any, scale: Any) -> Any:
+        return x * (x.sum(1) * (scale * 3 + 1))[:, None]
+
+    assert len(kernels(function, *(random.standard_normal(dims, np.float32) for dims in ((96, 1000), (96,))))) == 1
