@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import NamedTuple
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.formation.graph import Kernel, base
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
@@ -29,15 +30,15 @@ from neuronx_cc.codegen.maps.plan import (
     resident_bytes,
     results_of,
 )
+from neuronx_cc.codegen.maps.space import BUFFERS, streamed_elements
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import Timing
+from neuronx_cc.ir.isa.timing import F32, Stage, Timing, total
 from neuronx_cc.ir.types import itemsize
 
-ENGINES = 2
-"""That share the ops of a map."""
-GAIN = 1.25
-"""How many times less an estimate is for which the space of the ops is left."""
+GAIN, GAIN_ON_CHIP = 1.02, 1.25
+"""How many times less an estimate is for which the space of the ops is left; where arrays are on chip, so that kernels
+to come expect them as the ops have them."""
 
 
 def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> tuple[MapPlan, list[hlo.SSAValue]]:
@@ -48,12 +49,12 @@ def choose_plan(context: Context, kernel: Kernel, member: Member, step: int) -> 
     stored = only_stored(context, results, step)
     first.partitions = choose_partitions(context, first, external, stored)
     others = list(candidates(context, first, external, stored))
-    times = [
-        estimate(problem_of(context, plan, first, external, results, step), context.timing)
-        for plan in ([first, *others] if others else [])
+    problems = [
+        problem_of(context, plan, first, external, results, step) for plan in ([first, *others] if others else [])
     ]
+    times = [estimate(problem, context.timing) for problem in problems]
     best = first
-    if others and min(times) * GAIN < times[0]:
+    if others and min(times) * (GAIN_ON_CHIP if problems[0].on_chip else GAIN) < times[0]:
         best = others[times.index(min(times)) - 1]
         member.update({op.results[0]: best.kernel for op in kernel.ops})
     return best, external
@@ -139,19 +140,31 @@ def _across(context: Context, plan: MapPlan, value: hlo.SSAValue) -> bool:
     return not view.in_sbuf and lies_across(view, plan.partitions, context.timing)
 
 
+class Array(NamedTuple):
+    """What moves between HBM and the chip, in bytes, and how many of them are neighbours."""
+
+    nbytes: int
+    run: int
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a plan has to do, in bytes and in elements of a partition."""
+    """What a plan has to do."""
 
     elements: int
+    """Of the busiest partitions."""
     ops: int
     """Of the whole space."""
-    loaded: int
-    stored: int
-    run: int
-    """Bytes that are neighbours in HBM, of what is loaded or stored."""
-    moves: tuple[int, ...]
-    """Arrays that leave the chip and come back because they cannot lie there as this plan has them."""
+    pairs: int
+    """Of these, the ones that read two arrays."""
+    row: int
+    """Elements of a row that is reduced, whose values of one a row come an instruction each; else 0."""
+    loaded: tuple[Array, ...]
+    stored: tuple[Array, ...]
+    moves: tuple[Array, ...]
+    """That leave the chip and come back because they cannot lie there as this plan has them."""
+    on_chip: bool
+    """Whether others lie there, before or after."""
 
 
 def problem_of(
@@ -165,41 +178,69 @@ def problem_of(
     """The work of ``plan``; what does not stay on chip with the plan ``first`` either moves in any case."""
     kernel, partitions = plan.kernel, plan.partitions
     assert partitions is not None, "a candidate has partitions"
-    loaded, stored, widths, moves = 0, 0, [1], []
+    loaded, stored, moves, stay = [], [], [], False
     for value in external:
-        width, homes = itemsize(hlo.shape_of(value).dtype), context.in_place(value)
-        nbytes = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride) * width
+        homes = context.in_place(value)
+        elements = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride)
         on_chip = [view for view in homes if view.in_sbuf]
+        stay |= bool(on_chip)
         if not on_chip:
-            loaded += nbytes
-            widths.append(width)
+            loaded.append(_array(kernel, partitions, value, elements))
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
-            moves.append(nbytes)
+            moves.append(_array(kernel, partitions, value, elements))
     for value in results:
-        width = itemsize(hlo.shape_of(value).dtype)
-        nbytes = prod(hlo.shape_of(value).dims) * width
+        array = _array(kernel, partitions, value, prod(hlo.shape_of(value).dims))
         if only_stored(context, [value], step) or not _stays(context, first, value, step):
-            stored += nbytes
-            widths.append(width)
-        elif not _stays(context, plan, value, step):
-            moves.append(nbytes)
-    run = partitions.inner * prod(kernel.shape[partitions.axis + 1 :]) * max(widths)
-    whole = [not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0])) for op in kernel.ops]
-    return Problem(_elements(kernel.shape, partitions), sum(whole), loaded, stored, run, tuple(moves))
+            stored.append(array)
+            continue
+        stay = True
+        if not _stays(context, plan, value, step):
+            moves.append(array)
+    whole = [op for op in kernel.ops if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0]))]
+    pairs = sum(_reads_two(context, kernel, op) for op in whole)
+    row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
+    arrays = tuple(loaded), tuple(stored), tuple(moves)
+    return Problem(_elements(kernel.shape, partitions), len(whole), pairs, row, *arrays, stay)
+
+
+def _array(kernel: Kernel, partitions: Partitions, value: hlo.SSAValue, elements: int) -> Array:
+    """``elements`` of ``value`` on ``partitions``; neighbours on neighbouring ones move by rows (``column_kernel``)."""
+    shape = hlo.shape_of(value)
+    dims, width = kernel.rows if kernel.is_row(shape) else kernel.shape, itemsize(shape.dtype)
+    run = partitions.inner * prod(dims[partitions.axis + 1 :])
+    return Array(elements * width, (run if run > 1 else partitions.size) * width)
+
+
+def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
+    """Whether an engine reads two values for each element that ``op`` makes."""
+    arrays = {x for x in op.operands if context.splat(x) is None and not kernel.is_row(hlo.shape_of(base(x)))}
+    return len(arrays) > 1
 
 
 def estimate(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move ahead and behind."""
-    tiles = 1 + int((problem.loaded + problem.stored) / (timing.transfer_latency * timing.dma_rate))
-    each = max(1, problem.elements // tiles)
-    work = timing.engine("tensor_scalar", Stream.VECTOR, each, alu=("add",))
-    stages = [timing.done(work.times(max(1.0, problem.ops / ENGINES)), Stream.VECTOR)]
-    if problem.loaded:
-        stages.insert(0, timing.moved(ceil(problem.loaded / tiles), problem.run))
-    if problem.stored:
-        stages.append(timing.moved(ceil(problem.stored / tiles), problem.run, "write"))
-    ways = ((nbytes, way) for nbytes in problem.moves for way in ("write", "read"))
-    return timing.pipeline(stages, tiles) + sum(timing.arrival(nbytes, problem.run, way) for nbytes, way in ways)
+    tiles = ceil(problem.elements / streamed_elements(timing))
+    each = ceil(problem.elements / tiles)
+    stages = [_worked(problem, each, timing)]
+    for arrays, way in ((problem.loaded, "read"), (problem.stored, "write")):
+        work = total(timing.transfer(ceil(nbytes / tiles), run, way) for nbytes, run in arrays)
+        if arrays:
+            stages.insert(0 if way == "read" else len(stages), Stage(work, timing.transfer_latency))
+    moves = sum(timing.arrival(*array, way) for array in problem.moves for way in ("write", "read"))
+    return timing.pipeline(stages, tiles, BUFFERS) + moves
+
+
+def _worked(problem: Problem, elements: int, timing: Timing) -> Stage:
+    """The ops on a tile: what reads two arrays on Vector, the rest on either engine, each after the one before."""
+    both = timing.engine("tensor_tensor", Stream.VECTOR, elements, (F32,), (F32, F32), alu=("add",))
+    one = timing.engine("tensor_scalar", Stream.VECTOR, elements, alu=("add",))
+    if problem.row:
+        rows = timing.engine("tensor_scalar", Stream.VECTOR, min(problem.row, elements), alu=("add",))
+        one = min(both, rows.times(ceil(elements / problem.row)), key=lambda work: work.bound)
+    alone = one.times(problem.ops - problem.pairs)
+    pairs = both.times(problem.pairs)
+    work = pairs + alone.times(max(0.0, 0.5 - pairs.bound / (2 * alone.bound)) if alone.bound else 0.0)
+    return Stage(work, max(1, problem.ops) * timing.latency(Stream.VECTOR))
 
 
 def _stays(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> bool:
