@@ -9,7 +9,7 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import ceil, prod
@@ -39,6 +39,7 @@ from neuronx_cc.codegen.maps.inputs import (
 )
 from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
+from neuronx_cc.codegen.maps.overlap import LONG_BODY, UNROLL, Overlap, Tiles, overlap_of
 from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
@@ -52,8 +53,8 @@ from neuronx_cc.codegen.maps.plan import (
     results_of,
 )
 from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
-from neuronx_cc.codegen.maps.sections import Sections, by_halves, emit_sections, sections_of
-from neuronx_cc.codegen.maps.space import BUFFERS, Views, loops_of, streamed_elements, tile_space
+from neuronx_cc.codegen.maps.sections import by_halves, emit_sections
+from neuronx_cc.codegen.maps.space import Views, loops_of, streamed_elements, tile_space
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
@@ -64,12 +65,6 @@ from neuronx_cc.passes.analysis.values import identity_of
 
 TILE_SHARE = (6, 11)
 """Of a partition of SBUF: most that the tiles of a map take together."""
-UNROLL = 4
-"""Tiles up to which a loop is unrolled."""
-FEW_TILES = 3
-"""Tiles of FP32 up to which one more is sure to find memory in one piece."""
-LONG_BODY = 16
-"""Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
 SPREAD_TILES = 16
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 LEAST_SCALED = 64
@@ -127,12 +122,8 @@ class _Box:
         self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
         self.kernel = plan.kernel
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
-        self.interleaved = False
-        """Whether tiles are emitted together, op by op."""
-        self.sections: Sections | None = None
-        """Of the rows of tiles for which there is one buffer."""
-        self.staggered = 0
-        """Tiles of a loop's body that are emitted together, each half behind the one before; 0 for none."""
+        self.overlap = Overlap(1)
+        """How tiles follow each other."""
         self.inputs = list(area.inputs)
         self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
         """Operands met so far -> the value of the kernel that each is."""
@@ -206,42 +197,14 @@ class _Box:
         for value in rows:
             if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
-        tile = prod({**dict(enumerate(self.sizes)), **dict(loops)}.values())
-        self.pool.buffers = 2 if loops and 2 * alive * tile <= room else 1
-        if loops and 3 * alive * tile <= room * 0.6:
-            self.pool.buffers = BUFFERS  # hides the latency of stores
-        aligned = max(own * tile, self._bytes_of(tiles_of, (), loops))
-        nbytes = max(alive * tile, aligned)
-        self.pool.buffers = max(1, min(self.pool.buffers, room // nbytes))
-        if len(loops) == 1 and self._interleaves(loops[0], nbytes, room):
-            self.interleaved = True
-            tiles = self.sizes[loops[0][0]] // loops[0][1]
-            self.pool.buffers = max(1, min(self.pool.buffers, room // 2 // (tiles * nbytes)))
-        elif len(loops) == 1 and self._staggers(loops[0], tile) and 4 * nbytes <= room:
-            self.staggered = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
-            self.pool.oldest = True
-            self.pool.buffers = max(1, min(self.pool.buffers, room // (2 * nbytes)))
-        elif loops and self.pool.buffers <= 2 and self.kernel.reduced and self.kernel.scanned < 0:
-            sizes = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
-            self.sections = sections_of(self.builder.timing, sizes, self.reduced)
-            widths = [itemsize(self.blocks[value].dtype) for value in loaded]
-            spare = up(tile * max(widths, default=0), self.builder.sbuf.alignment)
-            few = nbytes <= FEW_TILES * up(4 * tile, self.builder.sbuf.alignment)
-            if self.sections is not None and few and self.pool.buffers * (nbytes + spare) <= room:
-                self.pool.spare, nbytes = spare, nbytes + spare
-        tiles = UNROLL if self.interleaved else 2 if self.staggered else 1
-        if loops or alive * tile > room:
+        steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
+        aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
+        self._overlap(loops, steps, alive * prod(steps), aligned, room, loaded)
+        tiles = UNROLL if self.overlap.interleaved else 2 if self.overlap.staggered else 1
+        if loops or alive * prod(steps) > room:
             streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.transposed}]
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
-        kept: list[tuple[Block, Block]] = []
-        for value, block in self.blocks.items():
-            if value not in staying or not is_column(block, [dim + 1 for dim, _ in loops]):
-                continue
-            if value in self.inputs:
-                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions)
-            elif self.kernel.reduced:
-                self.blocks[value] = column_of(self.pool, block, self.partitions)
-                kept.append((block, self.blocks[value]))
+        kept = self._keep_columns(loops, staying)
         self.partition_places = defer_partitions(
             self.kernel, self.member, self.blocks, dict(loops), self.fusion.users, self.context.splat
         )
@@ -251,6 +214,52 @@ class _Box:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             column_kernel.copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
+
+    def _keep_columns(
+        self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
+    ) -> list[tuple[Block, Block]]:
+        """Tiles for few elements a partition that stay during all loops: (home, tile) of results, stored after them."""
+        kept: list[tuple[Block, Block]] = []
+        for value, block in self.blocks.items():
+            if value not in staying or not is_column(block, [dim + 1 for dim, _ in loops]):
+                continue
+            if value in self.inputs:
+                self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions)
+            elif self.kernel.reduced:
+                self.blocks[value] = column_of(self.pool, block, self.partitions)
+                kept.append((block, self.blocks[value]))
+        return kept
+
+    def _overlap(
+        self,
+        loops: Sequence[tuple[int, int]],
+        steps: Sequence[int],
+        least: int,
+        aligned: int,
+        room: int,
+        loaded: Sequence[hlo.SSAValue],
+    ) -> None:
+        """How tiles of ``steps`` elements along each free dim follow each other; see ``overlap.Tiles``."""
+        kernel, alignment, counted = self.kernel, self.builder.sbuf.alignment, counted_axes(self.plan)
+        streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
+        tiles = Tiles(
+            kernel,
+            tuple(loops),
+            tuple(self.sizes),
+            tuple(steps),
+            tuple(self.reduced),
+            sum(op not in self.fusion and not kernel.is_row(op.shape) for op in kernel.ops),
+            sum(itemsize(block.dtype) for block in streamed) * self.partitions,
+            not self.plan.transposed and not counted,
+            least,
+            max(least, aligned),
+            room,
+            up(prod(steps) * max((itemsize(self.blocks[value].dtype) for value in loaded), default=0), alignment),
+            up(itemsize("f32") * prod(steps), alignment),
+        )
+        self.overlap = overlap_of(tiles, self.builder.timing)
+        self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare
+        self.pool.oldest = self.overlap.staggered > 0
 
     def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
@@ -305,7 +314,7 @@ class _Box:
             deque(self._steps(starts, blocks), 0)
             return
         (dim, step), *inner = loops
-        if self.staggered:
+        if self.overlap.staggered:
             self._stagger(dim, step, starts, blocks)
             return
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
@@ -317,7 +326,7 @@ class _Box:
             for index in self.builder.each(tiles, UNROLL):
                 position = index * size + start
                 cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
-                if self.interleaved:
+                if self.overlap.interleaved:
                     bodies.append(self._steps({**starts, dim: (position, size)}, cut))
                     if len(bodies) == tiles:
                         deque(chain.from_iterable(zip(*bodies, strict=True)), 0)
@@ -331,7 +340,7 @@ class _Box:
         """Tiles of ``dim``, several in the body of a loop."""
         count = sum(op not in self.fusion for op in self.kernel.ops)
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
-            for first, bodies, each in self.builder.tiles(tiles, self.staggered):
+            for first, bodies, each in self.builder.tiles(tiles, self.overlap.staggered):
                 with self.builder.loop(bodies) as index, self.builder.unrolled_if(each > 1):
                     steps = []
                     for tile in range(each):
@@ -339,26 +348,6 @@ class _Box:
                         cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
                         steps.append(self._steps({**starts, dim: (position, size)}, cut))
                     by_halves(steps, count)
-
-    def _staggers(self, loop: tuple[int, int], tile: int) -> bool:
-        """Whether ops that wait for rows of a tile of ``tile`` elements take longer, in turn, than to move it."""
-        independent = (
-            self.kernel.reduced and self.kernel.scanned < 0 and not self.plan.transposed and not counted_axes(self.plan)
-        )
-        if self.sizes[loop[0]] <= UNROLL * loop[1] or not independent:
-            return False
-        timing = self.builder.timing
-        ops = sum(op not in self.fusion and not self.kernel.is_row(op.shape) for op in self.kernel.ops)
-        each = timing.engine("activation", Stream.SCALAR, tile, alu=("copy",)).bound + timing.latency(Stream.SCALAR)
-        streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
-        nbytes = sum(itemsize(block.dtype) for block in streamed) * tile * self.partitions
-        return ops > 1 and ops * each > timing.transfer(nbytes, timing.long_run).bound
-
-    def _interleaves(self, loop: tuple[int, int], tile_bytes: int, room: int) -> bool:
-        """Whether the tiles are emitted op by op, all of them together: no engine then waits for one tile alone."""
-        dim, step = loop
-        tiles, rest = divmod(self.sizes[dim], step)
-        return not rest and 1 < tiles <= UNROLL and tiles * tile_bytes <= room // 2 and self.kernel.scanned < 0
 
     # the body ----------------------------------------------------------------------------------------------------
 
@@ -376,14 +365,7 @@ class _Box:
         emitter = Emitter(self.builder, make_scratch)
         ahead = only_on_vector(self.kernel, self.fusion.users, self.sums, self._is_array, prod(sizes))
         emitter.vector_load = sum(ahead.values())
-        inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.transposed}
-        signs = self._shows_zero_sign
-        here = map_inputs.load_all(self.context, self.pool, inputs, self.partitions, signs, self.sections)
-        if self.turner is not None:
-            here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.transposed}
-        for value, axis in self.plan.iotas.items():
-            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.partitions)
-            self.counting.emit(here[value], axis, starts)
+        here = self._load(emitter, blocks, sizes, starts)
         yield
         for index, op in enumerate(self.kernel.ops):
             if op in self.fusion:
@@ -391,8 +373,7 @@ class _Box:
             self.builder.mark(op.loc)
             emitter.vector_load -= ahead.get(op, 0)
             result = op.results[0]
-            is_row = self.kernel.is_row(hlo.shape_of(result))
-            home = blocks.get(result)
+            is_row, home = self.kernel.is_row(hlo.shape_of(result)), blocks.get(result)
             if result not in here:
                 here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
@@ -414,23 +395,36 @@ class _Box:
                 if total is not None and sums_as_made(self.builder.timing, sizes, self.reduced):
                     at = self._destination(blocks.get(total.result), sizes, total.shape.dtype, True)
                     here[total.result], emitter.summing = at, (out, at)
-                if is_row or self.sections is None:
+                if is_row or self.overlap.sections is None:
                     elementwise.emit(emitter, op, out, [rows_of(x, row_dims) for x in ins] if is_row else ins)
                 else:
-                    emit_sections(self.sections, self.pool, emitter, op, out, ins, row_dims)
+                    emit_sections(self.overlap.sections, self.pool, emitter, op, out, ins, row_dims)
                 if total is not None and total.result in here and emitter.summing is None:
                     summed.add(total)
                 emitter.summing = None
             if home is not None and home.alloc.space is Space.HBM:
-                there = home.select(row_dims) if is_row else home
-                pieces = [(there, out)] if is_row or self.sections is None else self.sections.of(there, out)
-                for target, source in pieces:
+                there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
+                for target, source in [(there, out)] if sections is None else sections.of(there, out):
                     column_kernel.copy(self.builder, target, source, Stream.DMA_STORE)
             for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
                 self.pool.give_back(block)
             scratch.clear()
             yield
         self.builder.mark(self.kernel.ops[-1].loc)
+
+    def _load(
+        self, emitter: Emitter, blocks: dict[hlo.SSAValue, Block], sizes: Sequence[int], starts: Starts
+    ) -> dict[hlo.SSAValue, Block]:
+        """The tiles of what others made, and of what counts."""
+        inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.transposed}
+        signs = self._shows_zero_sign
+        here = map_inputs.load_all(self.context, self.pool, inputs, self.partitions, signs, self.overlap.sections)
+        if self.turner is not None:
+            here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.transposed}
+        for value, axis in self.plan.iotas.items():
+            here[value] = self.pool.tile(sizes, hlo.shape_of(value).dtype, self.partitions)
+            self.counting.emit(here[value], axis, starts)
+        return here
 
     def _shows_zero_sign(self, value: hlo.SSAValue) -> bool:
         """Whether an op here may tell -0 from 0 in its operand ``value``."""

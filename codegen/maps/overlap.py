@@ -1,0 +1,110 @@
+"""How the tiles of a map follow each other: buffers, tiles that are emitted together, sections of long rows.
+
+Engines take their instructions in order, and a transfer takes longer than most of them: with buffers for several tiles
+one is loaded while another is worked on and a third is stored; tiles that are emitted together give an engine work
+while another is busy with the other tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.sections import Sections, sections_of
+from neuronx_cc.codegen.maps.space import BUFFERS
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import Timing
+
+UNROLL = 4
+"""Tiles up to which a loop is unrolled."""
+FEW_TILES = 3
+"""Tiles of FP32 up to which one more is sure to find memory in one piece."""
+LONG_BODY = 16
+"""Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What was decided."""
+
+    buffers: int
+    """Of each tile."""
+    interleaved: bool = False
+    """Whether tiles are emitted together, op by op."""
+    staggered: int = 0
+    """Tiles of a loop's body that are emitted together, each half after the one before; 0 for none."""
+    sections: Sections | None = None
+    """Of the rows of tiles for which there are one or two buffers."""
+    spare: int = 0
+    """Bytes for one more tile of what is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What that depends on."""
+
+    kernel: Kernel
+    loops: tuple[tuple[int, int], ...]
+    """(free dim, step), outermost first."""
+    sizes: tuple[int, ...]
+    """Of the free dims, of which a tile has ``steps``; those ``reduced`` are whole."""
+    steps: tuple[int, ...]
+    reduced: tuple[bool, ...]
+    ops: int
+    """That are emitted for all elements."""
+    streamed: int
+    """Bytes that are loaded and stored for each element of a partition, on all partitions."""
+    independent: bool
+    """Whether a tile needs nothing of the one before, nor TensorE."""
+    least: int
+    """Bytes a partition of one tile of each array."""
+    aligned: int
+    """The same as allocated."""
+    room: int
+    """Bytes a partition for all of them."""
+    loaded: int
+    """Bytes of the widest tile that is loaded."""
+    f32: int
+    """Of one in FP32."""
+
+
+def overlap_of(tiles: Tiles, timing: Timing) -> Overlap:
+    """How ``tiles`` follow each other."""
+    nbytes, room = tiles.aligned, tiles.room
+    buffers = 2 if tiles.loops and 2 * tiles.least <= room else 1
+    if tiles.loops and 3 * tiles.least <= room * 0.6:
+        buffers = BUFFERS  # hides the latency of stores
+    buffers = max(1, min(buffers, room // nbytes))
+    if count := _interleaved(tiles):
+        return Overlap(max(1, min(buffers, room // 2 // (count * nbytes))), interleaved=True)
+    few_ops = len(tiles.kernel.ops) < LONG_BODY
+    if _staggers(tiles, timing) and 4 * nbytes <= room:
+        return Overlap(max(1, min(buffers, room // (2 * nbytes))), staggered=UNROLL if few_ops else UNROLL // 2)
+    if not tiles.loops or buffers > 2 or not tiles.kernel.reduced or tiles.kernel.scanned >= 0:
+        return Overlap(buffers)
+    sections = sections_of(timing, tiles.steps, tiles.reduced)
+    more = sections is not None and nbytes <= FEW_TILES * tiles.f32 and buffers * (nbytes + tiles.loaded) <= room
+    return Overlap(buffers, sections=sections, spare=tiles.loaded if more else 0)
+
+
+def _interleaved(tiles: Tiles) -> int:
+    """Number of tiles if all are emitted together, so that no engine waits for one alone; else 0."""
+    if len(tiles.loops) != 1 or tiles.kernel.scanned >= 0:
+        return 0
+    dim, step = tiles.loops[0]
+    count, rest = divmod(tiles.sizes[dim], step)
+    return count if not rest and 1 < count <= UNROLL and count * tiles.aligned <= tiles.room // 2 else 0
+
+
+def _staggers(tiles: Tiles, timing: Timing) -> bool:
+    """Whether ops that wait for rows of a tile take longer, in turn, than to move it."""
+    kernel = tiles.kernel
+    if len(tiles.loops) != 1 or not kernel.reduced or kernel.scanned >= 0 or not tiles.independent:
+        return False
+    dim, step = tiles.loops[0]
+    if tiles.sizes[dim] <= UNROLL * step:
+        return False
+    elements = prod(tiles.steps)
+    each = timing.engine("activation", Stream.SCALAR, elements, alu=("copy",)).bound + timing.latency(Stream.SCALAR)
+    return tiles.ops > 1 and tiles.ops * each > timing.transfer(tiles.streamed * elements, timing.long_run).bound

@@ -1,0 +1,53 @@
+"""How tiles of a map follow each other, without code that does so."""
+
+from dataclasses import replace
+
+import pytest
+from generated import TRN1
+
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.overlap import Tiles, overlap_of
+from neuronx_cc.ir.isa.timing import Timing
+
+TIMING = Timing(TRN1)
+SHORT = Tiles(
+    Kernel(0, [], (128, 64, 256)), ((0, 8),), (64, 256), (8, 256), (False, False), 2, 1024, True, *(8192,) * 5
+)
+LONG = replace(
+    SHORT,
+    kernel=Kernel(0, [], (128, 64, 8192), reduced=1),
+    loops=((0, 1),),
+    sizes=(64, 8192),
+    steps=(1, 8192),
+    reduced=(False, True),
+    ops=1,
+    least=98304,
+    aligned=98304,
+    loaded=32768,
+    f32=32768,
+)
+
+
+@pytest.mark.parametrize(("tiles", "buffers"), [(1, 1), (2, 2), (4, 2), (6, 3), (100, 3)])
+def test_as_many_buffers_as_fit(tiles: int, buffers: int) -> None:
+    assert overlap_of(replace(SHORT, room=tiles * SHORT.aligned), TIMING).buffers == buffers
+
+
+def test_a_few_tiles_are_interleaved() -> None:
+    few = replace(SHORT, sizes=(32, 256), room=100 * SHORT.aligned)
+    assert overlap_of(few, TIMING).interleaved
+    assert not overlap_of(replace(few, room=7 * SHORT.aligned), TIMING).interleaved
+
+
+def test_tiles_that_wait_for_their_rows_are_staggered() -> None:
+    rows = replace(SHORT, kernel=Kernel(0, [], (128, 64, 256), reduced=1), reduced=(False, True), ops=8, streamed=256)
+    found = overlap_of(replace(rows, room=20 * SHORT.aligned), TIMING)
+    assert found.staggered > 1
+    assert overlap_of(replace(rows, room=20 * SHORT.aligned, independent=False), TIMING).staggered == 0
+
+
+def test_long_rows_come_in_sections_with_one_more_tile_if_there_is_room() -> None:
+    tight = overlap_of(replace(LONG, room=98304), TIMING)
+    assert tight.sections is not None
+    assert tight.spare == 0
+    assert overlap_of(replace(LONG, room=98304 + 32768), TIMING).spare == 32768
