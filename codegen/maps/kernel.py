@@ -55,7 +55,7 @@ from neuronx_cc.codegen.maps.plan import (
 from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
 from neuronx_cc.codegen.maps.sections import by_halves, emit_sections
 from neuronx_cc.codegen.maps.space import Views, loops_of, streamed_elements, tile_space
-from neuronx_cc.codegen.movement import column_kernel
+from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
@@ -212,7 +212,7 @@ class _Box:
         self._nest(loops, {}, self.blocks)
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
-            column_kernel.copy(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
+            put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
         self.pool.free()
 
     def _keep_columns(
@@ -405,7 +405,7 @@ class _Box:
             if home is not None and home.alloc.space is Space.HBM:
                 there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
                 for target, source in [(there, out)] if sections is None else sections.of(there, out):
-                    column_kernel.copy(self.builder, target, source, Stream.DMA_STORE)
+                    put(self.builder, target, source, Stream.DMA_STORE)
             for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
                 self.pool.give_back(block)
             scratch.clear()

@@ -1,7 +1,7 @@
-"""Vectors whose neighbours lie on neighbouring partitions, such as one value for each feature, between HBM and SBUF.
+"""Loads of vectors whose neighbours go to neighbouring partitions, such as one value for each feature.
 
-A DMA moves them element by element. Here they come and go as
-rows of up to 128 elements, one a partition, which Vector transposes square by square, bit for bit.
+A DMA moves them element by element. Here they come as
+rows of up to 128 elements, one a partition, and Vector turns these square by square, bit for bit.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.movement import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.limits import PARTITIONS
-from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
-    """Copy ``source`` to ``target`` [partitions, ...], one of them in HBM, transposed where that is faster."""
+    """Load ``source`` from HBM into ``target`` [partitions, ...] in SBUF, transposed where that is faster."""
     if not _applies(builder, target, source):
         transfer.copy(builder, target, source, stream)
         return
@@ -29,37 +29,30 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
     width = itemsize(source.dtype)
     with TilePool(builder, "rows of a column") as pool:
         tile = tile_in(builder, pool.ring(partitions.size * width, 2), [partitions.size], source.dtype, rows.size)
-        if source.alloc.space is Space.HBM:
-            builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
-            turn_squares(builder, target, tile)
-        else:
-            turn_squares(builder, tile, source)
-            builder.emit("dma_copy", stream, [target.select([1, 0])], [tile])
+        builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
+        turn_squares(builder, target, tile)
 
 
-def _nbytes(block: Block) -> int:
-    return prod(atom.size for atom in block.dims) * itemsize(block.dtype)
+def _nbytes(source: Block) -> int:
+    return prod(atom.size for atom in source.dims) * itemsize(source.dtype)
 
 
-def _rows_ns(timing: Timing, block: Block, way: str) -> float:
-    """Time of moving [partitions, rows] as rows and transposing these, beyond the latency of a transfer."""
-    partitions, rows = (atom.size for atom in block.dims)
+def _rows_ns(timing: Timing, source: Block) -> float:
+    """Time of loading [partitions, rows] as rows and transposing these, beyond the latency of a transfer."""
+    partitions, rows = (atom.size for atom in source.dims)
     squares = ceil(partitions / SQUARE) * ceil(rows / SQUARE)
     transposed = squares * timing.engine("transpose", Stream.VECTOR, SQUARE).bound + timing.latency(Stream.VECTOR)
-    return timing.transfer(_nbytes(block), partitions * itemsize(block.dtype), way).bound + transposed
+    return timing.transfer(_nbytes(source), partitions * itemsize(source.dtype)).bound + transposed
 
 
 def _applies(builder: Builder, target: Block, source: Block) -> bool:
     """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
-    size, loads = itemsize(source.dtype), source.alloc.space is Space.HBM
-    stored = source if loads else target
-    if target.dtype != source.dtype or stored.dims[0].stride != size:
+    partitions = target.dims[0]
+    if target.dtype != source.dtype or source.dims[0].stride != itemsize(source.dtype):
         return False
     target, source = merge_free([target, source])
-    stored = source if loads else target
-    if len(stored.dims) != 2 or stored.dims[1].size > PARTITIONS:
+    if len(source.dims) != 2 or source.dims[1].size > PARTITIONS:
         return False
-    way = "read" if loads else "write"
-    if _rows_ns(builder.timing, stored, way) >= builder.timing.transfer(_nbytes(stored), size, way).bound:
+    if _rows_ns(builder.timing, source) >= builder.timing.transfer(_nbytes(source), itemsize(source.dtype)).bound:
         return False
-    return builder.sbuf.largest_gap() >= 4 * stored.dims[0].size * size
+    return builder.sbuf.largest_gap() >= 4 * partitions.size * itemsize(source.dtype)

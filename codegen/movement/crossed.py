@@ -34,9 +34,18 @@ def nanoseconds(timing: Timing, target: Block, source: Block) -> float | None:
     if squares > MOST_SQUARES or rows > PARTITIONS:
         return None
     each = timing.engine("transpose", Stream.VECTOR, SQUARE).bound
-    nbytes = prod(atom.size for atom in source.dims) * width
-    stored = timing.transfer(nbytes, source.dims[0].size * width, "write").bound
+    stored = timing.transfer(
+        prod(atom.size for atom in source.dims) * width, source.dims[0].size * width, "write"
+    ).bound
     return squares * each + timing.latency(Stream.VECTOR) + stored + timing.transfer_latency
+
+
+def nbytes(target: Block, source: Block) -> int:
+    """Bytes a partition of its tile, of a store that has a time."""
+    found = _crossed(target, source)
+    assert found is not None, "has a time"
+    across, _, *others = found[1].dims
+    return prod(atom.size for atom in (across, *others)) * itemsize(source.dtype)
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:

@@ -79,7 +79,7 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
     run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
     nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
     least = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, nbytes, run)
-    if is_crossed(timing, target, source, least):
+    if is_crossed(builder, target, source, least):
         crossed.copy(builder, target, source, stream)
     elif squares and least > transpose_kernel.estimated_ns(timing, target, source):
         transpose_kernel.copy(builder, target, source, load)
@@ -95,16 +95,16 @@ def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
         relayout_plan.dims_of(*relayout_plan.ordered(target, source)), itemsize(target.dtype)
     )
     nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
-    if is_crossed(builder.timing, target, source, relayout_plan.direct_ns(builder.timing, nbytes, run)):
+    if is_crossed(builder, target, source, relayout_plan.direct_ns(builder.timing, nbytes, run)):
         crossed.copy(builder, target, source, stream)
     else:
         copy(builder, target, source, stream)
 
 
-def is_crossed(timing: Timing, target: Block, source: Block, least: float) -> bool:
+def is_crossed(builder: Builder, target: Block, source: Block, least: float) -> bool:
     """Whether Vector puts what lies on chip in order ahead of the DMA, in less than ``least`` nanoseconds."""
-    ns = crossed.nanoseconds(timing, target, source)
-    return ns is not None and ns < least
+    ns = crossed.nanoseconds(builder.timing, target, source)
+    return ns is not None and ns < least and crossed.nbytes(target, source) <= builder.sbuf.largest_gap()
 
 
 def room(builder: Builder) -> int:
