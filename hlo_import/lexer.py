@@ -26,7 +26,7 @@ RESERVED = (
      "unreduced"]
     )
     | (NUMPY_DTYPE.keys() - {"tf32"})
-    | UNSUPPORTED_DTYPES
+    | (UNSUPPORTED_DTYPES - {"b16", "buffer", "f8e4m3fnpack2"})
 )  # fmt: skip
 """Words that are no names unless ``%`` stands before them."""
 _COMMENTED = re.compile(f"{QUOTED.pattern}|{COMMENT.pattern}", re.DOTALL)

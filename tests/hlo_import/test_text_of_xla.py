@@ -8,8 +8,14 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from jaxlib import _hlo
 from text_changes import ALL, CHANGES, Change
 from text_verdicts import Judge
+
+from neuronx_cc.hlo_import.lexer import RESERVED, UNSUPPORTED_DTYPES
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.types import NUMPY_DTYPE
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +38,27 @@ def test_same_verdict_and_same_meaning(change: Change, seed: int, judge: Judge) 
         changed = change(text, random.Random(f"{name}{seed}"))
         kind, why = judge(changed)
         assert kind not in judge.DIFFERENCES, f"{name}: {kind} {why}\n{changed}"
+
+
+@pytest.mark.parametrize("word", sorted(RESERVED | UNSUPPORTED_DTYPES | NUMPY_DTYPE.keys()))
+def test_words_that_are_no_names(word: str) -> None:
+    text = (
+        f"HloModule m\n\nENTRY e {{\n  {word} = f32[3]{{0}} parameter(0)\n  ROOT r = f32[3]{{0}} negate({word})\n}}\n"
+    )
+    assert _is_read(text) == _is_read_by_xla(text)
+
+
+def _is_read(text: str) -> bool:
+    try:
+        parse_text(text)
+    except CompileError:
+        return False
+    return True
+
+
+def _is_read_by_xla(text: str) -> bool:
+    try:
+        _hlo.hlo_module_from_text(text)
+    except RuntimeError:
+        return False
+    return True
