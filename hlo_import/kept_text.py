@@ -420,11 +420,13 @@ def _one_of(*words: str) -> Callable[[Tokens], None]:
 
 
 _API = "API_VERSION_"
+_APIS = "ORIGINAL", "STATUS_RETURNING", "STATUS_RETURNING_UNIFIED", "TYPED_FFI", "UNSPECIFIED"
 READERS: dict[str, Callable[[Tokens], object]] = {
     "allow_spmd_sharding_propagation_to_output": flags,
     "allow_spmd_sharding_propagation_to_parameters": flags,
     "api_version": _one_of(
-        *(_API + name for name in ("ORIGINAL", "STATUS_RETURNING", "STATUS_RETURNING_UNIFIED", "TYPED_FFI"))
+        # older dumps say that it is not specified
+        *(_API + name for name in _APIS)
     ),
     "async_execution_thread": Tokens.string,
     "backend_config": config,

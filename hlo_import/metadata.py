@@ -9,12 +9,14 @@ from neuronx_cc.hlo_import.lexer import QUOTED, SourceText
 TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 LOC_FIELDS = frozenset(["op_name", "source_file", "source_line", "stack_frame_id"])
 """Metadata that ``Loc`` carries; the rest stays text."""
+FORMER = "preserve_layout"
+"""A field of older dumps that XLA's parser does not read any more; it is read and left out."""
 
 STRINGS = ("deduplicated_name", "metadata_payload", "op_name", "op_type", "scheduling_name", "source_file")
 NUMBERS = ("source_column", "source_end_column", "source_end_line", "source_line", "stack_frame_id")
 _FIELD = re.compile(
     rf"\s*,?\s*(?:({'|'.join(STRINGS)})=\s*({QUOTED.pattern})|({'|'.join(NUMBERS)})=\s*(-?\d{{1,10}})(?![\w.])"
-    r"|(profile_type)=\s*(\{[-\d,\s]*\}))",
+    rf"|(profile_type)=\s*(\{{[-\d,\s]*\}})|({FORMER})=(true|false))",
     re.DOTALL,
 )
 _ENTRY = re.compile(r"(\w+)\s*=\s*(\d+)")
@@ -53,7 +55,7 @@ def read_metadata(text: str, frames: StackFrames) -> Metadata:
     frame = fields.get("stack_frame_id", "0")
     if not source_file and _small(frame):
         source_file, source_line = frames.resolve(int(frame))
-    rest = " ".join(f"{key}={value}" for key, value in fields.items() if key not in LOC_FIELDS)
+    rest = " ".join(f"{key}={value}" for key, value in fields.items() if key not in LOC_FIELDS | {FORMER})
     return Metadata(_string(fields, "op_name"), source_file, source_line, rest)
 
 

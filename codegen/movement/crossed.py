@@ -15,6 +15,7 @@ from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.rules import SQUARE
+from neuronx_cc.ir.isa.table import NUMBER
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
@@ -72,7 +73,7 @@ def _at(block: Block, dim: int, place: tuple[int, ...]) -> Block:
 def _crossed(target: Block, source: Block) -> tuple[Block, Block] | None:
     """Both blocks with the dim first, after the partitions, that becomes the partitions: the longest one."""
     on_chip = source.alloc.space is Space.SBUF and source.dims[0].partition and not source.partition
-    if not on_chip or target.alloc.space is not Space.HBM or target.dtype != source.dtype:
+    if not on_chip or target.alloc.space is not Space.HBM or not target.dtype == source.dtype in NUMBER:
         return None
     if target.dims[0].stride != itemsize(target.dtype) or target.dims[0].size == 1:
         return None

@@ -139,9 +139,9 @@ def test_layers_cost_the_same_ops():
 def test_deep_chains_do_not_exhaust_the_stack():
     """A select like erfc's over a thousand ops: the match gives up."""
     lines = ["x = f32[8] parameter(0)", "one = f32[] constant(1)", "ones = f32[8] broadcast(one), dimensions={}"]
-    lines += ["a = f32[8] abs(x)", "p = pred[8] compare(a, ones), direction=LT", "c0 = f32[8] sine(x)"]
-    lines += [f"c{i} = f32[8] {'sine' if i % 2 else 'tanh'}(c{i - 1})" for i in range(1, 3000)]
-    text = "\n".join(["HloModule deep", "ENTRY main {", *lines, "ROOT r = f32[8] select(p, c2999, x)", "}"])
+    lines += ["a = f32[8] abs(x)", "p = pred[8] compare(a, ones), direction=LT", "chain0 = f32[8] sine(x)"]
+    lines += [f"chain{i} = f32[8] {'sine' if i % 2 else 'tanh'}(chain{i - 1})" for i in range(1, 3000)]
+    text = "\n".join(["HloModule deep", "ENTRY main {", *lines, "ROOT r = f32[8] select(p, chain2999, x)", "}"])
     module = parse_text(text)
     run_passes(module, pass_names(DEFAULT_PIPELINE), PassContext())
     assert sum(1 for _ in ops_of(module.entry.block)) == 3005

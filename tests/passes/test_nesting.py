@@ -11,18 +11,18 @@ from neuronx_cc.ir.errors import CompileError
 def doubling(levels: int, op: str) -> str:
     """Computations each of which calls the one before twice."""
     calls = {"call": "call({}), to_apply=", "fusion": "fusion({}), kind=kLoop, calls="}
-    bodies = ["f0 { x = f32[4] parameter(0) ROOT r = f32[4] tanh(x) }"]
+    bodies = ["fn0 { x = f32[4] parameter(0) ROOT r = f32[4] tanh(x) }"]
     for level in range(1, levels):
         if op == "conditional":
-            last = f"conditional(p, x, x), true_computation=f{level - 1}, false_computation=f{level - 1}"
+            last = f"conditional(p, x, x), true_computation=fn{level - 1}, false_computation=fn{level - 1}"
             bodies.append(
-                f"f{level} {{ x = f32[4] parameter(0) s = f32[1] slice(x), slice={{[0:1]}} y = f32[] reshape(s) "
+                f"fn{level} {{ x = f32[4] parameter(0) s = f32[1] slice(x), slice={{[0:1]}} y = f32[] reshape(s) "
                 f"z = f32[] constant(0) p = pred[] compare(y, z), direction=LT ROOT r = f32[4] {last} }}"
             )
             continue
-        first, second = (calls[op].format(value) + f"f{level - 1}" for value in "xa")
-        bodies.append(f"f{level} {{ x = f32[4] parameter(0) a = f32[4] {first} ROOT b = f32[4] {second} }}")
-    entry = f"ENTRY main {{ x = f32[4] parameter(0) ROOT r = f32[4] call(x), to_apply=f{levels - 1} }}"
+        first, second = (calls[op].format(value) + f"fn{level - 1}" for value in "xa")
+        bodies.append(f"fn{level} {{ x = f32[4] parameter(0) a = f32[4] {first} ROOT b = f32[4] {second} }}")
+    entry = f"ENTRY main {{ x = f32[4] parameter(0) ROOT r = f32[4] call(x), to_apply=fn{levels - 1} }}"
     return "HloModule m\n" + "\n".join([*bodies, entry])
 
 
@@ -41,12 +41,12 @@ def nested(depth: int) -> str:
     for level in range(depth):
         given = f"s = {state} parameter(0) i = s32[] get-tuple-element(s), index=0"
         bodies += (
-            f"c{level} {{ {given} n = s32[] constant(2) ROOT r = pred[] compare(i, n), direction=LT }}\n"
-            f"b{level} {{ {given} one = s32[] constant(1) j = s32[] add(i, one) "
+            f"go{level} {{ {given} n = s32[] constant(2) ROOT r = pred[] compare(i, n), direction=LT }}\n"
+            f"do{level} {{ {given} one = s32[] constant(1) j = s32[] add(i, one) "
             f"x = f32[4] get-tuple-element(s), index=1 {inner} ROOT r = {state} tuple(j, y) }}\n"
         )
         inner = (
-            f"z = s32[] constant(0) t = {state} tuple(z, x) w = {state} while(t), condition=c{level}, body=b{level} "
+            f"z = s32[] constant(0) t = {state} tuple(z, x) w = {state} while(t), condition=go{level}, body=do{level} "
             f"y = f32[4] get-tuple-element(w), index=1"
         )
     return f"HloModule m\n{bodies}ENTRY main {{ x = f32[4] parameter(0) {inner} ROOT r = f32[4] negate(y) }}"
@@ -73,6 +73,8 @@ def test_complex_and_real_do_not_mix_in_contractions(types: str) -> None:
             neuronx_cc.compile(f"HloModule m\nENTRY main {{ {text} }}")
 
 
-def test_what_is_no_escape_stays_in_a_name() -> None:
+def test_what_is_no_escape_is_refused() -> None:
+    """As XLA refuses it."""
     text = r'HloModule m ENTRY main { ROOT x = f32[4] parameter(0), metadata={op_name="a\x" source_file="\xg\q"} }'
-    assert neuronx_cc.compile(text).program is not None
+    with pytest.raises(CompileError, match=r"EVRF064.*expected an escape of C"):
+        neuronx_cc.compile(text)

@@ -157,10 +157,12 @@ def test_ragged_all_to_all(groups: str, replicas: int, partitions: int, number: 
         rows = ", ".join("{" + ", ".join(map(str, row)) + "}" for row in table)
         lines += [f"  {name} = {names[0]} constant({{{rows}}})"]
         lines += [
-            f"  {name}1 = {names[1]} dynamic-slice({name}, id, zero), dynamic_slice_sizes={{1,{size * slices}}}",
-            f"  {name}2 = {names[2]} reshape({name}1)",
+            f"  {name}_row = {names[1]} dynamic-slice({name}, id, zero), dynamic_slice_sizes={{1,{size * slices}}}",
+            f"  {name}_list = {names[2]} reshape({name}_row)",
         ]
-    lines += [f"  ROOT r = f32[15,3] ragged-all-to-all(x, out, b2, s2, t2, s2), replica_groups={groups}"]
+    lines += [
+        f"  ROOT r = f32[15,3] ragged-all-to-all(x, out, b_list, s_list, t_list, s_list), replica_groups={groups}"
+    ]
     results = run("\n".join(lines), xs, replicas=replicas, partitions=partitions)
     for device, result in enumerate(results):
         np.testing.assert_array_equal(result, wanted[device])

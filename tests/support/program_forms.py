@@ -30,7 +30,7 @@ def chain_of_shapes(n: int) -> str:
     lines = ["v0 = f32[8,16] parameter(0)"]
     for i in range(n // 2):
         a, b = ("8,16", "16,8") if i % 2 == 0 else ("16,8", "8,16")
-        lines += [f"u{i} = f32[{a}] {UNARY[i % 5]}(v{i})", f"v{i + 1} = f32[{b}] transpose(u{i}), dimensions={{1,0}}"]
+        lines += [f"u_{i} = f32[{a}] {UNARY[i % 5]}(v{i})", f"v{i + 1} = f32[{b}] transpose(u_{i}), dimensions={{1,0}}"]
     shape = "16,8" if (n // 2) % 2 else "8,16"
     return _module([*lines, f"ROOT out = f32[{shape}] negate(v{n // 2})"])
 
@@ -51,8 +51,8 @@ def scalars(n: int) -> str:
 def fan_out(n: int) -> str:
     """One value with very many readers, whose results are all returned."""
     lines = ["x = f32[256] parameter(0)", "y = f32[256] tanh(x)"]
-    lines += [f"c{i} = f32[] constant({i}.5)" for i in range(n // 3)]
-    lines += [f"b{i} = f32[256] broadcast(c{i}), dimensions={{}}" for i in range(n // 3)]
+    lines += [f"c_{i} = f32[] constant({i}.5)" for i in range(n // 3)]
+    lines += [f"b{i} = f32[256] broadcast(c_{i}), dimensions={{}}" for i in range(n // 3)]
     lines += [f"v{i} = f32[256] add(y, b{i})" for i in range(n // 3)]
     return _module([*lines, _tuple(["f32[256]"] * (n // 3), [f"v{i}" for i in range(n // 3)])])
 
@@ -64,8 +64,8 @@ def fan_in(n: int) -> str:
     while len(level) > 1:
         above = []
         for left, right in zip(level[::2], level[1::2], strict=False):
-            lines.append(f"s{made} = f32[64] add({left}, {right})")
-            above.append(f"s{made}")
+            lines.append(f"s_{made} = f32[64] add({left}, {right})")
+            above.append(f"s_{made}")
             made += 1
         level = above + level[len(above) * 2 :]
     return _module([*lines, f"ROOT out = f32[64] negate({level[0]})"])
@@ -74,8 +74,8 @@ def fan_in(n: int) -> str:
 def accumulate(n: int) -> str:
     """One value that takes in a new parameter each time."""
     lines = [f"p{i} = f32[64] parameter({i})" for i in range(n // 2)]
-    lines += [f"s{i} = f32[64] add({f's{i - 1}' if i else 'p0'}, p{i})" for i in range(n // 2)]
-    return _module([*lines, f"ROOT out = f32[64] negate(s{n // 2 - 1})"])
+    lines += [f"s_{i} = f32[64] add({f's_{i - 1}' if i else 'p0'}, p{i})" for i in range(n // 2)]
+    return _module([*lines, f"ROOT out = f32[64] negate(s_{n // 2 - 1})"])
 
 
 def through(n: int) -> str:
@@ -96,9 +96,9 @@ def handed_on(n: int) -> str:
 def concatenate(n: int) -> str:
     """One concatenate of n parameters' rows."""
     lines = ["x = f32[64,32] parameter(0)"]
-    lines += [f"s{i} = f32[1,32] slice(x), slice={{[{i % 64}:{i % 64 + 1}],[0:32]}}" for i in range(n)]
+    lines += [f"s_{i} = f32[1,32] slice(x), slice={{[{i % 64}:{i % 64 + 1}],[0:32]}}" for i in range(n)]
     return _module(
-        [*lines, f"ROOT out = f32[{n},32] concatenate({', '.join(f's{i}' for i in range(n))}), dimensions={{0}}"]
+        [*lines, f"ROOT out = f32[{n},32] concatenate({', '.join(f's_{i}' for i in range(n))}), dimensions={{0}}"]
     )
 
 
@@ -124,17 +124,17 @@ def slices(n: int) -> str:
     """One array cut into as many parts, each returned after an op."""
     count = n // 2
     lines = [f"x = f32[{count},16] parameter(0)"]
-    lines += [f"s{i} = f32[1,16] slice(x), slice={{[{i}:{i + 1}],[0:16]}}" for i in range(count)]
-    lines += [f"r{i} = f32[1,16] {UNARY[i % 5]}(s{i})" for i in range(count)]
+    lines += [f"s_{i} = f32[1,16] slice(x), slice={{[{i}:{i + 1}],[0:16]}}" for i in range(count)]
+    lines += [f"r{i} = f32[1,16] {UNARY[i % 5]}(s_{i})" for i in range(count)]
     return _module([*lines, _tuple(["f32[1,16]"] * count, [f"r{i}" for i in range(count)])])
 
 
 def updates(n: int) -> str:
     """One array updated in place again and again."""
     lines = ["v0 = f32[64,16] parameter(0)", "u = f32[1,16] parameter(1)", "z = s32[] constant(0)"]
-    lines += [f"c{i} = s32[] constant({i})" for i in range(64)]
+    lines += [f"c_{i} = s32[] constant({i})" for i in range(64)]
     for i in range(n):
-        lines.append(f"v{i + 1} = f32[64,16] dynamic-update-slice(v{i}, u, c{i % 64}, z)")
+        lines.append(f"v{i + 1} = f32[64,16] dynamic-update-slice(v{i}, u, c_{i % 64}, z)")
     return _module([*lines, f"ROOT out = f32[64,16] negate(v{n})"])
 
 
@@ -194,10 +194,10 @@ def attention(n: int) -> str:
             f"q{i} = f32[16,32] dot(n{i}, wq{i}), {mm}",
             f"k{i} = f32[16,32] dot(n{i}, wk{i}), {mm}",
             f"v{i} = f32[16,32] dot(n{i}, wv{i}), {mm}",
-            f"s{i} = f32[16,16] dot(q{i}, k{i}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}",
-            f"mx{i} = f32[16] reduce(s{i}, low), dimensions={{1}}, to_apply=max_f",
+            f"s_{i} = f32[16,16] dot(q{i}, k{i}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}",
+            f"mx{i} = f32[16] reduce(s_{i}, low), dimensions={{1}}, to_apply=max_f",
             f"mb{i} = f32[16,16] broadcast(mx{i}), dimensions={{0}}",
-            f"sm{i} = f32[16,16] subtract(s{i}, mb{i})",
+            f"sm{i} = f32[16,16] subtract(s_{i}, mb{i})",
             f"ex{i} = f32[16,16] exponential(sm{i})",
             f"sum{i} = f32[16] reduce(ex{i}, zero), dimensions={{1}}, to_apply=add_f",
             f"sb{i} = f32[16,16] broadcast(sum{i}), dimensions={{0}}",
@@ -220,8 +220,8 @@ def constants(n: int) -> str:
     """Different small arrays, each added to a running value."""
     count = n // 2
     lines = ["v0 = f32[4] parameter(0)"]
-    lines += [f"c{i} = f32[4] constant({{{i}, {i + 1}, 0.5, {i % 7}}})" for i in range(count)]
-    lines += [f"v{i + 1} = f32[4] {BINARY[i % 4]}(v{i}, c{i})" for i in range(count)]
+    lines += [f"c_{i} = f32[4] constant({{{i}, {i + 1}, 0.5, {i % 7}}})" for i in range(count)]
+    lines += [f"v{i + 1} = f32[4] {BINARY[i % 4]}(v{i}, c_{i})" for i in range(count)]
     return _module([*lines, f"ROOT out = f32[4] negate(v{count})"])
 
 
@@ -245,11 +245,11 @@ def calls_nested(n: int) -> str:
     bodies = ["f0 { x = f32[64] parameter(0) ROOT r = f32[64] tanh(x) }"]
     for i in range(1, count):
         bodies.append(
-            f"f{i} {{ x = f32[64] parameter(0) c = f32[64] call(x), to_apply=f{i - 1} "
+            f"f_{i} {{ x = f32[64] parameter(0) c = f32[64] call(x), to_apply=f_{i - 1} "
             f"ROOT r = f32[64] {UNARY[i % 5]}(c) }}"
         )
     return _module(
-        ["x = f32[64] parameter(0)", f"ROOT out = f32[64] call(x), to_apply=f{count - 1}"], "\n".join(bodies) + "\n"
+        ["x = f32[64] parameter(0)", f"ROOT out = f32[64] call(x), to_apply=f_{count - 1}"], "\n".join(bodies) + "\n"
     )
 
 
@@ -284,8 +284,8 @@ def loops(n: int) -> str:
     lines = ["zero = s32[] constant(0)", "v0 = f32[64] parameter(0)"]
     for i in range(count):
         lines += [
-            f"s{i} = (s32[], f32[64]) tuple(zero, v{i})",
-            f"w{i} = (s32[], f32[64]) while(s{i}), condition=cond{i}, body=body{i}",
+            f"s_{i} = (s32[], f32[64]) tuple(zero, v{i})",
+            f"w{i} = (s32[], f32[64]) while(s_{i}), condition=cond{i}, body=body{i}",
             f"v{i + 1} = f32[64] get-tuple-element(w{i}), index=1",
         ]
     return _module([*lines, f"ROOT out = f32[64] negate(v{count})"], "".join(_loop(i) for i in range(count)))
@@ -409,8 +409,8 @@ def pads(n: int) -> str:
         at = i % 60
         lines.append(f"q{i} = f32[64] pad(p{i % 8}, zero), padding={at}_{60 - at}")
         if total:
-            lines.append(f"s{i} = f32[64] add({total}, q{i})")
-        total = f"s{i}" if total else f"q{i}"
+            lines.append(f"s_{i} = f32[64] add({total}, q{i})")
+        total = f"s_{i}" if total else f"q{i}"
     return _module([*lines, f"ROOT out = f32[64] negate({total})"])
 
 
@@ -435,7 +435,7 @@ def unused(n: int) -> str:
     """Ops that nothing uses."""
     lines = [
         "x = f32[64] parameter(0)",
-        *(f"u{i} = f32[64] {UNARY[i % 5]}({f'u{i - 1}' if i else 'x'})" for i in range(n)),
+        *(f"u_{i} = f32[64] {UNARY[i % 5]}({f'u_{i - 1}' if i else 'x'})" for i in range(n)),
     ]
     return _module([*lines, "ROOT out = f32[64] negate(x)"])
 
