@@ -48,6 +48,8 @@ def batch_command(session: Session) -> int:
     except UnicodeDecodeError:
         raise UsageError("EFIL901", f"{listed} is not text", "give a file with one path a line") from None
     paths = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not paths:
+        raise UsageError("EARG905", f"{listed} names no modules", "give a file with one path a line")
     _few_enough(len(paths))
     folder = parsed.text_or_none("output")
     if folder is not None:

@@ -223,7 +223,9 @@ def _load(path: str, devices: Sequence[Sequence[Parameter]]) -> Mapping[str, Arr
         raise UsageError("EFIL901", f"cannot read the inputs file {path}: {error.strerror or error}") from None
     except Exception as error:
         # numpy, zipfile and zlib raise about ten kinds of exceptions for damaged files
-        raise RunError("ERUN001", f"{path} is no readable .npz file: {error}", "write it with numpy.savez") from None
+        # numpy takes what it does not know for a pickle, and tells how to load one
+        said = "it holds no arrays" if "pickle" in str(error) else error
+        raise RunError("ERUN001", f"{path} is no readable .npz file: {said}", "write it with numpy.savez") from None
     if named is None:
         raise RunError("ERUN001", f"{path} is one array; the program takes {count}", "write them with numpy.savez")
     for key, array in named.items():

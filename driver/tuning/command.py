@@ -102,7 +102,7 @@ def _metric(parsed: Parsed) -> Metric | None:
     sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module), name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError("EARG912", f"--evaluate {word}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)

@@ -77,6 +77,12 @@ def tune_model(
     bench = Bench(model, inputs, progress=progress)
     if metric is not None:
         goal = _judged(goal, metric, model.executable(NO_RULES))
+    elif all(each.size and not np.isfinite(_numbers(each)).any() for each in bench.expected) and bench.expected:
+        raise UsageError(
+            "EARG913",
+            "no result in FP32 is a finite number, so that no error can be told",
+            "give inputs whose results are numbers",
+        )
     history = History(
         Path(workspace) / f"{strategy}.jsonl" if workspace is not None else None,
         {**identity, "compiler": COMPILER_VERSION},
@@ -92,6 +98,11 @@ def tune_model(
     return found
 
 
+def _numbers(array: Array) -> Array:
+    """What ``numpy.isfinite`` takes; complex numbers are."""
+    return array if array.dtype.kind in "biuc" else array.astype(np.float32)
+
+
 def _judged(goal: Goal, metric: Metric, fp32: runtime.Executable) -> Goal:
     baseline = _number(metric.evaluate, lambda inputs: list(fp32.run(inputs).outputs))
     sign = 1.0 if metric.higher_is_better else -1.0
@@ -104,7 +115,7 @@ def _number(evaluate: Evaluate, run: Runs) -> float:
         value = float(evaluate(run))
     except NeuronError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())
         raise UsageError("EARG912", f"the evaluator raised {type(error).__name__}: {said}") from error
     if not math.isfinite(value):

@@ -70,6 +70,9 @@ def test_a_batch_writes_a_neff_for_each(module: Path, capsys: Capture) -> None:
     assert [row["microseconds"] is None for row in rows] == [False, True, True]
     assert "missing.hlo" in rows[2]["error"]
     assert (module.parent / "n.neff").is_file()
+    (module.parent / "list").write_text("# none yet\n\n")
+    assert cli.main(["batch", "list"]) != 0
+    assert "names no modules" in capsys.readouterr().err
     (module.parent / "list").write_text("a/m.hlo\nb/m.hlo\n")
     assert cli.main(["batch", "list", "--output", "neffs"]) != 0
     assert "two modules" in capsys.readouterr().err

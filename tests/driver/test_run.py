@@ -72,7 +72,7 @@ def test_random_inputs_follow_the_seed():
     ("argv", "status", "mentions"),
     [
         (["--inputs", "absent.npz"], 2, "No such file"),
-        (["--inputs", "graph.hlo"], 1, "no readable .npz"),
+        (["--inputs", "graph.hlo"], 1, "no readable .npz file: it holds no arrays"),
         (["--inputs", "short.npz"], 1, "no value for parameter 1, 2"),
         (["--inputs", "wide.npz"], 1, "found float64"),
         (["--outputs", "no/such/out.npz"], 2, "no directory"),

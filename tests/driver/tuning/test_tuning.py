@@ -1,6 +1,7 @@
 """The tuner: a planted cancellation stays in FP32, histories go on, goals that nothing meets and bad evaluators."""
 
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -106,7 +107,12 @@ def test_the_users_metric_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("evaluate", "said"), [(lambda run: 1 / 0, "ZeroDivisionError"), (lambda run: float("nan"), "gave nan")]
+    ("evaluate", "said"),
+    [
+        (lambda run: 1 / 0, "ZeroDivisionError"),
+        (lambda run: float("nan"), "gave nan"),
+        (lambda run: sys.exit(3), "SystemExit"),
+    ],
 )
 def test_evaluators_that_fail(evaluate, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
@@ -120,6 +126,14 @@ def test_tolerances_that_are_none(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError) as caught:
         neuronx_cc.tune(jax.jit(lambda x, w: x @ w), arrays()[:2], evaluate=evaluate, **wrong)
     assert caught.value.code == "EARG902"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_inputs_whose_results_are_no_numbers(value: float) -> None:
+    given = [np.full_like(array, value) for array in arrays()[:2]]
+    with pytest.raises(UsageError, match="no result in FP32 is a finite number") as caught:
+        neuronx_cc.tune(jax.jit(lambda x, w: jnp.exp(x @ w) * 0), given, 0.1)
+    assert caught.value.code == "EARG913"
 
 
 def test_a_tolerance_that_nothing_meets(tmp_path) -> None:
