@@ -387,7 +387,10 @@ class _Box:
                     ins[0] = full
                 self._reduce(emitter, op, out, ins, row_dims, op in summed)
             elif isinstance(op, hlo.IotaOp):
-                self.counting.emit(out, self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
+                free = zip(here[result].dims[1:], self.reduced, strict=True)
+                once = (Atom(1, 0) if is_row and reduced else atom for atom, reduced in free)
+                counted = here[result].of((here[result].dims[0], *once))
+                self.counting.emit(counted, self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
