@@ -275,6 +275,13 @@ def _single(text: str) -> hlo.Attribute:
     return IntAttr(values[0])
 
 
+def _first(text: str) -> hlo.Attribute:
+    """The first dimension; XLA overlooks those after it."""
+    if not (values := integers(text)):
+        raise ValueError("expected a dimension, found {}")
+    return IntAttr(values[0])
+
+
 _REQUIRED = object()
 
 
@@ -300,13 +307,13 @@ _SORTED = Field("indices_are_sorted", "indices_are_sorted", BOOL, NO)
 _NORM = (Field("epsilon", "epsilon", FLOAT), Field("feature_index", "feature_index", INT))
 
 
-def _gathered(name: str) -> Field:
-    return Field("dimensions", name, _single)
+def _gathered(name: str, read: Reader = _single) -> Field:
+    return Field("dimensions", name, read)
 
 
 FIELDS: dict[str, tuple[Field, ...]] = {
-    "all-gather": (_gathered("all_gather_dimension"), _GROUPS),
-    "all-gather-start": (_gathered("all_gather_dimension"), _GROUPS),
+    "all-gather": (_gathered("all_gather_dimension", _first), _GROUPS),
+    "all-gather-start": (_gathered("all_gather_dimension", _first), _GROUPS),
     "all-reduce": (_TO_APPLY, _GROUPS),
     "all-reduce-start": (_TO_APPLY, _GROUPS),
     "all-to-all": (Field("dimensions", "split_dimension", _single, None), _GROUPS),
@@ -347,7 +354,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "fusion": (Field("kind", "kind", _choice("kLoop", "kInput", "kOutput", "kCustom")), _CALLS),
     "gather": (Field("slice_sizes", "slice_sizes", INTS), _SORTED),
-    "get-dimension-size": (_gathered("dimension"),),
+    "get-dimension-size": (_gathered("dimension", _first),),
     "get-tuple-element": (Field("index", "index", INT),),
     "iota": (Field("iota_dimension", "iota_dimension", INT),),
     "map": (_TO_APPLY,),
@@ -363,7 +370,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("exponent_bits", "exponent_bits", INT),
         Field("mantissa_bits", "mantissa_bits", INT),
     ),
-    "reduce-scatter": (_gathered("scatter_dimension"), _TO_APPLY, _GROUPS),
+    "reduce-scatter": (_gathered("scatter_dimension", _first), _TO_APPLY, _GROUPS),
     "reduce-window": (_WINDOW, _TO_APPLY),
     "reverse": (_DIMENSIONS,),
     "rng": (Field("distribution", "distribution", _choice("rng_uniform", "rng_normal")),),
@@ -377,7 +384,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "scatter": (_SORTED, Field("unique_indices", "unique_indices", BOOL, NO), _TO_APPLY),
     "select-and-scatter": (_WINDOW,),
-    "set-dimension-size": (_gathered("dimension"),),
+    "set-dimension-size": (_gathered("dimension", _first),),
     "slice": (Field("slice", "slice", _wrap(SliceAttr, slice_dims)),),
     "sort": (_gathered("dimension"), Field("is_stable", "is_stable", BOOL, NO), _TO_APPLY),
     "topk": (Field("k", "k", INT), Field("largest", "largest", BOOL, YES)),

@@ -8,6 +8,7 @@ error is placed at the instruction it came from.
 from collections.abc import Iterator
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
+from neuronx_cc.hlo_import.kept_types import constraints
 from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
 from neuronx_cc.hlo_import.shapes import TypedText, joined, laid_out, type_text
 from neuronx_cc.ir import hlo
@@ -184,6 +185,8 @@ class _Builder:
         properties = raw.properties
         if raw.operand_types:
             self._check_operand_types(raw, operands)
+        if raw.opcode == "custom-call":
+            self._check_constraints(raw, operands)
         if (
             raw.opcode in ("copy", "bitcast", "concatenate")
             and len(operands) == 1
@@ -240,6 +243,15 @@ class _Builder:
             if written is not None and written != operand.type:
                 found, is_ = type_text(written), type_text(operand.type)
                 raise self.raw.error(raw.position, f"expected operand {name} of type {is_}, found {found}", raw.loc)
+
+    def _check_constraints(self, raw: RawInstruction, operands: list[hlo.SSAValue]) -> None:
+        """Layouts that a custom call wants are those of its operands' types."""
+        extra = raw.properties.get("extra")
+        text = dict(extra.data).get("operand_layout_constraints") if isinstance(extra, hlo.ExtraAttr) else None
+        if text is not None and (wanted := constraints(text)) != tuple(operand.type for operand in operands):
+            found, is_ = (", ".join(map(type_text, types)) for types in (wanted, [each.type for each in operands]))
+            what = f"custom-call: expected operand_layout_constraints of types {is_ or 'none'}, found {found or 'none'}"
+            raise self.raw.error(raw.position, what, raw.loc)
 
     def _rename(self, field: str, attribute: hlo.Attribute) -> hlo.Attribute:
         if field not in CALL_FIELDS or not isinstance(attribute, hlo.StrsAttr):

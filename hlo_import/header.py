@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 
 from neuronx_cc.hlo_import.attributes import Attributes, boolean, braced, integer, integers
-from neuronx_cc.hlo_import.kept_text import check_text, read_type
+from neuronx_cc.hlo_import.kept_text import check_text
+from neuronx_cc.hlo_import.kept_types import read_type
 from neuronx_cc.hlo_import.known_attributes import COUNTS, FLAGS, HEADER
 from neuronx_cc.hlo_import.lexer import SourceText
 from neuronx_cc.ir import hlo

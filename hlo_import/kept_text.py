@@ -6,11 +6,9 @@ A reader gets the tokens of the value, without comments, and raises ``ValueError
 import re
 from collections.abc import Callable
 
-from neuronx_cc.hlo_import.attributes import braced, dim_labels, precisions, unquote, window
-from neuronx_cc.hlo_import.lexer import SourceText
+from neuronx_cc.hlo_import.attributes import dim_labels, precisions, unquote, window
+from neuronx_cc.hlo_import.kept_types import constraints, read_type
 from neuronx_cc.hlo_import.metadata import NUMBERS, STRINGS
-from neuronx_cc.hlo_import.shapes import TypedText, TypeReader
-from neuronx_cc.ir.errors import CompileError
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<key>[A-Za-z_][\w.\-]*=)"""
@@ -403,6 +401,11 @@ def _name(tokens: Tokens) -> None:
     tokens.read("word", "a name")
 
 
+def _predecessors(tokens: Tokens) -> None:
+    if not tokens.some(_name):
+        raise ValueError("expected the name of an instruction, found {}")
+
+
 def _int32(tokens: Tokens) -> None:
     if not -(2**31) <= tokens.integer() < 2**31:
         raise ValueError(f"expected a 32-bit integer in {tokens.text[:60]!r}")
@@ -433,7 +436,7 @@ READERS: dict[str, Callable[[Tokens], object]] = {
     "batch_group_count": Tokens.integer,
     "channel_id": Tokens.integer,
     "constrain_layout": flag,
-    "control-predecessors": lambda tokens: tokens.some(_name),
+    "control-predecessors": lambda tokens: _predecessors(tokens),
     "convolution_kind": _one_of("fprop", "wgrad", "dgrad", "unset"),
     "cross_program_prefetch_index": _int32,
     "custom_call_has_side_effect": flag,
@@ -474,22 +477,10 @@ def check_text(name: str, text: str) -> None:
     if name == "outfeed_shape":
         read_type(text)
     elif name == "operand_layout_constraints":
-        read_type(f"({braced(text)})")
+        constraints(text)
     elif reader := READERS.get(name):
         tokens = Tokens(text)
         reader(tokens)
         tokens.end()
     elif whole := _WHOLE.get(name):
         whole(text)
-
-
-def read_type(text: str) -> TypedText:
-    """The type that is all of ``text``. Raises ValueError."""
-    source = SourceText(text)
-    try:
-        typed, position = TypeReader(source).read(0)
-    except CompileError:
-        position = -1
-    if position < 0 or source.skip(position) < len(text):
-        raise ValueError(f"expected a type such as f32[2,3]{{1,0}}, found {text[:60]!r}")
-    return typed

@@ -32,6 +32,8 @@ RESERVED = (
 _COMMENTED = re.compile(f"{QUOTED.pattern}|{COMMENT.pattern}", re.DOTALL)
 _APART = re.compile(r"[\w.\-]{2}")
 _STRUCTURE = re.compile(r"""[][(){}"']|/[*/]""")
+_JSON = re.compile(rf"[{{}}]|{QUOTED.pattern}", re.DOTALL)
+_BRACES = re.compile(rf"{_JSON.pattern}|{COMMENT.pattern}", re.DOTALL)
 _ATOM = re.compile(r"""(?:[^\s,(){}"'\[\]/]|/(?![*/]))*""")
 _GOES_ON = re.compile(r"[\[({<]|T\s*\(|->")
 """What may stand after a space within a value, and begins no instruction."""
@@ -115,6 +117,23 @@ class SourceText:
         if match is None or match.group() in RESERVED:
             raise self.error(position, f"expected {what}, found {self.found(position)}")
         return match.group(1), match.end()
+
+    def json_end(self, position: int) -> int:
+        """Position after the brace that closes the one at ``position``; only strings are skipped, as by XLA."""
+        return self._brace_end(position, _JSON)
+
+    def brace_end(self, position: int) -> int:
+        """As ``json_end``, with comments; other brackets need not match."""
+        return self._brace_end(position, _BRACES)
+
+    def _brace_end(self, position: int, tokens: re.Pattern[str]) -> int:
+        depth, scan = 0, position
+        while match := tokens.search(self.text, scan):
+            depth += {"{": 1, "}": -1}.get(match.group(), 0)
+            scan = match.end()
+            if not depth:
+                return scan
+        raise self.error(position, "expected a closing '}' for this bracket, found the end of the text")
 
     def closing(self, position: int) -> int:
         """Position after the bracket that closes the one at ``position``; quotes and comments are skipped."""

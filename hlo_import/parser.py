@@ -11,8 +11,9 @@ from dataclasses import replace
 from neuronx_cc.hlo_import.attributes import Attributes, MalformedAttribute, names, read_attributes, unquote
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.header import read_header
+from neuronx_cc.hlo_import.kept_types import literal_end
 from neuronx_cc.hlo_import.known_attributes import attribute_problem
-from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, NAME, RESERVED, SourceText, without_comments
+from neuronx_cc.hlo_import.lexer import COMMENT, IDENTIFIER, MAX_NESTING, NAME, RESERVED, SourceText, without_comments
 from neuronx_cc.hlo_import.literals import LiteralError, literal_parts, parse_literal, splat_view
 from neuronx_cc.hlo_import.metadata import TABLES, Metadata, StackFrames, read_metadata, read_table
 from neuronx_cc.hlo_import.raw import INFERRED, Properties, RawComputation, RawInstruction, RawModule
@@ -27,7 +28,7 @@ _HEAD = re.compile(rf"(ROOT\s+)?{_NAME}\s*(?<![\w.\-])=\s*([a-z]\w*)\[([\d,]*)\]
 _ROOT = re.compile(r"ROOT(?![\w.\-])")
 _OPCODE = re.compile(r"[A-Za-z][\w\-]*(?![\w.\-\[])")
 _OPERANDS = re.compile(r"([\w.\-%, ]*)\)")
-_ATTRIBUTE = re.compile(r'\s*,\s*([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"/]+|\{[^{}"/]*\})(?=[\s,}]|$)')
+_ATTRIBUTE = re.compile(r'\s*,\s*(?!literal=)([A-Za-z_][\w\-]*)=([^\s,{}()\[\]"/]+|\{[^{}"/]*\})(?=[\s,}]|$)')
 _ATTRIBUTE_NAME = re.compile(rf"({NAME})=")
 _TYPED_OPERAND = re.compile(rf"(?:([a-z]\w*)\[([^\][\n]*)\](?:\{{([\d,]+)\}})?\s+)?{_NAME}\s*(?=[,)/])")
 _ENTRY = re.compile(r"ENTRY(?![\w.\-])")
@@ -38,6 +39,14 @@ _INLINE_CALLS = frozenset(
 )
 _TYPED = frozenset(["parameter", "constant"])
 """Opcodes whose type the parser needs itself."""
+_OVERLOOKED = {"rng-bit-generator": 1}
+"""Opcode -> how many of its operands count; XLA overlooks those after them."""
+_BRACES_ALONE = {
+    "backend_config": SourceText.json_end,
+    "frontend_attributes": SourceText.brace_end,
+    "origin": SourceText.brace_end,
+}
+"""Attributes in which no other brackets need to match."""
 _NO_OPERANDS: list[str] = []
 MAX_INLINE_DEPTH = 50
 ASYNC_ATTRIBUTES = frozenset(
@@ -172,12 +181,7 @@ class TextParser:
                 raise source.error(type_start, f"expected a type such as f32[2,3], found {opcode!r}")
         instruction = RawInstruction(name, opcode, typed.type, _NO_OPERANDS, {}, Loc(name), position, typed.layout)
         instruction.spelled = typed.spelled
-        if opcode == "constant":
-            opcode, scan = self._constant(scan, instruction, computation)
-        elif opcode == "parameter":
-            scan = self._parameter(scan, instruction)
-        else:
-            instruction.operands, instruction.operand_types, scan = self._operands(scan)
+        opcode, scan = self._given(scan, instruction, computation)
         attributes, scan = self._attributes(scan, computation, depth)
         for before in names(attributes.get("control-predecessors", "{}")):
             if before and before not in defined:
@@ -201,6 +205,41 @@ class TextParser:
                 raise source.error(position, f"expected one ROOT in computation {computation.name}, found a second")
             computation.root = name
         return scan
+
+    def _given(
+        self, position: int, instruction: RawInstruction, computation: RawComputation, depth: int = 0
+    ) -> tuple[str, int]:
+        """Reads what stands in the parentheses of ``instruction``; its opcode, and the position after them."""
+        if instruction.opcode == "constant":
+            return self._constant(position, instruction, computation)
+        if instruction.opcode == "parameter":
+            return "parameter", self._parameter(position, instruction)
+        operands, types, position = self._operands(position, computation, depth)
+        kept = _OVERLOOKED.get(instruction.opcode)
+        instruction.operands, instruction.operand_types = operands[:kept], types and types[:kept]
+        return instruction.opcode, position
+
+    def _nested(
+        self, opcode: str, position: int, typed: TypedText, computation: RawComputation, depth: int
+    ) -> tuple[str, int]:
+        """Reads an operand that is an instruction, which has neither a name nor attributes; its key.
+
+        ``position`` is after its opening parenthesis. Returns the position after the closing one as well.
+        """
+        source, begin = self.source, position
+        if depth >= MAX_NESTING:
+            raise source.error(begin, f"expected at most {MAX_NESTING} instructions inside each other")
+        if typed.type is INFERRED and opcode in _TYPED:
+            raise source.error(begin, f"expected a type such as f32[2,3] of the operand {opcode}")
+        loc = Loc(opcode, text_line=source.line_of(begin))
+        nested = RawInstruction("", opcode, typed.type, _NO_OPERANDS, {}, loc, begin, typed.layout, typed.spelled)
+        # no name of an instruction has such a key
+        nested.key = f"{opcode}({begin})"
+        opcode, position = self._given(position, nested, computation, depth + 1)
+        if opcode != "parameter":
+            self._finish(nested, opcode, {}, begin)
+        computation.instructions.append(nested)
+        return str(nested.key), position
 
     def _head(self, position: int) -> tuple[bool, str, int]:
         """Whether ``ROOT`` stands at ``position``, the name after it, and the position after the equals sign."""
@@ -349,8 +388,10 @@ class TextParser:
             raise self.source.error(position, str(problem)) from None
         instruction.properties = {"value": hlo.ConstantAttr(self.constants.add(splat_view(array), shape.dtype))}
 
-    def _operands(self, position: int) -> tuple[list[str], list[hlo.Attribute | None] | None, int]:
-        """Names of the operands, the types before them if there are any, and the position after the parenthesis."""
+    def _operands(
+        self, position: int, computation: RawComputation, depth: int
+    ) -> tuple[list[str], list[hlo.Attribute | None] | None, int]:
+        """Keys of the operands, the types before them if there are any, and the position after the parenthesis."""
         match = _OPERANDS.match(self.text, position)
         if match is not None:
             names = match.group(1).replace("%", "").replace(" ", "").split(",")
@@ -378,7 +419,12 @@ class TextParser:
                 known = None
                 if source.at(scan) == "(" or re.compile(r"[a-z]\w*\[").match(self.text, scan):
                     known, scan = self.types.read(scan)
+                    scan = source.skip(scan)
+                begin = scan
                 name, scan = source.identifier(scan, "the name of an operand")
+                if source.at(after := source.skip(scan)) == "(" and source.at(begin) != "%":
+                    name, scan = self._nested(name, after + 1, known or TypedText(INFERRED), computation, depth)
+                    known = None
             operands.append(name)
             types.append(known.type if known else None)
             scan = source.skip(scan)
@@ -411,8 +457,7 @@ class TextParser:
                 name, start = head.group(1), source.skip(head.end())
                 inline = computation is not None and name in _INLINE_CALLS and source.at(start) == "{"
                 if not inline:
-                    mesh = MESH_VALUE.match(text, start) if name == "replica_groups" else None
-                    end = mesh.end() if mesh else source.value_end(start)
+                    end = self._value_end(name, start)
                     value = text[start:end]
                     if name != "backend_config":  # whose text is the backend's
                         value = without_comments(value)
@@ -427,6 +472,15 @@ class TextParser:
                 raise source.error(position, f"expected attribute {name} once, found it twice")
             attributes[name] = value
             position = end
+
+    def _value_end(self, name: str, start: int) -> int:
+        """Position after the value of attribute ``name``."""
+        if name == "literal":
+            return literal_end(self.types, start)
+        if (ends := _BRACES_ALONE.get(name)) and self.source.at(start) == "{":
+            return ends(self.source, start)
+        mesh = MESH_VALUE.match(self.text, start) if name == "replica_groups" else None
+        return mesh.end() if mesh else self.source.value_end(start)
 
     def _inline(self, position: int, outer: RawComputation, attribute: str, depth: int) -> tuple[str, int]:
         if depth >= MAX_INLINE_DEPTH:

@@ -145,7 +145,7 @@ class _Words:
 
 
 def _expand_generator(op: hlo.RngBitGeneratorOp, words: _Words) -> None:
-    state, result_type = hlo.shape_of(op.operand), cast(hlo.TupleType, op.results[0].type)
+    state, result_type = hlo.shape_of(op.operand), op.results[0].type
     three = op.algorithm.data == "rng_three_fry"
     lengths = (2,) if three else (2, 3)
     if state.dtype != "u64" or state.rank != 1 or state.dims[0] not in lengths:
@@ -156,7 +156,7 @@ def _expand_generator(op: hlo.RngBitGeneratorOp, words: _Words) -> None:
             "pass a state of that shape",
             op.loc,
         )
-    bits = cast(hlo.ArrayType, result_type.data[1]).data
+    bits = cast(hlo.ArrayType, result_type.data[1] if isinstance(result_type, hlo.TupleType) else result_type).data
     key, *counter = words.parts(op.operand)
     if three:
         made, advanced = _three_fry_bits(words, key, counter[0], bits)
@@ -165,7 +165,10 @@ def _expand_generator(op: hlo.RngBitGeneratorOp, words: _Words) -> None:
         pair = (counter[0], counter[1] if len(counter) == 2 else key)
         made, next_low, next_high = _philox_bits(words, key, pair, bits)
         following = [key, next_low, next_high][: state.dims[0]]
-    replace_elements(op, [words.joined(following), made])
+    if isinstance(result_type, hlo.TupleType):
+        replace_elements(op, [words.joined(following), made])
+    else:
+        replace(op, made)
 
 
 def _in_type(words: _Words, bits: Value, wanted: hlo.Shape) -> Value:

@@ -138,6 +138,18 @@ class DotDims:
     rhs_batch: tuple[int, ...] = ()
 
 
+def ragged_prefix(axis: int, rank: int, batch: tuple[int, ...], contracting: tuple[int, ...]) -> tuple[int, ...]:
+    """The dims of an operand of rank ``rank`` along which sizes of groups of a ragged dot along ``axis`` may differ.
+
+    Batch dims, and those of its own kind ahead of ``axis``. Source: jax.lax.ragged_dot_general.
+    """
+    if axis in batch:
+        return batch[: batch.index(axis)]
+    free = tuple(dim for dim in range(rank) if dim not in batch and dim not in contracting)
+    own = contracting if axis in contracting else free
+    return (*batch, *own[: own.index(axis)])
+
+
 @irdl_attr_definition
 class DotDimsAttr(_ValueAttr[DotDims]):
     name = "hlo.dot_dims"

@@ -227,7 +227,7 @@ class RngOp(VariadicOp, RandomOp):
 
 @irdl_op_definition
 class RngBitGeneratorOp(UnaryOp, RandomOp):
-    """state -> (state, random bits)."""
+    """state -> (state, random bits), or the bits alone."""
 
     name = "hlo.rng_bit_generator"
     algorithm = prop_def(StrAttr)

@@ -11,6 +11,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.combiners import COMBINERS
 from neuronx_cc.ir.extremes import Extreme
+from neuronx_cc.ir.hlo.attrs import ragged_prefix
 from neuronx_cc.ir.reference.elementwise import round_to_format
 from neuronx_cc.ir.reference.evaluator import Evaluator, unpack
 from neuronx_cc.ir.reference.values import Array, Value, narrow, widen
@@ -75,26 +76,37 @@ def ragged_dot(op: hlo.RaggedDotOp, lhs: Array, rhs: Array, sizes: Array) -> Arr
     (axis,), groups = op.ragged_dims.data, op.group_dims.data
     if axis in dims.lhs_batch:
         return contract(lhs, rhs, dims, dtype)
-    ends = np.cumsum(sizes)
-    length = lhs.shape[axis]
-    bounds = np.clip([ends - sizes, ends], 0, length)
-    parts = [range(start, max(start, end)) for start, end in bounds.T.tolist()]
-    if axis in dims.lhs_contracting:
-        other = dims.rhs_contracting[dims.lhs_contracting.index(axis)]
-        pairs = [(lhs.take(part, axis), rhs.take(part, other)) for part in parts]
-        return np.stack([contract(left, right, dims, dtype) for left, right in pairs])
+    contracting, batch = dims.lhs_contracting, dims.lhs_batch
+    members = _members(lhs, axis, ragged_prefix(axis, lhs.ndim, batch, contracting), sizes)
+    lefts = [np.where(inside, lhs, np.zeros((), lhs.dtype)) for inside in members]
+    if axis in contracting:
+        other = dims.rhs_contracting[contracting.index(axis)]
+        prefix = ragged_prefix(other, rhs.ndim, dims.rhs_batch, dims.rhs_contracting)
+        rights = [np.where(inside, rhs, np.zeros((), rhs.dtype)) for inside in _members(rhs, other, prefix, sizes)]
+        return np.stack([contract(left, right, dims, dtype) for left, right in zip(lefts, rights, strict=True)])
     (group,) = groups
 
     def without(axes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(dim - (dim > group) for dim in axes)
 
     inner = replace(dims, rhs_contracting=without(dims.rhs_contracting), rhs_batch=without(dims.rhs_batch))
-    free = [dim for dim in range(lhs.ndim) if dim not in dims.lhs_batch and dim not in dims.lhs_contracting]
-    rows = np.moveaxis(np.zeros(op.shape.dims, NUMPY_DTYPE[dtype]), len(dims.lhs_batch) + free.index(axis), 0)
-    for number, part in enumerate(parts):
-        product = contract(lhs.take(part, axis), rhs.take(number, group), inner, dtype)
-        rows[part.start : part.stop] += np.moveaxis(product, len(dims.lhs_batch) + free.index(axis), 0)
-    return np.moveaxis(rows, 0, len(dims.lhs_batch) + free.index(axis))
+    total = np.zeros(op.shape.dims, NUMPY_DTYPE[dtype])
+    for number, left in enumerate(lefts):
+        total += contract(left, rhs.take(number, group), inner, dtype)
+    return total
+
+
+def _members(array: Array, axis: int, prefix: tuple[int, ...], sizes: Array) -> Array:
+    """[groups, *dims, 1 where all are alike]: whether a position along ``axis`` lies in the group.
+
+    ``sizes`` are ``[groups]``, or ``[*prefix dims, groups]``.
+    """
+    axes = (*(prefix if sizes.ndim > 1 else ()), axis)
+    ends = np.cumsum(sizes, -1, np.int64)[..., None]
+    position = np.arange(array.shape[axis])
+    inside = np.moveaxis((position >= ends - sizes[..., None].astype(np.int64)) & (position < ends), -2, 0)
+    inside = inside.transpose(0, *(1 + np.argsort(axes)))
+    return inside.reshape(len(inside), *(size if dim in axes else 1 for dim, size in enumerate(array.shape)))
 
 
 def scaled_dot(op: hlo.ScaledDotOp, lhs: Array, rhs: Array, lhs_scale: Array, rhs_scale: Array) -> Array:

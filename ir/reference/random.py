@@ -84,13 +84,14 @@ def _philox_bits(key: Array, state: Array, dims: tuple[int, ...], wide: bool) ->
 
 
 def rng_bit_generator(op: hlo.RngBitGeneratorOp, state: Array) -> Value:
-    """(new state, bits). The state is u64: the key, then a 64-bit counter (ThreeFry) or a 64- or 128-bit one (Philox).
+    """(new state, bits), or the bits alone.
+
+    The state is u64: the key, then a 64-bit counter (ThreeFry) or a 64- or 128-bit one (Philox).
 
     ``rng_default`` is Philox, as on XLA's CPU; a 64-bit counter has the key for its high half.
     """
     result_type = op.results[0].type
-    assert isinstance(result_type, hlo.TupleType)
-    bits_type = result_type.data[1]
+    bits_type = result_type.data[1] if isinstance(result_type, hlo.TupleType) else result_type
     assert isinstance(bits_type, hlo.ArrayType)
     dtype, dims = bits_type.data.dtype, bits_type.data.dims
     wide = dtype in ("u64", "s64")
@@ -109,6 +110,8 @@ def rng_bit_generator(op: hlo.RngBitGeneratorOp, state: Array) -> Value:
     else:
         bits, advanced = _philox_bits(key, counter if state.size == 3 else state[[1, 0]], dims, wide)
         counter = advanced[: state.size - 1]
+    if bits_type is result_type:
+        return narrow(bits, dtype)
     return (np.concatenate([state[:1], counter]), narrow(bits, dtype))
 
 

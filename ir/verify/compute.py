@@ -406,9 +406,9 @@ def _rng_bit_generator(op: Any, operands: list[Any], result: Any) -> str:
     state = _arrays(operands)
     if state is None or state[0].dtype[0] != "u":
         return f"expected a state of unsigned integers, found {show(operands[0])}"
-    parts = result.data if isinstance(result, TupleType) else ()
-    if len(parts) != 2 or parts[0] != operands[0]:
-        return f"expected a result of ({show(operands[0])}, bits), found {show(result)}"
+    parts = result.data if isinstance(result, TupleType) else (operands[0], result)
+    if len(parts) != 2 or parts[0] != operands[0] or not isinstance(parts[1], ArrayType):
+        return f"expected a result of ({show(operands[0])}, bits), or of bits, found {show(result)}"
     return ""
 
 

@@ -36,6 +36,12 @@ def test_bits_of_other_types(algorithm: str, dtype: str) -> None:
     check_text(generator(algorithm, 2, f"{dtype}[5,6]"), STATE[:2])
 
 
+@pytest.mark.parametrize("algorithm", ["rng_three_fry", "rng_philox"])
+def test_bits_without_the_state(algorithm: str) -> None:
+    text = generator(algorithm, 2, "u32[5,6]")
+    check_text(text.replace("(u64[2], u32[5,6])", "u32[5,6]"), STATE[:2])
+
+
 def test_a_state_of_another_size_is_refused() -> None:
     with pytest.raises(CompileError, match="expected a state of u64"):
         compile_text(generator("rng_three_fry", 3, "u32[4]"))

@@ -80,6 +80,15 @@ FORMS = {
     "contraction of a batch": ((2, 9, 4), (2, 9, 5), (3,), ([1], [1]), ([0], [0]), [1], []),
     "contraction": ((9, 4), (9, 5), (3,), ([0], [0]), ([], []), [0], []),
     "batch": ((9, 4, 6), (9, 6, 5), (3,), ([2], [1]), ([0], [0]), [0], []),
+    "rows, sizes of each batch": ((2, 9, 4), (2, 3, 4, 5), (2, 3), ([2], [2]), ([0], [0]), [1], [1]),
+    "rows, sizes of each batch, which lies behind": ((9, 4, 2), (4, 2, 3, 5), (2, 3), ([1], [0]), ([2], [1]), [0], [2]),
+    "rows, sizes of each free dim ahead": ((2, 9, 4), (3, 4, 5), (2, 3), ([2], [1]), ([], []), [1], [0]),
+    "rows, sizes of both": ((2, 5, 3, 4, 7), (7, 3, 4, 2), (7, 2, 3), ([3], [2]), ([4], [0]), [1], [1]),
+    "contraction, sizes of each batch": ((2, 9, 4), (2, 9, 5), (2, 3), ([1], [1]), ([0], [0]), [1], []),
+    "contraction, sizes of two batches": ((3, 9, 2, 4), (9, 2, 3, 5), (2, 3, 4), ([1], [0]), ([2, 0], [1, 2]), [1], []),
+    "contraction, sizes of contracted dims ahead": ((3, 9, 4), (9, 3, 5), (3, 4), ([0, 1], [1, 0]), ([], []), [1], []),
+    "contraction, one group": ((9, 4), (9, 5), (1,), ([0], [0]), ([], []), [0], []),
+    "batch, sizes of each batch": ((2, 9, 4, 6), (2, 9, 6, 5), (2, 3), ([3], [2]), ([0, 1], [0, 1]), [1], []),
 }
 
 
@@ -95,6 +104,25 @@ def test_ragged_forms_of_jax(form: str, dtype: type) -> None:
     names = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
     dims = dict(zip((*names, "lhs_ragged_dims", "rhs_group_dims"), (*contracting, *batch, ragged, groups), strict=True))
     check([x, y, sizes], want, ", ".join(f"{name}={{{','.join(map(str, each))}}}" for name, each in dims.items()))
+
+
+def test_ragged_contraction_beside_infinities() -> None:
+    """What lies in other groups, or in none, counts for nothing."""
+    x, y = random(6, 7), random(7, 5)
+    x[:, 1], y[5] = np.inf, np.nan
+    sizes = np.array([2, 3], np.int32)
+    with np.errstate(invalid="ignore"):
+        want = np.stack([x[:, :2] @ y[:2], x[:, 2:5] @ y[2:5]])
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}, lhs_ragged_dims={1}, rhs_group_dims={}"
+    check([x, y, sizes], want, dims)
+
+
+def test_ragged_sizes_of_other_dims_are_refused() -> None:
+    types = [("f32", (2, 9, 4)), ("f32", (3, 4, 5)), ("s32", (7, 3))]
+    dims = "lhs_contracting_dims={2}, rhs_contracting_dims={1}, lhs_ragged_dims={1}, rhs_group_dims={0}"
+    root = f"  ROOT r = f32[2,9,5] ragged-dot(p0, p1, p2), {dims}"
+    with pytest.raises(CompileError, match=r"EVRF001.*expected sizes of dims \[2, 3\] or \[3\], found \[7, 3\]"):
+        run_passes(parse_text(module_text(types, root)), ["expand_dots"], PassContext())
 
 
 def test_scales_of_blocks() -> None:

@@ -17,12 +17,15 @@ ATTRIBUTES = (
     'metadata={op_type="t" op_name="a", source_file="f" source_line=3 source_end_line=4 profile_type={1}}',
     'frontend_attributes={k="v",j={"a": {"b": [1]}}}', "statistics={visualizing_index=1,a-1=33,b=1.5}",
     'backend_config={"a": {"b":[1,2,{"c":"}"}]}}', 'backend_config="a\\"b"', 'origin={{"v1" {0}}}',
-    "origin={[synthetic_call]}", 'origin={({"v1"}, {"v2"})}', "control-predecessors={a}",
+    "origin={[synthetic_call]}", 'origin={({"v1"}, {"v2"})}', "control-predecessors={a}", 'origin={({"v1"}}',
+    'backend_config={"a":[1,(2}', 'frontend_attributes={k={"a":]),"b":"}"}, j="v"}', 'backend_config={/* {*/ "a"[}}',
 )  # fmt: skip
 CUSTOM = (
     "schedule=SCHEDULE_EARLIEST", "padding_type=PADDING_SAME", "api_version=API_VERSION_TYPED_FFI",
     "output_to_operand_aliasing={{}: (0, {})}", "operand_layout_constraints={f32[4,4]{0,1}}",
     "window={size=2x2}, dim_labels=b0f_0io->b0f", 'backend_config="\\x41\\n\\101\\u0041"', "literal=s32[2]{0} {1,2}",
+    "literal=f32[] -2.5", "literal=(s32[2,1]{1,0} {{1},{2}}, (c64[] (1,2), pred[] true), s32[0]{0} {})", "literal=()",
+    "literal=f32[2]{0} {nan, -inf}, schedule=SCHEDULE_NONE",
     "custom_call_has_side_effect=true", "feature_group_count=2, operand_precision={high}",
 )  # fmt: skip
 HEADERS = (
@@ -34,6 +37,63 @@ HEADERS = (
 LAYOUTS = (
     "{0,1}", "{1,0:T(8,128)(2,1)}", "{1,0:T(8,128)E(16)S(1)}", "{0,1:L(4)S(2)}", "{1,0:D(D,C)}", "{1,0:M(8)}",
 )  # fmt: skip
+NESTED = (
+    "negate(abs(a))", "negate(f32[4] abs(f32[4]{0} %a))", "add(f32[4] abs(a), f32[4]{0} abs( negate (a)))",
+    "add(broadcast(f32[] constant(1.5)), a)", "negate(get-tuple-element(a), index=0)", "multiply(constant(2), a)",
+    "select(compare(a, a), a, a)", "negate(f32[4] abs(a), dimensions={0})", "negate(n = f32[4] abs(a))",
+    "add((f32[4] abs(a)), a)", "negate(%abs(a))", "negate(f32[5] abs(a))", "negate(abs(b))", "negate(abs())",
+    "negate(abs(a)", "add(a, f32[4] parameter(1))", "negate(a), control-predecessors={}",
+    "negate(f32[4] add(a, f32[4] constant({1,2,3,4})))", "negate(call-done(call-start(a)))",
+)  # fmt: skip
+DIMENSIONS = (
+    "f32[8] all-gather(a), replica_groups={{0,1}}", "f32[2] reduce-scatter(a), replica_groups={{0,1}}, to_apply=add",
+    "f32[4] all-to-all(a), replica_groups={{0,1}}", "f32[4] concatenate(a)", "s32[] get-dimension-size(a)",
+)  # fmt: skip
+CONSTRAINTS = (
+    "",
+    "f32[4]{0}",
+    "f32[4]",
+    "f32[4]{0}, f32[4]{0}",
+    "f32[5]{0}",
+    "s32[4]{0}",
+    "(f32[4]{0})",
+    "f32[2,2]{1,0}",
+)
+LITERALS = (
+    "s32[2] {1,2}", "{1,2}", "constant(2)", '"s32[] 2"', "s32[2]{0} {1,2,3}", "(s32[], s32[]) (1, 2)", "s32[] true",
+    "(s32[] 1, s32[] 2", "s32[] 1 2", "token[]", "s32[]", "(s32[] 1 s32[] 2)", "(s32[] 1,)", "s8[] 200", "f32[] {1}",
+)  # fmt: skip
+EITHER: dict[str, str] = {
+    **{f"nested {each}": entry(A, f"r = f32[4] {each}") for each in NESTED},
+    **{
+        f"dimensions {dims} of {each}": entry(A, f"r = {each}, dimensions={dims}", before=ADD)
+        for each in DIMENSIONS
+        for dims in ("{}", "{0}", "{0,0}", "{0,1}", "{1,0}")
+        if (each, dims) != (DIMENSIONS[-1], "{}")  # ends XLA's process
+    },
+    **{
+        f"constraints {each}": entry(
+            A, f'r = f32[4]{{0}} custom-call(a), custom_call_target="t", operand_layout_constraints={{{each}}}'
+        )
+        for each in CONSTRAINTS
+    },
+    **{
+        f"literal {each}": entry(A, f'r = f32[4] custom-call(a), custom_call_target="t", literal={each}')
+        for each in LITERALS
+    },
+    **{
+        f"generator {each}": entry(
+            "a = u64[2] parameter(0)", "b = u64[2] parameter(1)", f"r = {each}, algorithm=rng_default"
+        )
+        for each in (
+            "(u64[2], u32[4]) rng-bit-generator(a, b)",
+            "u32[4] rng-bit-generator(a)",
+            "u32[4] rng-bit-generator(f32[4] constant(2))",
+            "(u64[2], u32[4], u32[4]) rng-bit-generator(a)",
+        )
+    },
+}
+"""What is special -> text that XLA reads or refuses, for other reasons than a damaged token."""
 _S = "s = ((f32[4]), f32[4], s32[])"
 _THREAD = FLIP.replace("}\n\n", '}, execution_thread="p"\n\n')
 
