@@ -89,13 +89,22 @@ def _put_masked(x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -
     return jnp.where(wide, x + value if accumulate else value, x)
 
 
-row("masked_scatter")(lambda x, mask, source: _masked_scatter(x, jnp.broadcast_to(mask, x.shape), source))
-
-
+@row("masked_scatter")
 def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    x, mask = jnp.broadcast_arrays(x, mask)
     places = jnp.cumsum(mask.reshape(-1).astype(np.int32)) - 1
     taken = jnp.take(source.reshape(-1), jnp.maximum(places, 0), mode="clip").reshape(x.shape)
     return jnp.where(mask, taken, x)
+
+
+@row("masked_scatter_backward")
+def _masked_scatter_backward(gradient: Any, mask: Any, sizes: Sequence[int]) -> Any:
+    """Elements under the mask, one after the other, and zeros after them."""
+    gradient, mask = (each.reshape(-1) for each in jnp.broadcast_arrays(gradient, mask))
+    count = int(np.prod(sizes))
+    # what is not taken has no place
+    places = jnp.where(mask, jnp.cumsum(mask.astype(np.int32)) - 1, count)
+    return jnp.zeros(count, gradient.dtype).at[places].set(gradient, mode="drop").reshape(sizes)
 
 
 @row("gather")

@@ -51,7 +51,7 @@ def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, epsilon: f
 def _group_norm(
     x: Any, weight: Any, bias: Any, batch: int, features: int, area: int, groups: int, epsilon: float
 ) -> Any:
-    parts = x.reshape(batch, groups, -1)
+    parts = x.reshape(batch, groups, features // groups * area)
     result, mean, inverse = _normalised(parts, [2], epsilon)
     shape = (1, features, *[1] * (x.ndim - 2))
     return _scaled(result.reshape(x.shape), weight, bias, shape), mean[..., 0], inverse[..., 0]

@@ -12,7 +12,12 @@ from neuronx_cc.driver.frontends.torch.registry import axes_of, axis_of, kind, r
 Dims = int | Sequence[int] | None
 
 
-@row("sum", "nansum")
+@row("nansum")
+def _sum_of_numbers(x: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    return _sum(jnp.where(jnp.isnan(x), 0, x), dim, keepdim, dtype)
+
+
+@row("sum")
 def _sum(x: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
     wanted = dtype or (np.int64 if kind(x.dtype) < 2 else x.dtype)
     return jnp.sum(x.astype(wanted), axes_of(dim, x.ndim), keepdims=keepdim)

@@ -233,7 +233,9 @@ def _full(size: Sizes, value: Any, dtype: Any = None, **_: Any) -> Any:
 
 row("full_like")(lambda x, value, dtype=None: jnp.full(x.shape, value, dtype or x.dtype))
 row("fill")(lambda x, value: jnp.broadcast_to(jnp.asarray(value).astype(x.dtype), x.shape))
-row("zeros", "empty.memory_format", "empty_permuted")(lambda size, *_, dtype=None: jnp.zeros(tuple(size), dtype))
+row("zeros", "empty.memory_format", "empty_permuted", "_efficientzerotensor")(
+    lambda size, *_, dtype=None: jnp.zeros(tuple(size), dtype)
+)
 row("ones")(lambda size, dtype=None: jnp.ones(tuple(size), dtype))
 row("new_zeros", "new_empty", "new_empty_strided")(
     lambda x, size, *_, dtype=None: jnp.zeros(tuple(size), dtype or x.dtype)

@@ -9,6 +9,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import onnx_models  # noqa: E402
+from onnx import version_converter  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 import neuronx_cc  # noqa: E402
@@ -26,6 +27,24 @@ def test_models_agree_with_the_reference(name: str) -> None:
     wanted = ReferenceEvaluator(proto).run(None, inputs)
     for got, want in zip(executable.run(inputs).outputs, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", onnx_models.MODELS)
+def test_models_agree_in_each_opset(name: str) -> None:
+    """From 13 to the newest, as far as onnx itself converts the model."""
+    given, shapes, inputs = onnx_models.MODELS[name]()
+    wanted = ReferenceEvaluator(given).run(None, inputs)
+    converted = 0
+    for opset in range(13, onnx.defs.onnx_opset_version() + 1):
+        try:
+            proto = version_converter.convert_version(given, opset)
+        except RuntimeError:
+            continue
+        model = neuronx_cc.load_model(proto.SerializeToString(), shapes=shapes)
+        for got, want in zip(neuronx_cc.compile(model, auto_cast="none").run(inputs).outputs, wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6, err_msg=f"opset {opset}")
+        converted += 1
+    assert converted >= 12
 
 
 def test_shape_arithmetic_leaves_no_op() -> None:

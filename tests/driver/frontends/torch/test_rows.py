@@ -50,6 +50,29 @@ def test_pooling_and_its_inverse():
     agrees(function, torch.randn(2, 3, 6, 8, requires_grad=True))
 
 
+def test_sums_of_numbers_alone():
+    """NaN counts for nothing, in sums, means and their gradients."""
+    x = torch.tensor([[2.0, NAN, -1.0], [NAN, NAN, NAN], [0.5, 1.0, NAN]], requires_grad=True)
+    agrees(lambda x: (x.nansum(), x.nansum(1), x.nansum((0, 1), keepdim=True), x.nanmean(0)), x)
+    agrees(lambda x: x.to(torch.int32).nansum(0), torch.arange(6.0).reshape(2, 3))
+
+
+@pytest.mark.parametrize("shapes", [((5, 4), (5, 4)), ((4,), (5, 4)), ((5, 4), (4,)), ((5, 1), (1, 4))])
+def test_masked_scatter(shapes):
+    """Either of the array and the mask is broadcast; gradients go to what was taken."""
+    x, mask = torch.randn(shapes[0], requires_grad=True), torch.randn(shapes[1]) > 0.2
+    agrees(lambda x, source, mask: x.masked_scatter(mask, source), x, torch.randn(7, 4, requires_grad=True), mask)
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (2, 6, 0), (2, 6), (2, 6, 5)])
+def test_group_norm_of_few_elements(shape):
+    agrees(lambda x: F.group_norm(x, 3), torch.randn(shape))
+
+
+def test_gradients_of_what_is_flat():
+    agrees(lambda x: x.sgn(), torch.randn(5, requires_grad=True))
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("padding", [None, 2])
 def test_bags(mode, padding):
