@@ -39,8 +39,6 @@ FAMILIES: dict[type[Problem], Family] = {
 
 GOOD = 1.25
 """A schedule is good if it takes at most so many times as long as the least work of TensorE and the DMA."""
-CLEARLY = 1.5
-"""How many times less another statement of a problem has to take by estimate, which is not as exact across them."""
 
 
 @dataclass(slots=True)
@@ -69,16 +67,13 @@ class Planner:
         return chosen
 
     def easiest(self, problems: Sequence[dots.Problem]) -> dots.Problem:
-        """Of several statements of one problem, that which takes least by estimate; the first, unless clearly more."""
-        if len(problems) == 1:
-            return problems[0]
+        """Of several statements of one problem, that which takes least by estimate; of equal ones the first."""
+        return problems[0] if len(problems) == 1 else min(problems, key=self.time)
 
-        def time(problem: dots.Problem) -> float:
-            chosen = self._planned(problem)
-            return inf if chosen is None else FAMILIES[type(problem)].estimate(problem, chosen, self.timing)
-
-        best = min(problems, key=time)
-        return best if CLEARLY * time(best) < time(problems[0]) else problems[0]
+    def time(self, problem: Problem) -> float:
+        """Nanoseconds that ``problem`` takes by estimate; inf where nothing fits."""
+        chosen = self._planned(problem)
+        return inf if chosen is None else FAMILIES[type(problem)].estimate(problem, chosen, self.timing)
 
     def _planned(self, problem: Problem) -> Any:
         if problem not in self._chosen:

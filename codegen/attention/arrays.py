@@ -10,9 +10,9 @@ from neuronx_cc.codegen.attention.pattern import Attention, Step, leaves_of
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
-from neuronx_cc.codegen.formation.graph import is_given
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.passes.analysis.stored import is_given
 
 Parts = tuple[View | None, View | None]
 """By dims of the scores, and its other dim."""

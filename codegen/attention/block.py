@@ -29,7 +29,7 @@ from neuronx_cc.codegen.attention.schedule import (
 )
 from neuronx_cc.codegen.attention.stage import Stager, pieces
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.dots.stage import transposer_of
+from neuronx_cc.codegen.dots.filler import transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
 from neuronx_cc.codegen.emission.emitter import Emitter, Splat

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
 from neuronx_cc.codegen.movement.halves import transposing
@@ -44,6 +45,8 @@ SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
 OVERLAP = 1.5
 """How much longer a block takes than its busiest engine, which others keep waiting now and then."""
+UNHIDDEN = 0.6
+"""Part of the engines' work in kernels of their own that takes time beside the transfers of scores."""
 HANDOVERS = 3
 """Times that engines wait for each other in a block, whatever its size."""
 MULTIPLIED = 2048
@@ -392,25 +395,32 @@ def apart(problem: Problem, timing: Timing) -> float:
     Engines hand each chunk of columns of each block of rows to each other there, and its results, however few they are,
     and once more for each pass over the scores; these go to HBM and come back, three times.
     """
-    p, sizes, own = problem, timing.sizes, problem.groups * problem.rows
+    p, sizes = problem, timing.sizes
     chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
-    if own <= FEW:
-        spread = ceil(p.heads * own / sizes.partitions) * p.columns
-        stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
-        staged = staging_work(p, p.columns, timing).times(p.heads)
-        waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
-        multiplied = timing.product(own, sizes.columns, p.dtype).times(chunks)
-        handed = waits + staged.tensor + multiplied.tensor + stepped.vector
-    elif p.near:
-        rows = min(p.rows, sizes.columns)
-        work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
-        return work.tensor + work.vector + work.scalar + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
-    else:
-        blocks = p.groups * ceil(p.rows / sizes.columns)
-        handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
     passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
     moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
-    return max(handed, moved) + 2 * 3 * timing.transfer_latency
+    ends = 2 * 3 * timing.transfer_latency
+    if p.groups * p.rows <= FEW:
+        return max(_few_apart(p, chunks, timing), moved) + ends
+    rows = min(p.rows, sizes.columns)
+    work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
+    engines = work.tensor + work.vector + work.scalar
+    if p.near:
+        return engines + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
+    blocks = p.groups * p.rows // divisor(p.rows, sizes.columns)  # what stays on chip fills equal blocks
+    handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
+    return max(handed, moved + UNHIDDEN * engines) + ends
+
+
+def _few_apart(p: Problem, chunks: int, timing: Timing) -> float:
+    """Nanoseconds of the engines in kernels apart with few rows, where each waits for the one before."""
+    own = p.groups * p.rows
+    spread = ceil(p.heads * own / timing.sizes.partitions) * p.columns
+    stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
+    staged = staging_work(p, p.columns, timing).times(p.heads)
+    waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
+    multiplied = timing.product(own, timing.sizes.columns, p.dtype).times(chunks)
+    return waits + staged.tensor + multiplied.tensor + stepped.vector
 
 
 def choose(problem: Problem, timing: Timing) -> Schedule | None:

@@ -1,12 +1,14 @@
 """Convolutions of each feature by itself, of arrays that lie on chip with features on the partitions.
 
 TensorE would multiply with matrices of which only the diagonal is used, and these have to be made. Here Vector adds up
-shifted copies, each scaled by one value a partition. Input, kernel and result are FP32.
+shifted copies, each scaled by one value a partition. The result is FP32; products of narrower inputs and kernels are as
+exact as TensorE's.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 from math import prod
 
 from neuronx_cc.codegen.context import Context
@@ -17,8 +19,8 @@ from neuronx_cc.codegen.maps.plan import Partitions, load_stream, resident_view
 from neuronx_cc.codegen.movement import column_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Timing
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 
 def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
@@ -35,7 +37,9 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
     if target is None:
         return False
     context.homes[op.result] = [target]
-    kernel = context.dense(op.rhs).transpose([dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial])
+    kernel = context.dense(context.source_of(op.rhs)).transpose(
+        [dims.rhs_output_feature, dims.rhs_input_feature, *dims.rhs_spatial]
+    )
     _emit(context, op, target.transpose([dims.out_feature, dims.out_batch, *dims.out_spatial]), source, kernel)
     return True
 
@@ -46,10 +50,10 @@ def _is_depthwise(context: Context, op: hlo.ConvolutionOp) -> bool:
     (window,) = op.window.data if len(op.window.data) == 1 else (None,)
     return (
         window is not None
-        and {shape.dtype for shape in shapes} == {"f32"}
+        and {shape.dtype for shape in shapes} <= FLOATS
+        and shapes[2].dtype == "f32"
         and all(shape.size for shape in shapes)
         and op.lhs not in context.load_casts
-        and op.rhs not in context.load_casts
         and features > 1
         and op.batch_group_count.data == 1
         and shapes[0].dims[dims.lhs_feature] == shapes[2].dims[dims.out_feature] == features
@@ -67,13 +71,14 @@ def _pays(timing: Timing, op: hlo.ConvolutionOp, partitions: int) -> bool:
         return False
     (window,) = op.window.data
     features, sizes = op.feature_group_count.data, timing.sizes
-    positions = op.shape.size // features
-    taps = timing.engine("tensor_scalar", Stream.VECTOR, positions, alu=("multiply",))
-    more = timing.engine("scalar_tensor_tensor", Stream.VECTOR, positions, ins=(F32, F32), alu=("multiply", "add"))
+    positions, dtype = op.shape.size // features, hlo.shape_of(op.lhs).dtype
+    taps = timing.engine("tensor_scalar", Stream.VECTOR, positions, ins=(Tile(dtype),), alu=("multiply",))
+    ins = Tile(dtype), F32
+    more = timing.engine("scalar_tensor_tensor", Stream.VECTOR, positions, ins=ins, alu=("multiply", "add"))
     copies = (taps + more.times(window.size - 1)).times(features / partitions)
     rows = min(features, sizes.rows)
-    product = timing.product(rows, sizes.bank_columns, "f32").times(positions / sizes.bank_columns)
-    width = itemsize("f32")
+    product = timing.product(rows, sizes.bank_columns, dtype).times(positions / sizes.bank_columns)
+    width = itemsize(dtype)
     matrix = timing.engine("memset", Stream.GPSIMD, rows, ins=()) + timing.transfer(rows * width, width)
     products = (product + matrix).times(window.size)
     products += timing.engine("tensor_copy", Stream.VECTOR, positions)
@@ -105,26 +110,33 @@ def _result(context: Context, op: hlo.ConvolutionOp, partitions: int) -> View | 
 def _emit(context: Context, op: hlo.ConvolutionOp, target: View, source: View, kernel: View) -> None:
     builder = context.builder
     (window,) = op.window.data
-    features, partitions = source.shape[0], _partitions(source)
-    outer = features // partitions
+    partitions = _partitions(source)
+    outer = source.shape[0] // partitions
     pool = TilePool(builder, "kernel of each feature")
-    ring = pool.ring(window.size * outer * 4, 1)
-    scales = Block(
-        ring.alloc,
-        "f32",
-        Affine(ring.alloc.lo),
-        (Atom(partitions, 1, True), Atom(window.size, outer * 4), Atom(outer, 4)),
-    )
-    stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
-    stored = (Atom(partitions, stride), Atom(window.size, step), Atom(outer, partitions * stride))
-    stream = load_stream(op.rhs)
-    column_kernel.copy(builder, scales, Block(kernel.alloc, "f32", kernel.start, stored), stream)
+    scales = _scales(context, op, kernel, pool, partitions)
     x, y = (_block(view, partitions) for view in (source, target))
     for batch in builder.each(source.shape[1], 1):
         with builder.loop(outer) as index:
             rows = [block.index(1, index).index(1, batch) for block in (x, y)]
             _row(context, window, rows[0], rows[1], scales.index(2, index, 1))
     pool.free()
+
+
+def _scales(context: Context, op: hlo.ConvolutionOp, kernel: View, pool: TilePool, partitions: int) -> Block:
+    """The kernel on chip, [partitions, taps, other features] in FP32, rounded as the operand is."""
+    builder, (window,) = context.builder, op.window.data
+    outer = kernel.shape[0] // partitions
+    stride, step = kernel.dims[0][0].stride, kernel.dims[2][0].stride if window.size > 1 else 0
+    dims = (Atom(partitions, stride), Atom(window.size, step), Atom(outer, partitions * stride))
+    loaded, *casts = (
+        pool.apart([window.size, outer], dtype, partitions)
+        for dtype, _ in groupby((kernel.dtype, hlo.shape_of(op.rhs).dtype, "f32"))
+    )
+    column_kernel.copy(builder, loaded, Block(kernel.alloc, kernel.dtype, kernel.start, dims), load_stream(op.rhs))
+    for cast in casts:
+        builder.emit("tensor_copy", Stream.VECTOR, [cast], [loaded])
+        loaded = cast
+    return loaded
 
 
 def _block(view: View, partitions: int) -> Block:

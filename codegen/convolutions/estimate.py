@@ -24,6 +24,7 @@ from neuronx_cc.codegen.convolutions.schedule import (
     tile_shape,
     tiles_together,
 )
+from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Tile, Timing, Work, total
@@ -274,7 +275,7 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         through = timing.latency(Stream.GPSIMD) + wide.bound + part.bound * problem.folded.count
         return work + wide + part.times(problem.folded.count) + more, latency + through + copied
     way, latency = kernel_way(problem), timing.transfer_latency
-    width = max(itemsize(problem.w.dtype), itemsize(problem.dtype))
+    width = max(itemsize(problem.w.dtype), itemsize(problem.kernel_stored))
     elements = problem.partitions * problem.chunks * problem.taps * schedule.outputs
     taps = (
         problem.kernel if schedule.streamed is None else problem.kernel[len(problem.kernel) - schedule.streamed.axes :]
@@ -302,8 +303,20 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
             spread = timing.engine("tensor_copy", Stream.GPSIMD, size).times(2 * problem.taps * tiles)
             through = timing.latency(Stream.GPSIMD) + _turnaround(problem, timing)
             work, latency = work + spread, latency + through * problem.taps * tiles / SPREAD_BUFFERS
+    if problem.converts_kernel:
+        converted = _converted(problem, schedule, timing)
+        work, latency = work + converted, latency + converted.bound
     more, copied = _spread(problem, schedule, timing)
     return work + more, latency + copied
+
+
+def _converted(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """What engines do to the kernel of one block of outputs that is stored in 8 bits."""
+    elements = problem.chunks * problem.taps * schedule.outputs
+    if kernel_way(problem) is Kernel.TRANSPOSED:
+        height = min(timing.sizes.rows, timing.sizes.columns)
+        elements = -(-schedule.outputs // height) * problem.inputs * problem.taps
+    return conversion.of(timing, problem.kernel_stored, problem.dtype, elements)
 
 
 def _spread(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, float]:

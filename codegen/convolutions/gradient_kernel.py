@@ -50,19 +50,8 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
-MAX_OUTPUTS = 64
-"""Output positions whose sums are written out."""
 MAX_SUMS = 64
 """Sums that are written out at a time."""
-
-
-def applies(op: hlo.ConvolutionOp) -> bool:
-    """Whether the window has many more positions than the result, without groups or a dilated input."""
-    window, dims = op.window.data, op.dims.data
-    outputs, taps = prod(op.shape.dims[axis] for axis in dims.out_spatial), prod(dim.size for dim in window)
-    plain = all(dim.lhs_dilation == 1 and not dim.reversal for dim in window)
-    grouped = op.feature_group_count.data > 1 or op.batch_group_count.data > 1
-    return plain and not grouped and outputs <= MAX_OUTPUTS and taps >= 16 and taps > outputs
 
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:

@@ -23,6 +23,7 @@ from neuronx_cc.codegen.convolutions import depthwise_kernel
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.candidates import MAX_BANDS
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
+from neuronx_cc.codegen.convolutions.kinds import is_kernel_gradient
 from neuronx_cc.codegen.convolutions.placement import Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
@@ -48,7 +49,7 @@ SPARE_SHARE = (1, 11)
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Emit the convolution and give its result a home."""
-    if op.shape.size and conv_gradient_kernel.applies(op):
+    if op.shape.size and is_kernel_gradient(op):
         conv_gradient_kernel.lower(context, op, step)
     elif op.shape.size == 0:
         context.homes[op.result] = [context.new_hbm(op.result)]

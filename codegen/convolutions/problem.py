@@ -231,6 +231,17 @@ class Problem:
         nbytes = self.outputs * self.inputs * self.taps * itemsize(self.w.dtype)
         return far or nbytes // self.w.run((self.outputs, 1, *self.kernel)) < FEW_PIECES
 
+    @property
+    def kernel_stored(self) -> str:
+        """The element type in which the kernel is loaded: 8 bits as they are, for engines to convert. The DMA would
+        move them in the wider type.
+        """
+        return self.w.dtype if self.groups == 1 and itemsize(self.w.dtype) == 1 else self.dtype
+
+    @property
+    def converts_kernel(self) -> bool:
+        return self.kernel_stored != self.dtype
+
     @cached_property
     def turns_input(self) -> bool:
         """Whether features are neighbours in HBM, so that positions are loaded onto the partitions and transposed."""

@@ -99,11 +99,12 @@ class Schedule:
         copies = "" if self.copies is None else f" in {self.copies.outer} x {self.copies.inner} shifted copies"
         block = "x".join(map(str, self.rows))
         streamed = "" if self.streamed is None else f" streamed {self.streamed.taps(problem)} positions at a time"
+        stored = f" as {problem.kernel_stored}" if problem.converts_kernel else ""
         partitions = "positions" if problem.positions_on_partitions else "features"
         return (
             f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {posed.outputs} {problem.dtype}: {folded}"
             f"images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
-            f"kernel {kernel_way(problem).value}{streamed} for {self.outputs} x{self.weight_buffers}, "
+            f"kernel {kernel_way(problem).value}{stored}{streamed} for {self.outputs} x{self.weight_buffers}, "
             f"{partitions} on the partitions"
         )
 
@@ -173,6 +174,11 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         if copies.in_steps:
             inner = prod(copies.inner_sizes(problem.kernel))
             tiles["inner copies of kernel", schedule.weight_buffers] = inner * schedule.outputs * size
+    if problem.converts_kernel:
+        loaded = natural_bytes(given, schedule.natural) // size
+        if kernel_way(problem) is not Kernel.TRANSPOSED:
+            loaded = chunks * taps * outputs
+        tiles["unconverted kernel", ROW_BUFFERS] = loaded * itemsize(problem.kernel_stored)
     if kernel_way(problem) is Kernel.TRANSPOSED:
         natural = natural_bytes(given, schedule.natural)
         tiles["natural kernel", ROW_BUFFERS] = natural

@@ -19,6 +19,8 @@ from neuronx_cc.codegen.convolutions.problem import Problem, Segment, atom_of
 from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS, SPREAD_BUFFERS, Kernel, Schedule, kernel_way
 from neuronx_cc.codegen.convolutions.stage import PackAt
 from neuronx_cc.codegen.convolutions.turn import Turner
+from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots.placement import strided
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
@@ -124,8 +126,14 @@ class Kernels:
             source = _progression(kernel, axis, taps.first, taps.step, count)
             target = _progression(wide, axis, first, step, count)
             goal = _progression(target, len(sizes), *self.solved.fold.features(number, each), each)
-            self.emitter.over("tensor_copy", Stream.GPSIMD, [goal], [source])
+            for whole, part in zip(self._by_segment(goal), self._by_segment(source), strict=True):
+                self.emitter.over("tensor_copy", Stream.GPSIMD, [whole], [part])
         return wide
+
+    def _by_segment(self, kernel: Block) -> list[Block]:
+        """What is there of a kernel: the last tile of features may be on fewer partitions."""
+        segments = self.placed.problem.features.segments
+        return [kernel] if len(segments) == 1 else [_of_segment(kernel, segment) for segment in segments]
 
     def part(self, pack: PackAt, outs: OutputsAt, at: PartAt) -> Block:
         """One part of it: [partitions, 1, positions..., outputs]."""
@@ -158,6 +166,17 @@ class Kernels:
     def _stream(self) -> Stream:
         return load_stream(self.placed.weights)
 
+    def _fill(self, target: Block, source: Block, stream: Stream) -> None:
+        """Load ``source``, and convert it on chip where it is stored in 8 bits."""
+        problem, builder = self.placed.problem, self.emitter.builder
+        if not problem.converts_kernel:
+            copy(builder, target, source, stream)
+            return
+        partitions, *sizes = (atom.size for atom in target.dims)
+        raw = self.tiles.tile(problem.kernel_stored, sizes, partitions, "unconverted kernel", ROW_BUFFERS)
+        copy(builder, raw, source, stream)
+        conversion.cast(self.emitter, target, raw)
+
     # ---- constants --------------------------------------------------------------------------------------------
 
     def _constant(self, pack: PackAt, outs: OutputsAt, part: PartAt | None) -> Block:
@@ -165,31 +184,26 @@ class Kernels:
         if key not in self._laid_out:
             self._laid_out[key] = self._lay_out(pack, outs)
         view = self._laid_out[key]
-        partitions, size = problem.features.partitions_of_pack(pack.groups), itemsize(problem.dtype)
+        partitions, stored = problem.features.partitions_of_pack(pack.groups), problem.kernel_stored
         sizes = [problem.chunks, *problem.kernel, outs.size]
-        row = prod(sizes) * size
+        row = prod(sizes) * itemsize(stored)
         offset = (pack.index * outs.count + outs.index) * (partitions * row) + view.offset
-        source = Block(view.alloc, problem.dtype, offset, (Atom(partitions, row), *dense(sizes, problem.dtype)))
+        source = Block(view.alloc, stored, offset, (Atom(partitions, row), *dense(sizes, stored)))
         if part is not None:
             source = source.index(1, part.chunk + part.segment.first, part.count)
             for axis, tap in enumerate(part.taps):
                 source = source.index(2 + axis, tap, 1)
         sizes = [atom.size for atom in source.dims[1:]]
         tile = self.tiles.tile(problem.dtype, sizes, partitions, "kernel", self.schedule.weight_buffers)
-        copy(self.emitter.builder, tile, source, Stream.DMA_WEIGHT)
+        self._fill(tile, source, Stream.DMA_WEIGHT)
         return tile
 
     def _lay_out(self, pack: PackAt, outs: OutputsAt) -> View:
         """Register the constant as [packs, blocks of outputs, partitions, chunks, kernel..., outputs]."""
         problem = self.placed.problem
         assert self.placed.data is not None
-        raw = self.placed.data.reshape(-1)
-        atoms = [atom_of(self.placed.w, axis) for axis in range(len(self.placed.w.dims))]
-        sizes = self.placed.w.shape
-        strides = [atom.stride for atom in atoms]
-        array = np.lib.stride_tricks.as_strided(
-            raw[self.placed.w.offset // raw.itemsize :], sizes, strides, writeable=False
-        ).astype(NUMPY_DTYPE[problem.dtype])
+        atoms = [replace(atom_of(self.placed.w, axis), size=n) for axis, n in enumerate(self.placed.w.shape)]
+        array = strided(self.placed.data, self.placed.w.offset, atoms).astype(NUMPY_DTYPE[problem.kernel_stored])
         array = array.reshape(problem.groups, problem.outputs, problem.inputs, *problem.kernel)
         array = array[pack.start : pack.start + pack.count * pack.groups]
         partitions = problem.features.partitions_of_pack(pack.groups)
@@ -211,7 +225,7 @@ class Kernels:
                 )
                 out[:, :, : s.partitions, s.first : s.first + s.chunks] = array[:, :, index]
         name = f"{hlo.loc_of(self.placed.weights).name}.{pack.start}.{outs.start}"
-        return self.context.constant(out, problem.dtype, name)
+        return self.context.constant(out, problem.kernel_stored, name)
 
     # ---- other kernels ----------------------------------------------------------------------------------------
 
@@ -242,7 +256,7 @@ class Kernels:
             source = source.of((dims[2], dims[1], *dims[3:], dims[0]))
             goal = target.index(len(target.dims) - 1, Affine(group * size), size)
             goal = replace(goal, partition=group * inputs, dims=(Atom(inputs, 1, True), *goal.dims[1:]))
-            copy(self.emitter.builder, goal.select([0, *order]), source.select([0, *order]), self._stream)
+            self._fill(goal.select([0, *order]), source.select([0, *order]), self._stream)
 
     def _transpose(self, pack: PackAt, outs: OutputsAt, target: Block) -> None:
         """All of the kernel, as much at a time as is loaded together."""
@@ -274,7 +288,7 @@ class Kernels:
             stored = self.tiles.tile(problem.dtype, sizes, rows, "natural kernel", ROW_BUFFERS)
             natural = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
             by_stride = [0, *(1 + dim for dim in order)]
-            copy(builder, natural.select(by_stride), source.select(by_stride), self._stream)
+            self._fill(natural.select(by_stride), source.select(by_stride), self._stream)
             goal = target.index(len(target.dims) - 1, Affine(start), rows)
             if pack.groups > 1:
                 taps = natural.of((natural.dims[0], *natural.dims[3:], natural.dims[2]))
@@ -291,12 +305,19 @@ class Kernels:
             for tap in self.emitter.builder.each(kernel[0].size):
                 self._turn_taps(plane.index(3, tap), target.index(2, tap), alone)
             return
-        count = taps[0].dims[1].size if len(taps[0].dims) > 1 else 1
-        loops = alone and self.turner.loops_pay(count)
-        for tap in self.emitter.builder.each(count, 1 if loops else 4):
-            source, goal = (block.index(1, tap) if count > 1 else block for block in taps)
-            place = goal.of((Atom(partitions.size, 1, True), target.dims[1], target.dims[-1]))
-            self.turner.turn(source.of((rows, chunks, Atom(partitions.size, partitions.stride))), place, loops)
+        # many along one dim fill a bank together, and leave it so
+        looped, together = [chunks, target.dims[1]], [Atom(1, 0), Atom(1, 0)]
+        if len(taps[0].dims) > 1:
+            together = [block.dims[1] for block in taps]
+        if together[0].size <= chunks.size:
+            looped, together = together, looped
+        loops = alone and self.turner.loops_pay(looped[0].size)
+        for index in self.emitter.builder.each(looped[0].size, 1 if loops else 4):
+            source, goal = (
+                block.moved(index * atom.stride) for block, atom in zip((plane, target), looped, strict=True)
+            )
+            place = goal.of((Atom(partitions.size, 1, True), together[1], target.dims[-1]))
+            self.turner.turn(source.of((rows, together[0], Atom(partitions.size, partitions.stride))), place, loops)
 
     def _turn_pack(self, pack: PackAt, start: int, natural: Block, target: Block) -> None:
         """Tap by tap: spread [rows, inputs] to the columns of each row's group, then transpose."""

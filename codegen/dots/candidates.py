@@ -40,7 +40,7 @@ STREAMED = 4
 SEVERAL = 2
 """Sums of a tile of rows that are open at a time, at least: runs of the columns of one are short."""
 MOST_STREAMED = 4
-"""Blocks of k that are no loop: those of a loop wait for each other."""
+"""Blocks of k that are no loop, beside the rest of k: those of a loop wait for each other."""
 MOST_SMALL = (256, 128, 64)
 """Rows of blocks where not a whole tile fits."""
 MOST_BUFFERS = 8
@@ -112,7 +112,7 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         bias_whole=4 * prod(problem.n) <= room // 4,
         epilogue_whole=_keeps_row(problem, sizes),
         batches=_unrolled_batches(problem, sizes),
-        blocks=UNROLLED_BLOCKS,
+        blocks=_unrolled_blocks(problem, sizes),
         transposes=UNROLLED_TRANSPOSES,
     )
 
@@ -175,6 +175,12 @@ def _unrolled_batches(problem: Problem, sizes: Sizes) -> int:
     products = rows * -(-columns * sizes.rows // sizes.bank_columns)
     transposed = rows * problem.lhs.transposed + columns * problem.rhs.transposed
     return max(1, min(UNROLLED_BATCHES, UNROLLED_TILES // max(1, chunks * (products + transposed))))
+
+
+def _unrolled_blocks(problem: Problem, sizes: Sizes) -> int:
+    """Blocks along one dim that are no loop: more where each has few products."""
+    tiles = sum(map(prod, problem.all_chunks)) * -(-prod(problem.m) // sizes.rows)
+    return max(UNROLLED_BLOCKS, UNROLLED_TILES // tiles)
 
 
 def _whole_rows(problem: Problem, frame: Schedule) -> bool:
@@ -277,7 +283,9 @@ def _finished(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
         streams = problem.lhs if schedule.stays == "rhs" else problem.rhs
         kept = replace(schedule.coming(streams), kept=_keeps_blocks(problem, schedule, streams))
         schedule = replace(schedule, lhs=kept) if streams is problem.lhs else replace(schedule, rhs=kept)
-    return _with_more_buffers(problem, replace(schedule, group=_group(problem, schedule, sizes)), sizes)
+    schedule = _with_more_buffers(problem, replace(schedule, group=_group(problem, schedule, sizes)), sizes)
+    few = schedule.stays == "lhs" and prod(problem.m) <= sizes.columns and problem.rhs.home is not Home.STAGED
+    return _ahead(problem, schedule, sizes) if few and not problem.rhs.transposed else schedule
 
 
 def _with_more_buffers(problem: Problem, schedule: Schedule, sizes: Sizes) -> Schedule:
@@ -301,7 +309,7 @@ def _row_tiles(problem: Problem, schedule: Schedule, operand: Operand, sizes: Si
     rows = prod(problem.m if operand is problem.lhs else problem.n)
     pieces = sum(
         prod(-(-size // count) for size, count in zip(box, together(problem, box, schedule.row_bytes), strict=True))
-        for box in problem.all_chunks
+        for box in schedule.rows_of(problem, operand)
     )
     return prod(problem.b) * pieces * -(-rows // (sizes.rows * schedule.coming(operand).beside))
 
@@ -390,7 +398,7 @@ def _streamed(problem: Problem, frame: Schedule, most: int, sizes: Sizes) -> Ite
         halves = [count for count in _halves(most) if count < most]
         boxed = (replace(whole, boxes=tuple(_box(each, count) for each in problem.all_chunks)) for count in halves)
         fitting = [_with_more_buffers(problem, each, sizes) for each in boxed if _fits(problem, each, sizes)]
-        few += [each for each in fitting if boxes(problem, each) <= MOST_STREAMED]
+        few += [each for each in fitting if boxes(problem, each) < MOST_STREAMED + len(problem.segments)]
         many += fitting[:1]
     yield from (_ahead(problem, each, sizes) for each in few or many)
 

@@ -56,8 +56,19 @@ def share(timing: Timing, operand: Operand, dtype: str) -> float:
     if operand.decoded:
         scalar, vector = works(timing, "s8", "s16")
         return min(1.0, (vector.bound + bit_work(timing).bound) / (scalar.bound + vector.bound))
-    scalar, vector = works(timing, operand.stored, dtype)
+    return _balanced(timing, operand.stored, dtype)
+
+
+def _balanced(timing: Timing, stored: str, dtype: str) -> float:
+    """The part for Scalar with which both engines are done at the same time."""
+    scalar, vector = works(timing, stored, dtype)
     return vector.bound / (scalar.bound + vector.bound)
+
+
+def of(timing: Timing, stored: str, dtype: str, elements: int) -> Work:
+    """Of ``elements`` a partition that Scalar and Vector share."""
+    part, (scalar, vector) = _balanced(timing, stored, dtype), works(timing, stored, dtype)
+    return (scalar.times(part) + vector.times(1 - part)).times(elements / ELEMENTS)
 
 
 def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
@@ -82,22 +93,32 @@ def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) ->
     factor = 1.0
     if operand.decoded:
         target, source, factor = replace(target, dtype="s16"), replace(source, dtype="s8"), PLACE
+    _shared(emitter, share(emitter.builder.timing, operand, target.dtype), target, source, factor)
+    if operand.decoded:
+        _on_bits(emitter, "bitwise_and", target, target, 0xFFFF - HIGHEST)
+
+
+def cast(emitter: Emitter, target: Block, source: Block) -> None:
+    """The same of floats and integers that engines convert by themselves."""
+    _shared(emitter, _balanced(emitter.builder.timing, source.dtype, target.dtype), target, source, 1.0)
+
+
+def _shared(emitter: Emitter, part: float, target: Block, source: Block, factor: float) -> None:
+    """``target = factor * source``: ``part`` of the elements of a partition by Scalar, the others by Vector."""
     blocks = merge_free([target, source])
     if len(blocks[0].dims) < 2:
         blocks = [target, source]  # one element a partition
     size, dim = blocks[0].dims[1].size, 1
-    first = round(size * share(emitter.builder.timing, operand, target.dtype))
+    first = round(size * part)
     if first:
         ends = [block.index(dim, Affine(0), first) for block in blocks]
         emitter.over("activation", Stream.SCALAR, ends[:1], ends[1:], alu=["copy"], imm=[factor])
     if first < size:
         ends = [block.index(dim, Affine(first), size - first) for block in blocks]
-        if operand.decoded:
-            emitter.over("tensor_scalar", Stream.VECTOR, ends[:1], ends[1:], alu=["multiply"], imm=[factor])
-        else:
+        if factor == 1:
             emitter.over("tensor_copy", Stream.VECTOR, ends[:1], ends[1:])
-    if operand.decoded:
-        _on_bits(emitter, "bitwise_and", target, target, 0xFFFF - HIGHEST)
+        else:
+            emitter.over("tensor_scalar", Stream.VECTOR, ends[:1], ends[1:], alu=["multiply"], imm=[factor])
 
 
 def suspect(emitter: Emitter, target: Block, decoded: Block) -> None:

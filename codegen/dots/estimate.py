@@ -7,12 +7,14 @@ tiles of the result, and a part of what the other resources do, for no schedule 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
 from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums
+from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
@@ -45,7 +47,7 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     if schedule.stays == "rhs":
         outer, inner, passes, others = inner, outer, others, passes
     outer_load, inner_load = (load(problem, schedule, each, timing) for each in (outer, inner))
-    outer_turn, inner_turn = (transposes(problem, each, timing) for each in (outer, inner))
+    outer_turn, inner_turn = (transposes(problem, schedule, each, timing) for each in (outer, inner))
     work = [outer_load, outer_turn, inner_load, inner_turn, products(problem, timing)]
     work.append(results(problem, schedule, timing))
     if passes > 1 and schedule.coming(inner).kept:
@@ -61,7 +63,9 @@ def _of_whole_k(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     wait = outer_wait / passes + inner_wait / others
     if schedule.coming(outer).buffers == 1:
         wait += outer_wait / passes * (batches * passes - 1)
-    staged = others * (1 if schedule.coming(inner).kept else passes) * inner.transposed + passes * outer.transposed
+    # blocks that are no loop are transposed while those before are multiplied
+    turns, outer_turns = (count if count > schedule.blocks else 1 for count in (others, passes))
+    staged = turns * (1 if schedule.coming(inner).kept else passes) * inner.transposed + outer_turns * outer.transposed
     wait += batches * staged * _turnaround(problem, timing)
     time = _overlapped(problem, schedule, total(work).times(batches), wait, batches * passes * others, timing)
     if not inner.converted or inner.transposed:
@@ -94,7 +98,7 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     work = [products(problem, timing), results(problem, schedule, timing), add.times(tiles * (count - 1))]
     moved = []
     for operand, times in ((problem.lhs, n_blocks), (problem.rhs, m_blocks)):
-        work.append(transposes(problem, operand, timing).times(times))
+        work.append(transposes(problem, schedule, operand, timing).times(times))
         moved.append(load(problem, schedule, operand, timing).times(times))
     batches = prod(problem.b)
     pairs = batches * m_blocks * n_blocks * count
@@ -111,7 +115,7 @@ def _of_open_banks(problem: Problem, schedule: Schedule, timing: Timing) -> floa
     lhs = load(problem, schedule, problem.lhs, timing)
     pairs = n_blocks * boxes(problem, schedule)
     stages = _streams(problem, schedule, problem.rhs, pairs, timing)
-    first = timing.transfer_latency + lhs.bound + transposes(problem, problem.lhs, timing).bound
+    first = timing.transfer_latency + lhs.bound + transposes(problem, schedule, problem.lhs, timing).bound
     streamed = timing.pipeline(stages, batches * pairs, schedule.rhs.buffers)
     left = results(problem, schedule, timing)
     # the products of the next block of columns wait for the first bank of these
@@ -160,22 +164,36 @@ def _transfers(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         return timing.transfer(nbytes, timing.long_run)
     if operand.transposed:
         run = min(schedule.row_bytes, prod(problem.k) * width) * schedule.coming(operand).beside
-    else:
-        dim = problem.tiled_dim(operand)
-        rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
-        near = dim < 0 or operand.free[dim].stride == width
-        run = width * (rows if near else 1)
-        run = run_of((atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim), run)
-    return timing.transfer(nbytes, max(width, run))
+        return timing.transfer(nbytes, max(width, run))
+    dim = problem.tiled_dim(operand)
+    rows = schedule.together if operand is problem.lhs else schedule.rhs.rows
+    if dim >= 0 and operand.free[dim].stride != width:
+        rows = 1
+
+    terms = [atom for dim, atom in enumerate(operand.contracted) if dim != problem.k_dim]
+    if problem.segments[0].neighbours:
+        terms.append(Atom(schedule.boxes_of(problem, operand)[0][-1], operand.contracted[problem.k_dim].stride))
+
+    def moved(part: float, count: int) -> Work:
+        return timing.transfer(nbytes, max(width, run_of(terms, width * count))).times(part)
+
+    return _with_rest(operand.free[dim].size if dim >= 0 else 1, rows, moved)
 
 
-def transposes(problem: Problem, operand: Operand, timing: Timing) -> Work:
+def _with_rest(size: int, block: int, moved: Callable[[float, int], Work]) -> Work:
+    """Of blocks along a dim and of the rest that they leave, in shorter runs: ``moved(part of it all, rows)``."""
+    rest = size % max(1, block) if size > block else 0
+    whole = moved((size - rest) / size, max(1, block))
+    return whole + moved(rest / size, rest) if rest else whole
+
+
+def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
     """Of all of one operand of one batch index, once."""
     if not operand.transposed:
         return NOTHING
     sizes = timing.sizes
     rows = prod(problem.m if operand is problem.lhs else problem.n)
-    height = min(rows, sizes.rows)
+    height = min(rows, max(1, schedule.coming(operand).rows), sizes.rows)
     per_bank = max(1, sizes.bank_columns // height)
     parts, carrier, extract = 1, problem.transposed_as(operand), NOTHING
     if not problem.fast(carrier):
@@ -206,11 +224,13 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     if schedule.leaves is Leaves.CHIP:
         return work
     width = itemsize(problem.out.dtype)
-    near = problem.n_dim < 0 or problem.out.n[problem.n_dim].stride == width
-    run = width * (min(schedule.rhs.rows, problem.n_tiled, schedule.columns) if near else 1)
     if schedule.leaves is Leaves.ROWS:
-        run = run_of(problem.out.n, width)
-    return work + timing.transfer(rows * columns * width, run)
+        return work + timing.transfer(rows * columns * width, run_of(problem.out.n, width))
+    near = problem.n_dim < 0 or problem.out.n[problem.n_dim].stride == width
+    block = min(schedule.rhs.rows, problem.n_tiled, schedule.columns) if near else 1
+    return work + _with_rest(
+        problem.n_tiled, block, lambda part, count: timing.transfer(rows * columns * width, width * count).times(part)
+    )
 
 
 def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:

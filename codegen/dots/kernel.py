@@ -13,6 +13,7 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
+from neuronx_cc.codegen.dots.filler import Filler, transposer_of
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
 from neuronx_cc.codegen.dots.placement import bind, place
@@ -25,7 +26,7 @@ from neuronx_cc.codegen.dots.schedule import (
     Way,
     footprint,
 )
-from neuronx_cc.codegen.dots.stage import Filler, KeptBlocks, Stage, kept_bytes, transposer_of
+from neuronx_cc.codegen.dots.stage import KeptBlocks, Stage, kept_bytes
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter

@@ -37,7 +37,7 @@ SMALL_RESULT = 64
 
 def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> Placed:
     """Give the result a home, copy what does not align, and state the problem."""
-    out = _choose_output(context, contraction, bound[0].view)
+    out = _choose_output(context, contraction, bound)
     if _scatters(context, contraction, bound[1].view, out):
         bound = (bound[0], _dense(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
@@ -148,9 +148,9 @@ def strided(data: np.ndarray, offset: int, atoms: Sequence[Atom]) -> np.ndarray:
 # ---- result ---------------------------------------------------------------------------------------------------
 
 
-def _choose_output(context: Context, contraction: Contraction, lhs: View) -> View:
-    """Resident with rows of lhs on the partitions where that fits, else HBM."""
-    result, most = contraction.result, context.sizes.columns
+def _choose_output(context: Context, contraction: Contraction, bound: Sequence[Bound]) -> View:
+    """Resident with rows of lhs on the partitions where that fits and saves time, else HBM."""
+    result, most, lhs = contraction.result, context.sizes.columns, bound[0].view
     shape = hlo.shape_of(result)
     batch, m, _ = contraction.sizes(0)
     partitions = partitions_of(contraction.classes(lhs, 0)[1]) if lhs.in_sbuf else None
@@ -165,10 +165,30 @@ def _choose_output(context: Context, contraction: Contraction, lhs: View) -> Vie
         partitions = replace(partitions, axis=partitions.axis + len(batch))
         per_partition = shape.size // partitions.size * itemsize(shape.dtype)
         near = context.last_use(result) - contraction.step <= RESIDENT_STEPS
-        alloc = context.new_resident(result, per_partition) if near else None
+        made = resident_view(Alloc(Space.SBUF, 0, per_partition), shape.dtype, shape.dims, partitions)
+        alloc = (
+            context.new_resident(result, per_partition) if near and _saves(context, contraction, bound, made) else None
+        )
         if alloc is not None:
             return resident_view(alloc, shape.dtype, shape.dims, partitions)
     return context.new_hbm(result)
+
+
+def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], resident: View) -> bool:
+    """Whether a result of several tiles of rows, which decides the tiles where it stays on chip, takes less time there
+    than by way of HBM.
+    """
+    shape = hlo.shape_of(contraction.result)
+    if contraction.epilogue is not None or prod(contraction.sizes(0)[1]) <= context.sizes.columns:
+        return True
+    times = []
+    for out in (resident, linear(Alloc(Space.HBM, 0, shape.nbytes), 0, shape.dtype, shape.dims)):
+        taken = out.alloc.hi if out.in_sbuf else 0
+        found = [replace(each, room=each.room - taken) for each in problems_of(context, contraction, bound, out, None)]
+        if not found:
+            return True
+        times.append(context.planner.time(context.planner.easiest(found)))
+    return times[0] <= times[1] + context.timing.arrival(shape.nbytes, context.timing.long_run)
 
 
 def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:

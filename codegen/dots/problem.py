@@ -50,6 +50,12 @@ class Segment:
     partitions: int
     steps: int
     """Along that dim, around the partitions."""
+    neighbours: bool = False
+    """Whether the steps of a partition follow each other in memory, not those of neighbouring partitions."""
+
+    def strides(self, stride: int) -> tuple[int, int]:
+        """Of the partitions and of the steps, in a dim of this stride."""
+        return (stride * self.steps, stride) if self.neighbours else (stride, stride * self.partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.candidates import UNROLLED_TRANSPOSES, rows_beside
 from neuronx_cc.codegen.dots.contraction import Bound
+from neuronx_cc.codegen.dots.filler import Filler, transposer_of
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
     PE_DTYPES,
@@ -30,7 +31,6 @@ from neuronx_cc.codegen.dots.problem import (
 )
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS
 from neuronx_cc.codegen.dots.span import Span
-from neuronx_cc.codegen.dots.stage import Filler, transposer_of
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Block
@@ -312,12 +312,16 @@ def _blocks(filler: Filler, into: Block, at: dict[int, Affine], chunk_bytes: int
         offset = offset + index * into.dims[dim].stride
     rows = into.dims[tiled] if tiled >= 0 else Atom(1, 0)
     here = at if tiled < 0 else {**at, tiled: Affine()}
+    span, tiles = Span([], here, tiled, problem.m_tiled), []
     for segment in problem.segments:
-        source = filler.source(Span([], here, tiled, problem.m_tiled), segment)
         dims = (Atom(segment.partitions, 1, True), Atom(segment.steps, chunk_bytes), rows)
-        tile = Block(into.alloc, operand.dtype, offset, dims)
-        (filler.transpose if operand.transposed else filler.load)(source, tile)
+        tiles.append(Block(into.alloc, operand.dtype, offset, dims))
         offset = offset + segment.steps * chunk_bytes
+    if operand.transposed:
+        filler.transpose(filler.rows(span, problem.segments), tiles)
+        return
+    for segment, tile in zip(problem.segments, tiles, strict=True):
+        filler.load(filler.source(span, segment), tile)
 
 
 def _scaled(atoms: tuple[Atom, ...], factor: int) -> tuple[Atom, ...]:

@@ -122,6 +122,13 @@ class Schedule:
         whole = self.sums is Sums.BANKS and operand.name == "lhs"
         return problem.all_chunks if whole else self.boxes
 
+    def rows_of(self, problem: Problem, operand: Operand) -> list[tuple[int, ...]]:
+        """Chunks of each row of ``operand`` that is loaded to be transposed: of all segments, if blocks hold them."""
+        boxes = self.boxes_of(problem, operand)
+        if self.sums is Sums.SBUF or boxes != problem.all_chunks:
+            return list(boxes)
+        return [(*boxes[0][:-1], sum(box[-1] for box in boxes))]
+
     @property
     def together(self) -> int:
         """Rows of m that are staged together."""
@@ -182,7 +189,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     tiles: dict[tuple[str, int], int] = {}
     for operand, rows in ((problem.lhs, schedule.together), (problem.rhs, schedule.rhs.rows)):
         coming, boxes = schedule.coming(operand), schedule.boxes_of(problem, operand)
-        taken = max(prod(together(problem, box, schedule.row_bytes)) for box in boxes) * problem.partitions
+        rows_of = schedule.rows_of(problem, operand)
+        taken = max(prod(together(problem, row, schedule.row_bytes)) for row in rows_of) * problem.partitions
         for segment, box, way in zip(problem.segments, boxes, coming.ways, strict=True):
             if way not in (Way.IN_PLACE, Way.STAGED):
                 nbytes = prod(box) * rows * itemsize(operand.dtype)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -115,26 +115,16 @@ def problems_of(
     assert out is not None
     found = []
     for k, direct in _cuts(context.timing, refined, bound):
-        lhs, rhs = (
-            Operand(
-                name,
-                each.home,
-                each.view.dtype,
-                pe_dtype(contraction.op, index, each.view.dtype),
-                b.atoms[index],
-                free.atoms[0],
-                k.atoms[index],
-                index in direct,
-            )
-            for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (m, n), strict=True))
-        )
+        lhs, rhs = _operands(contraction, bound, refined, k, direct)
         terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
         out_dims, lhs_dims = _marked(out.m), _marked(lhs.free)
         if terms is None or (out_dims and lhs_dims and out_dims != lhs_dims):
             continue  # a tile's rows are neighbours on the partitions
-        tilings = product(
-            (out_dims or lhs_dims)[:1] or _tiled(m.sizes, [(lhs.free, lhs.stored)]),
-            _marked(rhs.free)[:1] or _tiled(n.sizes, [(rhs.free, rhs.stored), (out.n, out.dtype)]),
+        tilings = list(
+            product(
+                (out_dims or lhs_dims)[:1] or _tiled(m.sizes, [(lhs.free, lhs.stored)]),
+                _marked(rhs.free)[:1] or _tiled(n.sizes, [(rhs.free, rhs.stored), (out.n, out.dtype)]),
+            )
         )
         found += [
             Problem(
@@ -158,7 +148,39 @@ def problems_of(
             )
             for m_dim, n_dim in tilings
         ]
+        if not direct and _neighbours_have_long_runs(context.timing, refined, k, bound):
+            found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
+
+
+def _with_neighbours(problem: Problem) -> Problem | None:
+    """With neighbouring terms on one partition, where no number of partitions divides them; None where it does, or an
+    operand is transposed, which brings whole rows.
+    """
+    operands = problem.lhs, problem.rhs
+    if len(problem.segments) == 1 or any(each.home is not Home.HBM or each.transposed for each in operands):
+        return None
+    whole, rest = problem.segments
+    return replace(problem, segments=(replace(whole, neighbours=True), rest))
+
+
+def _operands(
+    contraction: Contraction, bound: Sequence[Bound], refined: _Refined, k: _Class, direct: Container[int]
+) -> list[Operand]:
+    """Both, with k cut in one way; those of ``direct`` are loaded with it on the partitions."""
+    return [
+        Operand(
+            name,
+            each.home,
+            each.view.dtype,
+            pe_dtype(contraction.op, index, each.view.dtype),
+            refined.b.atoms[index],
+            free.atoms[0],
+            k.atoms[index],
+            index in direct,
+        )
+        for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (refined.m, refined.n), strict=True))
+    ]
 
 
 # ---- ways to cut k --------------------------------------------------------------------------------------------
@@ -179,13 +201,13 @@ def _cuts(timing: Timing, refined: _Refined, bound: Sequence[Bound]) -> Iterator
     if partitions * LEAST_FILLED < timing.sizes.rows:
         return
     most, free = k.sizes[dim] // partitions, (refined.m.atoms[0], refined.n.atoms[0])
+    near = [index for index, each in enumerate(bound) if k.atoms[index][dim].stride == itemsize(each.view.dtype)]
     # rows that are transposed are loaded in parts, whose terms must not lie apart
     width = max(itemsize(each.view.dtype) for each in bound)
-    loaded = divisor(most, 2 * timing.sizes.bank_bytes // (timing.sizes.rows * width))
-    beside = divisor(loaded, _for_long_runs(timing, k, dim, free, bound))
+    loaded = 2 * timing.sizes.bank_bytes // (timing.sizes.rows * width) if near else most
+    beside = _divisor_near(most, _for_long_runs(timing, k, dim, free, bound), loaded)
     if beside > 1:
         yield k.cut(dim, partitions, beside), ()
-    near = [index for index, each in enumerate(bound) if k.atoms[index][dim].stride == itemsize(each.view.dtype)]
     if near and all(
         bound[index].home is Home.HBM
         and itemsize(bound[index].view.dtype) > 1
@@ -193,6 +215,17 @@ def _cuts(timing: Timing, refined: _Refined, bound: Sequence[Bound]) -> Iterator
         for index in near
     ):
         yield k.cut(dim, partitions, most), tuple(near)
+
+
+def _divisor_near(size: int, wanted: int, most: int) -> int:
+    """The smallest divisor of ``size`` from ``wanted`` to ``most``, else the largest below."""
+    found = [each for each in range(1, min(size, most) + 1) if size % each == 0]
+    return next((each for each in found if each >= wanted), found[-1])
+
+
+def _neighbours_have_long_runs(timing: Timing, refined: _Refined, k: _Class, bound: Sequence[Bound]) -> bool:
+    dim, free = _largest(k.sizes), (refined.m.atoms[0], refined.n.atoms[0])
+    return dim >= 0 and _for_long_runs(timing, k, dim, free, bound) > 1
 
 
 def _for_long_runs(

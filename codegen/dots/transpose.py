@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
@@ -36,8 +38,21 @@ class Transposer:
 
         Or ``out[partition, chunk, beside, row] = rows[row, chunk, beside, partition]``.
         """
+        for plane, place in self._planes(rows):
+            self._values(plane, place(out), several=plane is not rows)
+
+    def transpose_segments(self, rows: Block, outs: Sequence[Block]) -> None:
+        """The same of rows [row, other chunks..., k] whose last dim holds the chunks of each of ``outs``, one after the
+        other; or [row, other chunks..., beside, k].
+        """
+        for plane, place in self._planes(rows):
+            for chunks, out in _segments(plane, outs):
+                self._values(chunks, place(out), several=plane is not rows or len(outs) > 1)
+
+    def _planes(self, rows: Block) -> Iterator[tuple[Block, Callable[[Block], Block]]]:
+        """What TensorE transposes, and where in a target it goes: values, or the parts of their bit patterns."""
         if self._moves_values(rows.dtype):
-            self._values(rows, out, False)
+            yield rows, lambda out: out
             return
         sizes, partitions = [atom.size for atom in rows.dims[1:]], rows.dims[0].size
 
@@ -45,7 +60,7 @@ class Transposer:
             return self.bits(carrier, sizes, partitions)
 
         for plane, part, byte in halves_of(rows, room, self.emitter.copy):
-            self._values(plane, part_of(out, part, byte), True)
+            yield plane, partial(part_of, part=part, byte=byte)
 
     def _moves_values(self, dtype: str) -> bool:
         return self.context.moves_values(dtype)
@@ -60,13 +75,14 @@ class Transposer:
             for position, piece in enumerate(_each(rows, len(rows.dims) - 3)):
                 self._values(piece, out.index(1, Affine(position)), several or chunks > 1)
             return
-        height = rows.dims[0].size
+        height, builder = rows.dims[0].size, self.emitter.builder
         flat = _flatten_chunks(rows)
         if flat is None:
-            for position, piece in enumerate(_each(rows, len(rows.dims) - 2)):
-                self._bank([piece], out.index(1, Affine(position), 1), several=True)
+            pieces, count = list(_each(rows, len(rows.dims) - 2)), max(1, builder.sizes.bank_columns // height)
+            for start in range(0, len(pieces), count):
+                part = pieces[start : start + count]
+                self._bank(part, out.index(1, Affine(start), len(part)), several=True)
             return
-        builder = self.emitter.builder
         groups = builder.tiles(flat.dims[1].size, max(1, builder.sizes.bank_columns // max(height, 1)))
         several = several or len(groups) > 1  # a whole row of tiles follows
         for start, tiles, count in groups:
@@ -86,6 +102,20 @@ class Transposer:
             watch.leave(out, bank)
         else:
             self.emitter.leave(out, bank)
+
+
+def _segments(rows: Block, outs: Sequence[Block]) -> Iterator[tuple[Block, Block]]:
+    """The part of ``rows`` that each of ``outs`` takes, with its chunks in a dim of their own."""
+    beside, start = len(outs[0].dims) - 3, 0
+    at = len(rows.dims) - 1 - beside
+    others = prod(atom.size for atom in rows.dims[1:at])
+    for out in outs:
+        height, steps = out.dims[0].size, out.dims[1].size // others
+        part = rows.index(len(rows.dims) - 1, Affine(start), steps * height)
+        *dims, terms = part.dims
+        chunks = (Atom(steps, terms.stride * height),) if steps > 1 else ()
+        yield part.of((*dims[:at], *chunks, *dims[at:], Atom(height, terms.stride))), out
+        start += steps * height
 
 
 def _each(rows: Block, count: int) -> Iterator[Block]:

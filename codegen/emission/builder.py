@@ -95,6 +95,9 @@ class Ring:
     alloc: Alloc
     count: int
     nbytes: int
+    phases: int = 1
+    """Straight-line code in a loop turns through one in so many of them, those of its iteration: for rings of which an
+    iteration takes few."""
     turn: int = 0
 
 
@@ -219,12 +222,6 @@ class Builder:
         pieces = [(0, full, step)] if full else []
         return pieces + ([(full * step, 1, rest)] if rest else [])
 
-    def strips(self, total: int, step: int) -> Iterator[tuple[Affine, int]]:
-        """Start and size of each tile of a dim, the full ones in a loop, then the rest."""
-        for start, count, size in self.tiles(total, step):
-            with self.loop(count) as index:
-                yield index * size + start, size
-
     def pieces(self, total: int, step: int) -> Iterator[tuple[Affine, int]]:
         """Start and size of each tile of a dim: of the full ones, as by ``each``, then of the rest."""
         cut = self.tiles(total, step)
@@ -317,15 +314,24 @@ class Builder:
         self.program.tiles.append((self.sync.regions, len(self.sync.frames) - 1))
         if ring.count == 1:
             return Affine(ring.alloc.lo, tile=tile)
-        if several or frame.register < 0 or (self._unrolled and self._unrolled[-1] is frame):
+        straight = several or (bool(self._unrolled) and self._unrolled[-1] is frame)
+        if straight and frame.register >= 0 and ring.count >= 2 * ring.phases > 2:
+            ring.turn = (ring.turn + 1) % (ring.count // ring.phases)
+            start = ring.alloc.lo + ring.turn * ring.phases * ring.nbytes
+            return Affine(start, ((self._phase(frame, ring.phases), ring.nbytes),), tile)
+        if straight or frame.register < 0:
             ring.turn = (ring.turn + 1) % ring.count
             return Affine(ring.alloc.lo + ring.turn * ring.nbytes, tile=tile)
-        if ring.count not in frame.phases:
+        return Affine(ring.alloc.lo, ((self._phase(frame, ring.count), ring.nbytes),), tile)
+
+    def _phase(self, frame: Frame, modulus: int) -> int:
+        """The register that counts the iterations of a loop around ``modulus``."""
+        if modulus not in frame.phases:
             register = self._phase_register(frame)
-            frame.phases[ring.count] = register
+            frame.phases[modulus] = register
             self.sync.loaded.discard(register)
-            self.sync.register_range[register] = ring.count
-        return Affine(ring.alloc.lo, ((frame.phases[ring.count], ring.nbytes),), tile)
+            self.sync.register_range[register] = modulus
+        return frame.phases[modulus]
 
     def _origin(self, block: Block) -> tuple[int, int]:
         """What the operand means: the number of its piece of memory, and of the tile in it."""

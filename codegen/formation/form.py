@@ -68,7 +68,9 @@ def form(
             formation.place_attention(last[op])
         if op in inside or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
-        if op.result not in load_casts and op not in without and op not in formation.late:
+        if op.result in load_casts:
+            formation.stand_for(op)
+        elif op not in without and op not in formation.late:
             formation.place(op)
     return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, effectful)
 
@@ -96,6 +98,12 @@ class _Formation:
                 self._new(op, True, squeeze(op.shape.dims))
         else:
             self._compute(op)
+
+    def stand_for(self, cast: hlo.HloOp) -> None:
+        """``cast`` belongs to no kernel; what reads it waits for what it casts."""
+        source = base(cast.operands[0])
+        if source in self.member:
+            self.member[cast.results[0]] = self.member[source]
 
     def place_attention(self, attention: Attention) -> None:
         """Make one kernel of all its ops."""

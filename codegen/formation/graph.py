@@ -11,10 +11,12 @@ from itertools import accumulate
 from math import prod
 from typing import Any, TypeGuard
 
+from neuronx_cc.codegen.convolutions.kinds import is_grouped, is_kernel_gradient
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import bits
+from neuronx_cc.passes.analysis.stored import is_given, is_stored
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
 VIEWS = hlo.opcodes(hlo.ViewOp, hlo.IdentityOp)
@@ -101,13 +103,6 @@ def _keeps_bytes(op: hlo.HloOp) -> bool:
     return bits(source.dtype) < 8 or bits(target.dtype) < 8  # passes.widen_small_types
 
 
-def is_given(value: hlo.SSAValue) -> bool:
-    """Whether ``value`` is there before its computation starts: a parameter, or an element of a parameter."""
-    if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.GetTupleElementOp):
-        value = value.op.operand
-    return not isinstance(value, hlo.OpResult)
-
-
 def elements(value: hlo.SSAValue) -> dict[int, list[hlo.SSAValue]]:
     """Index -> the ``get-tuple-element``s of a tuple."""
     found: dict[int, list[hlo.SSAValue]] = {}
@@ -126,21 +121,21 @@ def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
 
 
 def is_load_cast(op: hlo.Operation) -> bool:
-    """A cast to a float of a parameter that only contractions read, as operands or as what their results are combined
-    with, or reductions that no map takes: these load what is stored, and cast it.
+    """A cast to a float of what lies in HBM that only contractions read, as operands or as what their results are
+    combined with, or reductions that no map takes: these load what is stored, and cast it.
 
-    8-bit integers are for products: what loads windows of convolutions, or adds up, knows floats only.
+    8-bit integers are for products and the kernels of convolutions, which engines convert: what adds up, or loads
+    windows, knows floats only.
     """
     if not isinstance(op, hlo.ConvertOp):
         return False
-    source = base(op.operand)
-    if not is_given(source) and not isinstance(source.owner, hlo.ConstantOp):
+    if not is_stored(op.operand):
         return False
-    stored, users = hlo.shape_of(op.operand).dtype, [use.operation for use in op.result.uses]
+    stored = hlo.shape_of(op.operand).dtype
     if stored in NOT_OF_CORE:
         return is_taken_by_contractions(op)
     if stored in ("s8", "u8"):
-        return op.shape.dtype in ("f32", "bf16", "f16") and all(isinstance(user, hlo.DotOp) for user in users)
+        return op.shape.dtype in ("f32", "bf16", "f16") and all(map(_converts, op.result.uses))
     floats = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2"}
     return {op.shape.dtype, stored} <= floats and all(
         isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp)
@@ -148,6 +143,14 @@ def is_load_cast(op: hlo.Operation) -> bool:
         or _is_taken(use)
         for use in op.result.uses
     )
+
+
+def _converts(use: Any) -> bool:
+    """Whether a contraction converts the operand ``use`` of 8 bits as it comes."""
+    op = use.operation
+    if isinstance(op, hlo.ConvolutionOp):
+        return use.index == 1 and not is_grouped(op) and not is_kernel_gradient(op)
+    return isinstance(op, hlo.DotOp)
 
 
 def _is_folded(op: hlo.Operation, operand: int) -> bool:

@@ -17,7 +17,6 @@ from neuronx_cc.codegen.formation.graph import (
     ELEMENTWISE,
     base,
     computes_elementwise,
-    is_given,
     reads,
     same_order,
     squeeze,
@@ -28,6 +27,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import copy_op, defining_op, ops_of, users
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.analysis.stored import is_given
 
 STREAMED_ELEMENTS = 1 << 20
 """Elements from which values go through HBM."""

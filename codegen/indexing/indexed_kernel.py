@@ -14,11 +14,12 @@ from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import counters
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import View, coalesce
-from neuronx_cc.codegen.formation.graph import base, is_given
+from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, put, reordered
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.passes.analysis.stored import is_given
 
 
 def _stride(view: View, axis: int) -> int:

@@ -221,7 +221,9 @@ class _Box:
         """Tiles for few elements a partition that stay during all loops: (home, tile) of results, stored after them."""
         kept: list[tuple[Block, Block]] = []
         for value, block in self.blocks.items():
-            if value not in staying or not is_column(block, [dim + 1 for dim, _ in loops]):
+            if value not in staying or value in self.plan.transposed:
+                continue
+            if not is_column(block, [dim + 1 for dim, _ in loops]):
                 continue
             if value in self.inputs:
                 self.blocks[value] = keep_column(self.context, self.pool, value, block, self.partitions)
@@ -381,16 +383,15 @@ class _Box:
             ins = [self._operand(operand, here) for operand in op.operands]
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
-                    full = self.pool.tile(sizes, ins[0].dtype, self.partitions)
-                    scratch.append(full)
-                    emitter.copy(full, ins[0])
-                    ins[0] = full
+                    scratch.append(self.pool.tile(sizes, ins[0].dtype, self.partitions))
+                    emitter.copy(scratch[-1], ins[0])
+                    ins[0] = scratch[-1]
                 self._reduce(emitter, op, out, ins, row_dims, op in summed)
             elif isinstance(op, hlo.IotaOp):
-                free = zip(here[result].dims[1:], self.reduced, strict=True)
-                once = (Atom(1, 0) if is_row and reduced else atom for atom, reduced in free)
-                counted = here[result].of((here[result].dims[0], *once))
-                self.counting.emit(counted, self.kernel.axis_of(op.shape.dims, op.iota_dimension.data), starts)
+                head, *free = here[result].dims
+                once = (Atom(1, 0) if is_row and fold else atom for atom, fold in zip(free, self.reduced, strict=True))
+                axis = self.kernel.axis_of(op.shape.dims, op.iota_dimension.data)
+                self.counting.emit(here[result].of((head, *once)), axis, starts)
             elif scan_of(op) is not None:
                 scan_rows.emit(self.context, self.pool, op, out, ins, self.walk)
             else:
@@ -409,9 +410,9 @@ class _Box:
                 there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
                 for target, source in [(there, out)] if sections is None else sections.of(there, out):
                     put(self.builder, target, source, Stream.DMA_STORE)
-            for block in (*scratch, *(here[value] for value in self.dying.get(index, ()) if value in here)):
-                self.pool.give_back(block)
-            scratch.clear()
+            scratch += [here[value] for value in self.dying.get(index, ()) if value in here]
+            while scratch:
+                self.pool.give_back(scratch.pop(0))
             yield
         self.builder.mark(self.kernel.ops[-1].loc)
 
@@ -486,7 +487,7 @@ class _Box:
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
         made = self.sources[op.operands[0]]
         home = self.blocks.get(op.operands[0] if made is None else made)
-        own = home is None or home.alloc.space is Space.HBM
+        own = home is None
         if not summed:
             reduce_rows(emitter, opcode, out, source.select([*row_dims, *folded]), own)
         dtype = op.shape.dtype

@@ -11,7 +11,6 @@ from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear, outermost
-from neuronx_cc.codegen.formation import graph
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
@@ -19,6 +18,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis import stored
 
 SMALL_SHARE = 64
 """How many times smaller than the results a resident along the innermost axis that decides the partitions may be."""
@@ -26,6 +26,8 @@ COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
 LEAST_CUT = 2048
 """Elements a partition from which it pays to cut an axis that no number of partitions divides."""
+CUT_STEPS = 1.5
+"""How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
 LEAST_ROW = 64
 """Elements of a row of a vector that is worth turning on chip."""
 RESIDENT_STEPS = 48
@@ -180,8 +182,10 @@ def _fill_partitions(shape: Sequence[int], axes: Sequence[int], flat: bool) -> P
     axis = max(axes, key=lambda axis: (partition_divisor(shape[axis]), axis))
     size = partition_divisor(shape[axis])
     longest = max(axes, key=lambda axis: shape[axis])
-    if size < 32 and shape[longest] > 128 and (axis == longest or prod(shape) > size * LEAST_CUT):
-        return Partitions(longest, 128, shape[longest] // 128)
+    if shape[longest] > 128:
+        steps, cut = shape[axis] // size, -(-shape[longest] // 128)
+        if (axis == longest and steps > CUT_STEPS * cut) or (size < 32 and prod(shape) > size * LEAST_CUT):
+            return Partitions(longest, 128, shape[longest] // 128)
     if len(shape) == 1 and flat:
         return Partitions(axis, size, shape[axis] // size)
     return Partitions(axis, size, 1)
@@ -475,4 +479,4 @@ def load_stream(value: hlo.SSAValue) -> Stream:
 def is_given(value: hlo.SSAValue) -> bool:
     """Whether the data is there before the program starts: a parameter or a constant."""
     source = base(value)
-    return graph.is_given(source) or isinstance(source.owner, hlo.ConstantOp)
+    return stored.is_given(source) or isinstance(source.owner, hlo.ConstantOp)

@@ -80,7 +80,7 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
         whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(partitions, deep * pitch), run))
         copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
 
-    for at, count in builder.strips(rows, PARTITIONS * deep):
+    for at, count in builder.pieces(rows, PARTITIONS * deep):
         for start, partitions, each in builder.tiles(count, deep):
             tile(at + start, partitions, each)
     pool.free()

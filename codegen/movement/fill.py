@@ -64,7 +64,7 @@ def _store_repeatedly(builder: Builder, target: Block, tile: Block) -> None:
     """Write the dense array ``target`` of one dim with as many copies of ``tile`` [128, columns] as it takes."""
     partitions, columns = tile.dims[0].size, tile.dims[1].size
     size = itemsize(tile.dtype)
-    for at, count in builder.strips(target.dims[0].size, partitions * columns):
+    for at, count in builder.pieces(target.dims[0].size, partitions * columns):
         for first, rows, width in builder.tiles(count, columns):
             there = target.index(0, at + first, rows * width).of((Atom(rows, columns * size), Atom(width, size)))
             here = tile.of((Atom(rows, 1, True), Atom(width, size)))

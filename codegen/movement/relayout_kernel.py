@@ -85,10 +85,10 @@ class _Relayout:
             self.relayout.group: self.relayout.groups,
         }
         if dim not in at_once:
-            for at, count in builder.strips(size, piece):
+            for at, count in builder.pieces(size, piece):
                 self.cut(dim + 1, *(block.index(dim + 1, at, count) for block in (target, source)))
             return
-        for at, count in builder.strips(size, at_once[dim] * piece):
+        for at, count in builder.pieces(size, at_once[dim] * piece):
             for start, partitions, each in builder.tiles(count, piece):
                 if dim == self.relayout.group:
                     part = partitions * each

@@ -129,7 +129,7 @@ def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None
             if inner:
                 copy(builder, _split(target, dim, inner), _split(source, dim, inner), stream)
                 return
-            for at, size in builder.strips(atom.size, 32768):
+            for at, size in builder.pieces(atom.size, 32768):
                 copy(builder, target.index(dim, at, size), source.index(dim, at, size), stream)
             return
     if not target.dims[0].partition and not source.dims[0].partition:

@@ -102,6 +102,7 @@ def copy(builder: Builder, target: Block, source: Block, load: Stream) -> None:
         wanted["unpacked"] = shape.columns * height * word
     with TilePool(builder, "transpose") as pool, ExitStack() as loops:
         rings = {name: pool.ring(nbytes, 4 if name == "rows" else 2, name) for name, nbytes in wanted.items()}
+        rings["rows"].phases = 2  # a matrix takes few
         for dim in others:
             index = loops.enter_context(builder.loop(source.dims[dim].size))
             target, source = target.index(dim, index, 1), source.index(dim, index, 1)
@@ -120,8 +121,8 @@ class _Turn:
     def matrix(self, target: Block, source: Block) -> None:
         """``target[a, b] = source[b, a]`` in blocks of up to 512 x 512."""
         builder = self.builder
-        for b_at, b_size in builder.strips(source.dims[0].size, BLOCK):
-            for a_at, a_size in builder.strips(source.dims[1].size, BLOCK):
+        for b_at, b_size in builder.pieces(source.dims[0].size, BLOCK):
+            for a_at, a_size in builder.pieces(source.dims[1].size, BLOCK):
                 self.block(
                     target.index(0, a_at, a_size).index(1, b_at, b_size),
                     source.index(0, b_at, b_size).index(1, a_at, a_size),
@@ -136,7 +137,7 @@ class _Turn:
             self.rings["transposed"].alloc, _word(dtype, packed), builder.slot(self.rings["transposed"]), ()
         )
         pieces = self._pieces(-(-a_size // packed), a_size % packed > 0)
-        for at, count in builder.strips(b_size, PARTITIONS * self.shape.rows):
+        for at, count in builder.pieces(b_size, PARTITIONS * self.shape.rows):
             # a rest is one row a partition
             for start, several, each in builder.tiles(count, self.shape.rows):
                 size, partitions = several * each, several if each == self.shape.rows else each

@@ -162,13 +162,13 @@ class _Reduce:
             self.schedule.on_partitions[index],
         )
         if index != self.schedule.last:
-            for at, count in self.context.builder.strips(size, piece * partitions):
+            for at, count in self.context.builder.pieces(size, piece * partitions):
                 yield _Part(at, count // piece if partitions > 1 else 1, piece if partitions > 1 else count)
             return
         inner = self.schedule.inner
-        for at, count in self.context.builder.strips(size, partitions * inner):
+        for at, count in self.context.builder.pieces(size, partitions * inner):
             for first, several, each in self.context.builder.tiles(count, inner):
-                for start, free in self.context.builder.strips(each, piece):
+                for start, free in self.context.builder.pieces(each, piece):
                     yield _Part(at + first + start, several, free)
 
     # ---- a tile -----------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class _Reduce:
         if dim == len(source.dims):
             emit_over(self.context.builder, "multiply_moving", Stream.TENSOR, [sums], [source], flags=["accumulate"])
             return
-        for at, count in self.context.builder.strips(source.dims[dim].size, sums.dims[dim].size):
+        for at, count in self.context.builder.pieces(source.dims[dim].size, sums.dims[dim].size):
             self._products(source.index(dim, at, count), sums.index(dim, Affine(), count), dim + 1)
 
     # ---- a block ----------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class _Reduce:
         order += [at for at, dim in enumerate(inside) if not dims[dim].kept]
         stay = [at for at in order if dims[inside[at]].kept]
         for row, there in self._rows(sums, out):
-            for at, count in self.context.builder.strips(row.dims[1].size, self.context.sizes.partitions):
+            for at, count in self.context.builder.pieces(row.dims[1].size, self.context.sizes.partitions):
                 transposed = self._tile("transposed", [prod(partitions)], acc, count)
                 turn_squares(self.context.builder, transposed, row.index(1, at, count))
                 total = self._tile("total", [partitions[dim] for dim in stay], acc, count)

@@ -55,6 +55,29 @@ def test_gradients(random: np.random.Generator) -> None:
     check_function(jax.grad(loss, (0, 1)), x, w)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("computed", [True, False])
+def test_narrow_types(dtype: str, computed: bool, random: np.random.Generator) -> None:
+    """What casts make narrow is for Vector as well; ``computed``: a kernel that is no parameter."""
+    x = random.standard_normal((256, 2, 61), np.float32)
+    w = random.standard_normal((4, 1, 256), np.float32)
+
+    def function(x: Any, w: Any) -> Any:
+        y = lax.conv_general_dilated(
+            jnp.exp(x).astype(dtype),
+            (jnp.sin(w) if computed else w).astype(dtype),
+            (1,),
+            [(3, 0)],
+            dimension_numbers=("CNW", "WIO", "CNW"),
+            feature_group_count=256,
+            preferred_element_type=jnp.float32,
+        )
+        return jnp.tanh(y * 0.1)
+
+    compiled = check_function(function, x, w)
+    assert "multiply_moving" not in [record.op for record in compiled.program.records if hasattr(record, "op")]
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_casts_of_parameters(given: bool, random: np.random.Generator) -> None:
     """Casts that contractions do as they load: there is no array of their results."""

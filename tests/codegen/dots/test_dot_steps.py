@@ -32,3 +32,16 @@ def test_order_of_the_stationary_operand(shape: tuple[int, int, int]) -> None:
     """Rows that stream past come in wide blocks, whichever dim of the operand is contiguous."""
     rows, columns = (time(form, *shape, ml_dtypes.bfloat16) for form in ("mk,kn", "km,kn"))
     assert max(rows, columns) < MOST * min(rows, columns)
+
+
+@pytest.mark.parametrize("form", ["mk,kn", "km,kn", "mk,nk", "km,nk"])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("m", "n"), [(128, 1536), (129, 640), (16, 1024)])
+def test_terms_beside_whole_chunks(form: str, dtype: type, m: int, n: int) -> None:
+    """Terms beyond whole chunks of 128 come with the others: loaded by themselves, they were runs of a few bytes."""
+    for whole in (128, 256, 2048):
+        below, exact, above, next_one = (
+            time(form, m, k, n, dtype) * k for k in (whole - 1, whole, whole + 1, whole + 128)
+        )
+        assert below < 1.4 * exact
+        assert above < 1.4 * max(exact, next_one)

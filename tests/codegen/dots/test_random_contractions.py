@@ -69,3 +69,8 @@ def test_rows_collected_on_chip_are_not_cut(seed: int) -> None:
 @pytest.mark.parametrize("n", [20_000, 50_257])
 def test_long_rows_are_added(n: int, random: np.random.Generator) -> None:
     check_function(lambda x, w, b: x @ w + b, *(whole(random, *dims) for dims in ((3, 7), (7, n), (n,))), relative=0)
+
+
+def test_what_is_transposed_as_it_comes_is_no_column_that_stays() -> None:
+    """A map that clamps an operand in little room kept it on chip for all tiles, and turned it as if it lay in HBM."""
+    check(draw(995_215, room=0.12))

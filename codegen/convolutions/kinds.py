@@ -1,0 +1,21 @@
+"""Which of the ways to compute it a convolution is for."""
+
+from math import prod
+
+from neuronx_cc.ir import hlo
+
+MAX_OUTPUTS = 64
+"""Output positions of a kernel's gradient, whose sums are unrolled."""
+
+
+def is_kernel_gradient(op: hlo.ConvolutionOp) -> bool:
+    """Whether the window has many more positions than the result, without groups or a dilated input."""
+    window, dims = op.window.data, op.dims.data
+    outputs, taps = prod(op.shape.dims[axis] for axis in dims.out_spatial), prod(dim.size for dim in window)
+    plain = all(dim.lhs_dilation == 1 and not dim.reversal for dim in window)
+    return plain and not is_grouped(op) and outputs <= MAX_OUTPUTS and taps >= 16 and taps > outputs
+
+
+def is_grouped(op: hlo.ConvolutionOp) -> bool:
+    """Whether features, or images, are in groups that do not meet."""
+    return op.feature_group_count.data > 1 or op.batch_group_count.data > 1

@@ -1,0 +1,257 @@
+"""Tiles of a contraction's operand filled with k on the partitions: loaded, converted or transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots import conversion
+from neuronx_cc.codegen.dots.contraction import Bound
+from neuronx_cc.codegen.dots.problem import PE_DTYPES, Operand, Problem, Segment
+from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, together, unconverted_bytes
+from neuronx_cc.codegen.dots.span import Span, rows_at
+from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.dots.transpose import Transposer
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir.isa.program import Stream
+
+UNROLLED_CHUNKS = 64
+"""Chunks transposed by instructions of their own."""
+UNROLLED_PIECES = 16
+"""Parts of rows, transposed one by one, that are no loop."""
+
+
+def transposer_of(context: Context, emitter: Emitter, tiles: Tiles, banks: Ring, unrolled: int) -> Transposer:
+    """Transposes through ``banks``; parts of bit patterns go through tiles."""
+
+    def bits(dtype: str, sizes: Sequence[int], partitions: int) -> Block:
+        return tiles.tile(dtype, sizes, partitions, "bits", ROW_BUFFERS, several=True)
+
+    return Transposer(context, emitter, banks, unrolled, bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """Fills tiles with parts of one operand."""
+
+    problem: Problem
+    operand: Operand
+    bound: Bound
+    row_bytes: int
+    """Of a row that is loaded to be transposed, at most."""
+    row_buffers: int
+    """Of such rows."""
+    beside: int
+    """Such rows on a partition, at most."""
+    emitter: Emitter
+    tiles: Tiles
+    transposer: Transposer | None
+
+    def source(self, span: Span, segment: Segment) -> Block:
+        """What lies there: [k on partitions, other k dims..., rows]."""
+        inner = self._inner
+        if not inner.partition:
+            inner = replace(inner, stride=segment.strides(inner.stride)[0])
+        offset, rows, chunks = self._chunks(span, segment)
+        if segment.steps == 1:
+            chunks.pop()
+        return Block(
+            self.bound.view.alloc,
+            self.bound.view.dtype,
+            offset,
+            (replace(inner, size=segment.partitions), *chunks, rows),
+        )
+
+    def rows(self, span: Span, segments: Sequence[Segment]) -> Block:
+        """What lies there, to be transposed: [rows, other k dims..., k], with all of these segments in the last dim."""
+        offset, rows, (*others, steps) = self._chunks(span, segments[0])
+        terms = steps.size * segments[0].partitions + sum(each.steps * each.partitions for each in segments[1:])
+        dims = (rows, *others, replace(self._inner, size=terms))
+        return Block(self.bound.view.alloc, self.bound.view.dtype, offset, dims)
+
+    @property
+    def _inner(self) -> Atom:
+        """Of k, the dim on the partitions."""
+        k_dim = self.problem.k_dim
+        return self.operand.contracted[k_dim] if k_dim >= 0 else Atom(1, 0)
+
+    def _chunks(self, span: Span, segment: Segment) -> tuple[Affine, Atom, list[Atom]]:
+        """Where the span begins in a segment, its rows, and the other dims of k with the steps along the one on the
+        partitions.
+        """
+        operand, inner = self.operand, self._inner
+        offset, rows = rows_at(self.bound.view, operand.batch, operand.free, span)
+        offset = offset + (0 if inner.partition else segment.start * inner.stride)
+        chunks = [atom for dim, atom in enumerate(operand.contracted) if dim != self.problem.k_dim]
+        chunks.append(Atom(segment.steps, 0 if inner.partition else segment.strides(inner.stride)[1]))
+        offset, chunks = span.within(offset, chunks)
+        return offset, rows, chunks
+
+    def load(self, source: Block, tile: Block) -> None:
+        """Copy a block with k on the partitions, casting on the way."""
+        target = _spread_chunks(tile, [atom.size for atom in source.dims[1:-1]])
+        if self.operand.direct:
+            order = [0, len(source.dims) - 1, *range(1, len(source.dims) - 1)]
+            source, target = source.select(order), target.select(order)
+        if self.operand.on_chip:
+            self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
+        elif source.dtype != target.dtype and self.operand.converted:
+            self._convert(source, target, False)
+        else:
+            copy(self.emitter.builder, target, source, self.bound.stream)
+
+    def _convert(self, source: Block, target: Block, several: bool) -> None:
+        """Load what is stored in fewer bits, as much at a time as is kept unconverted, and convert it.
+
+        ``several``: others follow in straight-line code.
+        """
+        sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
+        most = unconverted_bytes(self.problem, builder.sizes)
+        if prod(sizes) > most:
+            dim = next(dim for dim, size in enumerate(sizes) if size > 1)
+            pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
+            for start, tiles, count in builder.tiles(sizes[dim], -(-sizes[dim] // pieces)):
+                for index in builder.each(tiles, UNROLLED_PIECES):
+                    at = index * count + start
+                    more = tiles <= UNROLLED_PIECES
+                    self._convert(source.index(1 + dim, at, count), target.index(1 + dim, at, count), more)
+            return
+        name = f"{self.operand.name} unconverted"
+        raw = self.tiles.tile(source.dtype, sizes, target.dims[0].size, name, conversion.BUFFERS, several)
+        copy(builder, raw, source, self.bound.stream)
+        conversion.convert(self.emitter, self.operand, target, raw)
+
+    def transpose(self, source: Block, outs: Sequence[Block]) -> None:
+        """Load rows [row, k dims...] to all partitions (unless they lie there) and transpose them chunk by chunk.
+
+        ``outs``: [k, chunk, row] of each segment of the last dim, whose terms follow each other.
+        """
+        on_chip, builder, size = self.operand.on_chip, self.emitter.builder, source.dims[0].size
+        heights = [(0, 1, size, 1)] if on_chip else self._heights(size)
+        more = len(heights) > 1 or len(self.problem.segments) > len(outs)
+        for start, tiles, rows, beside in heights:
+            for index in builder.each(tiles):
+                at = index * rows + start
+                part = source if on_chip else source.index(0, at, rows)
+                parts = [out.index(2, at, rows) for out in outs]
+                for taken, into, several in self._pieces(part, parts, more and tiles == 1):
+                    self._transpose_rows(taken, into, beside, several)
+
+    def _heights(self, size: int) -> list[tuple[int, int, int, int]]:
+        """Cut rows into (start, count of tiles, tile size, rows side by side): all partitions are filled first."""
+        found, start, height = [], 0, self.emitter.builder.sizes.rows
+        for beside in range(self.beside, 0, -1):
+            tiles = (size - start) // (height * beside)
+            if tiles:
+                found.append((start, tiles, height * beside, beside))
+                start += tiles * height * beside
+        return [*found, *([(start, 1, size - start, 1)] if start < size else [])]
+
+    def _pieces(
+        self, source: Block, outs: Sequence[Block], several: bool = False
+    ) -> Iterator[tuple[Block, Sequence[Block], bool]]:
+        """Rows [row, k dims...] and ``outs`` [k, chunk, row] in parts that are transposed one by one.
+
+        With each, whether others follow in straight-line code.
+        """
+        others = [atom.size for atom in source.dims[1:-1]]
+        steps = [out.dims[1].size // prod(others) for out in outs]
+        *counts, count = together(self.problem, (*others, sum(steps)), self.row_bytes)
+        dim = next((dim for dim, size in enumerate(others) if counts[dim] < size), None)
+        builder = self.emitter.builder
+        if dim is not None:
+            inner = prod(others[dim + 1 :])
+            groups = list(builder.tiles(others[dim], counts[dim]))
+            for start, tiles, count in groups:
+                for index in builder.each(tiles, UNROLLED_PIECES):
+                    at = index * count + start
+                    into = [
+                        out.index(1, at * (inner * each), count * inner * each)
+                        for out, each in zip(outs, steps, strict=True)
+                    ]
+                    more = 1 < tiles <= UNROLLED_PIECES or (tiles == 1 and (several or len(groups) > 1))
+                    yield from self._pieces(source.index(1 + dim, at, count), into, more)
+        elif count < sum(steps):
+            yield from self._pieces_of_terms(source, outs, count, several)
+        else:
+            kept = [1 + dim for dim, size in enumerate(others) if size > 1]
+            yield source.select([0, *kept, len(others) + 1]), outs, several
+
+    def _pieces_of_terms(
+        self, source: Block, outs: Sequence[Block], count: int, several: bool
+    ) -> Iterator[tuple[Block, Sequence[Block], bool]]:
+        """Parts of ``count`` chunks of the last dim, at one index of the others; its rest comes with the last ones."""
+        builder, last = self.emitter.builder, len(source.dims) - 1
+        (first, *rest), terms = outs, source.dims[last].size
+        width, steps = first.dims[0].size, first.dims[1].size
+        whole, left = divmod(steps, count)
+        for index in builder.each(whole, UNROLLED_PIECES):
+            more = 1 < whole <= UNROLLED_PIECES or (whole == 1 and (several or left > 0 or bool(rest)))
+            taken = source.index(last, index * (count * width), count * width)
+            yield taken, [first.index(1, index * count, count)], more
+        if left or rest:
+            taken = source.index(last, Affine(whole * count * width), terms - whole * count * width)
+            into = [first.index(1, Affine(whole * count), left)] if left else []
+            yield taken, [*into, *rest], several or whole > 0
+
+    def _transpose_rows(self, part: Block, outs: Sequence[Block], beside: int, several: bool) -> None:
+        """Transpose [row, k dims...] into ``outs`` [k, chunk, row]; what lies in HBM is loaded.
+
+        ``beside``: rows that come to one partition; ``several``: one of several such parts that follow each other.
+        """
+        assert self.transposer is not None, "made for operands with their rows on the partitions"
+        operand, partitions = self.operand, part.dims[0].size // beside
+        if operand.on_chip:
+            exact_cast = not self.problem.fast(operand.stored) and operand.stored != operand.dtype
+            if operand.stored not in PE_DTYPES or exact_cast:
+                sizes = [atom.size for atom in part.dims[1:]]
+                rows = self.tiles.tile(operand.dtype, sizes, partitions, f"{operand.name} cast", 1)
+                self.emitter.over("tensor_copy", Stream.VECTOR, [rows], [part])
+                part = rows
+            self.transposer.transpose_segments(part, outs)
+            return
+        if beside > 1:
+            part, outs = _rows_beside(part, 0, beside), [_rows_beside(out, 2, beside) for out in outs]
+            part = part.select([0, *range(2, len(part.dims) - 1), 1, len(part.dims) - 1])
+            outs = [out.select([0, 1, 3, 2]) for out in outs]
+        order = self._order_of_rows(part, sum(out.dims[1].size for out in outs))
+        sizes = [part.dims[dim].size for dim in order]
+        carried = self.problem.transposed_as(operand)
+        rows = self.tiles.tile(carried, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
+        part_in_order = part.select([0, *order])
+        if operand.converted and carried != operand.stored:
+            self._convert(part_in_order, rows, several)
+        else:
+            copy(self.emitter.builder, rows, part_in_order, self.bound.stream)
+        rows = rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))])
+        self.transposer.transpose_segments(rows, outs)
+
+    def _order_of_rows(self, source: Block, chunks: int) -> list[int]:
+        """The dims of k of rows in the order in which the DMA reads long runs, unless TensorE would then have many
+        chunks whose strides differ; bit patterns are put in order when they are taken apart.
+        """
+        order = sorted(range(1, len(source.dims)), key=lambda dim: -abs(source.dims[dim].stride))
+        many = chunks > UNROLLED_CHUNKS
+        return list(range(1, len(source.dims))) if self.problem.fast(source.dtype) and many else order
+
+
+def _rows_beside(block: Block, dim: int, beside: int) -> Block:
+    """With the rows ``dim`` in two dims: (row of a partition's first, rows beside it)."""
+    rows = block.dims[dim]
+    split = (Atom(rows.size // beside, rows.stride * beside, rows.partition), Atom(beside, rows.stride))
+    return block.of((*block.dims[:dim], *split, *block.dims[dim + 1 :]))
+
+
+def _spread_chunks(tile: Block, chunks: Sequence[int]) -> Block:
+    """View the flat chunk dim of a staged tile as the k dims it came from."""
+    stride = tile.dims[1].stride
+    atoms = []
+    for size in reversed(chunks):
+        atoms.append(Atom(size, stride))
+        stride *= size
+    return tile.of((tile.dims[0], *reversed(atoms), tile.dims[2]))

@@ -1,0 +1,62 @@
+"""Sizes beside multiples of what the hardware has take about as long as those: no step between neighbours.
+
+Each program is timed with a size, with one element less and one more, and with an eighth more.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from generated import TRN1, compile_text, text_of
+
+from neuronx_cc.runtime.clock_regions import simulate
+
+MOST = 1.4
+"""Times as long as the size itself, or an eighth more of it."""
+
+Array = Any
+
+
+def softmax(x: Array) -> Array:
+    return jax.nn.softmax(x, -1)
+
+
+def normalised(x: Array) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+
+def attention(q: Array) -> Array:
+    keys = q[:, :256]
+    weights = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, keys) / 8, -1)
+    return jnp.einsum("hqk,hkd->hqd", weights, keys)
+
+
+PROGRAMS: dict[str, tuple[Callable[[Array], Array], Callable[[int], tuple[int, ...]], tuple[int, ...]]] = {
+    "softmax, rows": (softmax, lambda size: (size, 1000), (512, 1024)),
+    "softmax, columns": (softmax, lambda size: (700, size), (128, 512)),
+    "normalised, rows": (normalised, lambda size: (size, 768), (256, 1024)),
+    "attention, rows": (attention, lambda size: (4, size, 128), (512,)),
+    "sums of columns": (lambda x: x.sum(0), lambda size: (size, 900), (256, 512, 1024)),
+    "sums of rows": (lambda x: x.sum(1), lambda size: (size, 900), (256, 1024)),
+    "sums between": (lambda x: x.sum(1), lambda size: (24, size, 60), (128, 256)),
+    "transposed": (lambda x: x.transpose(0, 2, 1), lambda size: (12, size, 100), (128, 512)),
+}
+
+
+def time(program: str, size: int) -> float:
+    function, shape, _ = PROGRAMS[program]
+    zeros = np.broadcast_to(np.float32(0), shape(size))
+    return simulate(compile_text(text_of(function, zeros)).program, TRN1).total
+
+
+@pytest.mark.parametrize(
+    ("program", "size"), [(program, size) for program, (*_, sizes) in PROGRAMS.items() for size in sizes]
+)
+def test_no_steps(program: str, size: int) -> None:
+    below, exact, above, more = (time(program, each) for each in (size - 1, size, size + 1, size + size // 8))
+    assert below < MOST * exact
+    assert above < MOST * max(exact, more)
