@@ -1,7 +1,7 @@
-"""Decoding one token with weights in 8 bits, beside BF16: simulated time, bytes read, error against FP32.
+"""Weights in 8 bits beside BF16: simulated time, bytes read, error against FP32.
 
-    python benchmarks/eight_bits.py                        # GPT-2 small and the Llama of examples/, at full size
-    python benchmarks/eight_bits.py --layers 2 llama       # fewer layers
+    python benchmarks/eight_bits.py                        # decoding with GPT-2 small and Llama, ResNet-50 on an image
+    python benchmarks/eight_bits.py --layers 2 llama       # fewer layers of a decoder
 
 Weights are constants of the program, from a file as ``--constants`` takes it, or parameters: in BF16, or as codes and
 scales that ``neuronx_cc.quantize`` makes. The cache of keys and values and the embeddings of the token are never in 8
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import llama
 import ml_dtypes
+import resnet
 from jax import lax
 from layers import layer_norm, linear
 from lowering import Array, Model, serialize
@@ -70,13 +71,24 @@ def gpt2_step(layers: int) -> Model:
     return Model("gpt2", decode, weights, (cache, token, position), donate=(1,))
 
 
-MODELS = {"gpt2": gpt2_step, "llama": lambda layers: llama.build(llama.Config(layers=layers, cache=CACHE))}
+MODELS = {
+    "gpt2": gpt2_step,
+    "llama": lambda layers: llama.build(llama.Config(layers=layers, cache=CACHE)),
+    "resnet": lambda layers: _infer(resnet.build()),
+}
 
 
-def is_matrix(path: Any, leaf: Array) -> bool:
-    """Whether a weight goes into a product: tables of embeddings do not."""
+def _infer(model: Model) -> Model:
+    """With the name that its weights have in files."""
+    return replace(model, function=lambda weights, images: model.function(weights, images))
+
+
+def contracted(path: Any, leaf: Array) -> tuple[int, ...]:
+    """The dims of a weight that a product or convolution sums over; none of tables of embeddings and of rows."""
     name = jax.tree_util.keystr(path)
-    return leaf.ndim == 2 and not any(table in name for table in ("wpe", "embedding", "tokens"))
+    if leaf.ndim < 2 or any(table in name for table in ("wpe", "embedding", "tokens")):
+        return ()
+    return (1,) if "wte" in name else tuple(range(leaf.ndim - 1))
 
 
 def as_constants(model: Model) -> Iterator[tuple[str, Any, list[Array], dict[str, Any]]]:
@@ -95,30 +107,37 @@ def as_constants(model: Model) -> Iterator[tuple[str, Any, list[Array], dict[str
             yield form, path, inputs, {**options, "auto_cast": "matmult", "quantize_weights": form}
 
 
+class Codes(NamedTuple):
+    """A weight in 8 bits: codes, and scales of as many dims."""
+
+    codes: Any
+    scales: Any
+
+
 def as_parameters(model: Model) -> Iterator[tuple[str, Any, list[Array], dict[str, Any]]]:
     """The same with weights that are given in their types."""
 
     def stored(form: str) -> Any:
         def of(path: Any, leaf: Array) -> Any:
-            if not is_matrix(path, leaf):
+            axes = contracted(path, leaf)
+            if not axes:
                 return leaf
             if form == "BF16":
                 return leaf.astype(ml_dtypes.bfloat16)
-            axis = 1 if "wte" in jax.tree_util.keystr(path) else 0
-            codes, scales = neuronx_cc.quantize(leaf, contracted=(axis,), format=form)
-            return codes, np.expand_dims(scales, axis)
+            codes, scales = neuronx_cc.quantize(leaf, contracted=axes, format=form)
+            return Codes(codes, np.expand_dims(scales, axes))
 
         return jax.tree_util.tree_map_with_path(of, model.weights)
 
     def read(leaf: Any) -> Any:
-        if isinstance(leaf, tuple):
-            return leaf[0].astype(jnp.float32) * leaf[1]
+        if isinstance(leaf, Codes):
+            return leaf.codes.astype(jnp.float32) * leaf.scales
         return leaf.astype(jnp.float32)
 
     for form in ("FP32", "BF16", *FORMATS):
 
         def function(weights: Any, *rest: Any) -> Any:
-            return model.function(jax.tree.map(read, weights, is_leaf=lambda leaf: isinstance(leaf, tuple)), *rest)
+            return model.function(jax.tree.map(read, weights, is_leaf=lambda leaf: isinstance(leaf, Codes)), *rest)
 
         weights = model.weights if form == "FP32" else stored(form)
         given = replace(model, function=function, weights=weights)

@@ -22,6 +22,7 @@ PASSES = {
         "auto_cast",
         "canonical_indexing",
         "canonicalize",
+        "cast_on_load",
         "check_operators",
         "check_shares",
         "clean_casts",

@@ -12,6 +12,7 @@ from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.passes.analysis.stored import VIEWS, is_stored
 from neuronx_cc.passes.analysis.values import constant_of
 from neuronx_cc.passes.expansions.build import Build, Value
 from neuronx_cc.passes.expansions.eight_bit_floats import LATE, decoded
@@ -21,7 +22,6 @@ ALIKE = "f8e4m3"
 """The type of TensorE that has the same numbers below its highest exponent, which has infinity and NaN alone."""
 FIRST_OTHER = 0x78
 """The first code, without the sign, that means something else in it."""
-VIEWS = (hlo.ReshapeOp, hlo.TransposeOp, hlo.BitcastConvertOp, hlo.SliceOp, hlo.CopyOp)
 
 
 @only_for(hlo.ConvertOp)
@@ -46,7 +46,7 @@ def is_taken_by_contractions(op: hlo.ConvertOp) -> bool:
     """Whether all that reads this cast of codes are contractions that TensorE computes in 16 bits, or 8."""
     return (
         op.shape.dtype in ("bf16", "f16")
-        and _is_stored(op.operand)
+        and is_stored(op.operand)
         and all(
             isinstance(use.operation, hlo.DotOp) and all(map(_is_narrow, use.operation.operands))
             for use in op.result.uses
@@ -57,14 +57,6 @@ def is_taken_by_contractions(op: hlo.ConvertOp) -> bool:
 def _is_narrow(value: Value) -> bool:
     dtype = hlo.shape_of(value).dtype
     return dtype in FLOATS and itemsize(dtype) <= 2
-
-
-def _is_stored(value: Value) -> bool:
-    """Whether ``value`` lies in memory as it was given, or as a view of that."""
-    source = _source(value)
-    if isinstance(source.owner, hlo.GetTupleElementOp):
-        source = source.owner.operand
-    return not isinstance(source, hlo.OpResult) or isinstance(source.owner, hlo.ConstantOp)
 
 
 def _source(value: Value) -> Value:

@@ -95,7 +95,16 @@ DEFAULT_PIPELINE: Pipeline = (
     ),
     (
         "cleanup",
-        ("fold_constants", "canonicalize", "fold_large_constants", "cse", "remove_barriers", "simplify_control", "dce"),
+        (
+            "fold_constants",
+            "canonicalize",
+            "fold_large_constants",
+            "cse",
+            "cast_on_load",
+            "remove_barriers",
+            "simplify_control",
+            "dce",
+        ),
     ),
 )
 

@@ -1,8 +1,9 @@
-"""Stores constant operands of dots in 8 bits where the policy says so (``weights``, ``--quantize-weights``).
+"""Stores constant operands of contractions in 8 bits where the policy says so (``weights``, ``--quantize-weights``).
 
 Input: canonical hlo ahead of ``auto_cast``. Output: ``dot(x, w)`` with a float constant w becomes ``dot(x, convert(q))
 s``: codes q, a constant of a byte an element, and a scale s for each output channel (``precision.quantization``), which
-the contraction applies as its sums leave PSUM. What TensorE multiplies by is q itself, which no cast rounds.
+the contraction applies as its sums leave PSUM; kernels of convolutions alike. What TensorE multiplies by is q itself,
+which no cast rounds.
 """
 
 from neuronx_cc.ir import hlo
@@ -21,32 +22,41 @@ def run(module: HloModule, context: PassContext) -> None:
     some = False
     for computation in module.computations():
         for op in list(ops_of(computation.block)):
-            choice = policy.choice(op, "weights") if isinstance(op, hlo.DotOp) else None
+            choice = policy.choice(op, "weights") if isinstance(op, hlo.DotOp | hlo.ConvolutionOp) else None
             weight = weight_of(module, op) if choice is not None and is_format(choice[0]) else None
             if choice is None or weight is None:
                 continue
-            assert isinstance(op, hlo.DotOp)
+            assert isinstance(op, hlo.DotOp | hlo.ConvolutionOp)
             some, (form, reason) = True, choice
             place, dtype = f"operand {weight.operand}", hlo.shape_of(op.operands[weight.operand]).dtype
             context.precision.append(record(op.loc, op.opcode, place, dtype, stored_as(form)[0], reason))
             replace(op, _quantised(module, op, weight, form))
     if not some:
         context.warn(
-            "EARG911", "weights in 8 bits change nothing: no dot that the rules choose has a constant, finite operand"
+            "EARG911",
+            "weights in 8 bits change nothing: no contraction that the rules choose has a constant, finite operand",
         )
 
 
-def _quantised(module: HloModule, op: hlo.DotOp, weight: Weight, form: str) -> Value:
-    b, numbers, index = Build.before(module, op), op.dims.data, weight.operand
+def _quantised(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, weight: Weight, form: str) -> Value:
+    b, index = Build.before(module, op), weight.operand
     codes, scales = quantized(weight.array, weight.contracted, form)
     other = op.operands[1 - index]
     operands = [other, other]
     operands[index] = b.convert(b.array(codes, stored_as(form)[0]), hlo.shape_of(op.operands[index]).dtype)
-    sums = b.typed(hlo.DotOp, operands, hlo.array_type("f32", op.shape.dims), **op.properties)
-    batch = (numbers.lhs_batch, numbers.rhs_batch)[index]
-    free = [axis for axis in range(weight.array.ndim) if axis not in (*batch, *weight.contracted)]
-    kept = sorted([*batch, *free])
-    scale = b.transpose(b.array(scales), [kept.index(axis) for axis in (*batch, *free)])
-    first = op.shape.rank - len(free) if index else len(batch)
-    places = [*range(len(batch)), *range(first, first + len(free))]
+    sums = b.typed(type(op), operands, hlo.array_type("f32", op.shape.dims), **op.properties)
+    axes, places = _channels(op, weight)
+    kept = sorted(axes)
+    scale = b.transpose(b.array(scales), [kept.index(axis) for axis in axes])
     return b.convert(b.mul(sums, b.broadcast(scale, op.shape.dims, places)), op.shape.dtype)
+
+
+def _channels(op: hlo.DotOp | hlo.ConvolutionOp, weight: Weight) -> tuple[list[int], list[int]]:
+    """The dims of a weight that are not summed over, and those of the result that they become."""
+    if isinstance(op, hlo.ConvolutionOp):
+        return [op.dims.data.rhs_output_feature], [op.dims.data.out_feature]
+    numbers = op.dims.data
+    batch = (numbers.lhs_batch, numbers.rhs_batch)[weight.operand]
+    free = [axis for axis in range(weight.array.ndim) if axis not in (*batch, *weight.contracted)]
+    first = op.shape.rank - len(free) if weight.operand else len(batch)
+    return [*batch, *free], [*range(len(batch)), *range(first, first + len(free))]

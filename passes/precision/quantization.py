@@ -14,6 +14,7 @@ import numpy as np
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op
 from neuronx_cc.ir.types import NUMPY_DTYPE
+from neuronx_cc.passes.analysis.contracted import contracted_by
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FORMATS = {"int8": ("s8", 127.0), "fp8_e4m3": ("f8e4m3", 240.0)}
@@ -72,15 +73,16 @@ def rounded_weight(array: Array, contracted: Sequence[int], form: str) -> Array:
 
 
 def weight_of(module: hlo.HloModule, op: hlo.HloOp) -> Weight | None:
-    """The operand of a dot that is a finite constant and no splat, where the other one is none."""
-    if not isinstance(op, hlo.DotOp) or op.shape.dtype not in FLOATS:
+    """The operand of a contraction that is a finite constant and no splat, where the other one is none; of a
+    convolution the kernel.
+    """
+    if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
         return None
-    numbers = op.dims.data
     arrays = [_constant(module, operand) for operand in op.operands]
     if sum(array is not None for array in arrays) != 1:
         return None
     index = next(number for number, array in enumerate(arrays) if array is not None)
-    contracted, array = (numbers.lhs_contracting, numbers.rhs_contracting)[index], arrays[index]
+    contracted, array = contracted_by(op, index), arrays[index]
     assert array is not None
     if not contracted or not array.size or not np.isfinite(array.astype(np.float32)).all():
         return None

@@ -146,7 +146,7 @@ def test_nothing_to_store_is_told() -> None:
     context = PassContext(PassOptions(policy=policy_of(None, (), "int8")))
     quantize_weights.run(module, context)
     assert [warning.code for warning in context.warnings] == ["EARG911"]
-    assert "no dot" in context.warnings[0].message
+    assert "no contraction" in context.warnings[0].message
 
 
 def test_command_line(tmp_path: Any) -> None:

@@ -1,0 +1,32 @@
+"""What lies in HBM as it is, for kernels to load."""
+
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import users
+
+VIEWS = hlo.ViewOp | hlo.IdentityOp | hlo.BitcastConvertOp
+STORED = hlo.ConstantOp | hlo.DynamicUpdateSliceOp | hlo.ScatterOp | hlo.CollectiveOp
+"""Ops that compute nothing, and those whose kernels leave their results in HBM, however small these are."""
+
+
+def is_given(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is there before its computation starts: a parameter, or an element of a parameter."""
+    if isinstance(value, hlo.OpResult) and isinstance(value.op, hlo.GetTupleElementOp):
+        value = value.op.operand
+    return not isinstance(value, hlo.OpResult)
+
+
+def is_stored(value: hlo.SSAValue) -> bool:
+    """Whether ``value`` is an array in HBM, or a view of one."""
+    while isinstance(value.owner, VIEWS):
+        value = value.owner.operands[0]
+    return is_given(value) or isinstance(value.owner, STORED)
+
+
+def only_contractions_read(value: hlo.SSAValue) -> bool:
+    """Whether contractions, and nothing else, read ``value``, perhaps through views."""
+    readers = users(value)
+    return bool(readers) and all(
+        isinstance(reader, hlo.ContractionOp)
+        or (isinstance(reader, VIEWS) and only_contractions_read(reader.results[0]))
+        for reader in readers
+    )
