@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from neuronx_cc.codegen.convolutions import candidates as of_convolutions
 from neuronx_cc.codegen.convolutions import estimate as convolution_times
@@ -22,6 +22,7 @@ from neuronx_cc.ir.isa.timing import Timing
 
 Problem = dots.Problem | convolutions.Problem
 Schedule = Contracting | Convolving
+Posed = TypeVar("Posed", dots.Problem, convolutions.Problem)
 
 
 class Family(NamedTuple):
@@ -66,7 +67,7 @@ class Planner:
         chosen: Schedule | None = self._planned(problem)
         return chosen
 
-    def easiest(self, problems: Sequence[dots.Problem]) -> dots.Problem:
+    def easiest(self, problems: Sequence[Posed]) -> Posed:
         """Of several statements of one problem, that which takes least by estimate; of equal ones the first."""
         return problems[0] if len(problems) == 1 else min(problems, key=self.time)
 

@@ -121,17 +121,17 @@ def _image(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, 
             return NOTHING, 0.0
         return _moved(problem, elements, timing, way.dtype), timing.latency(Stream.GPSIMD)
     width, latency = max(itemsize(way.dtype), itemsize(problem.dtype)), timing.transfer_latency
-    nbytes = problem.partitions * elements * width
-    together = problem.features.segments[0]
-    features = together.chunks if together.partition_step > 1 else 1
-    run = way.run((extents[0], features, *extents[1:]))
     if comes.transposed:
         work, latency = _transposed_image(problem, schedule, extents, timing), _turnaround(problem, timing)
         more, spread = _copied(problem, schedule, extents, timing)
         return work + more, latency + spread + more.dma
-    if (comes is Comes.LOADED and padded) or comes is Comes.RESIDUES:
-        run = min(run, extents[-1] * width)
-    work = timing.transfer(nbytes, run)
+    by_rows = (comes is Comes.LOADED and padded) or comes is Comes.RESIDUES
+    loads = []
+    for segment in problem.features.segments_of(min(problem.pack, problem.groups)):
+        run = way.run((extents[0], segment.neighbours, *extents[1:]))
+        run = min(run, extents[-1] * width) if by_rows else run
+        loads.append(timing.transfer(segment.size * prod(extents) * width, run))
+    work = total(loads)
     if comes is Comes.BESIDE and padded:
         work, latency = work + _moved(problem, elements, timing, problem.dtype), latency + timing.latency(Stream.GPSIMD)
     more, spread = _copied(problem, schedule, extents, timing)
@@ -285,8 +285,11 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         work = timing.transfer(elements * width, prod(taps) * schedule.outputs * width)
     elif way is Kernel.LOADED:
         together = schedule.outputs if problem.pack == 1 else problem.outputs
-        nbytes = problem.inputs * problem.taps * schedule.outputs * width
-        work = timing.transfer(nbytes, problem.w.run((together, problem.chunks, *box)))
+        nbytes = problem.taps * schedule.outputs * width
+        work = total(
+            timing.transfer(segment.size * nbytes, problem.w.run((together, segment.neighbours, *box)))
+            for segment in problem.features.segments
+        )
     else:
         natural = schedule.natural
         box = tuple(problem.kernel[at] if at >= len(problem.kernel) - natural.axes else 1 for at in range(len(box)))

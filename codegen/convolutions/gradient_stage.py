@@ -107,7 +107,7 @@ class Side:
         part = self.whole.slice(1, start, size)
         assert part is not None, "an HBM view of one progression slices"
         self.x, self.inputs = part, size
-        self.features = contracted(size, self.stage.height)
+        self.features = contracted(size, self.stage.height)[0]
 
     def staged(self, at: Sequence[RowsAt]) -> Block:
         """A block [kept dim, chunks, positions...], zeros where the padding lies."""

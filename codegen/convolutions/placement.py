@@ -133,30 +133,36 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
     w, data = _kernel(context, weights, form.orders[1])
     share, parts = PLANNED_SHARE
     room = context.builder.sbuf.largest_gap() * share // parts
+    ways = [] if features is None else [features]
     if features is None:
         direct = data is not None or stride_of(w, 0) < stride_of(w, 1)
         whole = form.inputs * prod(form.sizes[1][2:]) * itemsize(form.pe_dtype) <= most_natural(sizes, room)
-        short = prod(form.sizes[0][2:]) * itemsize(x.dtype) < context.timing.long_run
+        long_run = context.timing.long_run
+        short = prod(form.sizes[0][2:]) * itemsize(x.dtype) < long_run
         # transposed positions are runs of features however these are dealt out
         beside = (direct or whole) and (short or stride_of(x, 1) == itemsize(x.dtype))
-        features = contracted(form.inputs, height, beside)
-    problem = Problem(
-        axes=form.axes,
-        kernel=form.sizes[1][2:],
-        groups=form.groups,
-        batch_groups=form.batch_groups,
-        outputs=form.outputs,
-        features=features,
-        pack=pack,
-        x=operand(x, Home.CHIP if x.in_sbuf else Home.HBM),
-        w=operand(w, Home.HBM if data is None else Home.CONSTANT),
-        out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
-        dtype=form.pe_dtype,
-        flags=rounding_of(op),
-        moves_values=not apart,
-        room=room,
-    )
-    return Placed(op, problem, x, w, out, data, value, weights)
+        thin = data is None and stride_of(w, 1) == form.outputs * itemsize(w.dtype) < long_run
+        ways = contracted(form.inputs, height, beside, beside and form.groups == 1 and (thin or short))
+    problems = [
+        Problem(
+            axes=form.axes,
+            kernel=form.sizes[1][2:],
+            groups=form.groups,
+            batch_groups=form.batch_groups,
+            outputs=form.outputs,
+            features=each,
+            pack=pack,
+            x=operand(x, Home.CHIP if x.in_sbuf else Home.HBM),
+            w=operand(w, Home.HBM if data is None else Home.CONSTANT),
+            out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
+            dtype=form.pe_dtype,
+            flags=rounding_of(op),
+            moves_values=not apart,
+            room=room,
+        )
+        for each in ways
+    ]
+    return Placed(op, context.planner.easiest(problems), x, w, out, data, value, weights)
 
 
 def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:

@@ -47,6 +47,15 @@ class Segment:
     first: int
     """Its first chunk among those of all segments."""
 
+    @property
+    def size(self) -> int:
+        return self.partitions * self.chunks
+
+    @property
+    def neighbours(self) -> int:
+        """Features that are neighbours on one partition."""
+        return self.chunks if self.chunk_step == 1 else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Contracted:
@@ -73,24 +82,27 @@ class Contracted:
         return (replace(self.segments[0], partitions=groups * self.inputs),) if self.packs_partitions else self.segments
 
 
-def contracted(inputs: int, rows: int, beside: bool = True) -> Contracted:
-    """Tiles of at most ``rows`` of the features of a group, for an input in HBM.
+def contracted(inputs: int, rows: int, beside: bool = True, short: bool = False) -> list[Contracted]:
+    """Tiles of at most ``rows`` of the features of a group, for an input in HBM: equal ones, or full ones and a rest.
 
     ``beside``: neighbours lie on one partition, which makes longer runs of small images; else on neighbouring ones, so
-    that a tile of features is one run of a kernel that is loaded to be transposed.
+    that a tile of features is one run of a kernel that is loaded to be transposed. ``short``: there are short runs, for
+    which as few partitions as tiles need hold neighbours, or half as many, whose runs are twice as long.
     """
-    if inputs <= rows:
-        return Contracted(inputs, (Segment(0, inputs, 1, 1, inputs, 0),))
-    partitions = divisor(inputs, rows)
-    if partitions >= rows // 2:
-        chunks = inputs // partitions
-        return Contracted(inputs, (_segment(partitions, chunks, beside),))
-    chunks = inputs // rows
-    return Contracted(inputs, (_segment(rows, chunks, beside), Segment(chunks * rows, inputs % rows, 1, 1, 1, chunks)))
+    least, equal = -(-inputs // rows), divisor(inputs, rows)
+    tilings = [(equal, inputs // equal)] if equal >= min(inputs, rows // 2) else []
+    if inputs > rows:
+        tilings.append((rows, inputs // rows))
+    if short:
+        tilings += [(inputs // chunks, chunks) for chunks in (least, 2 * least) if inputs // chunks >= rows // 4]
+    return [Contracted(inputs, _segments(inputs, *tiling, beside)) for tiling in dict.fromkeys(tilings)]
 
 
-def _segment(partitions: int, chunks: int, beside: bool) -> Segment:
-    return Segment(0, partitions, chunks, *((chunks, 1) if beside else (1, partitions)), 0)
+def _segments(inputs: int, partitions: int, chunks: int, beside: bool) -> tuple[Segment, ...]:
+    """``chunks`` tiles of ``partitions`` features, and one of those that are left."""
+    steps = (chunks, 1) if beside else (1, partitions)
+    whole, rest = Segment(0, partitions, chunks, *steps, 0), inputs - partitions * chunks
+    return (whole, Segment(inputs - rest, rest, 1, 1, rest, chunks)) if rest else (whole,)
 
 
 @dataclass(frozen=True, slots=True)

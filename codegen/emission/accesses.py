@@ -105,7 +105,7 @@ def hull(space: Space, dtype: str, dims: tuple[tuple[int, int], ...]) -> Hull:
         else:
             low += (count - 1) * stride
     strides = [(stride, count) for count, stride in dims if count > 1]
-    if space is not Space.HBM or not strides or min(strides)[0] < 0:
+    if not strides or min(strides)[0] < 0:
         return Hull(low, high, 0, 0)
     pitch = max(strides)[0]
     run = itemsize(dtype) + sum((count - 1) * stride for stride, count in strides if stride != pitch)
