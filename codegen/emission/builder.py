@@ -309,20 +309,29 @@ class Builder:
         Iterations that are unrolled count as straight-line code, also inside a loop. So does a loop's body with
         ``several``, for rings that have more than one turn in an iteration: each takes the next buffer.
         """
-        frame: Frame = self.sync.frames[-1]
         tile = len(self.program.tiles)
         self.program.tiles.append((self.sync.regions, len(self.sync.frames) - 1))
+        ring.turn, offset, modulus = self._next(ring, several)
+        terms = ((self._phase(self.sync.frames[-1], modulus), ring.nbytes),) if modulus else ()
+        return Affine(offset, terms, tile)
+
+    def next_offset(self, ring: Ring) -> int:
+        """Where the next buffer of ``ring`` begins; in a loop, in its first iteration."""
+        return self._next(ring)[1]
+
+    def _next(self, ring: Ring, several: bool = False) -> tuple[int, int, int]:
+        """Turn and offset of the next buffer, and around what the phase of the innermost loop counts, or 0."""
+        start, looped = ring.alloc.lo, self.sync.frames[-1].register >= 0
         if ring.count == 1:
-            return Affine(ring.alloc.lo, tile=tile)
-        straight = several or (bool(self._unrolled) and self._unrolled[-1] is frame)
-        if straight and frame.register >= 0 and ring.count >= 2 * ring.phases > 2:
-            ring.turn = (ring.turn + 1) % (ring.count // ring.phases)
-            start = ring.alloc.lo + ring.turn * ring.phases * ring.nbytes
-            return Affine(start, ((self._phase(frame, ring.phases), ring.nbytes),), tile)
-        if straight or frame.register < 0:
-            ring.turn = (ring.turn + 1) % ring.count
-            return Affine(ring.alloc.lo + ring.turn * ring.nbytes, tile=tile)
-        return Affine(ring.alloc.lo, ((self._phase(frame, ring.count), ring.nbytes),), tile)
+            return 0, start, 0
+        straight = several or (bool(self._unrolled) and self._unrolled[-1] is self.sync.frames[-1])
+        if straight and looped and ring.count >= 2 * ring.phases > 2:
+            turn = (ring.turn + 1) % (ring.count // ring.phases)
+            return turn, start + turn * ring.phases * ring.nbytes, ring.phases
+        if straight or not looped:
+            turn = (ring.turn + 1) % ring.count
+            return turn, start + turn * ring.nbytes, 0
+        return ring.turn, start, ring.count
 
     def _phase(self, frame: Frame, modulus: int) -> int:
         """The register that counts the iterations of a loop around ``modulus``."""

@@ -19,8 +19,6 @@ class TilePool:
     name: str
     buffers: int = 1
     """Buffers of each tile: more than one lets iterations overlap."""
-    oldest: bool = False
-    """Whether a tile takes the memory that was given back first, where several are under way: what reads it is done."""
     spare: int = 0
     """Bytes of one more tile for which there is room: the first of this size that could take the memory of another does
     not, so that what is loaded next need not wait until results are stored."""
@@ -29,7 +27,11 @@ class TilePool:
     _rings: list[Ring] = field(default_factory=list)
     _banks: list[Ring] = field(default_factory=list)
     _idle: dict[int, list[Ring]] = field(default_factory=dict)
+    """Bytes -> what was given back."""
     _lent: dict[int, Ring] = field(default_factory=dict)
+    _left: dict[tuple[int, int], tuple[bool, int]] = field(default_factory=dict)
+    """Ring and offset of a buffer -> whether a transfer reads it, and how many tiles had been given back before it."""
+    _count: int = 0
     _shares: dict[int, int] = field(default_factory=dict)
     """Tile -> how many more give it back."""
 
@@ -52,13 +54,20 @@ class TilePool:
     def _idle_of(self, nbytes: int) -> Ring | None:
         """A ring given back: of just this size, or where there is no room for one more, the next larger one.
 
-        So the rest of a dim that tiles do not divide needs no memory beside that of the full tiles.
+        So the rest of a dim that tiles do not divide needs no memory beside that of the full tiles. Of several, that
+        whose next buffer was given back first: engines are done before a transfer is.
         """
         larger = [size for size, rings in self._idle.items() if rings and size >= nbytes]
         size = min(larger, default=0)
         if not size or (size > nbytes and self.builder.sbuf.largest_gap() >= nbytes):
             return None
-        return self._idle[size].pop(0 if self.oldest else -1)
+        first = min(self._idle[size], key=self._left_at)
+        self._idle[size].remove(first)
+        return first
+
+    def _left_at(self, ring: Ring) -> tuple[bool, int]:
+        """When the next buffer of ``ring`` was given back."""
+        return self._left.get((id(ring), self.builder.next_offset(ring)), (False, -1))
 
     def apart(self, sizes: Sequence[int], dtype: str, partitions: int) -> Block:
         """A tile in memory that nothing else in the kernel uses."""
@@ -90,14 +99,19 @@ class TilePool:
         """One more owner of the tile of ``block`` will give it back."""
         self._shares[id(block.alloc)] = self._shares.get(id(block.alloc), 0) + 1
 
-    def give_back(self, block: Block) -> None:
-        """Let later tiles use the memory of ``block``; blocks that are no tiles of this pool are left alone."""
+    def give_back(self, block: Block, stored: bool = False) -> None:
+        """Let later tiles use the memory of ``block``; blocks that are no tiles of this pool are left alone.
+
+        ``stored``: a transfer reads it.
+        """
         if self._shares.get(id(block.alloc)):
             self._shares[id(block.alloc)] -= 1
             return
         ring = self._lent.pop(id(block.alloc), None)
         if ring is not None:
             self._idle.setdefault(ring.nbytes, []).append(ring)
+            self._left[id(ring), block.offset.const] = stored, self._count
+            self._count += 1
 
     def free(self) -> None:
         """Give all of it back; the pool must not be used again."""

@@ -261,7 +261,6 @@ class _Box:
         )
         self.overlap = overlap_of(tiles, self.builder.timing)
         self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare
-        self.pool.oldest = self.overlap.staggered > 0
 
     def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
@@ -410,9 +409,11 @@ class _Box:
                 there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
                 for target, source in [(there, out)] if sections is None else sections.of(there, out):
                     put(self.builder, target, source, Stream.DMA_STORE)
-            scratch += [here[value] for value in self.dying.get(index, ()) if value in here]
             while scratch:
                 self.pool.give_back(scratch.pop(0))
+            for value in self.dying.get(index, ()):
+                if value in here:
+                    self.pool.give_back(here[value], stored=value in blocks and value not in self.inputs)
             yield
         self.builder.mark(self.kernel.ops[-1].loc)
 

@@ -26,7 +26,7 @@ COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
 LEAST_CUT = 2048
 """Elements a partition from which it pays to cut an axis that no number of partitions divides."""
-CUT_STEPS = 1.5
+CUT_STEPS = 1.1
 """How many times the tiles that are least an axis may take before it is cut into full ones and a rest."""
 LEAST_ROW = 64
 """Elements of a row of a vector that is worth turning on chip."""
