@@ -9,6 +9,19 @@ import numpy as np
 from jax import lax
 
 from neuronx_cc.driver.frontends.torch.registry import ROWS, Cast, Function, Row, is_array, kind, row
+from neuronx_cc.ir.errors import CompileError
+
+
+def _sign(x: Any) -> Any:
+    return x if x.dtype == bool else jnp.sign(x)
+
+
+def _complex(real: Any, imaginary: Any) -> Any:
+    """Raises CompileError ESPP004 for parts of 16 bits, of which torch alone makes complex numbers."""
+    if real.dtype.itemsize < 4:
+        raise CompileError("ESPP004", "element type torch.complex32 is not supported")
+    return lax.complex(*jnp.broadcast_arrays(real, imaginary))
+
 
 UNARY: dict[str, Function] = {
     "abs": jnp.abs,
@@ -46,9 +59,9 @@ UNARY: dict[str, Function] = {
     "relu": lambda x: jnp.maximum(x, 0),
     "round": jnp.round,
     "rsqrt": lax.rsqrt,
-    "sgn": jnp.sign,
+    "sgn": _sign,
     "sigmoid": jax.nn.sigmoid,
-    "sign": jnp.sign,
+    "sign": _sign,
     "silu": jax.nn.silu,
     "sin": jnp.sin,
     "sinh": jnp.sinh,
@@ -133,7 +146,7 @@ ROWS.update({name: Row(function, Cast.RESULT) for table in (UNARY, BINARY) for n
 ROWS.update({name: Row(function) for name, function in PREDICATES.items()})
 ROWS.update({name: Row(function, Cast.COMMON) for name, function in COMPARISONS.items()})
 del ROWS["complex"], ROWS["abs"], ROWS["angle"], ROWS["round"]
-row("complex")(lambda x, y: lax.complex(*jnp.broadcast_arrays(x, y)))
+row("complex")(_complex)
 row("abs")(jnp.abs)
 row("angle")(jnp.angle)
 
@@ -238,8 +251,8 @@ def _bits(x: Any, dtype: Any) -> Any:
 row("clone", "alias", "detach", "lift", "lift_fresh", "lift_fresh_copy", "contiguous")(lambda x, **_: x)
 row("copy")(lambda x, source, *_: jnp.broadcast_to(source, x.shape))
 row("view_as_real")(lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1))
-row("view_as_complex")(lambda x: lax.complex(x[..., 0], x[..., 1]))
-row("polar")(lambda r, angle: lax.complex(r * jnp.cos(angle), r * jnp.sin(angle)))
+row("view_as_complex")(lambda x: _complex(x[..., 0], x[..., 1]))
+row("polar")(lambda r, angle: _complex(r * jnp.cos(angle), r * jnp.sin(angle)))
 row("frexp")(jnp.frexp)
 row("ldexp", cast=Cast.RESULT)(lambda x, y: x * jnp.exp2(y))
 
