@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from neuronx_cc.codegen.emission.frames import Access, Place
+from neuronx_cc.codegen.emission.frames import Access, Place, Rows
 from neuronx_cc.codegen.emission.history import History
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import itemsize
@@ -88,9 +88,7 @@ class Hull:
 
     low: int
     high: int
-    pitch: int
-    run: int
-    """``Access`` explains both; (0, 0) where a row would reach into the next one."""
+    rows: Rows
 
 
 @lru_cache(maxsize=4096)
@@ -104,26 +102,58 @@ def hull(space: Space, dtype: str, dims: tuple[tuple[int, int], ...]) -> Hull:
             high += (count - 1) * stride
         else:
             low += (count - 1) * stride
-    strides = [(stride, count) for count, stride in dims if count > 1]
-    if not strides or min(strides)[0] < 0:
-        return Hull(low, high, 0, 0)
-    pitch = max(strides)[0]
-    run = itemsize(dtype) + sum((count - 1) * stride for stride, count in strides if stride != pitch)
-    apart = run <= pitch and [stride for stride, _ in strides].count(pitch) == 1
-    return Hull(low, high, pitch, run) if apart else Hull(low, high, 0, 0)
+    steps = sorted([(stride, count) for count, stride in dims if count > 1], reverse=True)
+    if not steps or steps[-1][0] < 0:
+        return Hull(low, high, ())
+    rows, left = [], high
+    for at, (pitch, count) in enumerate(steps):
+        left -= (count - 1) * pitch
+        if left > pitch or (at + 1 < len(steps) and steps[at + 1][0] == pitch):
+            break  # a row would reach into the next one
+        rows.append((pitch, left))
+    return Hull(low, high, tuple(rows))
 
 
 def interleaved(a: Access, b: Access, shift: int, moving: Sequence[int]) -> bool:
-    """Whether rows of equal pitch never meet, with ``a`` moved by ``shift`` bytes and either by ``moving`` strides."""
-    if not a.pitch or a.pitch != b.pitch or any(stride % a.pitch for stride in moving):
+    """Whether rows never meet, with ``a`` moved by ``shift`` bytes and either by ``moving`` strides."""
+    pitch = max(a.pitch, b.pitch)
+    if not pitch or any(stride % pitch for stride in moving):
         return False
-    distance = (b.lo - a.lo - shift) % a.pitch
-    return distance >= a.run and distance + b.run <= a.pitch
+    return not _meet(a.rows, a.hi - a.lo, b.rows, b.hi - b.lo, b.lo - a.lo - shift, bool(moving))
 
 
-def _in_gaps(old: Access, new: Access) -> bool:
-    """Whether ``old`` may touch what lies between the rows of ``new``, where others do not meet ``new``."""
-    return old.pitch != new.pitch or (old.lo - new.lo) % new.pitch + old.run > new.run
+def _meet(a: Rows, a_span: int, b: Rows, b_span: int, distance: int, endless: bool = False) -> bool:
+    """Whether bytes of rows in ``b_span`` may be those of rows in ``a_span``, which begins ``distance`` bytes before.
+
+    ``endless``: or begins so far before it by the outermost distance of rows any number of times.
+    """
+    if not endless and not -b_span < distance < a_span:
+        return False
+    for pitch in sorted({rows[0][0] for rows in (a, b) if rows}):
+        inner_a, inner_b = _row(a, a_span, pitch), _row(b, b_span, pitch)
+        if inner_a is not None and inner_b is not None:
+            distance %= pitch
+            return _meet(*inner_a, *inner_b, distance) or _meet(*inner_a, *inner_b, distance - pitch)
+    return True
+
+
+def _row(rows: Rows, span: int, pitch: int) -> tuple[Rows, int] | None:
+    """The rows and the span of one row of those at a distance of ``pitch``, or at a multiple, or of all that is no more
+    than one. None where rows reach further.
+    """
+    if rows and rows[0][0] % pitch == 0 and rows[0][1] <= pitch:
+        return rows[1:], rows[0][1]
+    return (rows, span) if span <= pitch else None
+
+
+def _within(new: Rows, new_span: int, old: Rows, old_span: int, start: int) -> bool:
+    """Whether what meets the rows in ``old_span``, ``start`` bytes after those in ``new_span``, meets these as well."""
+    if start < 0 or start + old_span > new_span:
+        return False
+    if not new:
+        return True
+    inner = _row(old, old_span, new[0][0])
+    return inner is not None and _within(new[1:], new[0][1], *inner, start % new[0][0])
 
 
 NO_ROTATIONS: frozenset[tuple[int, int]] = frozenset()
@@ -144,7 +174,7 @@ def remember(alloc: Alloc, new: Access) -> None:
             and (new.write or (old.stream is new.stream and not old.write))
             and old.coefs == new.coefs
             and old.place[1] == new.place[1]
-            and not (new.pitch and _in_gaps(old, new))
+            and (not new.rows or _within(new.rows, hi - lo, old.rows, old.hi - old.lo, old.lo - lo))
         ]
         for old in replaced:
             accesses.discard(old)

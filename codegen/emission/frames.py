@@ -10,6 +10,11 @@ Place = tuple[Stream, tuple["Frame", ...]]
 """A stream, and the open loops that its counts are relative to, outermost first."""
 
 
+Rows = tuple[tuple[int, int], ...]
+"""Of rows at equal distance: that distance, and the bytes from the start to the end of one; then the same of the rows
+that one is made of."""
+
+
 @dataclass(slots=True, eq=False)
 class Frame:
     """A loop that is being emitted (or the program itself, with ``count`` 1 and no register)."""
@@ -41,16 +46,24 @@ class Access:
     place: Place
     order: int
     """Place of its instruction among all in order of emission."""
-    pitch: int = 0
-    """Of an HBM access made of equal rows at equal distance: that distance; 0 for other forms."""
-    run: int = 0
-    """Bytes from the start to the end of one such row."""
+    rows: Rows = ()
+    """Of an access made of equal rows at equal distance; () for other forms."""
     rotations: frozenset[tuple[int, int]] = frozenset()
     """(loop identity, stride) of the rotating buffers it went through, closed loops included."""
     covers: bool = True
     """False for run-time addresses: it may touch only a part of its hull, so it replaces no earlier access."""
     number: int = -1
     """Its place in the allocation's history."""
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one of the outermost rows to the next; 0 for none."""
+        return self.rows[0][0] if self.rows else 0
+
+    @property
+    def run(self) -> int:
+        """Bytes from the start to the end of one of them."""
+        return self.rows[0][1] if self.rows else 0
 
     @property
     def loops(self) -> tuple[Frame, ...]:

@@ -90,16 +90,16 @@ class Synchroniser:
     def _access(self, alloc: Alloc, ref: Ref, write: bool, place: Place) -> Access:
         touched = hull(ref.space, ref.dtype, ref.dims)
         base = ref.offset - alloc.lo
-        lo, hi, pitch = base + touched.low, base + touched.high, touched.pitch
+        lo, hi, rows = base + touched.low, base + touched.high, touched.rows
         parts = (0, 1) if ref.space is Space.HBM else (ref.partition, ref.partition + ref.dims[0][0])
         coefs, covers = ref.coefs, True
         if coefs and not self.loaded.isdisjoint([register for register, _ in coefs]):
             lo, hi = self._reach(lo, hi, [coef for coef in coefs if coef[0] in self.loaded])
             coefs = tuple([coef for coef in coefs if coef[0] not in self.loaded])
-            pitch, covers = 0, False
+            rows, covers = (), False
         rotations = self._rotations(coefs) if coefs else NO_ROTATIONS
         order = len(self.pending)
-        return Access(place[0], write, lo, hi, parts, coefs, 0, place, order, pitch, touched.run, rotations, covers)
+        return Access(place[0], write, lo, hi, parts, coefs, 0, place, order, rows, rotations, covers)
 
     def _waits_for(self, stream: Stream, accesses: list[tuple[Alloc, Access]]) -> dict[Place, int]:
         """The strongest wait for each place, without those waited for before on ``stream``."""
@@ -202,7 +202,7 @@ class Synchroniser:
         for access in accesses:
             key = (
                 access.stream, access.write, access.lo, access.hi,
-                access.partitions, access.coefs, access.rotations, access.pitch, access.run,
+                access.partitions, access.coefs, access.rotations, access.rows,
             )  # fmt: skip
             first, last = alike.get(key, (access, access))
             alike[key] = (first, max(last, access, key=attrgetter("count")))
@@ -290,7 +290,7 @@ class Synchroniser:
         for access in accesses:
             coefs = tuple([coef for coef in access.coefs if coef[0] not in registers])
             moved = [stride for register, stride in access.coefs if register in registers]
-            pitch = access.pitch if access.pitch and not any(stride % access.pitch for stride in moved) else 0
+            rows = access.rows if access.rows and not any(stride % access.pitch for stride in moved) else ()
             place = (access.stream, tuple([frame for frame in access.loops if frame is not loop]))
             for piece, (first, last) in enumerate(self._pieces(loop, access)):
                 lo, hi = access.lo, access.hi
@@ -312,13 +312,12 @@ class Synchroniser:
                         count,
                         place,
                         access.order,
-                        pitch,
-                        access.run,
+                        rows,
                         access.rotations,
                     )
                 else:
-                    if not pitch or old.pitch != pitch or (lo - old.lo) % pitch or old.run != access.run:
-                        old.pitch = 0
+                    if not rows or old.rows != rows or (lo - old.lo) % rows[0][0]:
+                        old.rows = ()
                     old.lo, old.hi, old.count = min(old.lo, lo), max(old.hi, hi), max(old.count, count)
         for access in accesses:
             alloc.accesses.discard(access)

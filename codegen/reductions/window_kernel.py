@@ -93,6 +93,24 @@ class Range:
     part: Part
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Blocks of a dim that lie side by side on the partitions: ``first``, and (place, part) of all."""
+
+    first: Affine
+    placed: list[tuple[int, Part]]
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for _, part in self.placed)
+
+    def blocks(self) -> Iterator[tuple[int, Part]]:
+        """(place, part of one block)."""
+        for place, part in self.placed:
+            for number in range(part.count):
+                yield place + number, replace(part, count=1)
+
+
 class _Windows:
     def __init__(self, context: Context, op: hlo.ReduceWindowOp, opcode: str, target: View) -> None:
         self.context, self.builder, self.opcode = context, context.builder, opcode
@@ -125,8 +143,9 @@ class _Windows:
     def emit(self) -> None:
         plan = self.plan
         inner = [axis for axis in range(len(self.dims)) if axis not in (plan.partition, plan.group)]
-        for partitions, base in self._partition_tiles():
-            self._nest(inner, {}, partitions, base)
+        for groups in self._spread(plan.group, plan.groups):
+            for partitions in self._spread(plan.partition, 128 // plan.groups):
+                self._nest(inner, {}, partitions, groups)
         self.tiles.free()
         self.work.free()
 
@@ -151,15 +170,14 @@ class _Windows:
 
     # which blocks make a tile
 
-    def _partition_tiles(self) -> Iterator[tuple[list[tuple[int, Part]], tuple[Affine, Affine]]]:
-        """(first partition, part) of one group's partitions; first block of the partition dim and element of the
-        group dim.
-        """
-        plan, dim = self.plan, self.dims[self.plan.partition]
-        most = 128 // plan.groups
+    def _spread(self, axis: int, most: int) -> Iterator[Spread]:
+        """The blocks of a dim that lie side by side in each tile, at most so many; a block of no dim for -1."""
+        if axis < 0:
+            yield Spread(Affine(), [(0, Part(1, 0, 1, 0, 1))])
+            return
         found: list[tuple[int, list[Part]]] = []
         room = 0
-        for part in parts(dim, plan.blocks[plan.partition]):
+        for part in parts(self.dims[axis], self.plan.blocks[axis]):
             block, left = part.block, part.count
             while left:
                 if room == 0:
@@ -168,117 +186,108 @@ class _Windows:
                 count = min(left, room)
                 found[-1][1].append(replace(part, block=block, count=count))
                 block, left, room = block + count, left - count, room - count
-        groups = self.dims[plan.group].out // plan.groups if plan.group >= 0 else 1
-        for first, count, partitions in _repeated(found, most):
-            with self.builder.loop(groups) as group, self.builder.loop(count) as index:
-                yield partitions, (index * most + first, group * plan.groups)
+        for first, count, placed in _repeated(found, most):
+            with self.builder.loop(count) as index:
+                yield Spread(index * most + first, placed)
 
-    def _nest(
-        self,
-        axes: Sequence[int],
-        ranges: dict[int, Range],
-        partitions: list[tuple[int, Part]],
-        base: tuple[Affine, Affine],
-    ) -> None:
+    def _nest(self, axes: Sequence[int], ranges: dict[int, Range], partitions: Spread, groups: Spread) -> None:
         if not axes:
-            self._tile(ranges, partitions, base)
+            self._tile(ranges, partitions, groups)
             return
         axis, size = axes[0], self.plan.blocks[axes[0]]
         for part in parts(self.dims[axis], size):
             with self.builder.loop(part.count) as index:
                 at = (index + part.block) * size
-                self._nest(axes[1:], {**ranges, axis: Range(at, part)}, partitions, base)
+                self._nest(axes[1:], {**ranges, axis: Range(at, part)}, partitions, groups)
 
     # one tile
 
-    def _tile(self, ranges: dict[int, Range], partitions: list[tuple[int, Part]], base: tuple[Affine, Affine]) -> None:
-        plan = self.plan
-        each = sum(part.count for _, part in partitions)
-        free = [axis for axis in range(len(self.dims)) if axis != plan.group]
-        outs = [plan.blocks[axis] if axis == plan.partition else ranges[axis].part.size for axis in free]
-        extents = [self.dims[axis].extent(size) for axis, size in zip(free, outs, strict=True)]
-        tile = self.tiles.tile(extents, self.dtype, each * plan.groups)
-        boxes = [
-            (partition, {**ranges, plan.partition: Range(base[0] * plan.blocks[plan.partition], part)})
-            for partition, part in partitions
-        ]
-        whole = all(
-            (box[axis].part.low, box[axis].part.high) == (0, extent)
-            for _, box in boxes
-            for axis, extent in zip(free, extents, strict=True)
-        )
-        if not whole:
-            engine = Stream.VECTOR if self.dtype in FLOATS else Stream.GPSIMD
-            flat = replace(tile, dims=(tile.dims[0], Atom(_product(extents), self.size)))
-            self.builder.emit("memset", engine, [flat], [], imm=[self.neutral])
-        for group in range(plan.groups):
-            for partition, box in boxes:
-                self._load(tile, free, box, group * each + partition, partition, base[1] + group)
-        out = self._fold(tile, free, outs)
-        for group in range(plan.groups):
-            for partition, box in boxes:
-                self._store(out, free, box, group * each + partition, partition, base[1] + group)
+    def _tile(self, ranges: dict[int, Range], partitions: Spread, groups: Spread) -> None:
+        plan, axes = self.plan, range(len(self.dims))
+        spread = (plan.partition, plan.group)
+        outs = [plan.blocks[axis] if axis in spread else ranges[axis].part.size for axis in axes]
+        extents = [dim.extent(size) for dim, size in zip(self.dims, outs, strict=True)]
+        tile = self.tiles.tile(extents, self.dtype, partitions.count * groups.count)
+        boxes: list[tuple[int, dict[int, Range]]] = []
+        for group, beside in groups.blocks():
+            for place, part in partitions.placed:
+                box = {**ranges, plan.partition: self._range(plan.partition, partitions, place, part)}
+                if plan.group >= 0:
+                    box[plan.group] = self._range(plan.group, groups, group, beside)
+                boxes.append((group * partitions.count + place, box))
+        self._fill(tile, [{axis: each.part for axis, each in box.items()} for _, box in boxes])
+        for first, box in boxes:
+            self._load(tile, box, first)
+        out = self._fold(tile, outs)
+        for first, box in boxes:
+            self._store(out, box, first)
         self.tiles.give_back(tile)
         self.tiles.give_back(out)
 
-    def _load(
-        self, tile: Block, free: Sequence[int], box: dict[int, Range], partition: int, ordinal: int, group: Affine
-    ) -> None:
+    def _fill(self, tile: Block, boxes: Sequence[dict[int, Part]]) -> None:
+        """The neutral value ahead of and after what all ``boxes`` have inside the operand, along each dim.
+
+        On GpSimd, which has nothing else to do, so that what is loaded next need not wait for the folds of this tile.
+        """
+        for axis in range(len(self.dims)):
+            low, high = max(box[axis].low for box in boxes), min(box[axis].high for box in boxes)
+            size = tile.dims[axis + 1].size
+            low = min(low, size)
+            for start, end in ((0, low), (max(low, high), size)):
+                if start < end:
+                    strip = tile.index(axis + 1, Affine(start), end - start)
+                    self.emitter.over("memset", Stream.GPSIMD, [strip], [], imm=[self.neutral])
+            if low >= high:
+                return
+            tile = tile.index(axis + 1, Affine(low), high - low)
+
+    def _range(self, axis: int, spread: Spread, place: int, part: Part) -> Range:
+        return Range((spread.first + place) * self.plan.blocks[axis], part)
+
+    def _load(self, tile: Block, box: dict[int, Range], first: int) -> None:
+        """A block of inputs for each of the partitions from ``first`` on."""
         plan = self.plan
-        count, offset = box[plan.partition].part.count, Affine(self.source.offset)
-        into, dims, atoms = tile, [], []
-        if plan.group >= 0:
-            offset += group * self.strides[plan.group]
-        for place, axis in enumerate(free):
-            dim, part, at = self.dims[axis], box[axis].part, box[axis].at
+        offset, into, atoms = Affine(self.source.offset), tile, []
+        for axis, dim in enumerate(self.dims):
+            part, at = box[axis].part, box[axis].at
             if part.high <= part.low:
                 return
-            if axis == plan.partition:
-                at += ordinal * plan.blocks[axis]
             offset += at * (dim.stride * self.strides[axis]) + (part.low - dim.low) * self.strides[axis]
-            into = into.index(place + 1, Affine(part.low), part.high - part.low)
+            into = into.index(axis + 1, Affine(part.low), part.high - part.low)
             atoms.append(Atom(part.high - part.low, self.strides[axis]))
-            dims.append(place + 1)
+        count = box[plan.partition].part.count
         step = plan.blocks[plan.partition] * self.dims[plan.partition].stride * self.strides[plan.partition]
         source = Block(self.source.alloc, self.dtype, offset, (Atom(count, step), *atoms))
-        copy(self.builder, _on(into, partition, count), source, self.stream)
+        copy(self.builder, _on(into, first, count), source, self.stream)
 
-    def _store(
-        self, out: Block, free: Sequence[int], box: dict[int, Range], partition: int, ordinal: int, group: Affine
-    ) -> None:
+    def _store(self, out: Block, box: dict[int, Range], first: int) -> None:
         plan = self.plan
-        count, offset = box[plan.partition].part.count, Affine(self.target.offset)
-        if plan.group >= 0:
-            offset += group * self.out_strides[plan.group]
-        atoms = []
-        for place, axis in enumerate(free):
-            at, size = box[axis].at, box[axis].part.size
-            if axis == plan.partition:
-                at += ordinal * plan.blocks[axis]
-                out = out.index(place + 1, Affine(0), size)
-            offset += at * self.out_strides[axis]
-            atoms.append(Atom(size, self.out_strides[axis]))
+        offset, atoms = Affine(self.target.offset), []
+        for axis, stride in enumerate(self.out_strides):
+            size = box[axis].part.size
+            out = out.index(axis + 1, Affine(0), size)
+            offset += box[axis].at * stride
+            atoms.append(Atom(size, stride))
+        count = box[plan.partition].part.count
         step = plan.blocks[plan.partition] * self.out_strides[plan.partition]
         target = Block(self.target.alloc, self.dtype, offset, (Atom(count, step), *atoms))
-        copy(self.builder, target, _on(out, partition, count), Stream.DMA_STORE)
+        copy(self.builder, target, _on(out, first, count), Stream.DMA_STORE)
 
     # folding a tile
 
-    def _fold(self, tile: Block, free: Sequence[int], outs: Sequence[int]) -> Block:
+    def _fold(self, tile: Block, outs: Sequence[int]) -> Block:
         """The windows of ``tile`` as a tile of ``outs`` elements; the last step writes there."""
         out = self.tiles.tile(outs, self.dtype, tile.dims[0].size)
-        folded = [place for place, axis in enumerate(free) if self.dims[axis].window > 1]
+        folded = [axis for axis, dim in enumerate(self.dims) if dim.window > 1]
         current, mine = tile, False
-        for place, axis in enumerate(free):
-            dim = self.dims[axis]
+        for axis, dim in enumerate(self.dims):
             if dim.window == 1:
-                current = _taps(current, place + 1, 0, outs[place], dim.stride)
-        for place in folded:
-            dim = self.dims[free[place]]
+                current = _taps(current, axis + 1, 0, outs[axis], dim.stride)
+        for axis in folded:
             sizes = [atom.size for atom in current.dims[1:]]
-            sizes[place] = outs[place]
-            result = out if place == folded[-1] else self.work.tile(sizes, self.dtype, tile.dims[0].size)
-            self._fold_dim(result, current, place + 1, dim)
+            sizes[axis] = outs[axis]
+            result = out if axis == folded[-1] else self.work.tile(sizes, self.dtype, tile.dims[0].size)
+            self._fold_dim(result, current, axis + 1, self.dims[axis])
             if mine:
                 self.work.give_back(current)
             current, mine = result, True

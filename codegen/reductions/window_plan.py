@@ -1,21 +1,26 @@
-"""How a window kernel cuts its output: which dim lies on the partitions, and the block of every dim.
+"""How a window kernel cuts its output: which dims lie on the partitions, and the block of every dim.
 
 A partition computes a block of outputs from the block of inputs that its windows cover, so neighbouring partitions load
-the overlap twice. Blocks start whole and are halved, each time along the dim that costs least, until the tiles fit
+the overlap twice. Blocks of one dim lie on neighbouring partitions; where these are few, those of a second dim beside
+them. Blocks of other dims start whole. All are halved, each time along the dim that costs least, until the tiles fit
 SBUF.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf, prod
+from dataclasses import dataclass, replace
+from math import prod
 
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, NOTHING, Stage, Timing, Work
 
 BUFFERS = 2
 """Tiles under way between two stages."""
+MOST_GROUPS = 16
+"""Each is moved by a transfer of its own."""
+MOST_SHRUNK = 8
+"""Cuts, the cheapest where all fits, of which blocks are looked for that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Plan:
     partition: int
     blocks: tuple[int, ...]
     group: int = -1
-    """A plain dim of which ``groups`` elements lie side by side on the partitions; -1 for none."""
+    """A dim of which ``groups`` blocks lie side by side, each with all partitions of the first; -1 for none."""
     groups: int = 1
 
 
@@ -65,32 +70,30 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
 
 def best_plan(timing: Timing, dims: Sequence[Dim], itemsize: int, room: int) -> Plan:
     """The cheapest cut whose tiles take at most ``room`` bytes a partition."""
-    best, least = Plan(0, tuple(1 for _ in dims)), inf
-    for start in _starts(dims, timing.sizes.partitions):
-        plan = _shrunk(timing, dims, start, itemsize, room)
-        time = cost(timing, dims, plan, itemsize)
-        if time < least:
-            best, least = plan, time
-    return best
+    starts = sorted(_starts(dims, timing.sizes.partitions), key=lambda plan: cost(timing, dims, plan, itemsize))
+    plans = [_shrunk(timing, dims, start, itemsize, room) for start in starts[:MOST_SHRUNK]]
+    return min(plans, key=lambda plan: cost(timing, dims, plan, itemsize), default=Plan(0, tuple(1 for _ in dims)))
 
 
 def _starts(dims: Sequence[Dim], partitions: int) -> list[Plan]:
+    """Every dim on the partitions, alone and with blocks of another beside it."""
     whole = tuple(dim.out for dim in dims)
     found = []
     for partition, dim in enumerate(dims):
-        block = -(-dim.out // partitions)
-        found.append(Plan(partition, (*whole[:partition], block, *whole[partition + 1 :])))
+        found.append(Plan(partition, _with(whole, partition, -(-dim.out // partitions))))
         for group, other in enumerate(dims):
-            if group == partition or not other.plain or other.out == 1 or dim.out == 1:
+            if group == partition or other.out == 1 or dim.out == 1:
                 continue
-            groups = next(count for count in range(min(16, other.out), 0, -1) if other.out % count == 0)
-            if groups > 1:
-                block = -(-dim.out // (partitions // groups))
-                blocks = [
-                    block if axis == partition else 1 if axis == group else size for axis, size in enumerate(whole)
-                ]
-                found.append(Plan(partition, tuple(blocks), group, groups))
+            for groups in range(2, min(MOST_GROUPS, other.out) + 1):
+                each = -(-other.out // groups)
+                if -(-other.out // each) == groups:
+                    blocks = _with(_with(whole, group, each), partition, -(-dim.out // (partitions // groups)))
+                    found.append(Plan(partition, blocks, group, groups))
     return found
+
+
+def _with(sizes: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*sizes[:axis], size, *sizes[axis + 1 :])
 
 
 def _shrunk(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int, room: int) -> Plan:
@@ -98,8 +101,7 @@ def _shrunk(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int, room
         options = []
         for axis, block in enumerate(plan.blocks):
             if block > 1:
-                blocks = (*plan.blocks[:axis], -(-block // 2), *plan.blocks[axis + 1 :])
-                options.append(Plan(plan.partition, blocks, plan.group, plan.groups))
+                options.append(replace(plan, blocks=_with(plan.blocks, axis, -(-block // 2))))
         if not options:
             return plan
         best = min(options, key=lambda option: cost(timing, dims, option, itemsize))
@@ -133,11 +135,11 @@ def cost(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int) -> floa
         for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True))
         if axis not in (plan.partition, plan.group)
     )
-    partitions, filled = timing.sizes.partitions, dims[plan.partition].blocks(plan.blocks[plan.partition])
+    most, filled = timing.sizes.partitions // plan.groups, dims[plan.partition].blocks(plan.blocks[plan.partition])
     if plan.group >= 0:
-        tiles *= dims[plan.group].out // plan.groups
-    tiles *= -(-filled * plan.groups // partitions)
-    filled = min(partitions, filled * plan.groups)
+        tiles *= -(-dims[plan.group].blocks(plan.blocks[plan.group]) // plan.groups)
+    tiles *= -(-filled // most)
+    filled = min(most, filled) * plan.groups
     extents = [dim.extent(block) for dim, block in zip(dims, plan.blocks, strict=True)]
     loads = moved(timing, extents, [dim.size for dim in dims], filled, itemsize)
     stores = moved(timing, plan.blocks, [dim.out for dim in dims], filled, itemsize, "write")
@@ -148,7 +150,21 @@ def cost(timing: Timing, dims: Sequence[Dim], plan: Plan, itemsize: int) -> floa
             vector += folded(timing, dim.window, before, prod(extents))
     starts = (plan.groups - 1) * timing.semaphore
     stages = [_later(loads, starts), timing.done(vector, Stream.VECTOR), _later(stores, starts)]
+    if blank := blanks(dims, plan):
+        stages.insert(0, timing.done(timing.engine("memset", Stream.GPSIMD, blank, ins=()), Stream.GPSIMD))
     return timing.pipeline(stages, tiles, BUFFERS)
+
+
+def blanks(dims: Sequence[Dim], plan: Plan) -> int:
+    """Elements of a tile that lie in the padding of some partition; along a dim of several tiles, their mean."""
+    extents = [dim.extent(block) for dim, block in zip(dims, plan.blocks, strict=True)]
+    total = 0
+    for axis, (dim, block) in enumerate(zip(dims, plan.blocks, strict=True)):
+        reach = dim.extent(dim.blocks(block) * block)
+        edges = min(extents[axis], dim.low + max(0, reach - dim.low - dim.size))
+        tiles = 1 if axis in (plan.partition, plan.group) else dim.blocks(block)
+        total += edges * prod(extents) // (extents[axis] * tiles)
+    return total
 
 
 def _later(stage: Stage, more: float) -> Stage:

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from neuronx_cc.codegen.emission.accesses import Alloc, interleaved, remember
-from neuronx_cc.codegen.emission.frames import Access
+from neuronx_cc.codegen.emission.accesses import Alloc, hull, interleaved, remember
+from neuronx_cc.codegen.emission.frames import Access, Rows
 from neuronx_cc.codegen.emission.history import FEW
 from neuronx_cc.ir.isa.program import Space, Stream
 
 STREAMS = (Stream.DMA_LOAD, Stream.DMA_STORE, Stream.VECTOR)
 
 
-def access(write: bool, lo: int, hi: int, pitch: int = 0, run: int = 0, count: int = 0, stream: int = 0) -> Access:
+def access(write: bool, lo: int, hi: int, rows: Rows = (), count: int = 0, stream: int = 0) -> Access:
     place = (STREAMS[stream], ())
     coefs = ((3, 64),) if count % 17 == 16 else ()
-    return Access(STREAMS[stream], write, lo, hi, (0, 1), coefs, count, place, 0, pitch, run)
+    return Access(STREAMS[stream], write, lo, hi, (0, 1), coefs, count, place, 0, rows)
 
 
 def draw(chance: random.Random, span: int, count: int) -> Access:
@@ -28,7 +28,7 @@ def draw(chance: random.Random, span: int, count: int) -> Access:
         pitch = chance.choice((64, 256))
         run, start = chance.randrange(1, pitch // 4), chance.randrange(pitch)
         rows = chance.randrange(2, span // pitch)
-        return access(write, start, min(span, start + (rows - 1) * pitch + run), pitch, run, count, stream)
+        return access(write, start, min(span, start + (rows - 1) * pitch + run), ((pitch, run),), count, stream)
     lo = chance.randrange(span - 1)
     return access(write, lo, min(span, lo + chance.choice((1, 8, 500))), count=count, stream=stream)
 
@@ -87,7 +87,57 @@ def test_pieces_of_a_long_array_meet_few_others(by_rows: bool) -> None:
         if by_rows:
             piece = access(True, lo * 64, (lo + width) * 64, count=1)
         else:
-            piece = access(True, lo, lo + 63 * pitch + width, pitch, width, 1)
+            piece = access(True, lo, lo + 63 * pitch + width, ((pitch, width),), 1)
         most = max(most, len(list(alloc.accesses.conflicting(piece, Stream.DMA_LOAD, {}))))
         remember(alloc, piece)
     assert most <= 2 * FEW
+
+
+def operand(chance: random.Random, whole: float = 0.0) -> tuple[Access, set[int]]:
+    """A box of up to three dims somewhere in an array of 4 x 5 x 6 rows of 8 bytes, and its bytes.
+
+    ``whole``: how likely all of a dim is in it.
+    """
+    dims, lo, places = [], 0, {0}
+    for size, stride in ((4, 240), (5, 48), (6, 8)):
+        step = chance.choice((1, 1, 1, 2))
+        count = chance.randint(1, -(-size // step))
+        if chance.random() < whole:
+            step, count = 1, size
+        first = chance.randint(0, size - (count - 1) * step - 1)
+        dims.append((count, stride * step))
+        lo += first * stride
+        places = {place + number * stride * step for place in places for number in range(count)}
+    width = {"f32": 4, "u8": 1}[dtype := chance.choice(("f32", "u8"))]
+    lo += chance.randrange(8 // width) * width
+    touched = hull(Space.HBM, dtype, tuple(dims))
+    found = access(chance.random() < 0.5, lo + touched.low, lo + touched.high, touched.rows)
+    return found, {lo + place + byte for place in places for byte in range(width)}
+
+
+def test_boxes_of_one_array_meet_where_they_have_bytes_in_common() -> None:
+    """Never told apart where they meet, and nearly always where they do not."""
+    chance, missed, apart = random.Random(0), 0, 0
+    for _ in range(20_000):
+        (one, bytes_of_one), (other, bytes_of_other) = operand(chance), operand(chance)
+        if bytes_of_one & bytes_of_other:
+            assert meets(one, other)
+        else:
+            apart += 1
+            missed += meets(one, other)
+    assert missed < 0.02 * apart
+
+
+def test_boxes_are_forgotten_for_what_is_met_by_all_that_has_bytes_of_them() -> None:
+    chance, forgotten = random.Random(1), 0
+    for _ in range(2_000):
+        alloc = Alloc(Space.HBM, 0, 1000)
+        (old, bytes_of_old), (new, _) = operand(chance), operand(chance, whole=0.7)
+        new.write = True
+        remember(alloc, old)
+        remember(alloc, new)
+        if old not in list(alloc.accesses):
+            forgotten += 1
+            others = [operand(chance) for _ in range(200)]
+            assert all(meets(new, each) for each, bytes_of_each in others if bytes_of_old & bytes_of_each)
+    assert forgotten > 100

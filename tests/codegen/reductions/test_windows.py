@@ -1,5 +1,6 @@
 """Windows: every combiner and type over shapes, strides, paddings and dilations; computations of their own."""
 
+import random as chances
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import check_function
+from generated import TRN1, check_function
 from jax import lax
+
+from neuronx_cc.codegen.reductions import window_plan
+from neuronx_cc.codegen.reductions.window_plan import Dim, Plan
+from neuronx_cc.ir.isa.timing import Timing
 
 Array = np.ndarray[Any, Any]
 Dims = tuple[int, ...]
@@ -173,3 +178,47 @@ def test_long_extremes(size: int, length: int, padding: str, random: np.random.G
     check_function(window(lax.min, np.inf, (length,), padding=padding), x)
     rows = random.standard_normal((130, size // 4)).astype(np.float32)
     check_function(window(lax.min, 0.5, (1, min(length, size // 4)), padding=padding), rows)
+
+
+def drawn(chance: chances.Random) -> tuple[Dims, tuple[Any, ...]]:
+    """Dims of an operand, then window, strides, padding, and dilation that leave results."""
+    rank = chance.randint(1, 5)
+    dims, size, strides, padding, dilation = [], [], [], [], []
+    for _ in range(rank):
+        dims.append(chance.choice((1, 2, 3, 7, 8, 16, 31, 63, 129)))
+        size.append(chance.choice((1, 1, 2, 3, 5)))
+        strides.append(chance.choice((1, 1, 2, 3)))
+        dilation.append(chance.choice((1, 1, 1, 2)))
+        reach = (size[-1] - 1) * dilation[-1] + 1
+        low, high = chance.randint(0, reach - 1), chance.randint(0, reach - 1)
+        padding.append((low, max(high, reach - low - dims[-1])))
+    # small, for tiny tiles of large arrays are as many instructions
+    while np.prod(dims) > 6_000:
+        at = dims.index(max(dims))
+        dims[at], size[at], padding[at] = 2, 1, (0, 0)
+    return tuple(dims), (tuple(size), tuple(strides), tuple(padding), None, tuple(dilation))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_windows_in_random_cuts(seed: int, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of the cuts that are looked at gives the same values, whatever estimates say."""
+    chance = chances.Random(seed)
+    dims, options = drawn(chance)
+
+    def any_plan(timing: Timing, dims: list[Dim], itemsize: int, room: int) -> Plan:
+        start = chance.choice(window_plan._starts(dims, timing.sizes.partitions))
+        return window_plan._shrunk(timing, dims, start, itemsize, room // chance.choice((1, 4, 16)))
+
+    monkeypatch.setattr(window_plan, "best_plan", any_plan)
+    x, n = normal(random, *dims), random.integers(-1000, 1000, dims).astype(np.int32)
+    check_function(lambda x, n: (window(lax.max, -np.inf, *options)(x), window(lax.add, 0, *options)(n)), x, n)
+
+
+def test_small_images_fill_the_partitions() -> None:
+    """Rows alone would fill as many of 128 partitions as there are rows."""
+    timing = Timing(TRN1)
+    for height, width, features in ((14, 14, 256), (28, 28, 128), (29, 31, 127), (56, 56, 64)):
+        dims = [Dim(height, height, 3, 1, 1, 1), Dim(width, width, 3, 1, 1, 1), Dim(features, features)]
+        plan = window_plan.best_plan(timing, dims, 4, 150_000)
+        blocks = dims[plan.partition].blocks(plan.blocks[plan.partition])
+        assert blocks * plan.groups >= 96, plan
