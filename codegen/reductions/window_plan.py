@@ -19,7 +19,7 @@ BUFFERS = 2
 """Tiles under way between two stages."""
 MOST_GROUPS = 16
 """Each is moved by a transfer of its own."""
-MOST_SHRUNK = 8
+MOST_STARTS = 8
 """Cuts, the cheapest where all fits, of which blocks are looked for that do."""
 
 
@@ -71,7 +71,7 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
 def best_plan(timing: Timing, dims: Sequence[Dim], itemsize: int, room: int) -> Plan:
     """The cheapest cut whose tiles take at most ``room`` bytes a partition."""
     starts = sorted(_starts(dims, timing.sizes.partitions), key=lambda plan: cost(timing, dims, plan, itemsize))
-    plans = [_shrunk(timing, dims, start, itemsize, room) for start in starts[:MOST_SHRUNK]]
+    plans = [_shrunk(timing, dims, start, itemsize, room) for start in starts[:MOST_STARTS]]
     return min(plans, key=lambda plan: cost(timing, dims, plan, itemsize), default=Plan(0, tuple(1 for _ in dims)))
 
 
