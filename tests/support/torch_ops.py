@@ -35,6 +35,8 @@ OPTIONS = {torch.float64: {"fp64_as_fp32": True}, torch.complex128: {"fp64_as_fp
 """What the compiler is asked for with a type; FP64 is refused without it."""
 UNORDERED = ("linalg.eig", "linalg.eigvals")
 """Operators whose results' last dim comes in any order; the first result says which."""
+PLACES = {"topk": 1, "sort": 0, "argsort": 0}
+"""Operators that say where values stood, which is free among equal ones, and which argument is the dim."""
 REASONS = {
     "depends on values": r"_local_scalar_dense|nonzero|masked_select|unique|bincount|size .* values|dynamic",
     "FP64 asked for by name": r"(f64|c128|float64|complex128) is not supported",
@@ -103,10 +105,12 @@ def _sample(name: str, info: Any, sample: Any, backward: bool, dtype: torch.dtyp
         given, arguments, keywords = pytree.tree_unflatten(values, spec)
         # eigenvectors and the like count up to what they are free in
         result = sample.output_process_fn_grad(info.op(given, *arguments, **keywords))
-        if info.name == "topk":
+        if info.name in PLACES and not keywords.get("stable"):
             # of equal values any may be named: what stands there counts
-            dim = keywords.get("dim", arguments[1] if len(arguments) > 1 else -1)
-            result = (result[0], torch.atleast_1d(given).take_along_dim(torch.atleast_1d(result[1]), dim))
+            dim = keywords.get("dim", next((each for each in arguments[PLACES[info.name] :] if each is not None), -1))
+            places = torch.atleast_1d(result if info.name == "argsort" else result[1])
+            there = torch.atleast_1d(given).take_along_dim(places, dim)
+            return there if info.name == "argsort" else (result[0], there)
         return result
 
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.linalg import expm, solve_triangular
 
-from neuronx_cc.driver.frontends.torch.registry import axis_of, row
+from neuronx_cc.driver.frontends.torch.registry import axis_of, row, widened
 
 
 @row("linalg_cholesky_ex")
@@ -158,7 +158,7 @@ def _lu_solve(factors: Any, pivots: Any, b: Any, *, left: bool = True, adjoint: 
 row("linalg_householder_product")(lambda x, tau: lax.linalg.householder_product(x, tau))
 row("linalg_eig")(lambda x: tuple(jnp.linalg.eig(x)))
 row("linalg_eigvals", "_linalg_eigvals")(jnp.linalg.eigvals)
-row("linalg_matrix_exp")(lambda x: expm(x) if x.shape[-1] else x)
+row("linalg_matrix_exp")(lambda x: expm(widened(x)).astype(x.dtype) if x.shape[-1] else x)
 
 
 @row("ormqr")

@@ -8,27 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronx_cc.driver.frontends.torch.registry import axis_of, row
-
-
-def _wide(x: Any) -> Any:
-    """Moments of narrow floats are computed in FP32."""
-    return x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+from neuronx_cc.driver.frontends.torch.registry import axis_of, row, widened
 
 
 @row("_softmax")
 def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
-    return jax.nn.softmax(_wide(x), axis_of(dim, x.ndim)) if x.ndim else jnp.ones_like(x)
+    return jax.nn.softmax(widened(x), axis_of(dim, x.ndim)) if x.ndim else jnp.ones_like(x)
 
 
 @row("_log_softmax")
 def _log_softmax(x: Any, dim: int, half_to_float: bool = False) -> Any:
-    return jax.nn.log_softmax(_wide(x), axis_of(dim, x.ndim)) if x.ndim else jnp.zeros_like(x)
+    return jax.nn.log_softmax(widened(x), axis_of(dim, x.ndim)) if x.ndim else jnp.zeros_like(x)
 
 
 def _normalised(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, Any]:
     """``x`` with mean 0 and variance 1 over ``axes``, the mean, and one over the standard deviation."""
-    given = _wide(x)
+    given = widened(x)
     mean = jnp.mean(given, tuple(axes), keepdims=True)
     variance = jnp.mean(jnp.square(given - mean), tuple(axes), keepdims=True)
     inverse = lax.rsqrt(variance + epsilon)
@@ -36,8 +31,8 @@ def _normalised(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any, 
 
 
 def _scaled(x: Any, weight: Any, bias: Any, shape: Sequence[int]) -> Any:
-    x = x if weight is None else x * _wide(weight).reshape(shape)
-    return x if bias is None else x + _wide(bias).reshape(shape)
+    x = x if weight is None else x * widened(weight).reshape(shape)
+    return x if bias is None else x + widened(bias).reshape(shape)
 
 
 @row("native_layer_norm")
@@ -67,8 +62,8 @@ def _feature_shape(x: Any) -> tuple[int, ...]:
 
 def _apply(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> Any:
     shape = _feature_shape(x)
-    inverse = lax.rsqrt(_wide(variance).reshape(shape) + epsilon)
-    return _scaled((_wide(x) - _wide(mean).reshape(shape)) * inverse, weight, bias, shape)
+    inverse = lax.rsqrt(widened(variance).reshape(shape) + epsilon)
+    return _scaled((widened(x) - widened(mean).reshape(shape)) * inverse, weight, bias, shape)
 
 
 @row("_native_batch_norm_legit_no_training")
@@ -103,7 +98,7 @@ def _batch_norm(
 def _batch_moments(x: Any, weight: Any, bias: Any, epsilon: float) -> tuple[Any, Any, Any, Any, int]:
     axes = _feature_axes(x)
     result, mean, inverse = _normalised(x, axes, epsilon)
-    variance = jnp.mean(jnp.square(_wide(x) - mean), axes)
+    variance = jnp.mean(jnp.square(widened(x) - mean), axes)
     count = int(np.prod([x.shape[axis] for axis in axes]))
     return (
         _scaled(result, weight, bias, _feature_shape(x)),
@@ -133,12 +128,12 @@ def _batch_norm_backward(
     wanted: Sequence[bool],
 ) -> Any:
     shape, axes = _feature_shape(x), _feature_axes(x)
-    given, wide = _wide(given), _wide(x)
+    given, wide = widened(given), widened(x)
     if not training:
-        mean, inverse = running_mean, lax.rsqrt(_wide(running_variance) + epsilon)
-    apart = (wide - _wide(mean).reshape(shape)) * _wide(inverse).reshape(shape)
+        mean, inverse = running_mean, lax.rsqrt(widened(running_variance) + epsilon)
+    apart = (wide - widened(mean).reshape(shape)) * widened(inverse).reshape(shape)
     for_bias, for_weight = jnp.sum(given, axes), jnp.sum(given * apart, axes)
-    scale = _wide(inverse) if weight is None else _wide(inverse) * _wide(weight)
+    scale = widened(inverse) if weight is None else widened(inverse) * widened(weight)
     inner = given
     if training:
         count = wide.size // wide.shape[1]
@@ -159,8 +154,8 @@ def _layer_norm_backward(
 ) -> Any:
     split = x.ndim - len(shape)
     outer, axes = tuple(range(split)), tuple(range(split, x.ndim))
-    given, apart = _wide(given), (_wide(x) - mean) * inverse
-    inner = given if weight is None else given * _wide(weight)
+    given, apart = widened(given), (widened(x) - mean) * inverse
+    inner = given if weight is None else given * widened(weight)
     along = jnp.mean(inner * apart, axes, keepdims=True)
     for_x = (inner - jnp.mean(inner, axes, keepdims=True) - apart * along) * inverse
     for_weight = jnp.sum(given * apart, outer) if wanted[1] else None

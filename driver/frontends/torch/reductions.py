@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from neuronx_cc.driver.frontends.torch.registry import axes_of, axis_of, kind, row
+from neuronx_cc.driver.frontends.torch.registry import axes_of, axis_of, kind, row, widened
 
 Dims = int | Sequence[int] | None
 
@@ -124,5 +124,5 @@ def _norm(x: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype
     if ord == 1:
         return jnp.sum(x, axes, keepdims=keepdim)
     if ord == 2:
-        return jnp.sqrt(jnp.sum(x * x, axes, keepdims=keepdim))
-    return jnp.power(jnp.sum(jnp.power(x, ord), axes, keepdims=keepdim), 1 / ord)
+        return jnp.sqrt(jnp.sum(jnp.square(widened(x)), axes, keepdims=keepdim)).astype(x.dtype)
+    return jnp.power(jnp.sum(jnp.power(widened(x), ord), axes, keepdims=keepdim), 1 / ord).astype(x.dtype)

@@ -86,6 +86,11 @@ def promoted(values: Sequence[Any]) -> np.dtype[Any]:
     return chosen
 
 
+def widened(x: Any) -> Any:
+    """``x`` for sums and powers: 16-bit floats as FP32."""
+    return x.astype(jnp.float32) if kind(x.dtype) >= 2 and x.dtype.itemsize < 4 else x
+
+
 def limits(dtype: Any) -> tuple[Any, Any]:
     """The least and the largest value of a type; infinities of floats."""
     if kind(dtype) >= 2:
