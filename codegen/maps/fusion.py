@@ -61,16 +61,15 @@ class Fusion:
                 continue
             arrays = [operand for operand in op.operands if self._context.splat(operand) is None]
             taken = user in self.users or user in self.users.values()
-            if len(arrays) == 2 and not taken and _takes_scale(op, user):
+            sources = [trace(array, self._kernel, self._member) for array in arrays]
+            if taken or any(isinstance(source, hlo.OpResult) and source.op in self.users for source in sources):
+                continue
+            if len(arrays) == 2 and _takes_scale(op, user):
                 places = [place for place in (0, 1) if is_scale(op.operands[place])]
                 if places:
                     self.users[op], self.scales[op] = user, places[0]
                 continue
-            if len(arrays) != 1 or hlo.shape_of(arrays[0]).dtype != "f32" or taken:
-                continue
-            source = trace(arrays[0], self._kernel, self._member)
-            chained = isinstance(source, hlo.OpResult) and source.op in self.users
-            if not chained and _deferrable(op, user):
+            if len(arrays) == 1 and hlo.shape_of(arrays[0]).dtype == "f32" and _deferrable(op, user):
                 self.users[op] = user
 
     def _take_casts(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from xla_oracle import run_text
 
 from neuronx_cc.codegen.compile import lower_module
+from neuronx_cc.codegen.context import Transposes
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
@@ -44,13 +45,19 @@ class Compiled:
         return Executable(self.program, self.constants, on_chip=ON_CHIP).run(inputs).outputs
 
 
-def compile_text(text: str, machine: Machine = TRN1, verify_each: bool = False, **options: Any) -> Compiled:
+def compile_text(
+    text: str,
+    machine: Machine = TRN1,
+    verify_each: bool = False,
+    transposes: Transposes = Transposes.VALUES,
+    **options: Any,
+) -> Compiled:
     """Passes (``auto_cast`` none unless given; ops verified after each if told so), code generation for ``machine``."""
     module = parse_text(text)
     options.setdefault("auto_cast", "none")
     context = PassContext(PassOptions(**options), machine)
     run_passes(module, pipelines.pass_names(pipelines.DEFAULT_PIPELINE), context, verify_each=verify_each)
-    program, constants = lower_module(module, machine, options.get("fast_relayout", True))
+    program, constants = lower_module(module, machine, options.get("fast_relayout", True), transposes)
     return Compiled(text, program, constants)
 
 

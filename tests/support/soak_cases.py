@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,15 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from drawn_schedules import drawn_schedules
 from generated import TRN1, assert_close, compile_text, text_of
 from jax import lax
+from jax_neighbourhoods import NEIGHBOURHOODS
 from jax_sketch import NUMPY, Sketch
 from jax_structures import ALL, CONSUMERS, FAMILIES, extend
 from xla_oracle import run_text
 
+from neuronx_cc.codegen.context import Transposes
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.reference import evaluate
@@ -29,11 +33,21 @@ EXACT_TO = {"bf16": 2**8, "fp16": 2**11, "tf32": 2**11}
 STEP = {"bf16": 2**-8, "fp16": 2**-11, "tf32": 2**-11}
 CASTS_DRAWN = 3
 """How often the inputs of a program with casts are rounded at random, to see what casts may change."""
+FAMILIES = FAMILIES | NEIGHBOURHOODS
 FAMILY_KINDS = ("jax", *FAMILIES)
-KINDS = (*FAMILY_KINDS, "tiny")
-"""``tiny``: a program of any other kind, for a machine with a half, a quarter or an eighth of the memories on chip."""
+KINDS = (*FAMILY_KINDS, "tiny", "schedules", "nonfinite")
+"""``tiny``: a program of any other kind, for a machine with a half, a quarter or an eighth of the memories on chip, or
+few banks of PSUM; ``schedules``: one whose schedules are drawn among the candidates; ``nonfinite``:
+one with infinities and NaNs among its inputs, as the JAX backend runs it.
+"""
 MACHINES = Path(__file__).parents[1] / "machines"
 TINY = ("half", "quarter", "eighth")
+BANKS = (1, 2, 4)
+"""Of PSUM."""
+SCHEDULED = (*NEIGHBOURHOODS, "dot", "convolution", "reduce", "map")
+"""Families of kernels that have schedules."""
+NUMERIC = (*NEIGHBOURHOODS, "epilogue", "attention", "gradient")
+"""Families whose programs compute with real numbers."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,12 @@ class Case:
     """Of each result."""
     options: dict[str, Any]
     machine: Machine = TRN1
+    drawn: int | None = None
+    """By which seed schedules are drawn; None: the best by estimate."""
+    fused: bool = False
+    """Whether attentions are one kernel wherever they fit."""
+    watched: bool = False
+    """Whether it runs as in the JAX backend, which infinities do not spread in."""
 
     def function(self, wide: bool = False) -> Any:
         """The function; ``wide``: floats are FP64."""
@@ -80,11 +100,21 @@ def draw(kind: str, seed: int) -> Case:
     if kind == "tiny":
         chooser = random.Random(f"tiny {seed}")
         machine = find_machine(MACHINES / f"{chooser.choice(TINY)}.toml")
+        if chooser.random() < 0.5:
+            banks = chooser.choice(BANKS) * machine.sizes().bank_bytes
+            machine = machine.with_settings([f"memory.psum_partition_bytes={banks}"])
         return replace(draw(chooser.choice(FAMILY_KINDS), seed), machine=machine)
+    if kind == "schedules":
+        chooser = random.Random(f"schedules {seed}")
+        return replace(draw(chooser.choice((*FAMILY_KINDS, *SCHEDULED * 3)), seed), drawn=seed)
+    if kind == "nonfinite":
+        chooser = random.Random(f"nonfinite {seed}")
+        return spoiled(draw(chooser.choice(NUMERIC), seed), chooser)
     chooser = random.Random(f"{kind} {seed}")
-    whole = chooser.random() < (0.25 if kind == "gradient" else 0.6) and kind != "gradient"
+    whole = chooser.random() < (0.25 if kind == "gradient" else 0.6) and kind not in ("gradient", *NEIGHBOURHOODS)
     cast, narrow = chooser.choice(CASTS)
-    g = Sketch(chooser, whole, chooser.choice((2000, 8000, 20_000, 20_000, 60_000, 200_000)))
+    largest = chooser.choice((2000, 8000, 20_000, 20_000, 60_000, 200_000))
+    g = Sketch(chooser, whole, largest if kind not in NEIGHBOURHOODS else max(largest, 20_000))
     if cast == "all":
         g.limits = {name: min(limit, EXACT_TO[narrow]) for name, limit in g.limits.items()}
     if cast != "none":
@@ -112,40 +142,78 @@ def draw(kind: str, seed: int) -> Case:
     lines = [f"def program({parameters}):", *("    " + line for line in g.lines), f"    return ({result},)"]
     inputs = [numbers(v.dtype, v.dims, seed * 100 + at, v.exact) for at, v in enumerate(g.inputs)]
     options = {"auto_cast": cast, "auto_cast_type": narrow}
-    return Case("\n".join(lines), inputs, [root.exact for root in roots], options)
+    flags = (TRN1, None, chooser.random() < 0.5, chooser.random() < 0.5)
+    return Case("\n".join(lines), inputs, [root.exact for root in roots], options, *flags)
+
+
+def spoiled(case: Case, chooser: random.Random) -> Case:
+    """``case`` with up to three elements that are not finite in one of its inputs."""
+    floats = [at for at, array in enumerate(case.inputs) if array.dtype.kind not in "biu" and array.size]
+    inputs = [array.copy() for array in case.inputs]
+    for at in floats and [chooser.choice(floats)]:
+        for _ in range(chooser.randint(1, 3)):
+            inputs[at].flat[chooser.randrange(inputs[at].size)] = chooser.choice((np.inf, -np.inf, np.nan))
+    return replace(case, inputs=inputs, watched=True)
+
+
+def run(case: Case, text: str, transposes: Transposes) -> list[Array]:
+    """What the simulator computes; with watched transposes as the JAX backend does it, once more where they spread."""
+    choices = drawn_schedules(case.drawn) if case.fused or case.drawn is not None else contextlib.nullcontext()
+    with choices:
+        compiled = compile_text(text, case.machine, verify_each=True, transposes=transposes, **case.options)
+    found = compiled.run(case.inputs)
+    if transposes is Transposes.WATCHED and len(found) > len(case.exact):
+        return run(case, text, Transposes.BITS) if np.isnan(found[-1][0]) else found[:-1]
+    return found
 
 
 def check(case: Case) -> None:
     """Compile, run with all checks, compare. Raises AssertionError for wrong values, else what is raised on the way."""
     text = text_of(case.function(), *case.inputs)
     wanted = run_text(text, case.inputs)
-    found = compile_text(text, case.machine, verify_each=True, **case.options).run(case.inputs)
+    watched = Transposes.WATCHED
+    found = run(case, text, watched if case.watched else Transposes.VALUES)
     step = STEP[case.options["auto_cast_type"]] if case.options["auto_cast"] != "none" else 0.0
-    wrong = []
+    wrong = differences(case, found, wanted, step)
+    if wrong and not case.watched:  # infinities may have spread
+        wrong = differences(case, found := run(case, text, watched), wanted, step)
+    if not wrong:
+        return
+    if any(case.exact[at] for at in wrong):
+        # XLA's CPU client merges slices of slices without clamping their starts: what the ops mean decides
+        meant = evaluate(parse_text(text), case.inputs)
+        for at, error in wrong.items():
+            if case.exact[at] and not np.array_equal(found[at], meant[at], equal_nan=found[at].dtype.kind in "fc"):
+                raise error
+        wrong = {at: error for at, error in wrong.items() if not case.exact[at]}
+    precise = wide_results(case)
+    # casts of inputs move a sum that cancels by more than its own size
+    cast = [wide_results(case, step, seed) for seed in range(CASTS_DRAWN)] if step else []
+    for at, error in wrong.items():
+        slack, off = distance(wanted[at], precise[at]), distance(found[at], precise[at])
+        moved = max((distance(each[at], precise[at]) for each in cast), default=0.0)
+        scale = float(np.max(np.abs(precise[at]), initial=0.0, where=np.isfinite(precise[at])))
+        if not off <= 10 * (slack + moved) + max(3e-5, 40 * step) * scale:
+            raise AssertionError(f"{error}\nFP64: off by {off:.3g}, XLA by {slack:.3g}, of {scale:.3g}")
+
+
+def differences(case: Case, found: list[Array], wanted: list[Array], step: float) -> dict[int, AssertionError]:
+    """By number of the result, those that are not close."""
+    wrong = {}
     for at, (result, want) in enumerate(zip(found, wanted, strict=True)):
         try:
             assert_close(result, want, 0.0 if case.exact[at] else max(3e-5, 8 * step), name=f"result {at}")
         except AssertionError as error:
-            wrong.append((at, error))
-    if not wrong:
-        return
-    if any(case.exact[at] for at, _ in wrong):
-        # XLA's CPU client merges slices of slices without clamping their starts: what the ops mean decides
-        meant = evaluate(parse_text(text), case.inputs)
-        for at, error in wrong:
-            if case.exact[at] and not np.array_equal(found[at], meant[at], equal_nan=found[at].dtype.kind in "fc"):
-                raise error
-        wrong = [(at, error) for at, error in wrong if not case.exact[at]]
-    precise = wide_results(case)
-    # casts of inputs move a sum that cancels by more than its own size
-    cast = [wide_results(case, step, seed) for seed in range(CASTS_DRAWN)] if step else []
-    for at, error in wrong:
-        slack = float(np.max(np.abs(wide(wanted[at]) - precise[at]), initial=0.0))
-        scale = float(np.max(np.abs(precise[at]), initial=0.0))
-        off = float(np.max(np.abs(wide(found[at]) - precise[at]), initial=0.0))
-        moved = max((float(np.max(np.abs(each[at] - precise[at]), initial=0.0)) for each in cast), default=0.0)
-        if not off <= 10 * (slack + moved) + max(3e-5, 40 * step) * scale:
-            raise AssertionError(f"{error}\nFP64: off by {off:.3g}, XLA by {slack:.3g}, of {scale:.3g}")
+            wrong[at] = error
+    return wrong
+
+
+def distance(array: Array, precise: Array) -> float:
+    """The greatest one; infinite if one is finite and the other is not, unless that is beyond its type."""
+    array, least = wide(array), float(np.finfo(np.float32).max if array.dtype.itemsize > 2 else 6e4)
+    off = np.where(np.isfinite(array) | np.isfinite(precise), np.abs(array - precise), 0.0)
+    off[np.isinf(array) & (np.abs(precise) > least)] = 0.0
+    return float(np.max(np.nan_to_num(off, nan=np.inf), initial=0.0))
 
 
 def wide(array: Array) -> Array:

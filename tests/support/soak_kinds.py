@@ -27,7 +27,9 @@ def text(kind: str, seed: int) -> str:
         return large_module(seed)
     case = soak_cases.draw(kind, seed)
     shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in case.inputs)
-    return f"# {shapes}; {case.options}; {case.machine.name}\n{case.source}\n"
+    sizes, how = case.machine.sizes(), "drawn" if case.drawn is not None else "fused" if case.fused else "best"
+    machine = f"{case.machine.name}, {sizes.banks} banks of PSUM, {how} schedules"
+    return f"# {shapes}; {case.options}; {machine}\n{case.source}\n"
 
 
 def judge(kind: str, seed: int) -> tuple[str, str]:

@@ -1,6 +1,8 @@
 """Maps that fewer instructions compute than they have ops, and long rows that Scalar sums."""
 
+from itertools import product
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,3 +130,23 @@ def test_one_value_a_partition_is_part_of_the_next_instruction(
     compiled = check_function(lambda x, y, m, s: function(x, y, m[:, None, None], s[:, None, None]), x, y, mean, scale)
     fused = [instr for instr in instructions(compiled) if "ap0" in instr.flags and len(instr.alu) == 2]
     assert fused or name == "twice"
+
+
+STEPS = {
+    "times 0.3": lambda x, m: x * 0.3,
+    "rows' products": lambda x, m: x * m,
+    "rows' differences": lambda x, m: m - x,
+    "tanh": lambda x, m: jnp.tanh(x),
+}
+
+
+@pytest.mark.parametrize("chain", list(product(STEPS, repeat=3)), ids=" ".join)
+def test_each_op_is_part_of_one_instruction_at_most(chain: tuple[str, str, str], random: np.random.Generator) -> None:
+    """Constants, values of a row and activations in every order."""
+
+    def function(x: Any, m: Any) -> Any:
+        for name in chain:
+            x = STEPS[name](x, m)
+        return x
+
+    check_function(function, *(random.standard_normal((130, size)).astype(np.float32) for size in (70, 1)))
