@@ -32,7 +32,6 @@ PASSES = {
         "decompose",
         "delay_sums",
         "demote_f64",
-        "depthwise_gradients",
         "dequantize",
         "dedupe_computations",
         "dissolve_tuples",

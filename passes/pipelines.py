@@ -74,7 +74,6 @@ DEFAULT_PIPELINE: Pipeline = (
             "thin_dots",
             "merge_contracted",
             "features_first",
-            "depthwise_gradients",
             "split_large_windows",
             "turn_products",
             "dce",

@@ -1,9 +1,9 @@
-"""Cuts the windows of grouped convolutions that no partition could hold an image for.
+"""Cuts the windows of convolutions with groups of features that no partition could hold an image for.
 
 Input: canonical hlo. Output: a convolution with groups whose window covers more of an image than ``SHARE`` is the
 sum of two, each over half of the window's largest dim, and so on. One position of the result needs all that its window
-covers on one partition. Such convolutions are gradients of depthwise kernels; those without groups contract positions
-instead, tile by tile. Sums keep their terms, in another order.
+covers on one partition. Gradients of kernels, whose images may be in groups, contract positions instead, tile by tile.
+Sums keep their terms, in another order.
 """
 
 from dataclasses import replace
@@ -31,8 +31,7 @@ def run(module: HloModule, context: PassContext) -> None:
 
 
 def _is_too_large(op: hlo.ConvolutionOp, window: tuple[WindowDim, ...], most: int) -> bool:
-    groups = op.feature_group_count.data * op.batch_group_count.data
-    if groups == 1 or any(dim.reversal or dim.lhs_dilation > 1 for dim in window):
+    if op.feature_group_count.data == 1 or any(dim.reversal or dim.lhs_dilation > 1 for dim in window):
         return False
     shape = hlo.shape_of(op.lhs)
     sizes = [shape.dims[axis] for axis in op.dims.data.lhs_spatial]

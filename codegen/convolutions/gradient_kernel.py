@@ -33,6 +33,7 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     sum_banks,
     tiles_of,
 )
+from neuronx_cc.codegen.convolutions.gradient_result import Results
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, Staging, merged
 from neuronx_cc.codegen.convolutions.placement import Form
 from neuronx_cc.codegen.convolutions.problem import atom_of
@@ -42,13 +43,12 @@ from neuronx_cc.codegen.dots.problem import rounding_of
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
-from neuronx_cc.codegen.emission.tiles import TilePool, dense
+from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.halves import carrier_of
-from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.types import FLOATS, itemsize
+from neuronx_cc.ir.types import itemsize
 
 MAX_SUMS = 64
 """Sums that are written out at a time."""
@@ -101,30 +101,36 @@ class _Gradient:
             tiles = Tiles(self.builder, f"{name} of {op.loc.name}", planned, self.pool)
             turner = Turner(context, self.emitter, tiles, banks, self.fast)
             stages.append(Staging(self.emitter, tiles, turner, self.pe_dtype, self.raw_bytes))
+        self.result_turner = Turner(context, self.emitter, self.tiles, banks, False)
         self.left = Side(context, stages[0], op.lhs, order, taps)
         order = (dims.rhs_input_feature, dims.rhs_output_feature, *dims.rhs_spatial)
         self.right = Side(context, stages[1], op.rhs, order, plain)
-        self.kept = self.left.inputs, self.right.inputs
+        self.groups = form.groups
+        self.pack = 1
+        """Groups that share products."""
+        self.kept = self.left.inputs // self.groups, self.right.inputs // self.groups
+        """Features of a group."""
         self.taps = [axis.taps[0] for axis in self.axes]
 
     def emit(self) -> None:
         context = self.context
-        context.fixed.identity(carrier_of(self.pe_dtype, self.fast))
+        for carrier in {carrier_of(self.pe_dtype, self.fast), carrier_of(self.op.shape.dtype, False)}:
+            context.fixed.identity(carrier)
         home = context.new_hbm(self.op.result)
         context.homes[self.op.result] = [home]
         self.out = home.transpose(self.out_order)
-        self.columns_are_left = atom_of(self.out, 1).stride != itemsize(self.out.dtype)
-        """Whether ``o``, not ``n``, lies on the partitions of the result."""
+        self.features_last = atom_of(self.out, 1).stride == itemsize(self.out.dtype)
+        """Whether ``o``, not ``n``, are neighbours in the result."""
         self.zeros = self.tiles.tile(self.pe_dtype, [self.tile_columns], 1, "zeros", 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         if all(tap.count for tap in self.taps):
             self._choose()
-            for left in even(self.kept[0], self.slabs[0]):
-                self.left.restrict(*left)
-                for right in even(self.kept[1], self.slabs[1]):
-                    self.right.restrict(*right)
-                    self._slab(left[0], right[0])
-        self._store_unmet()
+            for first, groups in even(self.groups, self.pack):
+                for left, right in product(*self._parts(groups)):
+                    self.left.restrict(first * self.kept[0] + left[0], left[1])
+                    self.right.restrict(first * self.kept[1] + right[0], right[1])
+                    self._slab(left[0], first * self.kept[1] + right[0], groups)
+        self._results().store_unmet()
         self.pool.free()
         self.builder.psum.free(self.sums.alloc)
 
@@ -139,10 +145,12 @@ class _Gradient:
         """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
         room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * self.builder.sizes.bank_bytes
         totals = [axis.rows for axis in self.axes]
-        best: tuple[float, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
+        best: tuple[float, int, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
         for loaded in product(self.left.loadings(), self.right.loadings()):
-            for slabs in self._slabs():
-                self.loaded, self.slabs, self.columns = loaded, slabs, self._columns(*slabs)
+            for pack, left, right in self._slabs():
+                slabs = left, right
+                self.loaded, self.pack, self.slabs = loaded, pack, slabs
+                self.columns = self._columns(*slabs)
                 rows = rows_that_fit(totals, self._spread, room, self._bytes, self._loads, self.tile_rows)
                 if rows is None:
                     continue
@@ -154,15 +162,16 @@ class _Gradient:
                 )
                 spread = self._spread(rows)
                 cost = max(spread.products + again * spread.turns, again * self._loads(rows)) * blocks
-                cost *= prod(-(-total // size) for total, size in zip(self.kept, slabs, strict=True))
+                cost *= prod(-(-total * pack // size) for total, size in zip(self.kept, slabs, strict=True))
+                cost *= -(-self.groups // pack)
                 # fewer features at a time only for a clear gain
-                if best is None or cost < best[0] * (0.8 if best[3] == loaded else 1):
-                    best = cost, slabs, rows, loaded
+                if best is None or cost < best[0] * (0.8 if best[4] == loaded else 1):
+                    best = cost, pack, self.slabs, rows, loaded
                 if prod(spread.partitions) >= ENOUGH * self.tile_rows and again == 1:
                     break  # fewer features would only repeat transposes
         if best is None:
             raise AssertionError("one position of one feature fits")
-        _, self.slabs, self.rows, self.loaded = best
+        _, self.pack, self.slabs, self.rows, self.loaded = best
         self.columns = self._columns(*self.slabs)
         self.one_block = self.rows == totals
         self.left.buffers = self.right.buffers = 1 if self.one_block else 2
@@ -188,16 +197,34 @@ class _Gradient:
         widths = (a.width if self.columns_are_left else b[1] for a, b in self._pairs(left, right))
         return sum(max(64, width) for width in widths)
 
-    def _slabs(self) -> Iterator[tuple[int, int]]:
-        """Numbers of features of both sides to be summed together: all, and ever fewer."""
+    def _slabs(self) -> Iterator[tuple[int, int, int]]:
+        """Groups, and features of both sides, to be summed together: all, and ever fewer.
+
+        Groups that share products fill rows and columns; only products of features of one group are kept.
+        """
         left, right = self.kept
+        pack = min(self.groups, self.tile_rows // max(left, right))
+        while pack > 1:
+            yield pack, pack * left, pack * right
+            pack //= 2
         while True:
+            self.pack = 1
             if len(self._pairs(left, right)) <= MAX_SUMS or max(left, right) <= self.tile_rows:
-                yield left, right
+                yield 1, left, right
             if max(left, right) == 1:
                 return
             # of equal numbers that with taps, which has more tiles to transpose
             left, right = (left, -(-right // 2)) if right > left else (-(-left // 2), right)
+
+    def _parts(self, groups: int) -> Iterator[list[tuple[int, int]]]:
+        """(start, size) of features of both sides that are summed together, of ``groups`` groups."""
+        for total, size in zip(self.kept, self.slabs, strict=True):
+            yield list(even(groups * total, size))
+
+    @property
+    def columns_are_left(self) -> bool:
+        """Whether ``o``, not ``n``, lies on the partitions of the sums."""
+        return self.pack > 1 or not self.features_last
 
     def _bytes(self, rows: Sequence[int]) -> int:
         """Bytes a partition that staging a block and its transposed tiles take."""
@@ -227,7 +254,7 @@ class _Gradient:
         taps = [tap.count for tap in self.taps]
         if self.columns_are_left:
             banks = -(-prod(taps) // self.sum_banks)
-            whole = prod(taps) * left <= self.tile_columns
+            whole = self.pack > 1 or prod(taps) * left <= self.tile_columns
             most = self.tile_columns if whole else max(1, self.tile_columns // banks)
             pieces = pieces_of(taps, left, min(most, self.tile_columns), [whole for _ in taps])
             by_start = [list(group) for _, group in groupby(pieces, lambda piece: piece.start)]
@@ -251,27 +278,43 @@ class _Gradient:
                 found.insert(0, True)
         return [False, *found]
 
-    def _row_stride(self, piece: Piece) -> int:
-        """Bytes between rows of the result that are neighbours in ``piece``."""
-        strides = [atom_of(self.out, 2 + axis).stride for axis in range(len(self.out_sizes))]
-        stacked = [stride for count, stride in zip(piece.taps[1:], strides, strict=True) if count > 1]
-        return atom_of(self.out, 0).stride or (stacked[-1] if stacked else 0)
-
-    def _slab(self, left_start: int, right_start: int) -> None:
+    def _slab(self, left_start: int, right_start: int, groups: int) -> None:
         """All sums of the features that both sides are restricted to."""
-        staged = None
+        staged, packed, results = None, None, self._results()
+        if self.pack > 1:
+            packed = results.room(self.right.inputs, [tap.count for tap in self.taps[1:]], self.kept[0])
         if self.one_block:
             ((left_at, right_at),) = self._blocks([], [])
             staged = self._stage(left_at, right_at)
-        groups = self._groups(self.left.inputs, self.right.inputs)
-        for part in parts_of(groups, self.columns_are_left, self.sum_banks, self.tile_columns):
-            self._clear(part)
+        sums = self._groups(self.left.inputs, self.right.inputs)
+        for part in parts_of(sums, self.columns_are_left, self.sum_banks, self.tile_columns):
+            self._clear(part, results)
             if staged is not None:
-                self._multiply(part, *staged)
+                self._multiply(part, results, *staged)
             else:
                 for left_at, right_at in self._blocks([], []):
-                    self._multiply(part, *self._stage(left_at, right_at))
-            self._store(part, left_start, right_start)
+                    self._multiply(part, results, *self._stage(left_at, right_at))
+            if packed is None:
+                results.store(part, left_start, right_start)
+                continue
+            for sum_ in part:
+                results.take_diagonal(sum_, groups, packed)
+        if packed is not None:
+            results.send_packed(packed, results.place(0, right_start, [0 for _ in self.taps]))
+
+    def _results(self) -> Results:
+        """Of the groups that share products as has been chosen."""
+        return Results(
+            self.out,
+            self.kept,
+            self.groups,
+            self.taps,
+            self.emitter,
+            self.tiles,
+            self.result_turner,
+            self.sums.alloc,
+            self.columns_are_left,
+        )
 
     def _blocks(self, left: list[RowsAt], right: list[RowsAt]) -> Iterator[tuple[list[RowsAt], list[RowsAt]]]:
         """Blocks of both operands over the same positions."""
@@ -305,25 +348,16 @@ class _Gradient:
             self.right.turn_windows(w, right_tiles, right)
         return spread, left, right
 
-    def _bank(self, rows: int, columns: int, sum_: Sum) -> Block:
-        offset = Affine(self.sums.alloc.lo + sum_.bank * self.builder.sizes.bank_bytes + sum_.column * 4)
-        return Block(self.sums.alloc, "f32", offset, (Atom(rows, 1, True), Atom(columns, 4)))
-
-    def _shape(self, sum_: Sum) -> tuple[int, int]:
-        """Rows and columns."""
-        left, right = sum_.left.width, sum_.right[1]
-        return (right, left) if self.columns_are_left else (left, right)
-
-    def _clear(self, part: Sequence[Sum]) -> None:
+    def _clear(self, part: Sequence[Sum], results: Results) -> None:
         """Zeros by a product for each bank, which starts the sums."""
         for _, sums in groupby(part, lambda sum_: sum_.bank):
             several = list(sums)
-            shapes = [self._shape(sum_) for sum_ in several]
+            shapes = [results.shape(sum_) for sum_ in several]
             rows, columns = max(rows for rows, _ in shapes), sum(columns for _, columns in shapes)
-            bank = self._bank(rows, columns, several[0])
+            bank = results.bank(rows, columns, several[0])
             self.builder.multiply(bank, self.zeros.index(1, Affine(), rows), self.zeros.index(1, Affine(), columns))
 
-    def _multiply(self, part: Sequence[Sum], spread: Spread, left: Block, right: Block) -> None:
+    def _multiply(self, part: Sequence[Sum], results: Results, spread: Spread, left: Block, right: Block) -> None:
         """Add the products of a block to the sums of ``part``."""
         apart = [prod(reach.count for reach in spread.reach[axis + 1 :]) for axis in range(len(spread.reach))]
         tile = left.dims[1].stride
@@ -344,7 +378,7 @@ class _Gradient:
                 if loaded != stationary:
                     self.builder.emit("load_stationary", Stream.TENSOR, [], [stationary], flags=rounding_of(self.op))
                     loaded = stationary
-                bank = self._bank(*self._shape(sum_), sum_)
+                bank = results.bank(*results.shape(sum_), sum_)
                 flags = ["accumulate", *rounding_of(self.op)]
                 self.builder.emit("multiply_moving", Stream.TENSOR, [bank], [moving], flags=flags)
 
@@ -358,87 +392,3 @@ class _Gradient:
         apart = prod(spread.inner[axis + 1 :]) * width
         for index in self.builder.each(spread.inner[axis], 2):
             yield from self._inner(spread, steps, width, axis + 1, x + index * steps[axis], w + index * apart)
-
-    # ---- results ----------------------------------------------------------------------------------------------
-
-    def _store(self, part: Sequence[Sum], left_start: int, right_start: int) -> None:
-        """Out of PSUM, in the order of the result in HBM."""
-        if not self.columns_are_left:
-            for sum_ in part:
-                self._store_rows(sum_, left_start, right_start)
-            return
-        for _, sums in groupby(part, lambda sum_: (sum_.right, sum_.left.start)):
-            self._store_columns(list(sums), left_start, right_start)
-
-    def _place(self, left: int, right: int, taps: Sequence[int]) -> Affine:
-        """Where an element of the result lies; ``taps`` counted among those that meet any input."""
-        offset = self.out.offset + left * atom_of(self.out, 0).stride + right * atom_of(self.out, 1).stride
-        for axis, at in enumerate(taps[1:]):
-            offset += (self.taps[1 + axis].first + at) * atom_of(self.out, 2 + axis).stride
-        return Affine(offset)
-
-    def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
-        rows, columns = self._shape(sum_)
-        result = self.tiles.tile(self.out.dtype, [columns], rows, "result", 4)
-        self.emitter.leave(result, self._bank(rows, columns, sum_))
-        place = self._place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
-        dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
-        copy(self.builder, Block(self.out.alloc, self.out.dtype, place, dims), result, Stream.DMA_STORE)
-
-    def _store_columns(self, sums: Sequence[Sum], left_start: int, right_start: int) -> None:
-        """Sums of the same rows and features, for neighbouring taps."""
-        piece, (start, rows) = sums[0].left, sums[0].right
-        first = [min(sum_.left.first[axis] for sum_ in sums) for axis in range(len(self.taps))]
-        ends = [max(s.left.first[axis] + s.left.taps[axis] for s in sums) for axis in range(len(self.taps))]
-        counts = [end - begin for begin, end in zip(first, ends, strict=True)]
-        if prod(counts) * piece.size != sum(sum_.left.width for sum_ in sums):
-            for sum_ in sums:
-                self._store_columns([sum_], left_start, right_start)
-            return
-        strides = [atom_of(self.out, 2 + axis).stride for axis in range(len(self.out_sizes))]
-        free = [Atom(count, stride) for count, stride in zip(counts[1:], strides, strict=True)]
-        free.append(Atom(piece.size, atom_of(self.out, 0).stride))
-        order = sorted(range(len(free)), key=lambda dim: -abs(free[dim].stride))
-        stored = self.tiles.tile(self.out.dtype, [free[dim].size for dim in order], rows, "result", 4)
-        result = stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
-        for sum_ in sums:
-            target = result
-            for axis, (at, begin) in enumerate(zip(sum_.left.first[1:], first[1:], strict=True)):
-                target = target.index(1 + axis, Affine(at - begin), sum_.left.taps[1 + axis])
-            bank = self._bank(*self._shape(sum_), sum_)
-            dims = dense([*sum_.left.taps[1:], piece.size], "f32")
-            self.emitter.leave(target, replace(bank, dims=(bank.dims[0], *dims)))
-        place = self._place(left_start + piece.start, right_start + start, first)
-        partitions = Atom(rows, atom_of(self.out, 1).stride)
-        by_stride = [0, *(1 + dim for dim in order)]
-        target = Block(self.out.alloc, self.out.dtype, place, (partitions, *free))
-        copy(self.builder, target.select(by_stride), result.select(by_stride), Stream.DMA_STORE)
-
-    def _store_unmet(self) -> None:
-        """Zeros where the taps meet padding alone."""
-        met = [range(tap.first, tap.first + tap.count) for tap in self.taps[1:]]
-        unmet = [
-            index
-            for index in product(*(range(size) for size in self.out_sizes))
-            if not all(at in places for at, places in zip(index, met, strict=True))
-        ]
-        if not unmet:
-            return
-        axes = (1, 0) if self.columns_are_left else (0, 1)
-        rows, columns = (self.kept[axis] for axis in axes)
-        row, column = (atom_of(self.out, axis).stride for axis in axes)
-        wide, high = min(columns, self.tile_columns), min(rows, self.tile_rows)
-        zeros = self.tiles.tile(self.out.dtype, [wide], high, "no result", 1)
-        engine = Stream.VECTOR if self.out.dtype in FLOATS else Stream.GPSIMD
-        self.emitter.over("memset", engine, [zeros], [], imm=[0.0])
-        for index in unmet:
-            offset = self.out.offset
-            for axis, at in enumerate(index):
-                offset += at * atom_of(self.out, 2 + axis).stride
-            for (start, partitions), (first, wide) in product(
-                even(rows, self.tile_rows), even(columns, self.tile_columns)
-            ):
-                dims = (Atom(partitions, row), Atom(wide, column))
-                target = Block(self.out.alloc, self.out.dtype, Affine(offset + start * row + first * column), dims)
-                source = replace(zeros, dims=(Atom(partitions, 1, True), Atom(wide, itemsize(self.out.dtype))))
-                copy(self.builder, target, source, Stream.DMA_STORE)

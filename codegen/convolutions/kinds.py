@@ -9,11 +9,13 @@ MAX_OUTPUTS = 64
 
 
 def is_kernel_gradient(op: hlo.ConvolutionOp) -> bool:
-    """Whether the window has many more positions than the result, without groups or a dilated input."""
+    """Whether the window has many more positions than the result, or images are in groups, without a dilated input."""
     window, dims = op.window.data, op.dims.data
     outputs, taps = prod(op.shape.dims[axis] for axis in dims.out_spatial), prod(dim.size for dim in window)
     plain = all(dim.lhs_dilation == 1 and not dim.reversal for dim in window)
-    return plain and not is_grouped(op) and outputs <= MAX_OUTPUTS and taps >= 16 and taps > outputs
+    if not plain or op.feature_group_count.data > 1:
+        return False
+    return op.batch_group_count.data > 1 or (outputs <= MAX_OUTPUTS and taps >= 16 and taps > outputs)
 
 
 def is_grouped(op: hlo.ConvolutionOp) -> bool:
