@@ -18,6 +18,7 @@ from typing import IO
 
 from neuronx_cc.hlo_import.builder import build_module
 from neuronx_cc.hlo_import.proto import ProtoReader
+from neuronx_cc.hlo_import.quantised import without_quantised_types
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError, UsageError
 
@@ -54,7 +55,20 @@ class _DiagnosticError(Exception):
 
 
 def _to_proto(data: bytes) -> bytes:
-    """The serialized HloModuleProto of a module. Raises ImportError without jaxlib."""
+    """The serialized HloModuleProto of a module. Raises ImportError without jaxlib.
+
+    HLO has no quantised types: a module that has some is tried once more in integers and scales.
+    """
+    try:
+        return _translated(data)
+    except _DiagnosticError:
+        plain = without_quantised_types(data) if b"quant" in data else None
+        if plain is None:
+            raise
+    return _translated(plain)
+
+
+def _translated(data: bytes) -> bytes:
     # jaxlib gives its extension modules no type stubs under this name
     from jaxlib import _jax  # type: ignore[attr-defined,unused-ignore]
 
@@ -137,8 +151,8 @@ def _error(name: str, diagnostic: str, data: bytes) -> CompileError:
     remedy = "check the module with the StableHLO version that wrote it"
     if _QUANTISED.search(diagnostic):
         remedy = (
-            "HLO has no quantised types: let stablehlo-opt --stablehlo-legalize-quant-to-math write them as integers "
-            "and scales, or give codes of s8, u8 or f8 and convert them"
+            "HLO has no quantised types, and StableHLO's passes give none of integers and scales for these: give codes "
+            "of s8, u8 or f8 and convert them"
         )
     match = _PLACE.match(diagnostic)
     lines = data.split(b"\n")

@@ -1,19 +1,24 @@
 """Multiplies by the scales of quantised weights after the contraction, and leaves 8-bit weights to it as they are.
 
-Input: canonical hlo, ahead of ``auto_cast``. Weights arrive as ``(convert(q) - zero point) * scale``, in any order of
-casts, or divided by the scale; q holds 8-bit integers or floats. What does not vary along the dims that a contraction
-sums over commutes with the sum. So
+Input: canonical hlo, ahead of ``auto_cast``. Weights arrive as ``(convert(q) - zero point) * scale`` or
+``convert(q) * scale + minimum``, with casts, reshapes and transposes in any place; q holds 8-bit integers or floats.
+What does not vary along the dims that a contraction sums over commutes with the sum. So
 
 * scales by output channel, or one for all, multiply the result: ``dot(x, q s)`` -> ``dot(x, q) s``;
-* zero points become one product more: ``dot(x, q - z)`` -> ``dot(x, q) - sum(x) z``, in FP32. Of a convolution that is
-  one with a kernel of ones, an output a group; the zeros of its padding add nothing to either.
+* scales that vary along the sum alone multiply the other operand: ``dot(x, s q)`` -> ``dot(x s, q)``;
+* scales by output channel and group of neighbouring terms make each group a product of its own, where rows are few;
+* what is added or subtracted becomes one product more: ``dot(x, q - z)`` -> ``dot(x, q) - sum(x) z``, in FP32. Of a
+  convolution that is one with a kernel of ones, an output a group; the zeros of its padding add nothing to either.
 
 Output: contractions of the codes q in the type of the activations, if that holds them, else in FP32; the casts cost
-nothing (``codegen.dots.conversion``). Scales that vary along the sum stay where they are. Values change as those of
-sums in another order do, and weights are no longer rounded on the way.
+nothing (``codegen.dots.conversion``). Other scales stay where they are. Values change as those of sums in another order
+do, and weights are no longer rounded on the way.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from math import prod
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import HloModule
@@ -21,11 +26,16 @@ from neuronx_cc.ir.hlo.editing import defining_op, ops_of, replace
 from neuronx_cc.passes.analysis.contracted import contracted_by
 from neuronx_cc.passes.analysis.conversions import is_lossless
 from neuronx_cc.passes.expansions.build import Build, Value
+from neuronx_cc.passes.expansions.eight_bit_floats import LATE
+from neuronx_cc.passes.expansions.repeated import Repeated, View, groups, repeated, spread
 from neuronx_cc.passes.manager import PassContext, only_for
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
 FLOATS = frozenset(["f32", "bf16", "f16"])
-MOST = 8
+FEW, MANY = 32, 1024
+"""Rows up to which groups are products of their own; of codes that the core has no type for."""
+PASSED = (hlo.ConvertOp, hlo.TransposeOp, hlo.MultiplyOp, hlo.DivideOp, hlo.AddOp, hlo.SubtractOp)
+MOST = 12
 """Ops between a contraction and its weights that are looked through."""
 
 
@@ -37,83 +47,175 @@ def run(module: HloModule, context: PassContext) -> None:
             if not isinstance(op, hlo.DotOp | hlo.ConvolutionOp) or op.shape.dtype not in FLOATS:
                 continue
             for index in (1, 0):
-                contracted = contracted_by(op, index)
-                weight = _weight(op.operands[index], contracted) if contracted else None
-                if weight is not None:
-                    replace(op, _rewritten(module, op, index, weight))
+                moved = _moved(module, op, index) if contracted_by(op, index) else None
+                if moved is not None:
+                    replace(op, moved)
                     break
+
+
+def _moved(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int) -> Value | None:
+    """The result with what operand ``index`` is made of behind the contraction; None where that stays."""
+    weight = _weight(op.operands[index])
+    if weight is None:
+        return None
+    if _is_movable(op, index, weight):
+        return _rewritten(module, op, index, weight)
+    if not isinstance(op, hlo.DotOp) or not _pays(op, index, weight):
+        return None
+    for size in sorted(_joined(op.operands[index], MOST)):
+        terms = [hlo.shape_of(op.operands[index]).dims[axis] for axis in contracted_by(op, index)]
+        if len(terms) != 1 or size <= 1 or terms[0] % size:
+            continue
+        b = Build.before(module, op)
+        dot = _in_groups(b, op, size)
+        weight = _weight(dot.operands[index])
+        if weight is not None and _is_movable(dot, index, weight):
+            group = len(dot.dims.data.lhs_batch) - 1
+            return b.convert(b.sum(_rewritten(module, dot, index, weight), (group,)), op.shape.dtype)
+    return None
+
+
+def _pays(dot: hlo.DotOp, index: int, weight: Weight) -> bool:
+    """Whether sums of groups take less time than scaled weights: codes that are decoded by operators on bits do not."""
+    rows = prod(hlo.shape_of(dot.operands[1 - index]).dims[axis] for axis in _sides(dot)[1 - index].free)
+    return rows <= (MANY if hlo.shape_of(weight.codes).dtype == LATE else FEW)
+
+
+def _joined(value: Value, most: int) -> set[int]:
+    """Sizes of the last of the dims that reshapes join to one, in what ``value`` is made of."""
+    op = defining_op(value)
+    if most == 0 or not isinstance(op, (*PASSED, hlo.BroadcastOp, hlo.ReshapeOp)):
+        return set()
+    found = set().union(*(_joined(operand, most - 1) for operand in op.operands))
+    if isinstance(op, hlo.ReshapeOp):
+        before = hlo.shape_of(op.operands[0]).dims
+        found |= {before[axes[-1]] for axes, made in groups(before, op.shape.dims) if len(axes) > 1 and len(made) == 1}
+    return found
+
+
+def _in_groups(b: Build, dot: hlo.DotOp, size: int) -> hlo.DotOp:
+    """The same of each ``size`` terms: their groups are the last batch dim."""
+    operands, batches, terms, count = [], [], [], 0
+    for operand, side in zip(dot.operands, _sides(dot), strict=True):
+        (axis,), dims = side.contracted, hlo.shape_of(operand).dims
+        count = dims[axis] // size
+        operands.append(b.reshape(operand, (*dims[:axis], count, size, *dims[axis + 1 :])))
+        batches.append((*(at + (at > axis) for at in side.batch), axis))
+        terms.append((axis + 1,))
+    first = len(batches[0]) - 1
+    dims = (*dot.shape.dims[:first], count, *dot.shape.dims[first:])
+    properties = {**dot.properties, "dims": hlo.DotDimsAttr(hlo.DotDims(*terms, *batches))}
+    made = defining_op(b.typed(hlo.DotOp, operands, hlo.array_type("f32", dims), **properties))
+    assert isinstance(made, hlo.DotOp)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done to the numbers of codes."""
+
+    kind: type[hlo.HloOp]
+    """MultiplyOp, DivideOp, AddOp or SubtractOp."""
+    by: Repeated
+    """Like the contraction's operand."""
+    reverse: bool = False
+    """Whether the numbers are the right operand."""
+
+    @property
+    def scales(self) -> bool:
+        return issubclass(self.kind, hlo.MultiplyOp | hlo.DivideOp)
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """An operand that is ``(q - zero) * factor``."""
+    """An operand that is made of codes by ``steps``, the first one first."""
 
     codes: Value
-    """q, of the operand's dims."""
-    factors: tuple[tuple[Value, bool], ...]
-    """Arrays of the operand's dims, and whether they divide."""
-    zero: Value | None
+    views: tuple[View, ...]
+    """What gives the codes the operand's dims."""
+    steps: tuple[Step, ...]
 
 
-def _weight(value: Value, contracted: tuple[int, ...]) -> Weight | None:
-    """What a factor or zero point can be taken from; None where there is none, or it varies along the sum."""
-    zero: Value | None = None
-    factors: list[tuple[Value, bool]] = []
+def _weight(value: Value) -> Weight | None:
+    """How an operand is made of codes; None where it is not, or of nothing but them."""
+    views: list[View] = []
+    steps: list[Step] = []
     for _ in range(MOST):
         op = defining_op(value)
         if isinstance(op, hlo.ConvertOp):
             source = hlo.shape_of(op.operand).dtype
+            value = op.operand
             if source in STORED:
-                return Weight(op.operand, tuple(factors), zero) if factors or zero is not None else None
+                return Weight(value, tuple(reversed(views)), tuple(reversed(steps))) if steps else None
             if source not in FLOATS | {"s32", "s16"}:
                 return None
-            value = op.operand
-        elif isinstance(op, hlo.MultiplyOp | hlo.DivideOp) and zero is None:
-            lhs, rhs = op.operands
-            if _is_constant_along(rhs, contracted):
-                factors.append((rhs, isinstance(op, hlo.DivideOp)))
-                value = lhs
-            elif isinstance(op, hlo.MultiplyOp) and _is_constant_along(lhs, contracted):
-                factors.append((lhs, False))
-                value = rhs
-            else:
+        elif isinstance(op, hlo.ReshapeOp | hlo.TransposeOp):
+            views.append(View.of(op))
+            value = op.operands[0]
+        elif isinstance(op, PASSED) and (op.shape.dtype in FLOATS or isinstance(op, hlo.AddOp | hlo.SubtractOp)):
+            found = _step(op, views)
+            if found is None:
                 return None
-        elif isinstance(op, hlo.SubtractOp) and zero is None and _is_constant_along(op.rhs, contracted):
-            value, zero = op.lhs, op.rhs
+            step, value = found
+            steps.append(step)
         else:
             return None
     return None
 
 
-def _is_constant_along(value: Value, contracted: tuple[int, ...]) -> bool:
-    """Whether ``value`` repeats what does not vary along these dims, and is no sum itself."""
-    op = defining_op(value)
-    while isinstance(op, hlo.ConvertOp):
-        op = defining_op(op.operand)
-    return isinstance(op, hlo.BroadcastOp) and not set(op.dimensions.data) & set(contracted)
+def _step(op: hlo.HloOp, views: list[View]) -> tuple[Step, Value] | None:
+    """One step, and the numbers that it is done to."""
+    for index in (1, 0):
+        array = repeated(op.operands[index], tuple(reversed(views)))
+        if array is None or (index == 0 and isinstance(op, hlo.DivideOp)):
+            continue
+        return Step(type(op), array, index == 0), op.operands[1 - index]
+    return None
+
+
+def _is_movable(op: hlo.DotOp | hlo.ConvolutionOp, index: int, weight: Weight) -> bool:
+    """Whether each step varies along the sum or along the outputs alone, and nothing was added to what varies along
+    the sum.
+    """
+    contracted = contracted_by(op, index)
+    free = [axis for axis in range(hlo.shape_of(op.operands[index]).rank) if axis not in contracted]
+    if isinstance(op, hlo.DotOp):
+        side = _sides(op)[index]
+        free = list(side.free)
+    along = False
+    for step in weight.steps:
+        if any(step.by.dims[axis] > 1 for axis in contracted):
+            if not step.scales or any(step.by.dims[axis] > 1 for axis in free) or isinstance(op, hlo.ConvolutionOp):
+                return False
+            along = True
+        elif along and not step.scales:
+            return False
+    other, own = (prod(hlo.shape_of(op.operands[each]).dims) for each in (1 - index, index))
+    return not along or other <= own
 
 
 def _rewritten(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int, weight: Weight) -> Value:
-    b, other = Build.before(module, op), op.operands[1 - index]
-    dtype = hlo.shape_of(other).dtype
-    carried = dtype if is_lossless(hlo.shape_of(weight.codes).dtype, dtype) else "f32"
-    operands = [b.convert(other, carried)] * 2
-    operands[index] = b.convert(weight.codes, carried)
+    b, other, contracted = Build.before(module, op), op.operands[1 - index], contracted_by(op, index)
+    dtype, codes = hlo.shape_of(other).dtype, weight.codes
+    for view in weight.views:
+        codes = view.of_array(b, codes)
     around = _OfDot(b, op, index) if isinstance(op, hlo.DotOp) else _OfConvolution(b, op)
+    for step in weight.steps:
+        if isinstance(around, _OfDot) and any(step.by.dims[axis] > 1 for axis in contracted):
+            scale = around.terms(step.by.array(b))
+            other = b.convert(b.each(step.kind, b.convert(other, "f32"), scale), dtype)
+    carried = dtype if is_lossless(hlo.shape_of(codes).dtype, dtype) else "f32"
+    operands = [b.convert(other, carried)] * 2
+    operands[index] = b.convert(codes, carried)
     result = b.typed(type(op), operands, hlo.array_type("f32", op.shape.dims), **op.properties)
-    if weight.zero is not None:
-        result = b.sub(result, b.mul(around.totals(operands[1 - index]), around.channels(weight.zero)))
-    for factor, divides in weight.factors:
-        scale = around.channels(factor)
-        result = b.div(result, scale) if divides else b.mul(result, scale)
+    for step in weight.steps:
+        if any(step.by.dims[axis] > 1 for axis in contracted):
+            continue
+        channels = around.channels(step.by.array(b))
+        if not step.scales:
+            channels = b.mul(around.totals(operands[1 - index]), channels)
+        result = b.each(step.kind, *((channels, result) if step.reverse else (result, channels)))
     return b.convert(result, op.shape.dtype)
-
-
-def _first_along(b: Build, value: Value, axes: tuple[int, ...]) -> Value:
-    """What does not vary along ``axes``, at their first places."""
-    for axis in axes:
-        value = b.slice(value, axis, 0, min(1, hlo.shape_of(value).dims[axis]))
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +226,11 @@ class _OfConvolution:
     op: hlo.ConvolutionOp
 
     def channels(self, value: Value) -> Value:
-        """Of what does not vary along the sum."""
+        """Of an array like the kernel that varies along the outputs alone."""
         b, op = self.b, self.op
-        value = b.convert(_first_along(b, value, contracted_by(op, 1)), "f32")
-        return b.broadcast(b.reshape(value, (op.shape.dims[self._feature],)), op.shape.dims, [self._feature])
+        dims = hlo.shape_of(value).dims
+        row = b.reshape(b.convert(value, "f32"), (dims[op.dims.data.rhs_output_feature],))
+        return spread(b, row, op.shape.dims, [self._feature])
 
     def totals(self, image: Value) -> Value:
         """The sum of each window of each group: a convolution with ones."""
@@ -157,11 +260,18 @@ class _OfDot:
     index: int
 
     def channels(self, value: Value) -> Value:
-        """Of what does not vary along the sum."""
+        """Of an array like the weights that does not vary along the sum."""
         b, side = self.b, _sides(self.op)[self.index]
-        value = _first_along(b, value, side.contracted)
         value = b.transpose(value, [*side.batch, *side.free, *side.contracted])
         return self._spread(b.reshape(value, hlo.shape_of(value).dims[: len(side.batch) + len(side.free)]), self.index)
+
+    def terms(self, value: Value) -> Value:
+        """Of one that varies along batch dims and the sum, in FP32 and like the other operand."""
+        b, (side, other) = self.b, (_sides(self.op)[each] for each in (self.index, 1 - self.index))
+        value = b.transpose(b.convert(value, "f32"), [*side.batch, *side.contracted, *side.free])
+        value = b.reshape(value, hlo.shape_of(value).dims[: len(side.batch) + len(side.contracted)])
+        dims = hlo.shape_of(self.op.operands[1 - self.index]).dims
+        return spread(b, value, dims, [*other.batch, *other.contracted])
 
     def totals(self, operand: Value) -> Value:
         """The sum over what is contracted, as a product with ones: rounded as the contraction rounds it."""
@@ -180,7 +290,7 @@ class _OfDot:
         sides = _sides(self.op)
         batch, first = len(sides[index].batch), len(sides[0].free) if index else 0
         places = [*range(batch), *range(batch + first, batch + first + len(sides[index].free))]
-        return self.b.broadcast(self.b.convert(value, "f32"), self.op.shape.dims, places)
+        return spread(self.b, self.b.convert(value, "f32"), self.op.shape.dims, places)
 
 
 @dataclass(frozen=True, slots=True)

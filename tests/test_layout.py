@@ -28,7 +28,7 @@ MAY_IMPORT = {
 }
 """Folder -> folders it may import. ``runtime`` knows no compiler, so that a NEFF runs without one."""
 
-JAX_MODULES = ("hlo_import/stablehlo.py", "driver/jax_backend/", "driver/frontends/")
+JAX_MODULES = ("hlo_import/stablehlo.py", "hlo_import/quantised.py", "driver/jax_backend/", "driver/frontends/")
 """Where JAX may be imported: compiling HLO text and running a NEFF never do."""
 
 FRAMEWORKS = {"torch": "driver/frontends/torch/"}

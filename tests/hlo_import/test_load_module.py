@@ -98,18 +98,6 @@ def test_malformed_stablehlo_shows_its_place() -> None:
     assert caught.value.message.endswith("^")
 
 
-def test_quantised_types_are_refused_with_a_remedy() -> None:
-    quantised = "tensor<4x!quant.uniform<i8:f32, 0.05:3>>"
-    text = f"""module @q {{ func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
-  %q = stablehlo.uniform_quantize %x : (tensor<4xf32>) -> {quantised}
-  %r = stablehlo.uniform_dequantize %q : ({quantised}) -> tensor<4xf32>
-  return %r : tensor<4xf32>
-}} }}"""
-    with pytest.raises(CompileError, match="legalize-quant-to-math") as caught:
-        load_module(text.encode(), "q.mlir")
-    assert "q.mlir:2" in str(caught.value)
-
-
 def test_dynamic_stablehlo_is_refused() -> None:
     text = b"func.func @main(%a: tensor<?x4xf32>) -> tensor<?x4xf32> { return %a : tensor<?x4xf32> }"
     with pytest.raises(CompileError) as caught:
