@@ -281,7 +281,17 @@ def _kernel(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work,
         problem.kernel if schedule.streamed is None else problem.kernel[len(problem.kernel) - schedule.streamed.axes :]
     )
     box = (1,) * (len(problem.kernel) - len(taps)) + tuple(taps)
-    if way is Kernel.LAID_OUT:
+    if way is Kernel.SPREAD:
+        run = problem.w.run((problem.outputs, 1, *problem.kernel))
+        nbytes = problem.partitions * problem.taps * problem.outputs * width
+        spread = timing.engine("affine_select", Stream.GPSIMD, problem.taps * schedule.outputs, alu=("is_equal",))
+        work, latency = timing.transfer(nbytes, run) + spread, latency + spread.bound + timing.latency(Stream.GPSIMD)
+        if problem.kernel_in_rows:
+            rows = min(problem.taps, timing.sizes.rows)
+            turned = Turned(0, 0, rows, -(-problem.taps // rows) * problem.outputs, 1, 1)
+            work = timing.transfer(nbytes, schedule.outputs * width) + spread + _transposed(problem, turned, timing)
+            latency += _turnaround(problem, timing)
+    elif way is Kernel.LAID_OUT:
         work = timing.transfer(elements * width, prod(taps) * schedule.outputs * width)
     elif way is Kernel.LOADED:
         together = schedule.outputs if problem.pack == 1 else problem.outputs

@@ -243,6 +243,17 @@ class Problem:
         nbytes = self.outputs * self.inputs * self.taps * itemsize(self.w.dtype)
         return far or nbytes // self.w.run((self.outputs, 1, *self.kernel)) < FEW_PIECES
 
+    @cached_property
+    def kernel_is_spread(self) -> bool:
+        """Whether the kernels of groups of one input are loaded side by side, and spread over the columns at once."""
+        nbytes = self.taps * self.pack_outputs * itemsize(self.dtype)
+        return self.w.home is not Home.CONSTANT and self.pack > 1 and self.inputs == 1 and nbytes <= self.room // 4
+
+    @property
+    def kernel_in_rows(self) -> bool:
+        """Whether outputs are neighbours in such a kernel: positions are loaded onto the partitions, and transposed."""
+        return self.w.near(0) and self.groups * self.outputs > 1
+
     @property
     def kernel_stored(self) -> str:
         """The element type in which the kernel is loaded: 8 bits as they are, for engines to convert. The DMA would

@@ -45,6 +45,7 @@ class Kernel(Enum):
     LAID_OUT = "laid out"
     LOADED = "loaded"
     TRANSPOSED = "transposed"
+    SPREAD = "spread over its groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,8 @@ def kernel_way(problem: Problem) -> Kernel:
     """How the kernel comes."""
     if problem.w.home is Home.CONSTANT:
         return Kernel.LAID_OUT
+    if problem.given.kernel_is_spread:
+        return Kernel.SPREAD
     return Kernel.LOADED if problem.given.kernel_is_direct else Kernel.TRANSPOSED
 
 
@@ -185,6 +188,11 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         bits = max(bits, natural if problem.pack == 1 else features)
         if problem.pack > 1:
             tiles["spread kernel", SPREAD_BUFFERS] = features
+    if kernel_way(problem) is Kernel.SPREAD:
+        tiles["kernel of each group", ROW_BUFFERS] = given.taps * given.outputs * size
+        if given.kernel_in_rows:
+            tiles["natural kernel", ROW_BUFFERS] = given.pack_outputs * size
+            bits = max(bits, given.pack_outputs * size)
     if bits and not problem.fast:
         tiles["bits", ROW_BUFFERS] = bits
     width, outs = itemsize(problem.out.dtype), prod(outs_of(problem, schedule))

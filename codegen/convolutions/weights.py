@@ -6,7 +6,7 @@ features on the partitions and transposed on TensorE. Packs of several groups be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -25,7 +25,7 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
-from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
@@ -107,7 +107,7 @@ class Kernels:
                 self._load(pack, outs, part, kernel.index(1, Affine(segment.first), segment.chunks))
         else:
             kernel = self._tile(pack, outs, problem.chunks, problem.kernel)
-            self._transpose(pack, outs, kernel)
+            (self._spread if way is Kernel.SPREAD else self._transpose)(pack, outs, kernel)
         return kernel
 
     def _folded(self, folded: Folded, kernel: Block, outs: OutputsAt) -> Block:
@@ -258,6 +258,55 @@ class Kernels:
             goal = replace(goal, partition=group * inputs, dims=(Atom(inputs, 1, True), *goal.dims[1:]))
             self._fill(goal.select([0, *order]), source.select([0, *order]), self._stream)
 
+    def _spread(self, pack: PackAt, outs: OutputsAt, target: Block) -> None:
+        """Of kernels [groups, positions, outputs] each on the columns of its group, zeros on those of the others."""
+        problem = self.placed.problem
+        sizes = [problem.taps, problem.outputs]
+        each = self.tiles.tile(problem.dtype, sizes, pack.groups, "kernel of each group", ROW_BUFFERS)
+        (segment,) = problem.features.segments
+        source = self._source(pack, outs.first, pack.groups * problem.outputs, PartAt(segment, Affine(), 1))
+        (features, _, _, *spatial), output = source.dims, atom_of(self.placed.w, 0).stride
+        if problem.kernel_in_rows:
+            self._turn_rows(source.of((*spatial, features)), each)
+        else:
+            groups, outputs = Atom(pack.groups, output * problem.outputs), Atom(problem.outputs, output)
+            goal = each.of((each.dims[0], *dense([*problem.kernel, problem.outputs], problem.dtype)))
+            order = [
+                0,
+                *sorted(range(1, len(goal.dims)), key=lambda dim: -abs(([groups, *spatial, outputs])[dim].stride)),
+            ]
+            loaded = source.of((groups, *spatial, outputs))
+            self._fill(goal.select(order), loaded.select(order), self._stream)
+        repeated = each.of((*each.dims[:2], Atom(pack.groups, 0), each.dims[2]))
+        wide = target.of((target.dims[0], *dense([problem.taps, pack.groups, problem.outputs], problem.dtype)))
+        imm = [0.0, 0, 1, 0, -1, 0]
+        self.emitter.builder.emit("affine_select", Stream.GPSIMD, [wide], [repeated], ["is_equal"], imm)
+
+    def _turn_rows(self, source: Block, target: Block) -> None:
+        """[positions..., outputs of all groups] in HBM -> ``target`` [groups, positions, outputs]."""
+        *spatial, features = source.dims
+        columns, height = coalesce(tuple(atom for atom in spatial if atom.size > 1)), self.emitter.builder.sizes.rows
+        groups, outputs = target.dims[0].size, target.dims[2].size
+        for start, count, rows in self.emitter.builder.tiles(target.dims[1].size, height):
+            for number in range(count):
+                first = start + number * rows
+                natural = self.tiles.tile(target.dtype, [features.size], rows, "natural kernel", ROW_BUFFERS)
+                for row, size, offset in _runs(columns, first, rows):
+                    step = columns[-1].stride if columns else 0
+                    loaded = source.moved(offset).of((Atom(size, step), features))
+                    self._fill(
+                        replace(natural, partition=row, dims=(Atom(size, 1, True), natural.dims[1])),
+                        loaded,
+                        self._stream,
+                    )
+                for plane, part, byte in self.turner.carriers(natural):
+                    carried = itemsize(plane.dtype)
+                    for output in range(outputs):
+                        taken = plane.moved(output * carried)
+                        taken = taken.of((plane.dims[0], Atom(1, 0), Atom(groups, outputs * carried)))
+                        goal = part_of(target.index(1, Affine(first), rows).index(2, Affine(output)), part, byte)
+                        self.turner.turn(taken, goal.of((goal.dims[0], Atom(1, 0), goal.dims[1])))
+
     def _transpose(self, pack: PackAt, outs: OutputsAt, target: Block) -> None:
         """All of the kernel, as much at a time as is loaded together."""
         problem, natural, builder = self.placed.problem, self.schedule.natural, self.emitter.builder
@@ -344,6 +393,19 @@ def _of_segment(kernel: Block, segment: Segment) -> Block:
     """The chunks of a segment, on its partitions."""
     part = kernel.index(1, Affine(segment.first), segment.chunks)
     return part.of((Atom(segment.partitions, 1, True), *part.dims[1:]))
+
+
+def _runs(dims: Sequence[Atom], first: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """(number, elements, bytes from the start) of runs along the last dim, of ``count`` elements from ``first`` on."""
+    inner, at = (dims[-1].size if dims else 1), first
+    while at < first + count:
+        size = min(inner - at % inner, first + count - at)
+        offset, rest = 0, at
+        for atom in reversed(dims):
+            rest, index = divmod(rest, atom.size)
+            offset += index * atom.stride
+        yield at - first, size, offset
+        at += size
 
 
 def _progression(block: Block, dim: int, first: int, step: int, count: int) -> Block:

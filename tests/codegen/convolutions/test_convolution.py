@@ -437,3 +437,33 @@ def test_kernels_of_groups_are_loaded_as_they_lie(
     check_function(function, x, w, relative=1e-5 if dtype is np.float32 else 2e-2)
     (line,) = compile_text(text_of(function, x, w)).program.schedules.values()
     assert "kernel loaded" in line
+
+
+@pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC"), ("CHWN", "IHOW", "NHCW")])
+@pytest.mark.parametrize(
+    ("features", "outputs", "kernel", "stride", "dtype"),
+    [
+        (5, 1, (3, 3), 1, "float32"),
+        (129, 1, (2, 3), 1, "bfloat16"),
+        (30, 2, (5, 1), 2, "float32"),
+        (43, 3, (1, 1), 1, "float32"),
+        (17, 1, (11, 12), 1, "bfloat16"),
+    ],
+)
+def test_kernels_are_spread_over_groups(
+    layout: tuple[str, str, str], features: int, outputs: int, kernel: tuple[int, int], stride: int, dtype: str
+) -> None:
+    random = np.random.default_rng(0)
+    image = {"N": 2, "C": features, "H": 14, "W": 13}
+    taps = {"O": features * outputs, "I": 1, "H": kernel[0], "W": kernel[1]}
+    x, w = (
+        random.standard_normal([sizes[c] for c in order]) for sizes, order in ((image, layout[0]), (taps, layout[1]))
+    )
+    x, w = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, w))
+
+    def function(x: Any, w: Any) -> Any:
+        numbers = lax.conv_dimension_numbers(x.shape, w.shape, layout)
+        return lax.conv_general_dilated(x, w, (stride, stride), "SAME", None, None, numbers, features)
+
+    compiled = check_function(function, x, w)
+    assert all("spread over its groups" in line for line in compiled.program.schedules.values())
