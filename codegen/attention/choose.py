@@ -4,16 +4,19 @@ little does.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from math import prod
 
+from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
+from neuronx_cc.codegen.attention.geometry import marked
 from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
-from neuronx_cc.codegen.attention.schedule import Problem, apart, choose, estimate
-from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context
+from neuronx_cc.codegen.attention.schedule import Problem
+from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
-from neuronx_cc.codegen.formation.graph import base
+from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.formation.graph import base, is_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import is_normal
@@ -74,10 +77,60 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         len(steps),
         read,
         any(step.band is not None for step in attention.steps),
+        _computed(attention, context.sizes.columns),
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
+        max(itemsize(hlo.shape_of(context.source_of(base(x))).dtype) for x in (*scores.operands, values_of)),
+        abreast(attention),
         context.moves_values("bf16"),
         room,
     )
+
+
+def _computed(attention: Attention, step: int) -> float:
+    """The share of the scores that is computed, ``step`` rows after ``step`` rows."""
+    rows, columns = attention.dims[attention.row], attention.dims[attention.column]
+    ends = [(start, min(start + step, rows)) for start in range(0, rows, step)]
+    return sum(attention.columns(start, end - 1) * (end - start) for start, end in ends) / (rows * columns)
+
+
+def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
+    """Of queries, keys, values and the result: whether rows of several heads lie beside each other in memory, where
+    what they are views of is dense.
+    """
+    own, scores, product = attention.own_dims(), attention.scores, attention.product
+    if not own:
+        return False, False, False, False
+    users = [use.operation for use in attention.result.uses]
+    made = marked(hlo.shape_of(attention.result).dims)
+    if len(users) == 1 and isinstance(users[0], hlo.TransposeOp):
+        order = list(users[0].dimensions.data)
+        made = marked(users[0].shape.dims).transpose([order.index(axis) for axis in range(len(order))])
+    found = [
+        (attention.queried(seen(scores.operands[attention.queries]))[0], attention.row),
+        (attention.keyed(seen(scores.operands[1 - attention.queries]))[0], attention.column),
+        (attention.valued(seen(product.operands[1 - attention.weights]))[0], attention.column),
+        (attention.made(made)[0], attention.row),
+    ]
+    strides = [
+        (_least(view.dims[own[-1]]), _least(view.dims[axis])) if view is not None else (0, 0) for view, axis in found
+    ]
+    first, second, third, last = (0 < head < row for head, row in strides)
+    return first, second, third, last
+
+
+def seen(value: hlo.SSAValue) -> View:
+    """The view that ``value`` is of an array that is dense."""
+    op = value.owner
+    if isinstance(op, hlo.HloOp) and is_view(op):
+        view = apply_view(op, seen(op.operands[0]))
+        if view is not None:
+            return view
+    return marked(hlo.shape_of(value).dims)
+
+
+def _least(atoms: Sequence[Atom]) -> int:
+    """The stride of the innermost part of a dim."""
+    return min((atom.stride for atom in atoms if atom.size > 1), default=0)
 
 
 def _near(context: Context, attention: Attention) -> bool:

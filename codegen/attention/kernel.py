@@ -18,11 +18,20 @@ from itertools import chain, groupby, product, zip_longest
 from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Arrays, arrays_of
-from neuronx_cc.codegen.attention.block import Rows, Staged, Under, Work, stagings
+from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.choose import problem_of
+from neuronx_cc.codegen.attention.estimate import choose
+from neuronx_cc.codegen.attention.operands import Rows, Staged, Under, stagings
 from neuronx_cc.codegen.attention.packed import Packed
 from neuronx_cc.codegen.attention.pattern import Attention
-from neuronx_cc.codegen.attention.schedule import UNDER_WAY, Problem, Schedule, choose, footprint
+from neuronx_cc.codegen.attention.schedule import (
+    UNDER_WAY,
+    UNROLLED_BLOCKS,
+    Problem,
+    Schedule,
+    footprint,
+    heads_at_once,
+)
 from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.attention.upright import Upright
 from neuronx_cc.codegen.context import Context
@@ -31,9 +40,6 @@ from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
-
-UNROLLED_BLOCKS = 32
-"""Blocks of rows that are no loop."""
 
 
 class NoRoomLeft(Exception):
@@ -103,26 +109,31 @@ class _Loops:
 
     def _pack(self, first: tuple[Affine, ...]) -> Rows:
         p = self.problem
-        return Rows(first, (), Affine(), self.schedule.pack * p.groups * p.rows, p.columns)
+        size = self.schedule.pack * p.groups * p.rows
+        return Rows(first, (), Affine(), size, p.columns, (Affine(), size))
 
     def _heads(self, at: tuple[Affine, ...]) -> None:
+        """The heads of the innermost dim around, as many as the schedule says together."""
         builder, arrays, left = self.context.builder, self.arrays, self.arrays.heads - len(at)
         blocks = prod(arrays.sizes[arrays.heads :]) * -(-self.problem.rows // self.context.sizes.columns)
-        sections = self.schedule.sections(self.problem)
-        if not left or blocks * sections > UNROLLED_BLOCKS:
-            for index in builder.each(arrays.sizes[len(at)], 1) if left else [Affine()]:
-                head = (*at, index) if left else at
-                if blocks * sections <= UNROLLED_BLOCKS:
-                    self._bunch(self._all_blocks([head]))
-                else:
-                    self._groups(head, (), blocks, self.work.stage(head, 0) if sections == 1 else None)
+        written, together = blocks * self.schedule.sections(self.problem), self.schedule.together
+        if not left:
+            self._head(at, blocks, written)
+        elif written > UNROLLED_BLOCKS:
+            for index in builder.each(arrays.sizes[len(at)] // together, 1):
+                self._head((*at, index * together), blocks, written)
         else:
-            for start, count, size in builder.tiles(
-                arrays.sizes[len(at)], max(1, UNROLLED_BLOCKS // (blocks * sections))
-            ):
+            several = heads_at_once(self.problem, self.schedule, self.context.sizes)
+            for start, count, size in builder.tiles(arrays.sizes[len(at)] // together, several):
                 for index in builder.each(count, 1):
-                    first = index * size + start
-                    self._bunch(self._all_blocks([(*at, first + head) for head in range(size)]))
+                    first = (index * size + start) * together
+                    self._bunch(self._all_blocks([(*at, first + number * together) for number in range(size)]))
+
+    def _head(self, head: tuple[Affine, ...], blocks: int, written: int) -> None:
+        if written <= UNROLLED_BLOCKS:
+            self._bunch(self._all_blocks([head]))
+        else:
+            self._groups(head, (), blocks, self.work.stage(head, 0) if written == blocks else None)
 
     def _groups(self, head: tuple[Affine, ...], group: tuple[Affine, ...], blocks: int, staged: Staged | None) -> None:
         """Many blocks of rows of one head."""
@@ -151,10 +162,15 @@ class _Loops:
     def _blocks(self, head: tuple[Affine, ...], group: tuple[Affine, ...], first: Affine, count: int) -> list[Rows]:
         step = self.context.sizes.columns
         found = []
-        for block in range(count):
-            begin = first + block * step
-            size = step if begin.terms else min(step, self.problem.rows - begin.const)
-            found.append(Rows(head, group, begin, size, self.attention.columns(begin.const, begin.const + size - 1)))
+        for start, several in pieces(count, self.schedule.span):
+            span = first + start * step, several * step
+            if not first.terms:
+                span = span[0], min(span[1], self.problem.rows - span[0].const)
+            for block in range(start, start + several):
+                begin = first + block * step
+                size = step if begin.terms else min(step, self.problem.rows - begin.const)
+                columns = self.attention.columns(begin.const, begin.const + size - 1)
+                found.append(Rows(head, group, begin, size, columns, span, (block - start) * step))
         return found
 
     def _bunch(self, blocks: Sequence[Rows], staged: Staged | None = None) -> None:
@@ -164,6 +180,7 @@ class _Loops:
         the one before that are transposed, still older ones are multiplied with the values, and operands of the next
         block come: no engine waits for another within a step.
         """
+        self.work.begin()
         under = self._spaced(self._sections(blocks))
         with self.context.builder.unrolled():
             if self.schedule.scores == 1:

@@ -8,13 +8,15 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from neuronx_cc.codegen.attention.arrays import Array
-from neuronx_cc.codegen.attention.block import Rows, Staged, Under, Work
-from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, QUERY_BUFFERS
+from neuronx_cc.codegen.attention.block import Work
+from neuronx_cc.codegen.attention.operands import Rows, Staged, Under
+from neuronx_cc.codegen.attention.pattern import Step
+from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
 from neuronx_cc.codegen.attention.stage import pieces
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import tile_in
@@ -78,9 +80,13 @@ class Packed(Work):
         values = self._tile("values", p.weight_dtype, [heads, chunks, p.width], min(p.columns, partitions), count)
         for number in range(heads):
             head = (*at[:-1], at[-1] + number) if at else at
-            of_head = keys.index(1, Affine(number)), values.index(1, Affine(number))
+            of_head = (self._as_head(tile.index(1, Affine(number))) for tile in (keys, values))
             self._fill(head, first, p.columns, *of_head)
         return Staged(at, first, keys, values)
+
+    def _as_head(self, block: Block) -> Block:
+        """[partition, chunk, free] as the only head of a block."""
+        return block.of((*block.dims[:2], Atom(1, 0), block.dims[2]))
 
     def queries(self, under: Under) -> Block:
         """Queries [term, chunk, row]."""
@@ -100,25 +106,34 @@ class Packed(Work):
             part = source.of((atom, *source.dims[1:])).moved(offset)
             copy(self.context.builder, partitions_of(tile, first, atom.size), part, array.stream)
 
-    def _mask_tile(self, at: tuple[Affine, ...], rows: Rows, first: int, size: int, value: hlo.SSAValue) -> Block:
+    def _mask_tile(self, under: Under, head: int, start: int, value: hlo.SSAValue, beside: int, size: int) -> Block:
         array = self.arrays.masks[value]
-        source = array.at(self._place(at)).index(1, Affine(first), size).select([0, 1])
-        tile = self._tile(f"mask {list(self.arrays.masks).index(value)}", source.dtype, [size], rows.size, 2)
-        self._gather(array, rows, source, tile)
-        return tile
+        source = array.at(self._place(under.at)).index(1, Affine(under.first + start), size).select([0, 1])
+        name = f"mask {list(self.arrays.masks).index(value)}"
+        tile = self._tile(name, source.dtype, [size], under.rows.size, MASK_BUFFERS)
+        self._gather(array, under.rows, source, tile)
+        return tile.of((tile.dims[0], Atom(1, 0), tile.dims[1]))
 
     # ---- scores and weights ----------------------------------------------------------------------------------
 
+    def _operands(self, under: Under, head: int, beside: int) -> tuple[Block, ...]:
+        return under.tiles["queries"], under.tiles["keys"]
+
+    def _raw(self, step: Step, sizes: Sequence[int], rows: int) -> Block:
+        """In SBUF, where DMA puts them."""
+        return self._tile("raw scores", "f32", sizes, rows, 2)
+
     def _products(self, out: Block, queries: Block, keys: Block, first: int) -> Iterator[None]:
         """Scores of all heads, of columns from ``first`` on."""
-        own, heads, columns = self._own, self.schedule.pack, out.dims[1].size
+        own, heads, columns = self._own, self.schedule.pack, out.dims[2].size
         for number in range(heads):
-            of_head = queries.index(2, Affine(number * own), own), keys.index(1, Affine(number))
+            moving = self._as_head(keys.index(1, Affine(number)))
+            stationary = self._as_head(queries.index(2, Affine(number * own), own))
             if heads == 1:
-                yield from Work._products(self, out, *of_head, first)
+                yield from Work._products(self, out, stationary, moving, first)
                 return
-            tile = self._tile("scores of a head", "f32", [columns], own, HEADS_UNDER_WAY)
-            yield from Work._products(self, tile, *of_head, first)
+            tile = self._tile("scores of a head", "f32", [1, columns], own, HEADS_UNDER_WAY)
+            yield from Work._products(self, tile, stationary, moving, first)
             copy(self.context.builder, partitions_of(out, number * own, own), tile, Stream.DMA_STORE)
 
     def exponentials(self, under: Under) -> Iterator[None]:
@@ -127,7 +142,7 @@ class Packed(Work):
         size = under.rows.size
         inverse = self._tile("inverse", "f32", [1], size)
         self._emit("reciprocal", Stream.VECTOR, [inverse], [self._sums_so_far(under)], [])
-        shares = self._tile("shares", self.problem.weight_dtype, [under.columns], size)
+        shares = self._tile("shares", self.problem.weight_dtype, [1, under.columns], size)
         ins = [under.tiles["exponentials"], inverse]
         self._emit("activation", Stream.SCALAR, [shares], ins, ["copy"], flags=["scale_ap"])
         under.tiles["exponentials"] = shares
@@ -139,7 +154,7 @@ class Packed(Work):
         out = self._tile("result", target.dtype, [heads, p.width], own)
         for number in range(heads):
             self._mark(self.attention.product)
-            weights = under.tiles["transposed"].index(2, Affine(number * own), own)
+            weights = under.tiles["transposed"].index(1, Affine()).index(2, Affine(number * own), own)
             values = under.tiles["values"].index(1, Affine(number))
             bank = tile_in(self.context.builder, self._sums, [p.width], "f32", own, True)
             for chunk in range(values.dims[1].size):

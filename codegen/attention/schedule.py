@@ -1,4 +1,4 @@
-"""Problems, schedules and their times: the scores of a block of rows and a section of columns are in SBUF.
+"""Problems and schedules: the scores of a block of rows and a section of columns are in SBUF.
 
 The scores of a block, [rows, columns], leave PSUM a bank at a time; Vector finds the greatest of each row, Scalar makes
 exponentials and their sums of them, TensorE transposes these and multiplies them with the values. Where one section has
@@ -12,12 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from neuronx_cc.codegen.dots.problem import divisor
-from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS as BITS_BUFFERS
-from neuronx_cc.codegen.movement.halves import transposing
-from neuronx_cc.ir.isa.program import Stream
-from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
@@ -43,12 +38,8 @@ MOST_CHUNKS = 16384
 """Chunks of columns of all blocks of rows that are written out one by one, each with products of its own."""
 SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
-OVERLAP = 1.5
-"""How much longer a block takes than its busiest engine, which others keep waiting now and then."""
-UNHIDDEN = 0.6
-"""Part of the engines' work in kernels of their own that takes time beside the transfers of scores."""
-HANDOVERS = 3
-"""Times that engines wait for each other in a block, whatever its size."""
+UNROLLED_BLOCKS = 32
+"""Blocks of rows that are no loop."""
 MULTIPLIED = 2048
 """Products of keys and queries on a partition that an instruction makes, if that many: enough that its start does not
 count, few enough that other work comes between.
@@ -57,18 +48,14 @@ TAKEN_AT_ONCE = 4
 """Banks of scores that Vector and Scalar go over at once."""
 HEADS_UNDER_WAY = 4
 """Whose scores are on their way to the partitions of a block of several heads."""
-FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
-"""Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
-FEW_PASSES = 2
-"""Over the scores, rows on the partitions, for each step between the products."""
-UPRIGHT_PASSES = 4
-"""Passes of Vector over the scores of such a block, whatever is made of them before the softmax."""
-UPRIGHT_HANDOVERS = 13
-"""Times that engines wait for each other in one."""
-UPRIGHT_OVERLAP = 1.15
-"""How much longer its busiest engine takes than it works."""
-NEAR = 1.02
-"""Times as long as the quickest that a schedule may take which leaves more room."""
+MOST_TOGETHER = 16
+"""Heads whose blocks of rows are taken together, at most."""
+MASK_BUFFERS = 2
+"""Of what is read beside the scores."""
+SPAN = 4
+"""Blocks of rows whose queries are loaded at once."""
+SPANS = 3
+"""Of these that are there, beside those that sections want again."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -103,8 +90,14 @@ class Problem:
     """Bytes that are read for each score."""
     banded: bool
     """Whether row numbers decide what is computed."""
+    computed: float
+    """The share of the scores that is."""
     near: bool
     """Whether kernels apart find queries, keys and values on chip, and leave the scores there; not of few rows."""
+    stored: int
+    """Bytes of an element of queries, keys and values in HBM."""
+    abreast: tuple[bool, bool, bool, bool]
+    """Whether rows of several heads lie beside each other there: of queries, keys, values and the result."""
     moves_values: bool
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
@@ -127,8 +120,15 @@ class Schedule:
     """Heads, all queries of each, whose few rows are a block; 0: a block has rows of one query."""
     upright: bool = False
     """Whether the columns of such a block lie on the partitions, and Vector multiplies keys with queries."""
+    together: int = 1
+    """Heads whose blocks of rows are taken together, without one of several heads."""
     loaded: int = ROW_BUFFERS[0]
     """Buffers of rows that are loaded to be transposed."""
+
+    @property
+    def span(self) -> int:
+        """Blocks of rows whose queries are loaded at once."""
+        return SPAN if self.scores > 1 else 1
 
     def sections(self, problem: Problem) -> int:
         """Into how many the columns are cut."""
@@ -142,6 +142,7 @@ class Schedule:
             f"{p.width}, {p.dtype}: scores of {self.scores} blocks of rows in SBUF, keys and values of {self.staged}"
             + (f", {self.bunch} blocks by sections of {self.section} columns" if cut else "")
             + (f", {self.pack} heads to a block" if self.pack else "")
+            + (f", {self.together} heads together" if self.together > 1 else "")
             + (", columns on the partitions" if self.upright else "")
         )
 
@@ -151,15 +152,15 @@ def tiles_of(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[s
     if schedule.upright:
         return _upright_tiles(problem, schedule, sizes)
     p, size, weight = problem, itemsize(problem.dtype), itemsize(problem.weight_dtype)
-    columns, cut, heads = schedule.section, schedule.sections(problem) > 1, max(1, schedule.pack)
-    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    columns, cut, heads = schedule.section, schedule.sections(problem) > 1, max(schedule.together, schedule.pack)
+    chunks, deep, beside = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows), schedule.together
     tiles = {
         ("keys", schedule.staged): heads * deep * columns * size,
         ("values", schedule.staged): heads * chunks * p.width * weight,
-        ("queries", query_buffers(p, schedule)): deep * sizes.columns * size,
-        ("scores", schedule.scores): columns * 4,
-        ("exponentials", schedule.scores): columns * (4 if schedule.pack else weight),
-        ("transposed", schedule.scores): chunks * sizes.columns * weight,
+        ("queries", query_buffers(p, schedule)): beside * deep * spanned(p, schedule, sizes) * size,
+        ("scores", schedule.scores): beside * columns * 4,
+        ("exponentials", schedule.scores): beside * columns * (4 if schedule.pack else weight),
+        ("transposed", schedule.scores): beside * chunks * sizes.columns * weight,
         ("result", schedule.scores): heads * p.width * 4,
     }
     if schedule.pack:
@@ -214,9 +215,19 @@ def taken_columns(problem: Problem, sizes: Sizes) -> int:
     return sizes.bank_columns * (1 if problem.steps else TAKEN_AT_ONCE)
 
 
+def spanned(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Rows whose queries are loaded at once."""
+    if schedule.pack:
+        return sizes.columns
+    return min(schedule.span, ceil(problem.rows / sizes.columns)) * sizes.columns
+
+
 def query_buffers(problem: Problem, schedule: Schedule) -> int:
-    """Blocks of rows whose queries are there: all those of a bunch, which sections want again."""
-    return schedule.scores if schedule.sections(problem) == 1 else schedule.bunch + schedule.scores
+    """How many such queries are there: all those of a bunch, which sections want again."""
+    if schedule.pack:
+        return schedule.scores
+    ahead = SPANS if schedule.scores > 1 else 1
+    return ahead + (ceil(schedule.bunch / schedule.span) if schedule.sections(problem) > 1 else 0)
 
 
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
@@ -247,6 +258,8 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
                     Schedule(2, 2 if min(bunch, blocks) > 2 else STAGED, section, bunch),
                     Schedule(1, 1, section, bunch),
                 ]
+    beside = [heads for heads in range(2, min(p.beside, MOST_TOGETHER) + 1) if not p.beside % heads]
+    found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in {2, ahead}]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads and heads * own <= sizes.columns]
     if not p.banded:
@@ -263,171 +276,7 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
             yield found_room
 
 
-def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: int = 0) -> Work:
-    """Of one block of ``rows``, of ``pack`` heads if that is not 0."""
-    p, sizes, heads = problem, timing.sizes, max(1, pack)
-    own = rows // heads
-    bank = min(columns, sizes.bank_columns)
-    banks, chunks, deep = columns / bank, ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
-    weights = Tile(p.weight_dtype)
-    left = timing.engine("tensor_copy", Stream.VECTOR, bank, (F32,), (F32_PSUM,))
-    most = timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (F32,), ("max",))
-    exponentials = timing.engine("activation", Stream.SCALAR, columns, (weights,), (F32,), ("exp",))
-    step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
-    return total(
-        [
-            timing.product(own, bank, p.dtype, flags=p.flags).times(heads * banks * deep),
-            left.times(heads * banks),
-            most,
-            exponentials,
-            transposing(timing, rows, sizes.columns, p.weight_dtype, _moves(p, p.weight_dtype)).times(chunks),
-            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
-            step.times(p.steps),
-            _packing(problem, timing, rows, columns) if pack else Work(),
-            timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),
-        ]
-    )
-
-
-def _packing(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
-    """What a block of several heads takes besides: scores to their partitions, exponentials divided, results as they
-    leave PSUM.
-    """
-    divided = timing.engine("activation", Stream.SCALAR, columns, (Tile(problem.weight_dtype),), (F32,), ("copy",))
-    left = timing.engine("tensor_copy", Stream.VECTOR, problem.width, (F32,), (F32_PSUM,))
-    return total([timing.transfer(rows * columns * 4, columns * 4), divided, left])
-
-
-def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
-    """Of bringing the keys and values of so many columns to SBUF, as rows that lie dense in HBM."""
-    p, sizes = problem, timing.sizes
-    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
-    turned = transposing(timing, sizes.rows, min(p.depth, sizes.columns), p.dtype, _moves(p, p.dtype))
-    key, value = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
-    keys = timing.transfer(columns * key, PIECES * key)
-    return turned.times(chunks * deep) + keys + timing.transfer(columns * value, (1 if p.banded else chunks) * value)
-
-
-def _moves(problem: Problem, dtype: str) -> bool:
-    """Whether TensorE transposes values as such."""
-    return problem.moves_values and itemsize(dtype) < 4
-
-
-def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """Nanoseconds."""
-    if schedule.upright:
-        return _estimate_upright(problem, schedule, timing)
-    if schedule.pack:
-        return _estimate_packed(problem, schedule, timing)
-    p, rows, sections = problem, min(problem.rows, timing.sizes.columns), schedule.sections(problem)
-    work, blocks = block_work(p, timing, rows, schedule.section), ceil(p.rows / rows)
-    sharing = p.groups * blocks
-    if sections > 1:
-        sharing = min(schedule.bunch, blocks)
-        work += timing.engine("scalar_tensor_tensor", Stream.VECTOR, p.width, (F32,), (F32, F32_PSUM), ("add", "add"))
-    work += staging_work(p, schedule.section, timing).times(1 / sharing)
-    handed = HANDOVERS * timing.latency(Stream.VECTOR)
-    alone = work.tensor + work.vector + work.scalar + handed
-    each = alone if schedule.scores == 1 else OVERLAP * work.bound + handed
-    staged = timing.transfer_latency * (1 if schedule.staged > 1 else 3)
-    return alone + p.heads * (p.groups * blocks * sections * each + staged) + _stored(problem, timing)
-
-
-def _stored(problem: Problem, timing: Timing) -> float:
-    """Nanoseconds until what is on chip is in HBM, from where queries, keys and values come."""
-    p = problem
-    if not p.near:
-        return 0.0
-    run, terms = p.depth * itemsize(p.dtype), p.groups * p.rows + 2 * p.columns
-    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, run).bound
-
-
-def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """A block by itself takes its operands as they come, and then one engine after the other."""
-    p, rows = problem, schedule.pack * problem.groups * problem.rows
-    staging = staging_work(p, p.columns, timing).times(schedule.pack)
-    work = block_work(p, timing, rows, p.columns, schedule.pack)
-    handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
-    brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
-    alone = staging.bound + work.tensor + work.vector + work.scalar + handed + brought
-    each = OVERLAP * UNDER_WAY / schedule.staged * (work + staging).bound + handed / UNDER_WAY
-    if schedule.scores == 1:
-        each = alone
-    return alone + (p.heads // schedule.pack - 1) * each + timing.transfer_latency
-
-
-def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> float:
-    """Blocks of heads follow each other in the time of the engine that has most to do; the first and the last one wait
-    for every engine in turn.
-    """
-    p, sizes, heads, own = problem, timing.sizes, schedule.pack, problem.groups * problem.rows
-    chunks = ceil(p.columns / sizes.rows)
-    most = prod(multiplied_at_once(p, schedule, sizes)) * p.depth
-    instructions = heads * own * chunks * p.depth / most
-    products = timing.engine("tensor_tensor", Stream.VECTOR, most, (F32,), (Tile(p.dtype), F32_PSUM), ("multiply",))
-    sums = timing.engine("tensor_reduce", Stream.VECTOR, most, (F32,), (F32,), ("add",))
-    scores = heads * own * chunks
-    step = timing.engine("tensor_tensor", Stream.VECTOR, scores)
-    folded = timing.engine("partition_reduce", Stream.GPSIMD, heads * own, alu=("max",))
-    repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
-    exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
-    left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
-    runs = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
-    work = total(
-        [
-            (products + sums).times(instructions),
-            step.times(UPRIGHT_PASSES + 2 * p.steps),
-            (folded + repeated).times(2),
-            exponentials,
-            left,
-            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
-            *(timing.transfer(heads * p.columns * run, chunks * run) for run in runs),
-        ]
-    )
-    handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
-    alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
-    return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
-
-
-def apart(problem: Problem, timing: Timing) -> float:
-    """Nanoseconds of the same in kernels of its own for each product, and for what is between.
-
-    Engines hand each chunk of columns of each block of rows to each other there, and its results, however few they are,
-    and once more for each pass over the scores; these go to HBM and come back, three times.
-    """
-    p, sizes = problem, timing.sizes
-    chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
-    passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
-    moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
-    ends = 2 * 3 * timing.transfer_latency
-    if p.groups * p.rows <= FEW:
-        return max(_few_apart(p, chunks, timing), moved) + ends
-    rows = min(p.rows, sizes.columns)
-    work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
-    engines = work.tensor + work.vector + work.scalar
-    if p.near:
-        return engines + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
-    blocks = p.groups * p.rows // divisor(p.rows, sizes.columns)  # what stays on chip fills equal blocks
-    handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
-    return max(handed, moved + UNHIDDEN * engines) + ends
-
-
-def _few_apart(p: Problem, chunks: int, timing: Timing) -> float:
-    """Nanoseconds of the engines in kernels apart with few rows, where each waits for the one before."""
-    own = p.groups * p.rows
-    spread = ceil(p.heads * own / timing.sizes.partitions) * p.columns
-    stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
-    staged = staging_work(p, p.columns, timing).times(p.heads)
-    waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
-    multiplied = timing.product(own, timing.sizes.columns, p.dtype).times(chunks)
-    return waits + staged.tensor + multiplied.tensor + stepped.vector
-
-
-def choose(problem: Problem, timing: Timing) -> Schedule | None:
-    """Of those that take least by estimate, or hardly more, the one that leaves most room to what comes after it; None
-    where nothing fits.
-    """
-    found = [(estimate(problem, schedule, timing), schedule) for schedule in candidates(problem, timing.sizes)]
-    least = min((each for each, _ in found), default=0.0)
-    quick = [schedule for each, schedule in found if each <= least * NEAR]
-    return min(quick, key=lambda schedule: footprint(problem, schedule, timing.sizes), default=None)
+def heads_at_once(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Heads, or as many as are taken together, whose blocks follow each other in straight-line code."""
+    written = problem.groups * ceil(problem.rows / sizes.columns) * schedule.sections(problem)
+    return max(1, UNROLLED_BLOCKS // (written * schedule.together))

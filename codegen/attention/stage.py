@@ -33,43 +33,65 @@ class Stager:
     """Buffers of rows that are loaded to be transposed."""
 
     def fill(self, name: str, out: Block, source: Block, stream: Stream) -> None:
-        """``out[term, chunk, free] = source[chunk * rows + term, free]``, cast on the way."""
-        contracted, free = source.dims
+        """``out[term, chunk, head, free] = source[chunk * rows + term, head, free]``, cast on the way."""
+        contracted, heads, free = source.dims
         if contracted.size > 1 and contracted.stride == itemsize(source.dtype) and free.stride != contracted.stride:
-            for start, size in pieces(free.size, PIECES * self.rows):
-                part = source.of((contracted, replace(free, size=size))).moved(start * free.stride)
-                self._turn(name, out.index(2, Affine(start), size), part, stream)
+            self._turn(name, out, source, stream)
             return
         whole, rest = divmod(contracted.size, self.rows)
         if whole:
             target = out.on_partitions(self.rows).index(1, Affine(0), whole)
-            dims = (replace(contracted, size=self.rows), Atom(whole, contracted.stride * self.rows), free)
+            dims = (replace(contracted, size=self.rows), Atom(whole, contracted.stride * self.rows), heads, free)
             copy(self.tiles.builder, target, source.of(dims), stream)
         if rest:
-            last = source.of((replace(contracted, size=rest), free)).moved(whole * self.rows * contracted.stride)
+            last = source.of((replace(contracted, size=rest), heads, free)).moved(whole * self.rows * contracted.stride)
             copy(self.tiles.builder, out.on_partitions(rest).index(1, Affine(whole)), last, stream)
 
     def fill_neighbours(self, out: Block, source: Block, stream: Stream) -> None:
-        """``out[part, chunk, free] = source[part * chunks + chunk, free]``, cast on the way.
+        """``out[part, chunk, free...] = source[part * chunks + chunk, free...]``, cast on the way.
 
         A partition takes neighbouring terms, in one run where they lie dense. What is too little for a row of all
         partitions is a last chunk.
         """
-        contracted, free = source.dims
+        contracted, *free = source.dims
         whole, rest = divmod(contracted.size, self.rows)
         parts = ((0, self.rows, whole), (whole, rest, 1))
         for chunk, size, count in parts:
             if not size or not count:
                 continue
-            dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), free)
+            dims = (Atom(size, contracted.stride * count), Atom(count, contracted.stride), *free)
             target = out.on_partitions(size).index(1, Affine(chunk), count)
             copy(self.tiles.builder, target, source.of(dims).moved(chunk * self.rows * contracted.stride), stream)
 
     def _turn(self, name: str, out: Block, source: Block, stream: Stream) -> None:
-        """The same of rows that lie dense in HBM, not many of them: they are loaded, and transposed on TensorE.
+        """The same of rows that lie dense in HBM: they are loaded, and transposed on TensorE.
 
-        A partition takes neighbouring rows, which come in one run.
+        What follows each other in memory, rows of all heads or of one, comes in runs of several rows a partition; rows
+        of heads that lie beside each other come in one run.
         """
+        contracted, heads, free = source.dims
+        if heads.size > 1 and heads.stride != free.size * free.stride:
+            self._turn_beside(name, out, source, stream)
+            return
+        free = replace(free, size=heads.size * free.size)
+        out = out.of((*out.dims[:2], replace(out.dims[3], size=free.size)))
+        for start, size in pieces(free.size, PIECES * self.rows):
+            part = source.of((contracted, replace(free, size=size))).moved(start * free.stride)
+            self._turn_rows(name, out.index(2, Affine(start), size), part, stream)
+
+    def _turn_beside(self, name: str, out: Block, source: Block, stream: Stream) -> None:
+        """Rows of several heads, a row of each on a partition."""
+        contracted, heads, free = source.dims
+        for start, size in pieces(free.size, self.rows):
+            rows = self.tiles.tile(out.dtype, [heads.size, contracted.size], size, f"rows of {name}", self.loaded, True)
+            part = source.of((replace(free, size=size), heads, contracted)).moved(start * free.stride)
+            copy(self.tiles.builder, rows, part, stream)
+            for chunk, (first, terms) in enumerate(pieces(contracted.size, self.rows)):
+                into = out.index(1, Affine(chunk)).index(2, Affine(start), size).on_partitions(terms)
+                self.transposer.transpose(rows.index(2, Affine(first), terms), into)
+
+    def _turn_rows(self, name: str, out: Block, source: Block, stream: Stream) -> None:
+        """Rows that follow each other, not many of them: a partition takes neighbouring ones, which come in one run."""
         contracted, free = source.dims
         whole, rest = divmod(free.size, self.rows)
         for first, count, size in ((0, whole, self.rows), (whole * self.rows, 1, rest)):

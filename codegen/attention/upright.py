@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from neuronx_cc.codegen.attention.block import Staged, Under
+from neuronx_cc.codegen.attention.operands import Staged, Under
 from neuronx_cc.codegen.attention.packed import Packed, runs
 from neuronx_cc.codegen.attention.schedule import (
     PRODUCT_BUFFERS,
@@ -195,7 +195,7 @@ class Upright(Packed):
             last = at == len(steps) - 1
             sizes = [atom.size for atom in raw.dims[1:]]
             out = scores if last else self._tile(f"step {at}", step.op.shape.dtype, sizes, raw.dims[0].size, 2)
-            self._apply(step, raw, out, leaves.__getitem__)
+            self._apply(step, raw, out, lambda value, *_: leaves[value])
             raw = out
 
     def exponentials(self, under: Under) -> Iterator[None]:

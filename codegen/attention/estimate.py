@@ -1,0 +1,304 @@
+"""Times of attentions by their schedules, and of the same in kernels apart; the schedule that takes least.
+
+Blocks of rows follow each other in the time of the engine that has most to do, or of their transfers; engines hand
+blocks to each other, wait for keys and values that are not there yet, and for the first and the last block.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from neuronx_cc.codegen.attention.schedule import (
+    HEADS_UNDER_WAY,
+    PIECES,
+    UNDER_WAY,
+    Problem,
+    Schedule,
+    candidates,
+    footprint,
+    heads_at_once,
+    multiplied_at_once,
+)
+from neuronx_cc.codegen.dots.problem import divisor
+from neuronx_cc.codegen.dots.schedule import FEW
+from neuronx_cc.codegen.movement.halves import transposing
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
+from neuronx_cc.ir.types import itemsize
+
+OVERLAP = 1.5
+"""How much longer a block of several heads takes than its busiest engine, which others keep waiting now and then."""
+ENGAGED, HANDED = 1.15, 2.3
+"""The same of blocks of rows of one head, or of several together; and the times that engines wait for each other."""
+DRAWN = 1.15
+"""How much longer a block takes than its transfers, which wait for buffers now and then."""
+FILLED = 0.3
+"""Part of the steps until all engines have work that the blocks ahead of them, of another iteration, do not fill."""
+AWAITED = 0.9
+"""Times that a block waits for the latency of transfers, beside those of other blocks under way."""
+PAUSED = 0.2
+"""Part of the time of a block that engines pause for keys and values as many times as are there."""
+UNHIDDEN = 0.6
+"""Part of the engines' work in kernels of their own that takes time beside the transfers of scores."""
+HANDOVERS = 3
+"""Times that engines wait for each other in a block of several heads, or of kernels apart, whatever its size."""
+FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
+"""Times that engines wait for each other there in a chunk of columns, and more of them for each row."""
+FEW_PASSES = 2
+"""Over the scores, rows on the partitions, for each step between the products."""
+UPRIGHT_PASSES = 4
+"""Passes of Vector over the scores of such a block, whatever is made of them before the softmax."""
+UPRIGHT_HANDOVERS = 13
+"""Times that engines wait for each other in one."""
+UPRIGHT_OVERLAP = 1.15
+"""How much longer its busiest engine takes than it works."""
+NEAR = 1.02
+"""Times as long as the quickest that a schedule may take which leaves more room."""
+
+
+def block_work(problem: Problem, timing: Timing, rows: int, columns: int, pack: int = 0) -> Work:
+    """Of one block of ``rows``, of ``pack`` heads if that is not 0."""
+    p, sizes, heads = problem, timing.sizes, max(1, pack)
+    own = rows // heads
+    bank = min(columns, sizes.bank_columns)
+    banks, chunks, deep = columns / bank, ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    weights = Tile(p.weight_dtype)
+    left = timing.engine("tensor_copy", Stream.VECTOR, bank, (F32,), (F32_PSUM,))
+    most = timing.engine("tensor_reduce", Stream.VECTOR, columns, (F32,), (F32,), ("max",))
+    exponentials = timing.engine("activation", Stream.SCALAR, columns, (weights,), (F32,), ("exp",))
+    step = timing.engine("tensor_tensor", Stream.VECTOR, columns)
+    return total(
+        [
+            timing.product(own, bank, p.dtype, flags=p.flags).times(heads * banks * deep),
+            left.times(heads * banks),
+            most,
+            exponentials,
+            transposing(timing, rows, sizes.columns, p.weight_dtype, _moves(p, p.weight_dtype)).times(chunks),
+            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
+            step.times(p.steps),
+            _packing(problem, timing, rows, columns) if pack else Work(),
+            timing.transfer(rows * columns * p.read, columns * p.read) if p.read else Work(),
+        ]
+    )
+
+
+def _packing(problem: Problem, timing: Timing, rows: int, columns: int) -> Work:
+    """What a block of several heads takes besides: scores to their partitions, exponentials divided, results as they
+    leave PSUM.
+    """
+    divided = timing.engine("activation", Stream.SCALAR, columns, (Tile(problem.weight_dtype),), (F32,), ("copy",))
+    left = timing.engine("tensor_copy", Stream.VECTOR, problem.width, (F32,), (F32_PSUM,))
+    return total([timing.transfer(rows * columns * 4, columns * 4), divided, left])
+
+
+def staging_work(problem: Problem, columns: int, timing: Timing) -> Work:
+    """Of bringing the keys and values of so many columns to SBUF, as rows that lie dense in HBM."""
+    p, sizes = problem, timing.sizes
+    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    turned = transposing(timing, sizes.rows, min(p.depth, sizes.columns), p.dtype, _moves(p, p.dtype))
+    key, value = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
+    keys = timing.transfer(columns * key, PIECES * key)
+    return turned.times(chunks * deep) + keys + timing.transfer(columns * value, (1 if p.banded else chunks) * value)
+
+
+def _moves(problem: Problem, dtype: str) -> bool:
+    """Whether TensorE transposes values as such."""
+    return problem.moves_values and itemsize(dtype) < 4
+
+
+def rows_work(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """Of a block of rows of the heads that are taken together, and a section of their columns: all but its loads."""
+    p, sizes, heads = problem, timing.sizes, schedule.together
+    rows, columns = min(p.rows, sizes.columns), min(schedule.section, p.columns)
+    bank = min(columns, sizes.bank_columns)
+    several = max(1, min(heads, sizes.bank_columns // columns))
+    chunks, deep = ceil(columns / sizes.rows), ceil(p.depth / sizes.rows)
+    weights, banks = Tile(p.weight_dtype), heads * columns / (several * bank)
+    left = (
+        timing.engine("tensor_copy", Stream.VECTOR, several * bank, (F32,), (F32_PSUM,)),
+        timing.engine("activation", Stream.SCALAR, several * bank, (F32,), (F32_PSUM,), ("copy",)),
+    )
+    most = timing.engine("tensor_reduce", Stream.VECTOR, several * bank, (F32,), (F32,), ("max",))
+    exponentials = timing.engine(
+        "activation", Stream.SCALAR, columns, (weights,), (F32,), ("exp",), flags=("accumulate",)
+    )
+    turned = transposing(timing, rows, min(columns, sizes.columns), p.weight_dtype, _moves(p, p.weight_dtype))
+    divided = timing.engine("activation", Stream.SCALAR, p.width, (F32,), (F32_PSUM,), ("copy",))
+    masked = timing.engine("affine_select", Stream.GPSIMD, several * bank)
+    work = total(
+        [
+            timing.product(rows, bank, p.dtype, flags=p.flags).times(heads * columns / bank * deep),
+            most.times(banks),
+            exponentials.times(heads),
+            turned.times(heads * chunks),
+            timing.product(rows, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
+            divided.times(heads),
+            timing.engine("tensor_tensor", Stream.VECTOR, several * bank, (F32,), (F32, F32_PSUM)).times(
+                p.steps * banks
+            ),
+            masked.times(banks) if p.banded else Work(),
+        ]
+    )
+    dealt = left[1 if p.steps else work.vector > work.scalar].times(banks)
+    even = total([each.times(banks / 2) for each in left])
+    return min(work + dealt, work + even, key=lambda each: each.bound)
+
+
+def _turned(timing: Timing, rows: int, columns: int, dtype: str, fast: bool) -> Work:
+    """Of a transpose of [``rows``, ``columns``]: Vector takes bit patterns apart, Scalar copies what leaves PSUM."""
+    work = transposing(timing, rows, columns, dtype, fast)
+    if fast:
+        return work
+    left = timing.engine("activation", Stream.SCALAR, rows, (F32,), (F32_PSUM,), ("copy",)).times(2)
+    return work._replace(vector=work.vector / 2, scalar=left.scalar, psum_port=left.psum_port)
+
+
+def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work, Work]:
+    """Of keys and values, and of queries and result of a block of rows, of the heads that are taken together."""
+    p, sizes, heads = problem, timing.sizes, schedule.together
+    columns, rows = min(schedule.section, p.columns), min(p.rows, sizes.columns)
+    deep = ceil(p.depth / sizes.rows)
+    term, feature = p.depth * p.stored, p.width * p.stored
+
+    def loaded(count: int, length: int, beside: bool) -> Work:
+        """``length`` rows of all heads, to be transposed."""
+        run = heads if beside else min(PIECES, max(1, heads * length // sizes.rows))
+        turned = _turned(timing, min(count, sizes.rows), min(p.depth, sizes.columns), p.dtype, _moves(p, p.dtype))
+        moved = timing.transfer(heads * count * term, run * term)
+        return moved + turned.times(heads * ceil(count / sizes.rows) * deep)
+
+    queries, keys, values, result = p.abreast
+    neighbours = heads if values else 1 if p.banded else max(1, columns // sizes.rows)
+    staged = loaded(columns, columns, keys) + timing.transfer(heads * columns * feature, neighbours * feature)
+    span = min(p.rows, schedule.span * sizes.columns)
+    made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
+    read = timing.transfer(heads * rows * columns * p.read, columns * p.read) if p.read else Work()
+    return staged, loaded(rows, span, queries) + made + read
+
+
+def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Nanoseconds."""
+    if schedule.upright:
+        return _estimate_upright(problem, schedule, timing)
+    if schedule.pack:
+        return _estimate_packed(problem, schedule, timing)
+    p, sections = problem, schedule.sections(problem)
+    blocks = ceil(p.rows / timing.sizes.columns)
+    work, (staged, loads) = rows_work(p, schedule, timing), loads_of(p, schedule, timing)
+    sharing = p.groups * blocks
+    if sections > 1:
+        sharing = min(schedule.bunch, blocks)
+        work += timing.engine("scalar_tensor_tensor", Stream.VECTOR, p.width, (F32,), (F32, F32_PSUM), ("add", "add"))
+    each = work.times(p.computed) + staged.times(1 / sharing) + loads.times(1 / sections)
+    handed = HANDED * timing.latency(Stream.VECTOR)
+    alone = work.tensor + work.vector + work.scalar + handed + staged.bound + loads.bound
+    engines = each._replace(dma=0.0, hbm_read=0.0, hbm_write=0.0)
+    wanted = min(UNDER_WAY, 1 + ceil((UNDER_WAY - 1) / sharing))
+    slower = 1 + PAUSED * max(0.0, wanted / schedule.staged - 1)
+    slower *= 1 + FILLED * (UNDER_WAY - 1) / (heads_at_once(p, schedule, timing.sizes) * p.groups * blocks * sections)
+    moved = DRAWN * each.bound + AWAITED * timing.transfer_latency / schedule.staged
+    spent = max((ENGAGED * engines.bound + handed) * slower, moved)
+    if schedule.scores == 1:
+        spent = alone
+    total_blocks = p.heads // schedule.together * p.groups * blocks * sections
+    return alone + 2 * timing.transfer_latency + (total_blocks - 1) * spent + _stored(problem, timing)
+
+
+def _stored(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds until what is on chip is in HBM, from where queries, keys and values come."""
+    p = problem
+    if not p.near:
+        return 0.0
+    run, terms = p.depth * itemsize(p.dtype), p.groups * p.rows + 2 * p.columns
+    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, run).bound
+
+
+def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """A block by itself takes its operands as they come, and then one engine after the other."""
+    p, rows = problem, schedule.pack * problem.groups * problem.rows
+    staging = staging_work(p, p.columns, timing).times(schedule.pack)
+    work = block_work(p, timing, rows, p.columns, schedule.pack)
+    handed = HANDOVERS * timing.latency(Stream.VECTOR) + timing.transfer_latency
+    brought = schedule.pack / HEADS_UNDER_WAY * timing.transfer_latency
+    alone = staging.bound + work.tensor + work.vector + work.scalar + handed + brought
+    each = OVERLAP * UNDER_WAY / schedule.staged * (work + staging).bound + handed / UNDER_WAY
+    if schedule.scores == 1:
+        each = alone
+    return alone + (p.heads // schedule.pack - 1) * each + timing.transfer_latency
+
+
+def _estimate_upright(problem: Problem, schedule: Schedule, timing: Timing) -> float:
+    """Blocks of heads follow each other in the time of the engine that has most to do; the first and the last one wait
+    for every engine in turn.
+    """
+    p, sizes, heads, own = problem, timing.sizes, schedule.pack, problem.groups * problem.rows
+    chunks = ceil(p.columns / sizes.rows)
+    most = prod(multiplied_at_once(p, schedule, sizes)) * p.depth
+    instructions = heads * own * chunks * p.depth / most
+    products = timing.engine("tensor_tensor", Stream.VECTOR, most, (F32,), (Tile(p.dtype), F32_PSUM), ("multiply",))
+    sums = timing.engine("tensor_reduce", Stream.VECTOR, most, (F32,), (F32,), ("add",))
+    scores = heads * own * chunks
+    step = timing.engine("tensor_tensor", Stream.VECTOR, scores)
+    folded = timing.engine("partition_reduce", Stream.GPSIMD, heads * own, alu=("max",))
+    repeated = timing.engine("partition_broadcast", Stream.GPSIMD, heads * own)
+    exponentials = timing.engine("activation", Stream.SCALAR, scores, alu=("exp",))
+    left = timing.engine("activation", Stream.SCALAR, heads * p.width, (F32,), (F32_PSUM,), ("copy",))
+    runs = p.depth * itemsize(p.dtype), p.width * itemsize(p.weight_dtype)
+    work = total(
+        [
+            (products + sums).times(instructions),
+            step.times(UPRIGHT_PASSES + 2 * p.steps),
+            (folded + repeated).times(2),
+            exponentials,
+            left,
+            timing.product(own, p.width, p.weight_dtype, flags=p.weight_flags).times(heads * chunks),
+            *(timing.transfer(heads * p.columns * run, chunks * run) for run in runs),
+        ]
+    )
+    handed = UPRIGHT_HANDOVERS * timing.latency(Stream.VECTOR) + 2 * timing.transfer_latency
+    alone = UPRIGHT_OVERLAP * work.vector + work.tensor + work.dma / 2 + handed
+    return alone + (p.heads // heads - 1) * max(UPRIGHT_OVERLAP * work.bound, handed / UNDER_WAY)
+
+
+def apart(problem: Problem, timing: Timing) -> float:
+    """Nanoseconds of the same in kernels of its own for each product, and for what is between.
+
+    Engines hand each chunk of columns of each block of rows to each other there, and its results, however few they are,
+    and once more for each pass over the scores; these go to HBM and come back, three times.
+    """
+    p, sizes = problem, timing.sizes
+    chunks = p.heads * (ceil(p.columns / sizes.rows) + 1)
+    passes = 2 * 4 + 2 * itemsize(p.weight_dtype)
+    moved = timing.transfer(p.heads * p.groups * p.rows * p.columns * passes, timing.long_run).bound
+    ends = 2 * 3 * timing.transfer_latency
+    if p.groups * p.rows <= FEW:
+        return max(_few_apart(p, chunks, timing), moved) + ends
+    rows = min(p.rows, sizes.columns)
+    work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
+    engines = work.tensor + work.vector + work.scalar
+    if p.near:
+        return engines + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
+    blocks = p.groups * p.rows // divisor(p.rows, sizes.columns)  # what stays on chip fills equal blocks
+    handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
+    return max(handed, moved + UNHIDDEN * engines) + ends
+
+
+def _few_apart(p: Problem, chunks: int, timing: Timing) -> float:
+    """Nanoseconds of the engines in kernels apart with few rows, where each waits for the one before."""
+    own = p.groups * p.rows
+    spread = ceil(p.heads * own / timing.sizes.partitions) * p.columns
+    stepped = timing.engine("tensor_tensor", Stream.VECTOR, spread).times(FEW_PASSES * p.steps)
+    staged = staging_work(p, p.columns, timing).times(p.heads)
+    waits = chunks * (FEW_HANDOVERS + own * ROW_HANDOVERS) * timing.latency(Stream.VECTOR)
+    multiplied = timing.product(own, timing.sizes.columns, p.dtype).times(chunks)
+    return waits + staged.tensor + multiplied.tensor + stepped.vector
+
+
+def choose(problem: Problem, timing: Timing) -> Schedule | None:
+    """Of those that take least by estimate, or hardly more, the one that leaves most room to what comes after it; None
+    where nothing fits.
+    """
+    found = [(estimate(problem, schedule, timing), schedule) for schedule in candidates(problem, timing.sizes)]
+    least = min((each for each, _ in found), default=0.0)
+    quick = [schedule for each, schedule in found if each <= least * NEAR]
+    return min(quick, key=lambda schedule: footprint(problem, schedule, timing.sizes), default=None)

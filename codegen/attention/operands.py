@@ -1,0 +1,250 @@
+"""Operands of blocks of rows in SBUF: queries, keys, values and what is read beside the scores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from neuronx_cc.codegen.attention.arrays import Array, Arrays
+from neuronx_cc.codegen.attention.choose import factor_of
+from neuronx_cc.codegen.attention.pattern import Attention
+from neuronx_cc.codegen.attention.schedule import (
+    MASK_BUFFERS,
+    Problem,
+    Schedule,
+    query_buffers,
+    tiles_of,
+)
+from neuronx_cc.codegen.attention.stage import Stager
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.dots.filler import transposer_of
+from neuronx_cc.codegen.dots.tiles import Tiles
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.emitter import Emitter
+from neuronx_cc.codegen.emission.tiles import TilePool
+from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.movement.transfer import copy
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.isa.program import Stream
+from neuronx_cc.ir.types import itemsize
+
+UNROLLED_TURNS = 256
+"""Banks of transposes that are no loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A block of rows, the same of all heads that are taken together: where, and how many columns are computed."""
+
+    head: tuple[Affine, ...]
+    """Indices of the dims around that keys and values have, of the first head."""
+    group: tuple[Affine, ...]
+    """Of the others."""
+    start: Affine
+    size: int
+    columns: int
+    span: tuple[Affine, int]
+    """The first of the rows whose queries are loaded at once, and how many they are."""
+    within: int = 0
+    """Of these, the first of this block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Keys and values of heads that are taken together, of columns from ``first`` on."""
+
+    head: tuple[Affine, ...]
+    first: int
+    keys: Block
+    values: Block
+
+
+@dataclass(slots=True)
+class Under:
+    """A section of the columns of a block of rows under way, and the tiles that hold it."""
+
+    rows: Rows
+    first: int
+    columns: int
+    running: dict[str, Block]
+    """Tiles of the whole block."""
+    tiles: dict[str, Block] = field(default_factory=dict)
+
+    @property
+    def at(self) -> tuple[Affine, ...]:
+        """Indices of all dims around."""
+        return (*self.rows.head, *self.rows.group)
+
+    @property
+    def operands(self) -> tuple[tuple[Affine, ...], int]:
+        """Which keys and values: of what head, and from which column on."""
+        return self.rows.head, self.first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing is known of the rows before."""
+        return self.first == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether all is known of the rows after."""
+        return self.first + self.columns == self.rows.columns
+
+
+def stagings(under: Sequence[Under | None]) -> int:
+    """How often keys and values come for blocks that follow each other."""
+    wanted = [each.operands for each in under if each is not None]
+    return 1 + sum(one != other for one, other in pairwise(wanted))
+
+
+@dataclass(slots=True)
+class Operands:
+    """Brings them there, for blocks of which the caller says when they come."""
+
+    context: Context
+    attention: Attention
+    arrays: Arrays
+    problem: Problem
+    schedule: Schedule
+    pool: TilePool
+    tiles: Tiles = field(init=False)
+    emitter: Emitter = field(init=False)
+    stager: Stager = field(init=False)
+    _scores: Ring = field(init=False)
+    _sums: Ring = field(init=False)
+    _factor: float | None = field(init=False)
+    _neighbours: bool = field(init=False)
+    """Whether a partition takes values of neighbouring columns, so that chunks are every so many columns, not runs of
+    them, of which masks by numbers want the first ones only."""
+    _busy: defaultdict[Stream, float] = field(init=False)
+    """Time of each engine so far."""
+    _loaded: dict[str, tuple[object, Block]] = field(default_factory=dict)
+    """What was loaded last under a name: what it is, and the tile."""
+    _scratch: int = 0
+
+    def __post_init__(self) -> None:
+        builder, banks = self.context.builder, self.context.sizes.banks
+        planned = tiles_of(self.problem, self.schedule, builder.sizes)
+        self.tiles = Tiles(builder, self.attention.product.loc.name, planned, self.pool)
+        self.emitter = Emitter(builder, self._scratch_tile)
+        turns = self.tiles.banks(max(1, (3 * banks) // 8), "transposes")
+        self._scores = self.tiles.banks(max(1, (3 * banks) // 8), "scores")
+        self._sums = self.tiles.banks(max(1, banks // 4), "weighted sums")
+        transposer = transposer_of(self.context, self.emitter, self.tiles, turns, UNROLLED_TURNS)
+        self.stager = Stager(self.tiles, transposer, self.context.sizes.rows, self.schedule.loaded)
+        self._factor = factor_of(self.context, self.attention)
+        dense = self.arrays.values.column.stride == itemsize(self.arrays.values.view.dtype)
+        self._neighbours = not self.problem.banded and not dense
+        self._busy = defaultdict(float)
+
+    def _scratch_tile(self, like: Block, dtype: str) -> Block:
+        self._scratch += 1
+        return self._tile(
+            f"scratch {self._scratch}", dtype, [atom.size for atom in like.dims[1:]], like.dims[0].size, 1
+        )
+
+    def _tile(self, name: str, dtype: str, sizes: Sequence[int], partitions: int, count: int = 0) -> Block:
+        return self.tiles.tile(dtype, sizes, partitions, name, count or self.schedule.scores, True)
+
+    @property
+    def exponent_dtype(self) -> str:
+        """Of exponentials in SBUF: that of their product with the values."""
+        return self.problem.weight_dtype
+
+    # ---- operands --------------------------------------------------------------------------------------------
+
+    def stage(self, at: tuple[Affine, ...], first: int) -> Staged:
+        """Keys [term, chunk, head, column] and values [column, chunk, head, feature] of a section of heads."""
+        p, partitions, heads = self.problem, self.context.sizes.rows, self.schedule.together
+        columns = min(self.schedule.section, p.columns - first)
+        deep, chunks = -(-p.depth // partitions), -(-columns // partitions)
+        count = self.schedule.staged
+        keys = self._tile("keys", p.dtype, [deep, heads, columns], min(p.depth, partitions), count)
+        values = self._tile("values", p.weight_dtype, [chunks, heads, p.width], min(columns, partitions), count)
+        self._fill(at, first, columns, keys, values)
+        return Staged(at, first, keys, values)
+
+    def _place(self, head: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        """Where the first query of a head is, by indices of all dims around."""
+        return (*head, *(Affine() for _ in self.arrays.sizes[len(head) :]))
+
+    def _of_heads(self, array: Array, source: Block, count: int) -> Block:
+        """``source`` [other..., last], of a first head, as [other..., head, last]."""
+        heads = self.arrays.heads
+        beside = Atom(count, array.outer[heads - 1].stride if heads else 0)
+        return source.of((*source.dims[:-1], beside, source.dims[-1]))
+
+    def _fill(self, head: tuple[Affine, ...], first: int, columns: int, keys: Block, values: Block) -> None:
+        """Bring ``columns`` keys and values of a head, and those after it, from ``first`` on to SBUF."""
+        arrays, place, heads = self.arrays, self._place(head), keys.dims[2].size
+        self._mark(self.attention.scores)
+        section = arrays.keys.at(place).index(1, Affine(first), columns).select([2, 1])
+        self.stager.fill("keys", keys, self._of_heads(arrays.keys, section, heads), arrays.keys.stream)
+        self._mark(self.attention.product)
+        section = arrays.values.at(place).index(1, Affine(first), columns).select([1, 2])
+        section = self._of_heads(arrays.values, section, heads)
+        if self._neighbours:
+            self.stager.fill_neighbours(values, section, arrays.values.stream)
+        else:
+            self.stager.fill("values", values, section, arrays.values.stream)
+
+    def begin(self) -> None:
+        """What was loaded for blocks before is no longer there."""
+        self._loaded.clear()
+
+    def _once(self, name: str, what: object, load: Callable[[], Block]) -> Block:
+        """The last that was loaded as ``name``, if that is the same."""
+        if name not in self._loaded or self._loaded[name][0] != what:
+            self._loaded[name] = what, load()
+        return self._loaded[name][1]
+
+    def queries(self, under: Under) -> Block:
+        """Queries [term, chunk, head, row]."""
+        rows = under.rows
+        tile = self._once("queries", (rows.head, rows.group, rows.span), lambda: self._spanned(under))
+        return tile.index(3, Affine(rows.within), rows.size)
+
+    def _spanned(self, under: Under) -> Block:
+        """Of all rows that are loaded at once."""
+        p, partitions, queries = self.problem, self.context.sizes.rows, self.arrays.queries
+        first, size = under.rows.span
+        self._mark(self.attention.scores)
+        count, heads, deep = query_buffers(p, self.schedule), self.schedule.together, -(-p.depth // partitions)
+        tile = self._tile("queries", p.dtype, [deep, heads, size], min(p.depth, partitions), count)
+        source = queries.at(under.at).index(0, first, size).select([2, 0])
+        self.stager.fill("queries", tile, self._of_heads(queries, source, heads), queries.stream)
+        return tile
+
+    def _mask_tile(self, under: Under, head: int, start: int, value: hlo.SSAValue, beside: int, size: int) -> Block:
+        """What lies beside the scores of heads from ``head`` on [row, head, column], loaded; once for all heads that
+        are taken together, and for blocks that share it.
+        """
+        array, rows = self.arrays.masks[value], under.rows
+        shared = self.arrays.heads == 0 or not array.outer[self.arrays.heads - 1].stride
+        every = 1 if shared else self.schedule.together
+        source = array.at(under.at).index(0, rows.start, rows.size)
+        source = source.index(1, Affine(under.first + start), size).select([0, 1])
+
+        def load() -> Block:
+            name = f"mask {list(self.arrays.masks).index(value)}"
+            tile = self._tile(name, source.dtype, [every, size], rows.size, MASK_BUFFERS)
+            copy(self.context.builder, tile, self._of_heads(array, source, every), array.stream)
+            return tile
+
+        tile = self._once(f"{value}", (source.offset, source.dims), load)
+        if every > 1:
+            return tile.index(1, Affine(head), beside)
+        return tile.of((tile.dims[0], Atom(beside, 0), tile.dims[2]))
+
+    def _emit(
+        self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], alu: Sequence[str],
+        imm: Sequence[float] = (), flags: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """An instruction whose time counts when work is dealt out."""
+        instr = self.context.builder.emit(op, stream, outs, ins, alu, imm, flags)
+        self._busy[stream] += self.context.timing.of(instr).bound
+
+    def _mark(self, op: hlo.HloOp) -> None:
+        self.context.builder.mark(op.loc)
