@@ -88,7 +88,7 @@ def _lower(module: hlo.HloModule, context: Context) -> tuple[Program, list[np.nd
     for writer, index in writers.items():
         if index not in shares.late:
             shape, target = hlo.shape_of(writer), targets[index]
-            context.outputs[writer] = linear(target.alloc, target.offset, shape.dtype, shape.dims)
+            context.outputs[writer] = linear(target.alloc, target.start, shape.dtype, shape.dims)
     for number in {alias.parameter for alias in module.aliases} | {number for number, _ in module.donors}:
         context.carried[entry.block.args[number]] = context.homes[entry.block.args[number]][0]
     block.lower()

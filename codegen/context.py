@@ -99,8 +99,6 @@ class Context:
         """Of kernel names: the region that is being lowered."""
         self.carried: dict[hlo.SSAValue, View] = {}
         """Elements of a loop body's parameter, donated ones of the entry -> buffers to overwrite when it is done."""
-        self.moving: dict[hlo.SSAValue, View] = {}
-        """Windows of given arrays whose place depends on the counts of open loops: read where they are."""
         self.counted: dict[hlo.SSAValue, Affine] = {}
         """Integers that are affine in the counts of open loops."""
         self.resident_bytes = 0
@@ -225,23 +223,7 @@ class Context:
         if isinstance(value, hlo.OpResult) and is_view(value.op):
             derived = (apply_view(value.op, view) for view in self._derived(value.op.operands[0]))
             return [view for view in derived if view is not None]
-        if value in self.moving:
-            self.homes[value] = [self.new_hbm(value)]
-            copied = transfer(self.builder, self.homes[value][0], self.moving[value], Stream.DMA_LOAD)
-            assert copied, "an HBM view copies to an HBM view"
-            return self.homes[value]
         raise AssertionError(f"value of {value.owner} has no home")
-
-    def in_place(self, value: hlo.SSAValue) -> list[View]:
-        """As ``views``; a window that moves with a loop is a view of its array, with registers in its offset."""
-        source, chain = value, []
-        while source not in self.homes and isinstance(source, hlo.OpResult) and is_view(source.op):
-            chain.append(source.op)
-            source = source.op.operands[0]
-        view = self.moving.get(source) if source not in self.homes else None
-        for op in reversed(chain):
-            view = apply_view(op, view) if view is not None else None
-        return self.views(value) if view is None else [view]
 
     def literal(self, value: hlo.SSAValue) -> tuple[View, np.ndarray] | None:
         """A view of a large constant by its own bytes (offsets from 0, no HBM yet), and the array; else None."""
@@ -291,7 +273,7 @@ class Context:
         """A dense row-major HBM home of ``value``."""
         shape = hlo.shape_of(value)
         for view in self._derived(value):
-            if view == linear(view.alloc, view.offset, view.dtype, shape.dims) and not view.in_sbuf:
+            if view == linear(view.alloc, view.start, view.dtype, shape.dims) and not view.in_sbuf:
                 return view
         target = self.new_hbm(value)
         if shape.size == 0:
@@ -335,7 +317,7 @@ class Context:
         if shape.size == 0:
             return
         one = next((view for view in self.views(value) if repeats_one(view) and not view.in_sbuf), None)
-        dense = target == linear(target.alloc, target.offset, target.dtype, shape.dims)
+        dense = target == linear(target.alloc, target.start, target.dtype, shape.dims)
         if one is not None and dense and shape.size > SPREAD_ELEMENTS and target.dtype in NUMBER:
             fill(self.builder, target, self.splat(value), one)
         elif not any(transfer(self.builder, target, view, Stream.DMA_STORE) for view in self.views(value)):
@@ -409,7 +391,6 @@ class Context:
         What is made once on request, in a computation that may not be run, is not there after it.
         """
         outside = self.homes, self.outputs, self.carried, self._last_use, self._owned
-        moving, self.moving = self.moving, {}
         prefix, self.prefix = self.prefix, f"{name}/"
         self.homes, self.outputs, self.carried, self._last_use, self._owned = {}, {}, {}, {}, {}
         with self.fixed.scope():
@@ -417,7 +398,6 @@ class Context:
             for allocs in self._owned.values():
                 self._free(allocs)
         self.homes, self.outputs, self.carried, self._last_use, self._owned = outside
-        self.moving = moving
         self.prefix = prefix
 
     # ---- lifetimes -------------------------------------------------------------------------------------------

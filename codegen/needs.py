@@ -50,7 +50,7 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
         ):
             continue
         views = [view for view in _known(context, operand) if view.alloc.owner >= 0]
-        if views and not any(view.terms for view in views):
+        if views and not any(view.start.terms for view in views):
             name = f"%{operand.owner.loc.name}" if isinstance(operand.owner, hlo.HloOp) else "a parameter"
             program.needs.append(Need(first, len(program.records), name, tuple(map(_home, views))))
 
@@ -66,4 +66,4 @@ def _known(context: Context, value: hlo.SSAValue) -> list[View]:
 
 def _home(view: View) -> Home:
     atoms = tuple((atom.size, atom.stride, atom.partition) for dim in view.dims for atom in dim)
-    return Home(view.alloc.owner, view.offset, atoms)
+    return Home(view.alloc.owner, view.start.const, atoms)

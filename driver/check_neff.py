@@ -107,7 +107,7 @@ def _look(group: Sequence[Left], see: Callable[[Sequence[Array]], None], memory:
         view, shape = each.view, shape_of(each.value)
         atoms = [atom for dim in view.dims for atom in dim]
         dims = [(atom.size, atom.stride, atom.partition) for atom in atoms]
-        stored = memory.lying(view.alloc.space, view.dtype, view.offset, dims).reshape(shape.dims)
+        stored = memory.lying(view.alloc.space, view.dtype, view.start.const, dims).reshape(shape.dims)
         arrays.append(stored != 0 if shape.dtype == "pred" else stored.astype(shape.numpy_dtype, copy=False))
     see(arrays)
 

@@ -134,7 +134,7 @@ def make_identities(context: Context, computation: hlo.ComputationOp) -> None:
 
 
 def _is_dense(view: View, shape: hlo.Shape) -> bool:
-    return not view.in_sbuf and view == linear(view.alloc, view.offset, shape.dtype, shape.dims)
+    return not view.in_sbuf and view == linear(view.alloc, view.start, shape.dtype, shape.dims)
 
 
 def assign(context: Context, target: View, value: hlo.SSAValue) -> None:

@@ -29,7 +29,7 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
         return False
     dims = op.dims.data
     order = [dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial]
-    found = [view.transpose(order) for view in context.in_place(op.lhs) if view.in_sbuf]
+    found = [view.transpose(order) for view in context.views(op.lhs) if view.in_sbuf]
     source = next((view for view in found if _pays(context.timing, op, _partitions(view))), None)
     if source is None or source.shape[0] % _partitions(source) or any(len(atoms) > 1 for atoms in source.dims[1:]):
         return False

@@ -53,7 +53,7 @@ class FiniteSums:
         total = tile_in(builder, ring, [1], "f32")
         builder.multiply(total, self._found, ones)
         builder.emit("tensor_scalar", Stream.VECTOR, [answer], [total], ["not_equal"], [0.0])
-        place = View(answer.alloc, "s32", answer.offset.const, ())
+        place = View(answer.alloc, "s32", answer.offset, ())
         assert place.alloc.space is Space.SBUF
         register = builder.load_register(place, 0, 1, DECIDER)
         self._fixed.free()

@@ -85,10 +85,10 @@ class Results:
 
     def place(self, left: int, right: int, taps: Sequence[int]) -> Affine:
         """Where an element of the result lies; ``taps`` counted among those that meet any input."""
-        offset = self.out.offset + left * atom_of(self.out, 0).stride + right * atom_of(self.out, 1).stride
+        offset = self.out.start + left * atom_of(self.out, 0).stride + right * atom_of(self.out, 1).stride
         for axis, at in enumerate(taps[1:]):
             offset += (self.taps[1 + axis].first + at) * atom_of(self.out, 2 + axis).stride
-        return Affine(offset)
+        return offset
 
     def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
         rows, columns = self.shape(sum_)
@@ -206,12 +206,12 @@ class Results:
         engine = Stream.VECTOR if self.out.dtype in FLOATS else Stream.GPSIMD
         self.emitter.over("memset", engine, [zeros], [], imm=[0.0])
         for index in unmet:
-            offset = self.out.offset
+            offset = self.out.start
             for axis, at in enumerate(index):
                 offset += at * atom_of(self.out, 2 + axis).stride
             for (start, partitions), (first, wide) in product(even(rows, self.rows), even(columns, self.columns)):
                 dims = (Atom(partitions, row), Atom(wide, column))
-                target = Block(self.out.alloc, self.out.dtype, Affine(offset + start * row + first * column), dims)
+                target = Block(self.out.alloc, self.out.dtype, offset + (start * row + first * column), dims)
                 source = replace(zeros, dims=(Atom(partitions, 1, True), Atom(wide, itemsize(self.out.dtype))))
                 copy(self.emitter.builder, target, source, Stream.DMA_STORE)
 

@@ -84,10 +84,9 @@ def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> N
 
 def _lower_apart(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
     """Once more into the result's home, each group by itself, and without products for transposes."""
-    (home,), homes, moving = context.homes[op.result], context.homes, context.moving
+    (home,), homes = context.homes[op.result], context.homes
     with context.scope(f"{context.prefix}{op.loc.name}/groups"):
         context.homes.update({value: list(views) for value, views in homes.items() if value is not op.result})
-        context.moving.update(moving)
         if not home.in_sbuf:
             context.outputs[op.result] = home
         _lower(context, op, step, True)

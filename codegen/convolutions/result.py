@@ -99,7 +99,7 @@ class Results:
             return stored.select(order)
         outer = [atom for atom in coalesce(self.out.dims[1]) if not atom.partition]
         stride = outer[0].stride if outer else 0
-        offset = Affine(self.out.offset)
+        offset = self.out.start
         # a pack is one tile; without packs, blocks of outputs are whole tiles
         offset = offset + pack.index * (pack.groups * self.problem.outputs // partitions * stride)
         offset = offset + pack.start * self.problem.outputs // partitions * stride
@@ -170,7 +170,7 @@ class Results:
 
     def _out_positions(self, at: list[RowsAt]) -> tuple[Affine, list[Atom]]:
         """Offset and progressions of a block's output positions in HBM."""
-        offset, atoms = Affine(self.out.offset), []
+        offset, atoms = self.out.start, []
         for axis, rows in enumerate(at):
             atom = self.problem.out.dims[axis if axis == 0 else axis + 1]
             offset = offset + rows.row * (rows.piece.axis.phases * atom.stride)

@@ -197,7 +197,7 @@ class Images:
 
     def _positions(self, at: Sequence[RowsAt]) -> tuple[Affine, list[Atom]]:
         """Offset and progressions of the input positions of a block that exist."""
-        offset, atoms = Affine(self.source.x.offset), []
+        offset, atoms = self.source.x.start, []
         for axis, rows in enumerate(at):
             atom = atom_of(self.source.x, axis if axis == 0 else axis + 1)
             offset = offset + rows.input * atom.stride

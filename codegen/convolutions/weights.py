@@ -187,7 +187,7 @@ class Kernels:
         partitions, stored = problem.features.partitions_of_pack(pack.groups), problem.kernel_stored
         sizes = [problem.chunks, *problem.kernel, outs.size]
         row = prod(sizes) * itemsize(stored)
-        offset = (pack.index * outs.count + outs.index) * (partitions * row) + view.offset
+        offset = (pack.index * outs.count + outs.index) * (partitions * row) + view.start
         source = Block(view.alloc, stored, offset, (Atom(partitions, row), *dense(sizes, stored)))
         if part is not None:
             source = source.index(1, part.chunk + part.segment.first, part.count)
@@ -203,7 +203,7 @@ class Kernels:
         problem = self.placed.problem
         assert self.placed.data is not None
         atoms = [replace(atom_of(self.placed.w, axis), size=n) for axis, n in enumerate(self.placed.w.shape)]
-        array = strided(self.placed.data, self.placed.w.offset, atoms).astype(NUMPY_DTYPE[problem.kernel_stored])
+        array = strided(self.placed.data, self.placed.w.start.const, atoms).astype(NUMPY_DTYPE[problem.kernel_stored])
         array = array.reshape(problem.groups, problem.outputs, problem.inputs, *problem.kernel)
         array = array[pack.start : pack.start + pack.count * pack.groups]
         partitions = problem.features.partitions_of_pack(pack.groups)
@@ -234,7 +234,7 @@ class Kernels:
         problem, w, segment = self.placed.problem, self.placed.w, part.segment
         output, feature = atom_of(w, 0).stride, atom_of(w, 1).stride
         spatial = [atom_of(w, 2 + axis) for axis in range(len(problem.kernel))]
-        offset = (pack.group * problem.outputs + first) * output + w.offset
+        offset = (pack.group * problem.outputs + first) * output + w.start
         offset = offset + (part.chunk * segment.chunk_step + segment.start) * feature
         for axis, tap in enumerate(part.taps):
             offset = offset + tap * spatial[axis].stride

@@ -17,7 +17,7 @@ from neuronx_cc.codegen.dots.contraction import Bound
 from neuronx_cc.codegen.dots.placement import strided
 from neuronx_cc.codegen.dots.problem import Operand, Segment
 from neuronx_cc.codegen.dots.span import Span
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import NUMPY_DTYPE, itemsize
@@ -53,7 +53,7 @@ class ConstantLayout:
         row_bytes = segment.partitions * prod(counts) * width
         outer = [(atom.size, index) for atom, index in zip(operand.batch, span.batch, strict=True)]
         outer += [(atom.size, span.at[dim]) for dim, atom in enumerate(operand.free) if dim != tiled]
-        offset, stride = Affine(view.offset), (total - start) // size * size * row_bytes
+        offset, stride = view.start, (total - start) // size * size * row_bytes
         for count, index in reversed(outer):
             offset = offset + index * stride
             stride *= count
@@ -71,7 +71,7 @@ class ConstantLayout:
         """Register the rows from ``start`` on, in blocks of ``size``, as a constant of the program."""
         operand, data = self.operand, self.bound.data
         assert data is not None
-        array = strided(data, self.bound.view.offset, [*operand.batch, *operand.free, *operand.contracted])
+        array = strided(data, self.bound.view.start.const, [*operand.batch, *operand.free, *operand.contracted])
         batch, free = len(operand.batch), len(operand.free)
         if tiled >= 0:
             stop = start + (operand.free[tiled].size - start) // size * size

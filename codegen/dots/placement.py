@@ -122,7 +122,7 @@ def _dense(context: Context, contraction: Contraction, index: int, bound: Bound)
     literal = context.literal(bound.value)
     assert literal is not None, "its data was taken"
     view, data = literal
-    flat = strided(data, view.offset, [atom for atoms in view.dims for atom in atoms])
+    flat = strided(data, view.start.const, [atom for atoms in view.dims for atom in atoms])
     dense = linear(view.alloc, 0, view.dtype, shape.dims).transpose(order)
     return Bound(bound.value, dense, np.ascontiguousarray(flat.reshape(shape.dims)))
 
@@ -193,7 +193,7 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
 
 def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:
     """The home of what is combined with it: on chip as the result lies, or in HBM, where it may repeat along dims."""
-    for view in _views_of_cast(context, epilogue) or context.in_place(epilogue):
+    for view in _views_of_cast(context, epilogue) or context.views(epilogue):
         if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
             return view
         simple = all(len(atoms) < 2 for atoms in view.dims)
@@ -255,4 +255,4 @@ def _in_hbm(context: Context, bound: Bound) -> Bound:
         return bound
     home = context.homes_of_constant(bound.value)
     view = bound.view
-    return Bound(bound.value, View(home.alloc, view.dtype, view.offset + home.offset, view.dims, view.terms))
+    return Bound(bound.value, View(home.alloc, view.dtype, view.start + home.start, view.dims))

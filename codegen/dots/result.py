@@ -53,18 +53,18 @@ class Bias:
         assert space is not None, "the row aligns with the result"
         total, parts = prod(space.sizes), None
         if literal is not None:
-            parts = narrow_parts(strided(literal[1], view.offset, space.atoms[0]).reshape(-1))
+            parts = narrow_parts(strided(literal[1], view.start.const, space.atoms[0]).reshape(-1))
         if parts is not None:
             dtype, terms = "bf16", len(parts)
             home = context.constant(parts, dtype, f"{hlo.loc_of(bias).name}.parts")
             rows = (Atom(terms, 2 * total), *dense(space.sizes, dtype))
-            source = Block(home.alloc, dtype, Affine(home.offset), rows)
+            source = Block(home.alloc, dtype, home.start, rows)
         else:
             dtype, terms = "f32", 1
-            source = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(1, 0), *space.atoms[0]))
+            source = Block(view.alloc, view.dtype, view.start, (Atom(1, 0), *space.atoms[0]))
             if literal is not None:
                 home = context.homes_of_constant(bias)
-                source = replace(source, alloc=home.alloc, offset=source.offset + home.offset)
+                source = replace(source, alloc=home.alloc, offset=source.offset + home.start)
         context.fixed.ones(1, dtype, terms)
         if schedule.bias_whole:
             kept = tiles.tile(dtype, [total], terms, "bias", 1)
@@ -125,7 +125,7 @@ class Output:
         out, view = self.placed.problem.out, self.placed.out
         if rows is None:
             return self._part(view, out, part)
-        kept = replace(view, alloc=rows.alloc, offset=rows.offset.const, terms=rows.offset.terms)
+        kept = replace(view, alloc=rows.alloc, start=rows.offset)
         on_chip = tuple(Atom(atom.size, 1, True) for atom in out.m)
         return self._part(kept, replace(out, batch=(), m=on_chip), replace(part, batch=[]))
 

@@ -62,23 +62,19 @@ Dims = tuple[tuple[Atom, ...], ...]
 
 @dataclass(slots=True, unsafe_hash=True)
 class View:
-    """A logical array in a buffer, never changed; ``offset`` is absolute (HBM address or byte in the partition)."""
+    """A logical array in a buffer, never changed.
+
+    ``start`` is absolute (HBM address or byte in the partition); that of a loop's window adds up registers.
+    """
 
     alloc: Alloc
     dtype: str
-    offset: int
+    start: Affine
     dims: Dims
-    terms: tuple[tuple[int, int], ...] = ()
-    """(register, stride) that the offset adds up besides: where a loop's window is in its current iteration."""
 
-    def of(self, dims: Dims, offset: int | None = None) -> View:
-        """Other dims in the same buffer."""
-        return View(self.alloc, self.dtype, self.offset if offset is None else offset, dims, self.terms)
-
-    @property
-    def start(self) -> Affine:
-        """The offset with its registers."""
-        return Affine(self.offset, self.terms)
+    def of(self, dims: Dims, by: int = 0) -> View:
+        """Other dims in the same buffer, ``by`` bytes further on."""
+        return View(self.alloc, self.dtype, self.start + by, dims)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,14 +97,14 @@ class View:
         return self.of(tuple([source.get(axis) or _atoms(size, 0) for axis, size in enumerate(out_dims)]))
 
     def reverse(self, axes: Sequence[int]) -> View | None:
-        offset = self.offset
+        by = 0
         dims = list(self.dims)
         for axis in axes:
             if any(atom.partition for atom in dims[axis]):
                 return None
-            offset += sum((atom.size - 1) * atom.stride for atom in dims[axis])
+            by += sum((atom.size - 1) * atom.stride for atom in dims[axis])
             dims[axis] = tuple(replace(atom, stride=-atom.stride) for atom in dims[axis])
-        return self.of(tuple(dims), offset)
+        return self.of(tuple(dims), by)
 
     def slice(self, axis: int, start: int, size: int, step: int = 1) -> View | None:
         """Elements ``start, start + step, ...`` (``size`` of them) of one dim."""
@@ -116,7 +112,7 @@ class View:
         if sliced is None:
             return None
         atoms, shift = sliced
-        return self.of((*self.dims[:axis], atoms, *self.dims[axis + 1 :]), self.offset + shift)
+        return self.of((*self.dims[:axis], atoms, *self.dims[axis + 1 :]), shift)
 
     def reshape(self, out_dims: Sequence[int]) -> View | None:
         left = list(coalesce(tuple(atom for atoms in self.dims for atom in atoms)))
@@ -151,20 +147,20 @@ def _atoms(size: int, stride: int) -> tuple[Atom, ...]:
     return (Atom(size, stride),) if size > 1 else ()
 
 
-def linear(alloc: Alloc, offset: int, dtype: str, dims: Sequence[int]) -> View:
+def linear(alloc: Alloc, start: Affine | int, dtype: str, dims: Sequence[int]) -> View:
     """A dense row-major array."""
     stride = itemsize(dtype)
     atoms = []
     for size in reversed(dims):
         atoms.append(_atoms(size, stride))
         stride *= size
-    return View(alloc, dtype, offset, tuple(reversed(atoms)))
+    return View(alloc, dtype, Affine() + start, tuple(reversed(atoms)))
 
 
 def outermost(view: View, axes: Sequence[int]) -> View:
     """A dense array in the memory of the dense ``view``, of the same dims, whose dims ``axes`` are the outermost."""
     order = [*axes, *(dim for dim in range(len(view.shape)) if dim not in axes)]
-    transposed = linear(view.alloc, view.offset, view.dtype, [view.shape[dim] for dim in order])
+    transposed = linear(view.alloc, view.start, view.dtype, [view.shape[dim] for dim in order])
     return transposed.transpose([order.index(dim) for dim in range(len(order))])
 
 

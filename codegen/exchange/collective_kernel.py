@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.combiners import OF_PREDICATES
@@ -76,14 +76,14 @@ def _reduction(context: Context, op: Any) -> str:
 def _flat(view: View) -> Block:
     """[elements] of a dense array."""
     size = hlo.itemsize(view.dtype)
-    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(prod(view.shape), size),))
+    return Block(view.alloc, view.dtype, view.start, (Atom(prod(view.shape), size),))
 
 
 def _plain(view: View, axis: int) -> Block:
     """[outer, run] of a dense array, cut before ``axis``."""
     size, outer = hlo.itemsize(view.dtype), prod(view.shape[:axis])
     run = prod(view.shape[axis:])
-    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(outer, run * size), Atom(run, size)))
+    return Block(view.alloc, view.dtype, view.start, (Atom(outer, run * size), Atom(run, size)))
 
 
 def _cut(view: View, axis: int, members: int) -> Block:
@@ -91,4 +91,4 @@ def _cut(view: View, axis: int, members: int) -> Block:
     size, outer = hlo.itemsize(view.dtype), prod(view.shape[:axis])
     run = prod(view.shape[axis:]) // members
     dims = (Atom(members, run * size), Atom(outer, members * run * size), Atom(run, size))
-    return Block(view.alloc, view.dtype, Affine(view.offset), dims)
+    return Block(view.alloc, view.dtype, view.start, dims)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, linear
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
@@ -54,9 +54,9 @@ def _typed(type_: hlo.Attribute) -> tuple[str, tuple[int, ...]]:
 
 def _place(piece: View, slot: Slot) -> View:
     """The array of ``slot`` in a piece."""
-    return linear(piece.alloc, piece.offset + slot.offset, slot.dtype, slot.dims)
+    return linear(piece.alloc, piece.start + slot.offset, slot.dtype, slot.dims)
 
 
 def _piece(view: View) -> Block:
     """[bytes] of a whole piece."""
-    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(view.shape[0], 1),))
+    return Block(view.alloc, view.dtype, view.start, (Atom(view.shape[0], 1),))

@@ -84,7 +84,7 @@ class _Count:
         builder, steps = self.builder, self.upper + 1
         numbers, upper, lower = (self.pool.tile([deep], "s32", partitions) for _ in range(3))
         stride = self.numbers.dims[1][0].stride if self.numbers.dims[1] else 0
-        offset = Affine(self.numbers.offset) + first * stride
+        offset = self.numbers.start + first * stride
         source = Block(self.numbers.alloc, "s32", offset, (Atom(partitions, deep * stride), Atom(deep, stride)))
         builder.emit("dma_copy", Stream.DMA_LOAD, [numbers], [source])
         shift = self.lower.bit_length() - 1
@@ -123,7 +123,7 @@ class _Count:
         full, rest = divmod(self.height, self.lower)
         for partition, partitions, columns in ((0, full, self.lower), (full, 1, rest)):
             if partitions and columns:
-                offset = Affine(self.target.offset + 4 * partition * self.lower)
+                offset = self.target.start + 4 * partition * self.lower
                 out = Block(self.target.alloc, "f32", offset, (Atom(partitions, 4 * self.lower), Atom(columns, 4)))
                 atoms = (Atom(partitions, 1, True), Atom(columns, 4))
                 part = Block(result.alloc, "f32", result.offset, atoms, partition)

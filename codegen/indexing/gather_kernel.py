@@ -47,11 +47,9 @@ def gather(context: Context, op: hlo.GatherOp, step: int) -> None:
     assert row is not None, "HBM views align"
     indices = context.dense(op.rhs)
     stride = view.dims[0][0].stride if view.dims[0] else 0
-    source = Block(
-        view.alloc, view.dtype, Affine(view.offset), (Atom(view.shape[0] - height + 1, stride), *row.atoms[0])
-    )
+    source = Block(view.alloc, view.dtype, view.start, (Atom(view.shape[0] - height + 1, stride), *row.atoms[0]))
     pitch = target.dims[0][0].stride if target.dims[0] else 0
-    out = Block(target.alloc, target.dtype, Affine(target.offset), (Atom(count, pitch), *row.atoms[1]))
+    out = Block(target.alloc, target.dtype, target.start, (Atom(count, pitch), *row.atoms[1]))
     move_rows(context, source, out, indices)
 
 
@@ -135,7 +133,7 @@ def _row_numbers(context: Context, indices: View, at: Affine, partitions: int, d
     builder = context.builder
     stride = indices.dims[0][0].stride if indices.dims[0] else 0
     tile = Block(ring.alloc, indices.dtype, builder.slot(ring), (Atom(partitions, 1, True), Atom(deep, 4)))
-    offset = Affine(indices.offset) + at * stride
+    offset = indices.start + at * stride
     source = Block(indices.alloc, indices.dtype, offset, (Atom(partitions, deep * stride), Atom(deep, stride)))
     builder.emit("dma_copy", Stream.DMA_LOAD, [tile], [source])
     return tile

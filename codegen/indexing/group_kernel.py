@@ -39,7 +39,7 @@ class _Array:
 
     alloc: Alloc
     dtype: str
-    offset: int
+    start: Affine
     dims: tuple[int, ...]
     """Tables or lists, rows or entries of one."""
     width: int
@@ -52,7 +52,7 @@ class _Array:
 
     def partitions(self, which: Affine, first: Affine, partitions: int, entries: int) -> Block:
         """``partitions`` of ``entries`` rows each, one after the other from row ``first`` of table ``which``."""
-        offset = which * (self.dims[1] * self.row) + first * self.row + self.offset
+        offset = which * (self.dims[1] * self.row) + first * self.row + self.start
         size = itemsize(self.dtype)
         atoms = (Atom(partitions, entries * self.row), Atom(entries, self.row), Atom(self.width, size))
         return Block(self.alloc, self.dtype, offset, atoms)
@@ -77,9 +77,9 @@ def _array(context: Context, value: hlo.SSAValue, stored: bool = False) -> _Arra
     shape = hlo.shape_of(value)
     splat = None if stored else context.splat(value)
     if splat is not None:
-        return _Array(Alloc(Space.HBM, 0, 0), shape.dtype, 0, shape.dims[:2], prod(shape.dims[2:]), splat)
+        return _Array(Alloc(Space.HBM, 0, 0), shape.dtype, Affine(), shape.dims[:2], prod(shape.dims[2:]), splat)
     view = context.dense(value)
-    return _Array(view.alloc, view.dtype, view.offset, shape.dims[:2], prod(shape.dims[2:]))
+    return _Array(view.alloc, view.dtype, view.start, shape.dims[:2], prod(shape.dims[2:]))
 
 
 def gather(context: Context, op: hlo.GatherOp) -> None:

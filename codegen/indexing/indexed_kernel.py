@@ -43,10 +43,10 @@ def dynamic_slice(context: Context, op: hlo.DynamicSliceOp, step: int) -> None:
             window = window.slice(axis, 0, size) or window
     counted = counters.is_counted(context, op)
     offset = _dynamic_offset(context, source, starts, shape.dims, op.shape.dims, counted)
-    window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
+    window = replace(window, start=window.start + offset)
     stays = is_given(base(operand)) and not context.may_overwrite(operand, source)
     if counted and stays and op.result not in context.outputs:
-        context.moving[op.result] = window
+        context.homes[op.result] = [window]
         return
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
@@ -72,7 +72,7 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
         window = cut
     counted = counters.is_counted(context, op)
     offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
-    window = replace(window, offset=window.offset + offset.const, terms=offset.terms)
+    window = replace(window, start=window.start + offset)
     written, source = _blocks(context, window, update)
     put(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
     if not counted:
@@ -82,7 +82,7 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
 def _blocks(context: Context, window: View, update: hlo.SSAValue) -> list[Block]:
     """Blocks of the window and of a home of ``update`` that is copied there in long runs."""
     dims = hlo.shape_of(update).dims
-    for views in (context.in_place, lambda value: [context.hbm(value)]):
+    for views in (context.views, lambda value: [context.hbm(value)]):
         for view in views(update):
             blocks = blocks_of([window, view], dims)
             if blocks is not None and not is_scattered(context.timing, blocks[0], blocks[1], alone=True):

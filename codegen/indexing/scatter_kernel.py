@@ -8,7 +8,7 @@ rows with duplicates ``sum_kernel``'s.
 from __future__ import annotations
 
 from neuronx_cc.codegen.context import Context
-from neuronx_cc.codegen.emission.builder import Affine, Block
+from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, View, linear
 from neuronx_cc.codegen.indexing import count_kernel, group_kernel, sum_kernel
 from neuronx_cc.codegen.indexing.gather_kernel import move_rows
@@ -31,7 +31,7 @@ def scatter(context: Context, op: hlo.ScatterOp, step: int) -> None:
     target = update_in_place(context, op, step)
     splat = context.splat(updates)
     rows = hlo.shape_of(updates)
-    listed = context.dense(updates) if splat is None else linear(target.alloc, target.offset, rows.dtype, rows.dims)
+    listed = context.dense(updates) if splat is None else linear(target.alloc, target.start, rows.dtype, rows.dims)
     move_rows(context, _rows(target), _rows(listed), context.dense(indices), write=True, splat=splat)
 
 
@@ -39,4 +39,4 @@ def _rows(view: View) -> Block:
     """A dense [R, W] array by rows."""
     height, width = view.shape
     size = hlo.itemsize(view.dtype)
-    return Block(view.alloc, view.dtype, Affine(view.offset), (Atom(height, width * size), Atom(width, size)))
+    return Block(view.alloc, view.dtype, view.start, (Atom(height, width * size), Atom(width, size)))

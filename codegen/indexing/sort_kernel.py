@@ -73,7 +73,7 @@ def topk(context: Context, op: hlo.TopkOp, step: int) -> None:
                 at = index * (partitions * each) + start
                 tile = pool.tile([each, count], source.dtype, partitions)
                 dims = (Atom(partitions, each * long.stride), Atom(each, long.stride), Atom(count, column[0].stride))
-                offset = Affine(source.offset) + at * long.stride + repeat * short.stride
+                offset = source.start + at * long.stride + repeat * short.stride
                 copy(context.builder, tile, Block(source.alloc, source.dtype, offset, dims), Stream.DMA_LOAD)
                 results = [pool.tile([each, found], dtype, partitions) for dtype in (source.dtype, "s32")]
                 context.builder.emit("topk", Stream.GPSIMD, results, [tile])
@@ -84,7 +84,7 @@ def topk(context: Context, op: hlo.TopkOp, step: int) -> None:
                         Atom(each, pitch[0] * row),
                         Atom(found, itemsize(target.dtype)),
                     )
-                    offset = Affine(target.offset) + at * (pitch[0] * row) + repeat * (pitch[1] * row)
+                    offset = target.start + at * (pitch[0] * row) + repeat * (pitch[1] * row)
                     copy(
                         context.builder,
                         Block(target.alloc, target.dtype, offset, dims),
@@ -130,4 +130,4 @@ def _rows(view: View, at: Affine, partitions: int, each: int, count: int) -> Blo
     """Rows from ``at`` on of a dense [rows, count] array, ``each`` to a partition."""
     size = itemsize(view.dtype)
     dims = (Atom(partitions, each * count * size), Atom(each, count * size), Atom(count, size))
-    return Block(view.alloc, view.dtype, Affine(view.offset) + at * (count * size), dims)
+    return Block(view.alloc, view.dtype, view.start + at * (count * size), dims)

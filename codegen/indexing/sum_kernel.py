@@ -116,7 +116,7 @@ class _Sum:
     def _loaded(self, array: View, first: Affine, partitions: int, deep: int, width: int) -> Block:
         """A tile [partitions, deep, width] of a dense array's rows."""
         tile = self.pool.tile([deep, width], array.dtype, partitions)
-        offset = Affine(array.offset) + first * (4 * width)
+        offset = array.start + first * (4 * width)
         source = Block(array.alloc, array.dtype, offset, (Atom(partitions, 4 * deep * width), Atom(deep * width, 4)))
         self.builder.emit("dma_copy", Stream.DMA_LOAD, [tile.flat()], [source])
         return tile
@@ -145,7 +145,7 @@ class _Sum:
         rest = min(size, self.height * self.width - (row + whole) * self.columns) if whole < partitions else 0
         for partition, count, columns in ((0, whole, size), (whole, 1, rest)):
             if count and columns > 0:
-                offset = Affine(self.target.offset + 4 * ((row + partition) * self.columns + column))
+                offset = self.target.start + 4 * ((row + partition) * self.columns + column)
                 out = Block(self.target.alloc, "f32", offset, (Atom(count, 4 * self.columns), Atom(columns, 4)))
                 part = Block(result.alloc, "f32", result.offset, (Atom(count, 1, True), Atom(columns, 4)), partition)
                 self.builder.emit("dma_copy", Stream.DMA_STORE, [out], [part])

@@ -66,7 +66,7 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
     if first.partitions is None or kernel.scanned >= 0:
         return
     seen = {(kernel.shape, first.partitions)}
-    views = [axes_view(context.in_place(value)[0], kernel) for value in external]
+    views = [axes_view(context.views(value)[0], kernel) for value in external]
     for kept, arrays in ((external, views), ([], [_dense(view) for view in views])):
         for last in (0, 1):
             joined = _joined(kernel, arrays, counted_axes(first), last)
@@ -136,7 +136,7 @@ def _dense(view: View) -> View:
 
 def _across(context: Context, plan: MapPlan, value: hlo.SSAValue) -> bool:
     assert plan.partitions is not None, "a candidate has partitions"
-    view = full_view(context.in_place(value)[0], plan.kernel)
+    view = full_view(context.views(value)[0], plan.kernel)
     return not view.in_sbuf and lies_across(view, plan.partitions, context.timing)
 
 
@@ -180,7 +180,7 @@ def problem_of(
     assert partitions is not None, "a candidate has partitions"
     loaded, stored, moves, stay = [], [], [], False
     for value in external:
-        homes = context.in_place(value)
+        homes = context.views(value)
         elements = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride)
         on_chip = [view for view in homes if view.in_sbuf]
         stay |= bool(on_chip)

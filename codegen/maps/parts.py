@@ -73,7 +73,7 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
 
 def _along(context: Context, value: hlo.SSAValue, kernel: Kernel) -> int:
     """Elements of an operand along a row that is folded or scanned, without repetitions."""
-    view = full_view(context.in_place(value)[0], kernel)
+    view = full_view(context.views(value)[0], kernel)
     rows = len(kernel.rows) if kernel.reduced else len(kernel.shape)
     axes = {*range(rows, len(kernel.shape)), kernel.scanned} - {-1}
     return prod(atom.size for axis in axes for atom in view.dims[axis] if atom.stride)

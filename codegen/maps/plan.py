@@ -10,7 +10,7 @@ from math import prod
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Atom, View, coalesce, linear, outermost
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
@@ -119,7 +119,7 @@ def choose_partitions(
     votes: dict[Partitions, int] = {}
     elements: dict[Partitions, int] = {}
     for value in external:
-        for view in context.in_place(value):
+        for view in context.views(value):
             partitions = partitions_of(full_view(view, kernel)) if view.in_sbuf else None
             if partitions is not None and partitions.axis < row_axes and partitions.axis != kernel.scanned:
                 votes[partitions] = votes.get(partitions, 0) + prod(hlo.shape_of(value).dims)
@@ -196,7 +196,7 @@ def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc],
     dims = squeeze(shape.dims)
     size = itemsize(shape.dtype)
     if not dims:
-        return size, lambda alloc: View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
+        return size, lambda alloc: View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
     partitions = _fill_partitions(dims, range(max(1, len(dims) - 1)), True)
     nbytes = prod(dims) // partitions.size * size
     if dims[partitions.axis] % (partitions.size * partitions.inner) or nbytes > most:
@@ -227,14 +227,8 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
     """A home that the kernel can address: resident with the same partitions, else HBM (copied if it lies across)."""
     if value in plan.transposed:
         return plan.transposed[value]
-    for view in context.in_place(value):
+    for view in context.views(value):
         full = full_view(view, plan.kernel)
-        if (
-            view.terms
-            and _is_cut(full, plan)
-            and (plan.partitions is None or not lies_across(full, plan.partitions, context.timing))
-        ):
-            return full
         scalar = plan.partitions is None and not squeezed(view).dims
         if (plan.partitions is not None or scalar) and view.in_sbuf and partitions_of(full) == plan.partitions:
             return full
@@ -416,7 +410,7 @@ def choose_output(context: Context, plan: MapPlan, value: hlo.SSAValue, step: in
     if partitions is None and not dims and context.prefix:
         alloc = context.new_resident(value, itemsize(shape.dtype))
         if alloc is not None:
-            return View(alloc, shape.dtype, alloc.lo, tuple(() for _ in shape.dims))
+            return View(alloc, shape.dtype, Affine(alloc.lo), tuple(() for _ in shape.dims))
     home = context.new_hbm(value)
     if partitions is None or not lies_across(axes_view(home, plan.kernel), partitions, context.timing):
         return home
@@ -456,7 +450,7 @@ def resident_view(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Par
             built.append(Atom(size, 1 if partition else stride, partition))
             stride *= 1 if partition else size
         atoms.append(tuple(reversed(built)))
-    return View(alloc, dtype, alloc.lo, tuple(reversed(atoms)))
+    return View(alloc, dtype, Affine(alloc.lo), tuple(reversed(atoms)))
 
 
 def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Partitions) -> View:
@@ -477,6 +471,17 @@ def load_stream(value: hlo.SSAValue) -> Stream:
 
 
 def is_given(value: hlo.SSAValue) -> bool:
-    """Whether the data is there before the program starts: a parameter or a constant."""
+    """Whether the data is there before a program or iteration starts: a parameter, a constant, or a window of one."""
     source = base(value)
+    if isinstance(source.owner, hlo.DynamicSliceOp):
+        array, *starts = source.owner.args
+        return is_given(array) and all(_counts(start) for start in starts)
     return stored.is_given(source) or isinstance(source.owner, hlo.ConstantOp)
+
+
+def _counts(number: hlo.SSAValue, steps: int = 4) -> bool:
+    """Whether a few scalar ops make ``number`` of what is given: a loop's count, for one."""
+    source = base(number)
+    if not isinstance(source.owner, hlo.ElementwiseOp):
+        return stored.is_given(source) or isinstance(source.owner, hlo.ConstantOp)
+    return steps > 0 and not hlo.shape_of(source).rank and all(_counts(x, steps - 1) for x in source.owner.operands)

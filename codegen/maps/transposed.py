@@ -49,7 +49,7 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
     across: dict[hlo.SSAValue, View] = {}
     axes, last = set(), len(kernel.shape) - 1
     for value in external:
-        views = [full_view(view, kernel) for view in context.in_place(value)]
+        views = [full_view(view, kernel) for view in context.views(value)]
         if prod(atom.size for atoms in views[0].dims for atom in atoms if atom.stride) * SHARE <= prod(kernel.shape):
             continue
         if any(view.in_sbuf for view in views):
@@ -61,7 +61,7 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
             return
         across[value] = views[0]
         axes.add(minors[0])
-    if len(axes) != 1 or any(views.terms for views in across.values()):
+    if len(axes) != 1 or any(views.start.terms for views in across.values()):
         return
     axis = axes.pop()
     sizes, size = {itemsize(view.dtype) for view in across.values()}, kernel.shape[axis]

@@ -69,7 +69,7 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
         for part in parts:
             loaded = Block(part.ring.alloc, dtype, builder.slot(part.ring), made.dims)
             run = Atom(((deep - 1) * part.apart + part.width) // step, step)
-            there = Block(part.matrix.alloc, dtype, first * part.apart + part.matrix.offset, ())
+            there = Block(part.matrix.alloc, dtype, first * part.apart + part.matrix.start, ())
             there = replace(there, dims=(Atom(partitions, part.apart * deep), run))
             copy(builder, loaded.of((*made.dims, run)), there, Stream.DMA_LOAD)
             row = Atom(part.width // step, step)
@@ -77,7 +77,7 @@ def lower(context: Context, op: hlo.ConcatenateOp, target: View) -> None:
             place = made.moved(part.start).of((*made.dims, Atom(deep, pitch), row))
             emit_over(builder, "tensor_copy", Stream.VECTOR, [place], [taken])
         run = Atom(deep * pitch // step, step)
-        whole = Block(target.alloc, dtype, first * pitch + target.offset, (Atom(partitions, deep * pitch), run))
+        whole = Block(target.alloc, dtype, first * pitch + target.start, (Atom(partitions, deep * pitch), run))
         copy(builder, whole, made.of((*made.dims, run)), Stream.DMA_STORE)
 
     for at, count in builder.pieces(rows, PARTITIONS * deep):

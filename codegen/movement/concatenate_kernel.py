@@ -96,7 +96,7 @@ def _pad_on_chip(context: Context, op: hlo.PadOp, target: View, part: View, cuts
 
 def _homes(context: Context, value: hlo.SSAValue) -> Iterator[View]:
     """Where ``value`` lies, last a home in HBM, made if need be."""
-    yield from context.in_place(value)
+    yield from context.views(value)
     yield context.hbm(value)
 
 
@@ -116,7 +116,7 @@ def _margins(timing: Timing, op: hlo.PadOp, dims: Sequence[Dim], relayout: Relay
 
 def put(context: Context, target: View, value: hlo.SSAValue, cuts: list[tuple[int, int, int]] | None = None) -> None:
     """Copy ``value`` (or the part given by (axis, start, size) cuts) to an HBM view of the same shape."""
-    if not any(_put(context, target, view, cuts) for view in context.in_place(value)):
+    if not any(_put(context, target, view, cuts) for view in context.views(value)):
         # partitions on chip are one dim, which a view that joins two dims does not match: a dense array does
         copied = _put(context, target, context.hbm(value), cuts) or _put(context, target, context.dense(value), cuts)
         assert copied, "a dense array copies to any view"
@@ -140,4 +140,4 @@ def bitcast_convert(context: Context, op: hlo.BitcastConvertOp, step: int) -> No
     target = context.new_hbm(op.result)
     context.homes[op.result] = [target]
     shape = hlo.shape_of(op.operands[0])
-    put(context, linear(target.alloc, target.offset, shape.dtype, shape.dims), op.operands[0])
+    put(context, linear(target.alloc, target.start, shape.dtype, shape.dims), op.operands[0])

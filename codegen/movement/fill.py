@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.emission.pace import tile_columns
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -49,7 +49,7 @@ def fill(builder: Builder, target: View, number: float | None, scalar: View | No
                 builder.emit(
                     "tensor_copy", Stream.VECTOR, [tile], [partitions.of((partitions.dims[0], Atom(columns, 0)))]
                 )
-        _store_repeatedly(builder, Block(target.alloc, target.dtype, Affine(target.offset), (Atom(total, size),)), tile)
+        _store_repeatedly(builder, Block(target.alloc, target.dtype, target.start, (Atom(total, size),)), tile)
 
 
 def one_a_partition(builder: Builder, pool: TilePool, scalar: View) -> Block:

@@ -31,7 +31,7 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         if (op, index) in context.staged or context.literal(operand) is not None:
             continue
         operand = context.source_of(operand) if deep else operand
-        views = context.in_place(operand)
+        views = context.views(operand)
         scattered = deep and all(len(coalesce(view.dims[contracted[index][0]])) > 1 for view in views)
         if scattered or (steps and all(_is_stepped(view) for view in views)):
             context.dense(operand)

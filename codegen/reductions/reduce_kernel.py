@@ -349,7 +349,7 @@ class _Reduce:
         if constant is None:
             start = self._tile("init", [1], hlo.shape_of(init).dtype, partitions)
             home = self.context.hbm(init)
-            source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(partitions, 0), Atom(1, 0)))
+            source = Block(home.alloc, home.dtype, home.start, (Atom(partitions, 0), Atom(1, 0)))
             builder.emit("dma_copy", Stream.DMA_LOAD, [start], [source])
             spread = start.of((start.dims[0], *(Atom(atom.size, 0) for atom in total.dims[1:])))
             elementwise.emit_binary(self.emitter, problem.opcode, problem.acc, total, total, spread)

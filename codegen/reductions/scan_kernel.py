@@ -122,7 +122,7 @@ class _Scan:
             return constant
         home = self.context.hbm(self.init)
         block = self._fixed(1)
-        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(128, 0), Atom(1, 0)))
+        source = Block(home.alloc, home.dtype, home.start, (Atom(128, 0), Atom(1, 0)))
         copy(self.builder, block, source, Stream.DMA_LOAD)
         return block
 
@@ -199,7 +199,7 @@ class _Scan:
     def _area(self, row: Affine, partitions: int, deep: int, view: View) -> Block:
         size = itemsize(view.dtype)
         atoms = (Atom(partitions, deep * self.length * size), Atom(deep, self.length * size), Atom(self.length, size))
-        return Block(view.alloc, view.dtype, row * (self.length * size) + view.offset, atoms)
+        return Block(view.alloc, view.dtype, row * (self.length * size) + view.start, atoms)
 
     def _by_columns(self, tile: Block) -> None:
         walked = self._walked(tile, 2)
@@ -234,7 +234,7 @@ class _Scan:
 
     def _strip(self, view: View, row: Affine, column: Affine, partitions: int, width: int) -> Block:
         size = itemsize(view.dtype)
-        offset = row * (self.length * size) + column * size + view.offset
+        offset = row * (self.length * size) + column * size + view.start
         return Block(view.alloc, view.dtype, offset, (Atom(partitions, self.length * size), Atom(width, size)))
 
     def _pieces(self, total: int, step: int) -> list[_Piece]:
@@ -300,7 +300,7 @@ class _Scan:
 
     def _blocks(self, view: View, row: int, at: Affine, width: int, blocks: int) -> Block:
         size = itemsize(view.dtype)
-        offset = at * size + (view.offset + row * self.length * size)
+        offset = at * size + row * self.length * size + view.start
         return Block(view.alloc, view.dtype, offset, (Atom(blocks, width * size), Atom(width, size)))
 
     def _turn(self, row: Block, column: Block, partitions: int, to_row: bool) -> None:

@@ -140,7 +140,7 @@ class _Kernel:
         home = self.context.constant(table, "s32")
         width = len(self.axes) * BOUNDS
         tile = self.tiles.tile([width], "s32", count)
-        source = Block(home.alloc, "s32", Affine(home.offset), (Atom(count, 4 * width), Atom(width, 4)))
+        source = Block(home.alloc, "s32", home.start, (Atom(count, 4 * width), Atom(width, 4)))
         copy(self.builder, tile, source, Stream.DMA_WEIGHT)
         return tile
 
@@ -207,14 +207,14 @@ class _Kernel:
         atoms = [Atom(size, pitch) for size, pitch in zip(sizes, pitches, strict=True)]
         for strip in partial:
             partitions = replace(tile, dims=(Atom(strip.count, 1, True), *tile.dims[1:]), partition=strip.partition)
-            some = Block(view.alloc, view.dtype, Affine(view.offset), (Atom(strip.count, 0), *atoms))
+            some = Block(view.alloc, view.dtype, view.start, (Atom(strip.count, 0), *atoms))
             copy(self.builder, partitions, some, Stream.DMA_LOAD)
 
     def _combine_start(self, y: Block) -> None:
         home = self.context.hbm(self.init)
         partitions = y.dims[0].size
         scalar = self.tiles.tile([1], home.dtype, partitions)
-        source = Block(home.alloc, home.dtype, Affine(home.offset), (Atom(partitions, 0), Atom(1, 0)))
+        source = Block(home.alloc, home.dtype, home.start, (Atom(partitions, 0), Atom(1, 0)))
         copy(self.builder, scalar, source, Stream.DMA_LOAD)
         spread = replace(scalar, dims=(y.dims[0], *(Atom(atom.size, 0) for atom in y.dims[1:])))
         elementwise.emit_binary(self.emitter, self.kind, self.target.dtype, y, y, spread)
@@ -256,7 +256,7 @@ class _Kernel:
     ) -> None:
         """Between ``tile`` and ``view``: of each axis, elements [low, high) of the tile, which starts at
         ``block * step + first`` of the array."""
-        offset = strip.row * array.row + array.view.offset
+        offset = array.view.start + strip.row * array.row
         atoms = []
         for number, (place, step, (first, low, high), pitch) in enumerate(
             zip(_all(strip, places), steps, ranges, array.pitches, strict=True)

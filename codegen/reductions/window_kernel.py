@@ -163,7 +163,7 @@ class _Windows:
         copy(
             self.builder,
             block,
-            Block(home.alloc, home.dtype, Affine(home.offset), (Atom(128, 0), Atom(1, 0))),
+            Block(home.alloc, home.dtype, home.start, (Atom(128, 0), Atom(1, 0))),
             Stream.DMA_LOAD,
         )
         return block
@@ -247,7 +247,7 @@ class _Windows:
     def _load(self, tile: Block, box: dict[int, Range], first: int) -> None:
         """A block of inputs for each of the partitions from ``first`` on."""
         plan = self.plan
-        offset, into, atoms = Affine(self.source.offset), tile, []
+        offset, into, atoms = self.source.start, tile, []
         for axis, dim in enumerate(self.dims):
             part, at = box[axis].part, box[axis].at
             if part.high <= part.low:
@@ -262,7 +262,7 @@ class _Windows:
 
     def _store(self, out: Block, box: dict[int, Range], first: int) -> None:
         plan = self.plan
-        offset, atoms = Affine(self.target.offset), []
+        offset, atoms = self.target.start, []
         for axis, stride in enumerate(self.out_strides):
             size = box[axis].part.size
             out = out.index(axis + 1, Affine(0), size)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuronx_cc.codegen.emission.accesses import Alloc
-from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce, common_factors, linear
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, align, coalesce, common_factors, linear
 from neuronx_cc.ir.isa.program import Space
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +23,7 @@ SBUF = Alloc(Space.SBUF, BASE, BASE + (1 << 16))
 
 def addresses(view: View) -> Array:
     """The address of every element; a step of a partition counts ``PARTITION``."""
-    total = np.array(view.offset)
+    total = np.array(view.start.const)
     for atoms in view.dims:
         dim = np.array(0)
         for atom in atoms:
@@ -44,7 +44,7 @@ def on_partitions(dims: tuple[int, ...], axis: int, dtype_bytes: int = 2) -> Vie
         else:
             atoms.append((Atom(dims[at], stride),))
             stride *= dims[at]
-    return View(SBUF, "bf16", BASE, tuple(reversed(atoms)))
+    return View(SBUF, "bf16", Affine(BASE), tuple(reversed(atoms)))
 
 
 DIMS = st.lists(st.sampled_from((1, 2, 3, 4, 6, 12)), max_size=4).filter(lambda dims: prod(dims) <= 500).map(tuple)
@@ -143,7 +143,7 @@ def test_alignment_enumerates_all_views_alike(dims: tuple[int, ...], data: st.Da
     assert prod(space.sizes) == prod(dims)
     assert len(space.axes) == len(space.sizes)
     for view, atoms in zip(views, space.atoms, strict=True):
-        total = np.array(view.offset)
+        total = np.array(view.start.const)
         for size, atom in zip(space.sizes, atoms, strict=True):
             assert atom.size == size
             total = np.add.outer(total, np.arange(size) * atom.stride)
