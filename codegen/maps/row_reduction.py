@@ -31,7 +31,7 @@ _MADE_AT_ONCE = frozenset(["add", "convert", "multiply", *ACTIVATION])
 
 
 def sums_of(context: Context, kernel: Kernel, member: Member) -> dict[hlo.HloOp, hlo.ReduceOp]:
-    """Ops whose results' rows are added up -> the sum."""
+    """Ops whose results' rows are added up -> the sum. A value of a row that counts several times is no such result."""
     found: dict[hlo.HloOp, hlo.ReduceOp] = {}
     for op in kernel.ops:
         if not isinstance(op, hlo.ReduceOp) or context.combiners.get(op.to_apply.data[0]) != "add":
@@ -39,7 +39,9 @@ def sums_of(context: Context, kernel: Kernel, member: Member) -> dict[hlo.HloOp,
         source = trace(op.operands[0], kernel, member)
         made = source.owner if source is not None else None
         types = {hlo.shape_of(value).dtype for value in (op.operands[0], op.result, source or op.result)}
-        if isinstance(made, hlo.HloOp) and made.opcode in _MADE_AT_ONCE and types == {"f32"}:
+        if not isinstance(made, hlo.HloOp) or kernel.is_row(made.shape):
+            continue
+        if made.opcode in _MADE_AT_ONCE and types == {"f32"}:
             found.setdefault(made, op)
     return found
 

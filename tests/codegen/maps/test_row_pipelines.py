@@ -56,3 +56,14 @@ def test_squares_are_added_up_as_they_are_made():
     ops = [record for record in executable.program.records if isinstance(record, Instr)]
     assert any("accumulate" in op.flags and op.alu == ("square",) for op in ops)
     assert not any(op.op == "tensor_reduce" for op in ops)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 129, 513])
+@pytest.mark.parametrize("columns", [3, 700])
+def test_what_a_row_has_once_counts_in_its_sum_as_often_as_it_is_repeated(rows, columns):
+    def function(x, y):
+        once = [jnp.exp(x), x + 1.5, x * x, jnp.max(y, 1) * 2]
+        return [each / jnp.broadcast_to(each[:, None], (rows, columns)).sum(1) for each in once]
+
+    random = np.random.default_rng(rows)
+    check_function(function, *(random.uniform(1, 2, dims).astype(np.float32) for dims in ((rows,), (rows, columns))))
