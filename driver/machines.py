@@ -12,8 +12,8 @@ from neuronx_cc.ir.isa import limits
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.ir.targets import find_machine
 
-LEAST_SBUF, LEAST_BANKS = 16 << 10, 2
-"""Bytes of SBUF a partition, and banks of PSUM, below which nothing is planned."""
+LEAST_SBUF = 16 << 10
+"""Bytes of SBUF a partition below which nothing is planned."""
 
 
 def planned_machine(parsed: Parsed) -> Machine:
@@ -32,13 +32,13 @@ def planned_machine(parsed: Parsed) -> Machine:
 
 def _check_sizes(machine: Machine) -> None:
     """Refuse sizes that the instruction format cannot address, or that leave no room for a tile."""
-    sizes = machine.sizes()
+    sizes, bank = machine.sizes(), int(machine["memory.psum_bank_bytes"])
     bounds = (
         ("memory.partitions", sizes.partitions, limits.PARTITIONS, limits.PARTITIONS),
         ("pe.rows", sizes.rows, limits.PARTITIONS, limits.PARTITIONS),
         ("pe.columns", sizes.columns, limits.PARTITIONS, limits.PARTITIONS),
         ("memory.sbuf_partition_bytes", sizes.sbuf_bytes, LEAST_SBUF, limits.SBUF_PARTITION_BYTES),
-        ("memory.psum_partition_bytes", sizes.psum_bytes, LEAST_BANKS * sizes.bank_bytes, limits.PSUM_PARTITION_BYTES),
+        ("memory.psum_partition_bytes", sizes.psum_bytes, bank, limits.PSUM_PARTITION_BYTES),
         ("memory.hbm_bytes", sizes.hbm_bytes, 1, limits.HBM_BYTES),
     )
     for key, size, least, most in bounds:

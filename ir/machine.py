@@ -57,7 +57,8 @@ class Sizes:
     psum_bytes: int
     """Of a partition."""
     bank_bytes: int
-    """Of a partition of one PSUM bank, which no instruction's operand leaves."""
+    """Of a partition of one PSUM bank, which no instruction's operand leaves; half of it where there is a single one,
+    since products need room beside what they transpose."""
     hbm_bytes: int
     rows: int
     """Of the matrix engine: longest contraction of one product."""
@@ -131,6 +132,7 @@ class Machine(Mapping[str, Value]):
         partitions, psum, bank, hbm = (int(self[f"memory.{name}"]) for name in names)
         sbuf = int(self["memory.sbuf_partition_bytes"] - self["sbuf.reserved_bytes"])
         rows, columns, moving = (int(self[f"pe.{name}"]) for name in ("rows", "columns", "max_moving"))
+        bank = min(bank, psum // 2)
         return Sizes(partitions, sbuf, psum, bank, hbm, rows, columns, moving, int(self["sram.min_align"]))
 
     def differences(self, base: "Machine") -> tuple[str, ...]:

@@ -56,6 +56,8 @@ SPAN = 4
 """Blocks of rows whose queries are loaded at once."""
 SPANS = 3
 """Of these that are there, beside those that sections want again."""
+RINGS = 3
+"""Of banks of PSUM: what is transposed, scores, and sums of weighted values."""
 SCRATCH = 4
 """Tiles that a step and its rule use besides, at most."""
 
@@ -246,6 +248,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
 
 def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
     """Schedules that fit."""
+    if sizes.banks < RINGS:
+        return
     p, blocks = problem, problem.groups * ceil(problem.rows / sizes.columns)
     ahead = 2 if blocks > 2 else STAGED
     whole = ((2, ahead), (1, 1)) if p.heads > 1 else ((2, 1), (1, 1))

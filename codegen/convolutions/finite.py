@@ -15,6 +15,18 @@ from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool, dense, tile_in
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.ir.isa.program import DECIDER, Branch, Space, Stream
+from neuronx_cc.ir.machine import Sizes
+from neuronx_cc.ir.types import itemsize
+
+LOOKS = 2
+"""Banks that are looked at at once."""
+LOOKED_AT = "bf16"
+"""In which their sums are copied, to no other end."""
+
+
+def checks(sizes: Sizes) -> dict[tuple[str, int], int]:
+    """(name, buffers) -> bytes a partition of each buffer, of what ``FiniteSums`` asks for in SBUF."""
+    return {("found", 1): 4, ("looked at", LOOKS): sizes.bank_columns * itemsize(LOOKED_AT), ("totals", LOOKS): 4}
 
 
 class FiniteSums:
@@ -23,11 +35,11 @@ class FiniteSums:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self._fixed = TilePool(builder, "found")
-        self._pool = TilePool(builder, "looked at", 2)
+        self._pool = TilePool(builder, "looked at", LOOKS)
         self._found = self._fixed.tile([1], "f32", builder.sizes.partitions)
         """0 in each partition, or NaN once a sum of it was not finite."""
-        self._scratch = self._pool.ring(builder.sizes.bank_columns * 2, 2)
-        self._totals = self._pool.ring(4, 2)
+        needed = {name: nbytes for (name, _), nbytes in checks(builder.sizes).items()}
+        self._scratch, self._totals = (self._pool.ring(needed[name], LOOKS) for name in ("looked at", "totals"))
         builder.emit("memset", Stream.VECTOR, [self._found], [], imm=[0.0])
 
     def look(self, bank: Block) -> None:
@@ -35,7 +47,7 @@ class FiniteSums:
         builder, (partitions, columns) = self.builder, bank.dims
         scratch, total = (
             Block(ring.alloc, dtype, builder.slot(ring), (partitions, *dense([size], dtype)))
-            for ring, dtype, size in ((self._scratch, "bf16", columns.size), (self._totals, "f32", 1))
+            for ring, dtype, size in ((self._scratch, LOOKED_AT, columns.size), (self._totals, "f32", 1))
         )
         builder.emit("activation", Stream.SCALAR, [scratch, total], [bank], ["copy"], [1.0], ["accumulate"])
         found = self._found.of((partitions, self._found.dims[1]))

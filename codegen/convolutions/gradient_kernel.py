@@ -143,7 +143,8 @@ class _Gradient:
 
     def _choose(self) -> None:
         """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
-        room = int(self.builder.sbuf.largest_gap() * 0.95) - 6 * self.builder.sizes.bank_bytes
+        gap = self.builder.sbuf.largest_gap()
+        room = int(gap * 0.95) - min(6 * self.builder.sizes.bank_bytes, gap // 3)  # for results
         totals = [axis.rows for axis in self.axes]
         best: tuple[float, int, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
         for loaded in product(self.left.loadings(), self.right.loadings()):

@@ -38,7 +38,6 @@ from neuronx_cc.codegen.emission.builder import Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, room_of
 from neuronx_cc.codegen.maps.plan import load_stream
-from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.isa.program import Stream
@@ -61,8 +60,6 @@ def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> N
     """``apart``: groups share no products, in which an infinity or NaN of one would reach the others."""
     placed = place(context, op, step, apart)
     posed = placed.problem
-    # made here because staging asks for it inside loops
-    context.fixed.identity(carrier_of(posed.dtype, posed.fast))
     schedule = context.planner.choose(posed)
     if schedule is None:
         raise CompileError(

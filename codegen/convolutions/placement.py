@@ -24,6 +24,7 @@ from neuronx_cc.codegen.convolutions.problem import (
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, rounding_of
 from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partition_divisor, partitions_of, resident_view
+from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo import WindowDim
 from neuronx_cc.ir.types import FLOATS, itemsize
@@ -132,6 +133,8 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
         pack = _pack(form, height, sizes.bank_columns, apart)
     w, data = _kernel(context, weights, form.orders[1])
     share, parts = PLANNED_SHARE
+    # made here because it takes room, and because staging asks for it inside loops
+    context.fixed.identity(carrier_of(form.pe_dtype, not apart and itemsize(form.pe_dtype) < 4))
     room = context.builder.sbuf.largest_gap() * share // parts
     ways = [] if features is None else [features]
     if features is None:

@@ -8,6 +8,7 @@ from enum import Enum
 from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies
+from neuronx_cc.codegen.convolutions.finite import checks
 from neuronx_cc.codegen.convolutions.folding import Fold
 from neuronx_cc.codegen.convolutions.problem import Home, Problem
 from neuronx_cc.ir.machine import Sizes
@@ -203,6 +204,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     elif not problem.out.on_chip:
         height = min(sizes.rows, sizes.columns)
         tiles["result", schedule.result_buffers] = -(-schedule.outputs // height) * outs * width
+    if problem.shares_products:
+        tiles |= checks(sizes)
     return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
 
 

@@ -79,7 +79,7 @@ def test_a_program_that_is_too_large_for_the_machine_is_refused(capsys: pytest.C
     [
         ["memory.partitions=64"],
         ["memory.sbuf_partition_bytes=20000"],
-        ["memory.psum_partition_bytes=2048"],
+        ["memory.psum_partition_bytes=1024"],
         ["memory.sbuf_partition_bytes=1000000"],
         ["pe.rows=256"],
     ],
