@@ -17,6 +17,7 @@ from neuronx_cc.passes.canonical.functions import RULES as FUNCTIONS
 from neuronx_cc.passes.canonical.joins import RULES as JOINS
 from neuronx_cc.passes.canonical.movement import RULES as MOVEMENT
 from neuronx_cc.passes.canonical.movement import SINKS
+from neuronx_cc.passes.canonical.pads import RULES as PADS
 from neuronx_cc.passes.canonical.products import RULES as PRODUCTS
 from neuronx_cc.passes.canonical.rule import Rule, Scope, may_apply
 from neuronx_cc.passes.manager import PassContext
@@ -28,7 +29,7 @@ LIMIT = 64
 @cache
 def _rules_of(op: type) -> tuple[Rule, ...]:
     """The rules of an op: each file's for all its kinds, the general ones first."""
-    files = (ARITHMETIC, MOVEMENT, CONTRACTION, CONVOLUTION, FUNCTIONS, PRODUCTS, JOINS, SINKS)
+    files = (ARITHMETIC, MOVEMENT, CONTRACTION, CONVOLUTION, FUNCTIONS, PRODUCTS, PADS, JOINS, SINKS)
     return tuple(rule for rules in files for kind in reversed(op.mro()) for rule in rules.get(kind, ()))
 
 
