@@ -14,7 +14,7 @@ from typing import Any
 from neuronx_cc.driver import files
 from neuronx_cc.driver.compile import compile_data, write_neff
 from neuronx_cc.driver.failure import Session
-from neuronx_cc.driver.frontends.door import is_saved_model, read
+from neuronx_cc.driver.frontends.door import SAVED_MODEL, is_saved_model, read
 from neuronx_cc.driver.many import check_once, neff_beside
 from neuronx_cc.driver.parse import Parsed
 from neuronx_cc.driver.pipeline import keeps_temporaries
@@ -69,7 +69,10 @@ def compile_command(session: Session) -> int:
 def _modules_of(parsed: Parsed) -> list[str]:
     """The modules that ``compile`` was given: its files, or those of a folder. Raises UsageError."""
     if len(parsed.files) == 1 and os.path.isdir(parsed.files[0]) and not is_saved_model(parsed.files[0]):
-        found = files.numbered(parsed.files[0], ENDINGS)
+        try:
+            found = files.numbered(parsed.files[0], ENDINGS)
+        except UsageError as error:
+            raise UsageError(error.code, f"{error.message}, and no {SAVED_MODEL}", error.remedy) from None
         if len(found) > MAX_DEVICES:
             raise UsageError("EARG903", f"{parsed.files[0]} has {len(found)} modules; devices are {MAX_DEVICES}")
         return found

@@ -42,6 +42,8 @@ from neuronx_cc.ir.hlo import (
 Attributes = dict[str, str]
 _ESCAPES = dict(zip("abfnrtv\\?'\"", "\a\b\f\n\r\t\v\\?'\"", strict=True))
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]+)|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.?))", re.DOTALL)
+_ENDS = {quote: re.compile(rf"(?<!\\)(?:\\\\)*{quote}") for quote in "\"'"}
+"""A quote that no backslash takes away."""
 
 
 class MalformedAttribute(Exception):
@@ -61,6 +63,8 @@ def unquote(text: str) -> str:
     if len(text) < 2 or text[0] not in "\"'" or text[-1] != text[0]:
         raise ValueError(f"expected a quoted string, found {text[:60]!r}")
     body = text[1:-1]
+    if text[0] in body and _ENDS[text[0]].search(body):
+        raise ValueError(f"expected one quoted string, found {text[:60]!r}")
     if "\\" not in body:
         return body
 

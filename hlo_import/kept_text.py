@@ -440,6 +440,7 @@ READERS: dict[str, Callable[[Tokens], object]] = {
     "convolution_kind": _one_of("fprop", "wgrad", "dgrad", "unset"),
     "cross_program_prefetch_index": _int32,
     "custom_call_has_side_effect": flag,
+    "dimensions": lambda tokens: tokens.some(Tokens.integer),
     "domain": _domain,
     "execution_thread": Tokens.string,
     "feature_group_count": Tokens.integer,

@@ -36,7 +36,10 @@ def detect(data: bytes) -> str:
     return "proto"
 
 
-_COMPUTATION = re.compile(rb"(?:ENTRY\s+)?%?[A-Za-z_][\w.\-]*\s*(?:\([^()]*:|\(\)|\{)")
+_GAP = rb"(?:\s|/\*.*?\*/|//[^\n]*\n)"
+_COMPUTATION = re.compile(
+    rb"(?:ENTRY" + _GAP + rb"+)?%?[A-Za-z_][\w.\-]*" + _GAP + rb"*(?:\([^()]*:|\(" + _GAP + rb"*\)|\{)", re.DOTALL
+)
 """What HLO text begins with when it has no header."""
 _KNOWN = (
     (b"\x1f\x8b", "a gzip file"),

@@ -183,9 +183,7 @@ class TextParser:
         instruction.spelled = typed.spelled
         opcode, scan = self._given(scan, instruction, computation)
         attributes, scan = self._attributes(scan, computation, depth)
-        for before in names(attributes.get("control-predecessors", "{}")):
-            if before and before not in defined:
-                raise source.error(position, f"expected control-predecessors defined above, found {before!r}")
+        self._check_order(instruction, attributes.get("control-predecessors", "{}"), defined)
         try:
             metadata = self._read_metadata(attributes.pop("metadata", ""))
         except ValueError as problem:
@@ -205,6 +203,16 @@ class TextParser:
                 raise source.error(position, f"expected one ROOT in computation {computation.name}, found a second")
             computation.root = name
         return scan
+
+    def _check_order(self, instruction: RawInstruction, predecessors: str, defined: "set[str | int]") -> None:
+        try:
+            listed = names(predecessors)
+        except ValueError as problem:
+            raise self._at_attribute(instruction, "control-predecessors", str(problem)) from None
+        for before in listed:
+            if before and before not in defined:
+                message = f"expected control-predecessors defined above, found {before!r}"
+                raise self.source.error(instruction.position, message)
 
     def _given(
         self, position: int, instruction: RawInstruction, computation: RawComputation, depth: int = 0

@@ -12,12 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuronx_cc import hlo_import
 from neuronx_cc.driver import files, jax_objects
-from neuronx_cc.driver.frontends.formats import BYTECODE, Format, detect
+from neuronx_cc.driver.frontends.formats import BY_NAME, BYTECODE, Format, detect
 from neuronx_cc.driver.frontends.model import Fixed, Model
 from neuronx_cc.driver.frontends.sharded import divide, is_sharded
 from neuronx_cc.driver.parse import Parsed
-from neuronx_cc.ir.errors import CompileError, UsageError
+from neuronx_cc.ir.errors import CompileError, NeuronError, UsageError
 
 if TYPE_CHECKING:
     from neuronx_cc.ir.hlo import HloModule
@@ -106,12 +107,28 @@ def _of_bytes(data: bytes, source: str, fixed: Fixed) -> Model:
         archive = _import(f"{_HERE}.torch.archive", "torch", kind, source)
         exported: Model = _import(f"{_HERE}.torch.export").of_program(archive.read_pt2(source), source, fixed)
         return exported
+    if kind is Format.HLO:
+        _as_named(data, source)
     framework = "JAX" if kind is Format.JAX_EXPORT else "HLO"
     code = _exported(data, source) if kind is Format.JAX_EXPORT else data
     if is_sharded(code):
         local, counts = divide(code, source)
         return Model(framework, local, (), (), source, devices=counts)
     return Model(framework, code, (), (), source)
+
+
+def _as_named(data: bytes, source: str) -> None:
+    """Raises CompileError EVRF064 where a file is named like a framework's, and holds nothing that is known."""
+    wanted = BY_NAME.get(Path(source).suffix)
+    if wanted is None:
+        return
+    try:
+        hlo_import.load_module(data)
+    except NeuronError as error:
+        found = error.message.rpartition(", found ")[2] if isinstance(error, UsageError) else "damaged or cut off data"
+        raise CompileError(
+            "EVRF064", f"{source}: expected {wanted.value}, as its name says, found {found}", "write the file again"
+        ) from None
 
 
 def load_model(

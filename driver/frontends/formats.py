@@ -12,12 +12,14 @@ class Format(Enum):
     HLO = "HLO or StableHLO"
     ONNX = "an ONNX model"
     PT2 = "an exported program of PyTorch (.pt2)"
-    PICKLE = "a PyTorch checkpoint or TorchScript archive"
+    PICKLE = "a pickle, PyTorch checkpoint or TorchScript archive"
     KERAS = "a Keras model (.keras)"
     SAVED_MODEL = "a SavedModel of TensorFlow"
     JAX_EXPORT = "an artifact of jax.export"
 
 
+BY_NAME = {".onnx": Format.ONNX, ".pt2": Format.PT2, ".keras": Format.KERAS}
+"""What files should hold by the ends of their names, for errors alone."""
 _VARINT, _BYTES = 0, 2
 _SIZES = {1: 8, 5: 4}
 BYTECODE = b"ML\xefR"
@@ -86,6 +88,8 @@ def _archive(data: bytes) -> Format:
         with zipfile.ZipFile(BytesIO(data)) as archive:
             names = [name.partition("/")[2] or name for name in archive.namelist()]
             whole = set(archive.namelist())
+            if whole and all(each.header_offset for each in archive.infolist()):
+                raise zipfile.BadZipFile  # the directory of an archive within, for that of the whole is lost
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
         # the directory stands at the end and is lost first; the first member's name stands at the front
         first = data[30 : 30 + int.from_bytes(data[26:28], "little")]

@@ -71,6 +71,18 @@ CASES: dict[str, tuple[str, int, int, str]] = {
         45,
         "expected attribute dimensions once",
     ),
+    "text behind predecessors": (
+        entry(A, "ROOT b = f32[4] negate(a), control-predecessors={}zz"),
+        5,
+        51,
+        "expected a list in braces",
+    ),
+    "two strings": (
+        entry(A, 'ROOT b = f32[4] custom-call(a), custom_call_target="t""u"'),
+        5,
+        54,
+        "expected one quoted string",
+    ),
     "bad window": (
         entry(A, "ROOT b = f32[4] reduce-window(a, a), window={size=3x3 pad=1_1}, to_apply=f"),
         5,

@@ -220,10 +220,17 @@ def _values() -> dict[str, list[str]]:
     return values
 
 
+def behind_value(text: str, chance: random.Random) -> str:
+    """Something that is no comma behind the whole value of an attribute."""
+    places = [match.start() for match in re.finditer(r"(?=, [a-z_\-]+=|\n)", text) if "=" in text[: match.start()]]
+    place = chance.choice(places)
+    return text[:place] + chance.choice(["zz", " zz", "=", '"t"', "{}", " 1", ")"]) + text[place:]
+
+
 CHANGES: tuple[Change, ...] = (
     drop_type, comment, space, attributes_turned, instructions_swapped, entry_first, no_header, header, attribute,
     quoted, one_name, token_dropped, token_doubled, tokens_swapped, glued,
-    token_anywhere, spliced, known_attribute,
+    token_anywhere, spliced, known_attribute, behind_value,
 )  # fmt: skip
 
 

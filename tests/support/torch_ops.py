@@ -6,6 +6,7 @@ line for each operator that does not pass, and tables of outcomes and of the rea
 
 import argparse
 import logging
+import random
 import re
 import sys
 import time
@@ -55,8 +56,14 @@ class Outcome:
 
 
 def outcomes(
-    pattern: str, samples: int, backward: bool, share: tuple[int, int] = (0, 1), dtype: torch.dtype = torch.float32
+    pattern: str,
+    samples: int,
+    backward: bool,
+    share: tuple[int, int] = (0, 1),
+    dtype: torch.dtype = torch.float32,
+    seed: int | None = None,
 ) -> Iterator[Outcome]:
+    """``samples`` of each operator, evenly spaced, or drawn with ``seed``."""
     chosen = [info for info in invocations.op_db if re.search(pattern, info.name)]
     for info in chosen[share[0] :: share[1]]:
         name = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
@@ -65,7 +72,7 @@ def outcomes(
         elif RANDOM.search(info.name):
             yield Outcome(name, "skipped", "draws random numbers, or gives undefined ones")
         else:
-            yield _operator(name, info, samples, backward, dtype)
+            yield _operator(name, info, samples, backward, dtype, seed)
 
 
 def reason(outcome: Outcome) -> str:
@@ -75,9 +82,11 @@ def reason(outcome: Outcome) -> str:
     return f"{kind}: {operator[1]}" if operator else f"{kind}: {outcome.detail[:80]}" if kind == "other" else kind
 
 
-def _operator(name: str, info: Any, samples: int, backward: bool, dtype: torch.dtype) -> Outcome:
+def _operator(
+    name: str, info: Any, samples: int, backward: bool, dtype: torch.dtype, seed: int | None = None
+) -> Outcome:
     """The first outcome of the operator's samples that is no pass."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed or 0)
     wants = backward and info.supports_autograd
     try:
         given = list(info.sample_inputs("cpu", dtype, requires_grad=wants))
@@ -86,8 +95,11 @@ def _operator(name: str, info: Any, samples: int, backward: bool, dtype: torch.d
     given = [sample for sample in given if not sample.kwargs.get("dropout_p")]
     given = [sample for sample in given if _elements(sample) < 20_000] or given[:1]
     step = max(1, len(given) // samples)
+    chosen = given[::step][:samples]
+    if seed is not None:
+        chosen = random.Random(f"{seed} {name}").sample(given, min(samples, len(given)))
     passed = 0
-    for sample in given[::step][:samples]:
+    for sample in chosen:
         result = _sample(name, info, sample, wants, dtype)
         if result.kind != "pass":
             return result
@@ -212,6 +224,7 @@ def main() -> int:
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--share", default="0/1")
+    parser.add_argument("--seed", type=int, help="draws samples and their values")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
@@ -220,7 +233,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     started = time.monotonic()
-    for outcome in outcomes(arguments.ops, arguments.samples, arguments.backward, (number, of), dtype):
+    for outcome in outcomes(arguments.ops, arguments.samples, arguments.backward, (number, of), dtype, arguments.seed):
         counts[outcome.kind] += 1
         if outcome.kind == "refused":
             reasons[reason(outcome)] += 1

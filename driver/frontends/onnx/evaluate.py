@@ -25,6 +25,8 @@ OLDEST = 13
 """The oldest opset that is supported as a whole; of older ones the operators whose definitions have not changed."""
 MAX_DEPTH = 64
 """Functions and subgraphs in one another."""
+_NO_LIMIT = 2**31 - 1
+"""Inputs of operators that take any number."""
 _MISFITS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, NotImplementedError)
 """What NumPy and JAX raise for operands that do not fit an operator."""
 
@@ -114,7 +116,7 @@ def _placed(node: Any, name: str, values: Mapping[str, Value], frame: Frame) -> 
         raise _at(problem, node, name, frame) from error
     except _MISFITS as error:
         detail = " ".join(str(error).split())[:300]
-        problem = refusal(f"does not fit its inputs: {type(error).__name__}: {detail}", code="EVRF064")
+        problem = refusal(f"does not fit its inputs: {detail}", code="EVRF064")
         raise _at(problem, node, name, frame) from error
 
 
@@ -140,6 +142,7 @@ def _node(node: Any, name: str, values: Mapping[str, Value], frame: Frame) -> li
             f"no operator {domain + '.' if domain else ''}{node.op_type} is defined in opset {version}",
             "custom operators need a function of the model that says what they mean",
         )
+    _as_defined(schema, node, _given(node, frame))
     row = table.rows().get((domain, node.op_type))
     if row is not None and schema.since_version < row.since:
         raise refusal(
@@ -152,6 +155,22 @@ def _node(node: Any, name: str, values: Mapping[str, Value], frame: Frame) -> li
     body = _body_of(schema, node, inputs, version, frame)
     defaults = {key: item.default_value for key, item in schema.attributes.items() if item.default_value.type}
     return _function(body, node, inputs, frame, name, defaults)
+
+
+def _as_defined(schema: Any, node: Any, given: Mapping[str, Any]) -> None:
+    """Raises CompileError EVRF064 where a node's inputs or attributes are others than its operator is defined with."""
+    count, least, most = len(node.input), schema.min_input, schema.max_input
+    if not least <= count <= most:
+        takes = f"{least}" if least == most else f"{least} or more" if most >= _NO_LIMIT else f"{least} to {most}"
+        raise refusal(f"takes {takes} inputs, is given {count}", "export the model again", "EVRF064")
+    for key, parameter in zip(node.input, schema.inputs, strict=False):
+        if not key and parameter.option == schema.FormalParameterOption.Single:
+            raise refusal(f"its input {parameter.name!r} is left out", "export the model again", "EVRF064")
+    for name, item in schema.attributes.items():
+        if name not in given and item.required:
+            raise refusal(f"lacks the attribute {name!r}", "export the model again", "EVRF064")
+        if name in given and given[name].type != item.type.value:
+            raise refusal(f"expected {item.type.name} as attribute {name!r}", "export the model again", "EVRF064")
 
 
 def _attributes(node: Any, schema: Any, values: Mapping[str, Value], frame: Frame, name: str) -> dict[str, Any]:

@@ -137,12 +137,15 @@ def _argument(value: Any, shapes: Mapping[str, Any]) -> Any:
             sizes.append(dim.dim_value)
         else:
             sizes.append(_single(dim.dim_param, shapes[dim.dim_param]) if dim.dim_param in shapes else None)
-    names = [dim.dim_param or "?" for dim in declared or () if not dim.HasField("dim_value")]
+    names = [dim.dim_param for dim in declared or () if dim.dim_param and dim.dim_param not in shapes]
     try:
         return _array(fixed_dims(value.name, None if declared is None else sizes, Fixed(shapes)), dtype)
     except CompileError as error:
-        named = f", {' and '.join(names)} open" if names else ""
-        raise type(error)(error.code, error.message + named, error.remedy) from None
+        if not names:
+            raise
+        shown = ", ".join(dim.dim_param or str(size or "?") for dim, size in zip(declared or (), sizes, strict=True))
+        remedy = f"{error.remedy}, or a size by its name: --shape {names[0]}=8"
+        raise type(error)(error.code, f"input {value.name!r} has dimensions {shown}", remedy) from None
 
 
 def _array(dims: Any, dtype: Any) -> Any:

@@ -77,6 +77,8 @@ class _Reader:
         self.archive, self.name = archive, name
         self.room = MOST_BYTES
         self.members: dict[str, zipfile.ZipInfo] = {}
+        if all(each.header_offset for each in archive.infolist()):
+            raise zipfile.BadZipFile  # the directory of an archive within, for that of the whole is lost
         for member in archive.infolist():
             inner = member.filename.split("/", 1)[-1]
             if member.compress_type != zipfile.ZIP_STORED or inner in self.members:

@@ -197,7 +197,10 @@ def _slopes(given: Any, x: Any, y: Any, p: float, found: Any) -> Any:
     return scale * jnp.sign(apart) * length ** (p - 1)
 
 
-row("_cdist_backward")(lambda given, x, y, p, found: jnp.sum(_slopes(given, x, y, p, found), -2))
+@row("_cdist_backward")
+def _cdist_backward(given: Any, x: Any, y: Any, p: float, found: Any) -> Any:
+    """For ``x`` of all batches; where there is none, torch gives it the shape of ``x`` itself."""
+    return jnp.sum(_slopes(given, x, y, p, found), -2) if x.size and y.size else jnp.zeros_like(x)
 
 
 def _pairs(x: Any) -> tuple[Any, Any]:

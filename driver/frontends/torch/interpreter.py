@@ -15,6 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from neuronx_cc.driver.frontends.torch import table
 from neuronx_cc.driver.frontends.torch.arrays import DTYPES, numpy_dtype, to_numpy
+from neuronx_cc.driver.frontends.torch.checks import CHECKS
 from neuronx_cc.driver.frontends.torch.elementwise import converted
 from neuronx_cc.driver.frontends.torch.places import Place, place_of, within
 from neuronx_cc.driver.frontends.torch.registry import Cast, Row, find, is_array, promoted
@@ -32,19 +33,6 @@ SIZES: dict[str, Callable[..., Any]] = {
     "aten.sym_stride.int": lambda x, dim: int(np.prod(x.shape[dim % x.ndim + 1 :])),
     "aten.sym_storage_offset.default": lambda x: 0,
 }
-CHECKS = frozenset(
-    [
-        "aten._assert_async.default",
-        "aten._assert_async.msg",
-        "aten._assert_scalar.default",
-        "aten._assert_tensor_metadata.default",
-        "aten.sym_constrain_range.default",
-        "aten.sym_constrain_range_for_size.default",
-        "aten._functional_assert_async.msg",
-        "aten._linalg_check_errors.default",
-    ]
-)
-"""What has no value; torch has checked what does not depend on run-time values."""
 PYTHON = ("_operator", "math", "builtins", "torch")
 """Modules of the functions that compute sizes."""
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from neuronx_cc.driver import api, options
+from neuronx_cc.driver.frontends.torch.checks import drop_checks
 from neuronx_cc.driver.frontends.torch.interpreter import Interpreter, draws, refuse_unknown, uses_double
 from neuronx_cc.driver.frontends.torch.registry import is_array
 from neuronx_cc.driver.parse import parse
@@ -47,6 +48,7 @@ def lower_graph(module: torch.fx.GraphModule, values: Sequence[Any], names: Mapp
     ``names``: the parameters' names in order, by place among the placeholders. Results are those of the graph that are
     arrays, flat. Raises CompileError EVRF001 for operators that are not known.
     """
+    drop_checks(module)
     refuse_unknown(module)
     drawn = draws(module)
     fixed: dict[int, Any] = {}

@@ -92,6 +92,10 @@ def _dumped(spec: Any) -> str | None:
         return None
 
 
+FORM = "form_json"
+"""The buffer with a module's form."""
+
+
 class NeuronModule(torch.nn.Module):
     """A compiled program with its weights, called like the module that it came from. It has no gradients."""
 
@@ -99,11 +103,27 @@ class NeuronModule(torch.nn.Module):
         super().__init__()
         self.form = dict(form)
         self.register_buffer("neff", neff)
+        # scripted modules keep buffers alone
+        self.register_buffer(FORM, torch.frombuffer(bytearray(json.dumps(self.form).encode()), dtype=torch.uint8))
         self.weight_names = list(form["weights"])
         for number, weight in enumerate(weights):
             self.register_buffer(f"weight_{number}", weight.detach())
         self._inputs = pytree.treespec_loads(form["inputs"])
         self._outputs = pytree.treespec_loads(form["outputs"]) if form["outputs"] else None
+
+    @classmethod
+    def of_scripted(cls, module: torch.jit.ScriptModule) -> "NeuronModule":
+        """The module that ``torch.jit.save`` wrote, of what ``torch.jit.load`` gives; both have the same weights.
+
+        Raises UsageError EARG906 for scripted modules without a program.
+        """
+        buffers = dict(module.named_buffers())
+        if not {"neff", FORM} <= set(buffers):
+            raise UsageError(
+                "EARG906", "this scripted module holds no compiled program", "trace the module, and save that"
+            )
+        form = json.loads(bytes(buffers[FORM].numpy()))
+        return cls(buffers["neff"], [buffers[f"weight_{n}"] for n in range(len(form["weights"]))], form)
 
     @property
     def weights(self) -> list[torch.Tensor]:
@@ -142,17 +162,19 @@ class NeuronModule(torch.nn.Module):
         return [leaf for leaf, used in zip(leaves, self.form["used"], strict=True) if used] + self.weights
 
     def scripted(self) -> torch.jit.ScriptModule:
-        """The same as TorchScript: results are tensors in tuples, lists and dictionaries, or a flat tuple."""
+        """The same as TorchScript: results nested as TorchScript has types for, or a flat tuple of the tensors."""
         examples = [torch.zeros(shape, dtype=dtype) for shape, dtype in self._signature()]
         leaves = iter(examples)
         flat = [next(leaves) if used else None for used in self.form["used"]]
         arguments, keywords = pytree.tree_unflatten(flat, self._inputs)
+        given = {"example_kwarg_inputs": _named(arguments, keywords)} if keywords else {"example_inputs": arguments}
+        flat_results = {**self.form, "outputs": None, "fixed": {}}
         with torch.no_grad():
-            if keywords:
-                return torch.jit.trace(
-                    self, example_kwarg_inputs=_named(self.form, arguments, keywords), check_trace=False, strict=False
-                )
-            return torch.jit.trace(self, arguments, check_trace=False, strict=False)
+            try:
+                return torch.jit.trace(self, check_trace=False, strict=False, **given)
+            except RuntimeError:  # TorchScript has no type for such results
+                plain = NeuronModule(self.get_buffer("neff"), self.weights, flat_results)
+                return torch.jit.trace(plain, check_trace=False, strict=False, **given)
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
@@ -185,7 +207,7 @@ class NeuronModule(torch.nn.Module):
         return _restored, (self.get_buffer("neff"), self.weights, json.dumps(self.form))
 
 
-def _named(form: Mapping[str, Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _named(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     if arguments:
         raise UsageError(
             "EARG906",

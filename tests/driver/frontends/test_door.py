@@ -77,6 +77,34 @@ def test_pickles_are_never_loaded(name: str) -> None:
         neuronx_cc.load_model(CONTENTS[name][0])
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "model.keras"])
+@pytest.mark.parametrize(
+    ("data", "found"), [(b"", "empty"), (b"\x89PNG\r\n", "PNG"), (bytes(99), "damaged"), (b"hello", "hello")]
+)
+def test_files_that_are_not_what_their_name_says(name: str, data: bytes, found: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(CompileError, match=rf"EVRF064.*as its name says, found .*{found}"):
+        neuronx_cc.load_model(tmp_path / name).load()
+
+
+def test_what_lies_under_another_name_is_read(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_text("HloModule m\nENTRY e { ROOT x = f32[2] parameter(0) }")
+    assert neuronx_cc.load_model(tmp_path / "model.onnx").load().entry
+
+
+def test_a_cut_archive_is_not_the_one_within() -> None:
+    """Zip finds the last directory, which may be that of a stored member."""
+    inner, outer = BytesIO(), BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("model/data.pkl", b"x")
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.writestr("model/archive_format", b"pt2")
+        archive.writestr("model/sample_inputs/model.pt", inner.getvalue())
+    assert detect(outer.getvalue()) is Format.PT2
+    assert detect(outer.getvalue()[:-8]) is Format.PT2
+    assert detect(inner.getvalue()) is Format.PICKLE
+
+
 def test_artifacts_are_what_jax_writes() -> None:
     pytest.importorskip("flatbuffers")
     made = jax.export.export(jax.jit(lambda x: jnp.tanh(x) + 1))(jax.ShapeDtypeStruct((4,), jnp.float32))

@@ -26,6 +26,11 @@ GROWN = """g (float[1] x) => (float[N] y) {
     y = Expand(x, s)
 }"""
 MISFIT = "g (float[2,3] x, float[4,5] w) => (float[N,M] y) { y = MatMul(x, w) }"
+TOO_FEW = "g (float[2] x) => (float[2] y) { y = Add(x) }"
+TOO_MANY = "g (float[2] x) => (float[2] y) { y = Neg(x, x) }"
+LEFT_OUT = "g (float[2] x) => (float[2] y) { y = Sub(, x) }"
+OTHER_TYPE = "g (float[2] x) => (float[2] y) { y = Softmax<axis: float = 1.0>(x) }"
+REQUIRED = "g (float[2] x) => (float[N] y) { y = Cast(x) }"
 NO_OP = "g (float[2] x) => (float[2] y) { y = Frobnicate(x) }"
 ATTRIBUTE = "g (float[2] x) => (float[2] y) { y = Elu<beta: float = 2.0>(x) }"
 DYNAMIC = "g (float[2,3] x, int64[2] s) => (float[N,M] y) { y = Reshape(x, s) }"
@@ -46,12 +51,17 @@ REFUSED = {
     "huge input": (HUGE, "EOOM001", "fits no device"),
     "huge result": (GROWN, "EOOM001", "Expand: an array of dimensions"),
     "misfit": (MISFIT, "EVRF064", "MatMul: does not fit its inputs"),
+    "too few inputs": (TOO_FEW, "EVRF064", "Add: takes 2 inputs, is given 1"),
+    "too many inputs": (TOO_MANY, "EVRF064", "Neg: takes 1 inputs, is given 2"),
+    "input left out": (LEFT_OUT, "EVRF064", "Sub: its input 'A' is left out"),
+    "attribute of another type": (OTHER_TYPE, "EVRF064", "Softmax: expected INT as attribute 'axis'"),
+    "no required attribute": (REQUIRED, "EVRF064", "Cast: lacks the attribute 'to'"),
     "no such operator": (NO_OP, "EVRF001", "no operator Frobnicate is defined in opset 17"),
     "unknown attribute": (ATTRIBUTE, "EVRF001", "attribute 'beta' is not supported"),
     "run-time shape": (DYNAMIC, "EMOD025", "its input 'shape' is known only at run time"),
     "data-dependent shape": (NON_ZERO, "EMOD025", "NonZero: its input 'X' is known only at run time"),
     "strings": (STRINGS, "ESPP004", "elements of type string"),
-    "open dimension": (OPEN, "EMOD025", "has dimensions ?, 3, batch open"),
+    "open dimension": (OPEN, "EMOD025", "has dimensions batch, 3"),
     "old opset": (OLD, "EVRF001", "definition of opset 11 is older"),
     "custom operator": (CUSTOM, "EVRF001", "no operator acme.Thing is defined"),
     "custom domain": (DOMAIN, "EVRF064", "imports no opset of its domain 'acme'"),

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-import neuronx_cc.torch  # noqa: E402, F401
+import neuronx_cc.torch  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 NAN = float("nan")
@@ -239,3 +239,48 @@ def test_polynomials():
     x = torch.tensor([-1.0, -0.4, 0.0, 0.3, 1.0, 1.5])
     degrees = torch.tensor([[-1.0], [0], [1], [2], [5]])
     agrees(lambda x, degrees: tuple(getattr(torch.special, kind)(x, degrees) for kind in KINDS), x, degrees)
+
+
+GROUPED = {
+    "rows": ((24, 16), (3, 16, 8)),
+    "terms": ((16, 24), (24, 8)),
+    "columns": ((3, 16, 8), (8, 24)),
+    "batches": ((3, 16, 8), (3, 8, 24)),
+}
+
+
+@pytest.mark.parametrize("form", GROUPED)
+@pytest.mark.parametrize("ends", [(8, 8, 24), (0, 0, 24), (8, 16, 24)])
+def test_products_by_group(form, ends):
+    x, y = (torch.randn(shape, dtype=torch.bfloat16) for shape in GROUPED[form])
+    offs = None if form == "batches" else torch.tensor(ends, dtype=torch.int32)
+
+    def function(x, y):
+        return torch.nn.functional.grouped_mm(x, y, offs=offs)
+
+    found = torch.compile(function, backend="neuron", fullgraph=True)(x, y)
+    torch.testing.assert_close(found, function(x, y), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("shapes", [((1, 4, 5), (0, 3, 5)), ((2, 4, 5), (1, 3, 5)), ((1, 4, 5), (1, 0, 5))])
+def test_gradients_of_distances_of_no_rows(shapes):
+    given = [torch.randn(shape) for shape in shapes]
+    gradients = []
+    for function in (torch.cdist, torch.compile(torch.cdist, backend="neuron")):
+        leaves = [each.clone().requires_grad_() for each in given]
+        function(*leaves).sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    torch.testing.assert_close(*gradients)
+
+
+def test_what_only_checks_read_is_left_out():
+    """``assert lengths.max().item() <= 5`` reads a value of the run, and decides nothing."""
+
+    class Checked(torch.nn.Module):
+        def forward(self, x, lengths):
+            assert lengths.max().item() <= 5
+            return x * lengths
+
+    x, lengths = torch.randn(3), torch.tensor([1, 2, 5])
+    found = neuronx_cc.torch.trace(Checked(), (x, lengths))(x, lengths)
+    torch.testing.assert_close(found, x * lengths)
