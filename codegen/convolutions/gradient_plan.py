@@ -23,8 +23,6 @@ from neuronx_cc.ir.types import itemsize
 
 SUM_SHARE = (5, 8)
 """Of the banks of PSUM: those that hold sums; the others take transposes."""
-MAX_LOADS = 4
-"""Loads of one tile that are written out."""
 
 
 class Loading(IntEnum):
@@ -141,7 +139,7 @@ def spread_of(
     taps = prod(steps.taps for steps in axes)
     sums = columns or taps * -(-left // pace.rows) * max(right, 64)
     for partitions in _partitions([steps.positions for steps in axes], pace.rows):
-        if sum(count > 1 for count in partitions) > MAX_FREE_DIMS or (any(loaded) and _outer(partitions) > MAX_LOADS):
+        if sum(count > 1 for count in partitions) > MAX_FREE_DIMS:
             continue
         inner = tuple(steps.positions // count for steps, count in zip(axes, partitions, strict=True))
         reach = tuple(reach_of(count, steps, bool(loaded[0])) for count, steps in zip(inner, axes, strict=True))
@@ -182,12 +180,6 @@ def tiles_of(spread: Spread, axes: Sequence[Axis]) -> tuple[Tiles, Tiles]:
 def _turn_columns(features: int, rows: int) -> int:
     """Columns that both halves of a transposed tile take, with the time of loading it."""
     return 2 * max(64, features) + 64 * -(-features // rows)
-
-
-def _outer(partitions: Sequence[int]) -> int:
-    """Loads of one tile: the partitions of the last axis that has several are loaded together."""
-    several = [count for count in partitions if count > 1]
-    return prod(several[:-1])
 
 
 def _stage_columns(
