@@ -228,7 +228,7 @@ def _is_small(problem: Problem, schedule: Schedule, sizes: Sizes) -> bool:
 def _whole(problem: Problem, frame: Schedule, sizes: Sizes) -> Iterator[Schedule]:
     """Blocks of one operand stay while those of the other stream by, through two or three buffers."""
     column = sum(map(prod, problem.all_chunks)) * itemsize(problem.dtype)
-    if problem.lhs.decoded or problem.rhs.decoded:
+    if problem.lhs.suspected or problem.rhs.suspected:
         column += conversion.suspect_bytes(sum(map(prod, problem.all_chunks)))
     """Bytes a partition of one row of an operand."""
     room = _room(problem) - room_of(footprint(problem, frame, sizes)) - 32 * sizes.alignment

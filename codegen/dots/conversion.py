@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from neuronx_cc.codegen.dots.problem import Operand, Problem
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
@@ -26,8 +27,12 @@ BUFFERS = 3
 """Of what is loaded and not converted yet: two under way while one is converted."""
 ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
-PLACE = 128.0
-"""What a code is multiplied by."""
+CASTS = 32
+"""Steps in which the part that the DMA casts is looked for."""
+SHIFT, PLACE = 7, 2.0**7
+"""Bits by which a code is moved, and what it is multiplied by for that."""
+CODES, SIGNED = "s8", "s16"
+"""The types of codes and patterns as numbers."""
 HIGHEST = 0x4000
 """The highest bit of the exponent, of FP16 and BF16."""
 SUSPECTS = "bf16"
@@ -43,20 +48,41 @@ def works(timing: Timing, stored: str, dtype: str) -> tuple[Work, Work]:
     )
 
 
-def bit_work(timing: Timing) -> Work:
-    """What Vector does besides for as many codes: two operators on pairs of patterns."""
+def bit_work(timing: Timing, operand: Operand) -> Work:
+    """What Vector does besides for as many codes: an operator on pairs of patterns, two where they may be NaN."""
     pairs = (Tile("u32"),), (Tile("u32"),)
-    return timing.engine("tensor_scalar", Stream.VECTOR, ELEMENTS // 2, *pairs, ("bitwise_and",)).times(2)
+    work = timing.engine("tensor_scalar", Stream.VECTOR, ELEMENTS // 2, *pairs, ("bitwise_and",))
+    return work.times(1 + operand.suspected)
 
 
-def share(timing: Timing, operand: Operand, dtype: str) -> float:
-    """The part of the elements that Scalar converts to ``dtype``: none of what it takes out of PSUM, transposed."""
+class Shares(NamedTuple):
+    """Parts of the elements that the DMA casts as it loads them, and that Scalar converts. Vector has the others."""
+
+    dma: float
+    scalar: float
+
+
+def shares(timing: Timing, operand: Operand, dtype: str) -> Shares:
+    """How elements become ``dtype`` in the least time: by Vector alone what Scalar takes out of PSUM, transposed."""
     if operand.transposed:
-        return 0.0
-    if operand.decoded:
-        scalar, vector = works(timing, "s8", "s16")
-        return min(1.0, (vector.bound + bit_work(timing).bound) / (scalar.bound + vector.bound))
-    return _balanced(timing, operand.stored, dtype)
+        return Shares(0.0, 0.0)
+    if not operand.decoded:
+        return Shares(0.0, _balanced(timing, operand.stored, dtype))
+    scalar, vector = (work.bound for work in works(timing, CODES, SIGNED))
+    bits, loaded = bit_work(timing, operand).bound, _loaded(timing).bound
+
+    def found(part: float) -> tuple[float, Shares]:
+        left = 1 - part
+        by_scalar = min(left, (bits + vector * left) / (scalar + vector))
+        time = max(scalar * by_scalar, bits + vector * (left - by_scalar), loaded * (1 + part))
+        return time, Shares(part, by_scalar)
+
+    return min(found(step / CASTS) for step in range(CASTS // 2))[1]
+
+
+def _loaded(timing: Timing) -> Work:
+    """``ELEMENTS`` codes of all partitions come from HBM."""
+    return timing.transfer(ELEMENTS * timing.sizes.partitions, ELEMENTS)
 
 
 def _balanced(timing: Timing, stored: str, dtype: str) -> float:
@@ -79,23 +105,36 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     dtype = problem.transposed_as(operand) if operand.transposed else operand.dtype
     if dtype == operand.stored:
         return NOTHING
-    scalar, vector = works(timing, *(("s8", "s16") if operand.decoded else (operand.stored, dtype)))
-    part, count = share(timing, operand, dtype), elements / ELEMENTS
-    shared = scalar.times(part * count) + vector.times((1 - part) * count)
-    return shared + bit_work(timing).times(count) if operand.decoded else shared
+    scalar, vector = works(timing, *((CODES, SIGNED) if operand.decoded else (operand.stored, dtype)))
+    (cast, part), count = shares(timing, operand, dtype), elements / ELEMENTS
+    shared = scalar.times(part * count) + vector.times((1 - cast - part) * count)
+    if cast:
+        shared += _loaded(timing).times(cast * count)
+    return shared + bit_work(timing, operand).times(count) if operand.decoded else shared
 
 
-def convert(emitter: Emitter, operand: Operand, target: Block, source: Block) -> None:
+def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, cast: Block | None = None) -> None:
     """``target = source``, both on chip and of the same dims; exact, for every 8-bit value is one of ``target``'s.
+
+    ``cast``: codes besides that the DMA made signed numbers of 16 bits, which are decoded where they are.
 
     Each engine takes neighbours, so that neither seems to write what the other does.
     """
     factor = 1.0
     if operand.decoded:
-        target, source, factor = replace(target, dtype="s16"), replace(source, dtype="s8"), PLACE
-    _shared(emitter, share(emitter.builder.timing, operand, target.dtype), target, source, factor)
+        target, source, factor = replace(target, dtype=SIGNED), replace(source, dtype=CODES), PLACE
+    by_dma, by_scalar = shares(emitter.builder.timing, operand, target.dtype)
+    _shared(emitter, by_scalar / (1 - by_dma), target, source, factor)
+    if cast is not None:
+        mask = (0xFFFF << SHIFT) & (0xFFFF - HIGHEST)
+        _on_bits(emitter, cast, cast, logical_shift_left=SHIFT, bitwise_and=mask)
     if operand.decoded:
-        _on_bits(emitter, "bitwise_and", target, target, 0xFFFF - HIGHEST)
+        _on_bits(emitter, target, target, bitwise_and=0xFFFF - HIGHEST)
+
+
+def cast_by_dma(timing: Timing, operand: Operand, count: int) -> int:
+    """Of ``count`` neighbours, how many the DMA makes 16 bits as it loads them: whole words."""
+    return int(count * shares(timing, operand, operand.dtype).dma) // 4 * 4
 
 
 def cast(emitter: Emitter, target: Block, source: Block) -> None:
@@ -123,18 +162,23 @@ def _shared(emitter: Emitter, part: float, target: Block, source: Block, factor:
 
 def suspect(emitter: Emitter, target: Block, decoded: Block) -> None:
     """Patterns in which only NaNs of codes are not finite, of a block that was decoded."""
-    _on_bits(emitter, "bitwise_or", target, decoded, HIGHEST)
+    _on_bits(emitter, target, decoded, bitwise_or=HIGHEST)
 
 
-def _on_bits(emitter: Emitter, alu: str, target: Block, source: Block, mask: int) -> None:
-    """An operator on 16-bit patterns, two at a time where they come in pairs."""
+def _on_bits(emitter: Emitter, target: Block, source: Block, **operators: int) -> None:
+    """Operators on 16-bit patterns, two at a time where they come in pairs, whose masks take out what is shifted from
+    one to the other.
+    """
     blocks = merge_free([target, source])
     paired = [_pairs(block) for block in blocks]
     if None in paired:
         blocks = [replace(block, dtype="u16") for block in blocks]
     else:
-        blocks, mask = [block for block in paired if block is not None], mask << 16 | mask
-    emitter.over("tensor_scalar", Stream.VECTOR, blocks[:1], blocks[1:], alu=[alu], imm=[float(mask)])
+        blocks = [block for block in paired if block is not None]
+        masks = {"bitwise_and", "bitwise_or"} & operators.keys()
+        operators |= {alu: operators[alu] << 16 | operators[alu] for alu in masks}
+    numbers = [float(number) for number in operators.values()]
+    emitter.over("tensor_scalar", Stream.VECTOR, blocks[:1], blocks[1:], alu=[*operators], imm=numbers)
 
 
 def _pairs(block: Block) -> Block | None:

@@ -14,7 +14,7 @@ from neuronx_cc.codegen.dots.schedule import ROW_BUFFERS, together, unconverted_
 from neuronx_cc.codegen.dots.span import Span, rows_at
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.dots.transpose import Transposer
-from neuronx_cc.codegen.emission.builder import Affine, Block, Ring
+from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.movement.transfer import copy
@@ -121,10 +121,25 @@ class Filler:
                     more = tiles <= UNROLLED_PIECES
                     self._convert(source.index(1 + dim, at, count), target.index(1 + dim, at, count), more)
             return
+        (target, source), cast = self._cast(target, source)
+        sizes = [atom.size for atom in target.dims[1:]]
         name = f"{self.operand.name} unconverted"
         raw = self.tiles.tile(source.dtype, sizes, target.dims[0].size, name, conversion.BUFFERS, several)
         copy(builder, raw, source, self.bound.stream)
-        conversion.convert(self.emitter, self.operand, target, raw)
+        conversion.convert(self.emitter, self.operand, target, raw, cast)
+
+    def _cast(self, target: Block, source: Block) -> tuple[list[Block], Block | None]:
+        """Have the DMA cast a part of the last dim, where that takes less time: what is left, and the part."""
+        blocks = merge_free([target, source])
+        last = len(blocks[0].dims) - 1
+        size = blocks[0].dims[last].size
+        count = conversion.cast_by_dma(self.emitter.builder.timing, self.operand, size) if last else 0
+        if not count:
+            return [target, source], None
+        part, codes = (block.index(last, Affine(0), count) for block in blocks)
+        part = replace(part, dtype=conversion.SIGNED)
+        copy(self.emitter.builder, part, replace(codes, dtype=conversion.CODES), self.bound.stream)
+        return [block.index(last, Affine(count), size - count) for block in blocks], part
 
     def transpose(self, source: Block, outs: Sequence[Block]) -> None:
         """Load rows [row, k dims...] to all partitions (unless they lie there) and transpose them chunk by chunk.

@@ -94,7 +94,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
             kept |= {operand.name: alloc} if alloc is not None else {}
     bias = Bias.load(context, placed, schedule, tiles)
     zeros = None
-    if problem.lhs.decoded or problem.rhs.decoded:
+    if problem.lhs.suspected or problem.rhs.suspected:
         zeros = tiles.tile(conversion.SUSPECTS, [1], builder.sizes.rows, ZEROS, 1)
         builder.emit("memset", Stream.GPSIMD, [zeros], [], imm=[0.0])
     products = Products(builder, banks, problem.flags, bias, zeros)

@@ -88,6 +88,8 @@ class Operand:
     contracted: tuple[Atom, ...]
     direct: bool = False
     """Whether few rows come straight to the partitions, though terms are their neighbours in memory."""
+    defined: bool = False
+    """Whether it is known that none of its codes is NaN."""
 
     @property
     def on_chip(self) -> bool:
@@ -102,6 +104,11 @@ class Operand:
     def decoded(self) -> bool:
         """Whether operators on bits make FP16 of its codes."""
         return self.stored in DECODED
+
+    @property
+    def suspected(self) -> bool:
+        """Whether decoded codes may be NaN, which TensorE is to find."""
+        return self.decoded and not self.defined
 
     @property
     def loaded(self) -> str:

@@ -195,7 +195,7 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
             if way not in (Way.IN_PLACE, Way.STAGED):
                 nbytes = prod(box) * rows * itemsize(operand.dtype)
                 tiles[block_name(operand, segment), coming.buffers] = nbytes
-                if operand.decoded:
+                if operand.suspected:
                     suspects = conversion.suspect_bytes(prod(box) * rows)
                     tiles[suspects_name(operand, segment), coming.buffers] = suspects
                     tiles[ZEROS, 1] = conversion.suspect_bytes(1)

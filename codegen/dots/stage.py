@@ -73,14 +73,14 @@ class Stage:
     def blocks(self, span: Span, segments: Sequence[Segment], again: bool) -> list[Block]:
         """For each segment a block [partitions, chunks, rows]. ``again``: all that is kept is there.
 
-        Behind those of decoded operands stand as many with the patterns that tell NaNs.
+        Behind those whose codes may be NaN stand as many with the patterns that tell NaNs.
         """
         ways = {self.coming.ways[self.filler.problem.segments.index(segment)] for segment in segments}
         if ways == {Way.TRANSPOSED} and not (again and self.kept is not None):
             blocks = self._transposed(span, segments)
         else:
             blocks = [self._block(span, segment, again) for segment in segments]
-        if not self.filler.operand.decoded:
+        if not self.filler.operand.suspected:
             return blocks
         return blocks + [self._suspects(*each) for each in zip(blocks, segments, strict=True)]
 

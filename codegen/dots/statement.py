@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction
 from neuronx_cc.codegen.dots.problem import (
+    DECODED,
     Home,
     Operand,
     Problem,
@@ -178,9 +181,17 @@ def _operands(
             free.atoms[0],
             k.atoms[index],
             index in direct,
+            _is_defined(each),
         )
         for index, (name, each, free) in enumerate(zip(("lhs", "rhs"), bound, (refined.m, refined.n), strict=True))
     ]
+
+
+def _is_defined(bound: Bound) -> bool:
+    """Whether these are codes of a constant without NaNs."""
+    if bound.data is None or bound.view.dtype not in DECODED:
+        return False
+    return not np.isnan(bound.data.astype(np.float32)).any()
 
 
 # ---- ways to cut k --------------------------------------------------------------------------------------------

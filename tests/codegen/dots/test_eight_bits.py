@@ -154,6 +154,26 @@ def test_constants_of_codes(most: float) -> None:
     np.testing.assert_array_equal(result, x.astype(np.float64) @ w.astype(np.float64))
 
 
+@pytest.mark.parametrize("nan", [False, True])
+def test_constants_are_decoded_by_all_engines(nan: bool) -> None:
+    """The DMA casts a part of the codes; which may be NaN is known."""
+    random = np.random.default_rng(1)
+    for m, k, n in ((1, 257, 1031), (3, 1024, 2048), (130, 130, 96), (2, 5, 3), (1, 128, 1)):
+        codes = random.integers(0, 256, (k, n)).astype(np.uint8)
+        codes[codes & 0x7F == 0x7F] ^= 1
+        codes.reshape(-1)[:2] = 0x7E, 0xFE
+        if nan:
+            codes[k - 1, n - 1] = 0xFF
+        w, x = codes.view(ml_dtypes.float8_e4m3fn), np.zeros((m, k), ml_dtypes.bfloat16)
+        x[np.arange(m), random.integers(0, k, m)] = 0.5  # one product a row: exact
+
+        def product(x: Any, w: Any = w) -> Any:
+            return jnp.dot(x, jnp.asarray(w).astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+        (result,) = compile_text(text_of(product, x)).run([x])
+        np.testing.assert_array_equal(result, x.astype(np.float32) @ w.astype(np.float32))
+
+
 @pytest.mark.parametrize("opcode", ["add", "multiply"])
 @pytest.mark.parametrize("dims", ["n", "m", "mn", ""])
 def test_decoded_sums_are_combined(dims: str, opcode: str) -> None:
