@@ -33,10 +33,11 @@ from neuronx_cc.codegen.convolutions.gradient_plan import (
     sum_banks,
     tiles_of,
 )
-from neuronx_cc.codegen.convolutions.gradient_result import Results
+from neuronx_cc.codegen.convolutions.gradient_result import Results, result_buffers
 from neuronx_cc.codegen.convolutions.gradient_stage import Side, Staging, merged
 from neuronx_cc.codegen.convolutions.placement import Form
 from neuronx_cc.codegen.convolutions.problem import atom_of
+from neuronx_cc.codegen.convolutions.schedule import ROW_BUFFERS
 from neuronx_cc.codegen.convolutions.stage import RowsAt
 from neuronx_cc.codegen.convolutions.turn import Turner
 from neuronx_cc.codegen.dots.problem import rounding_of
@@ -144,7 +145,7 @@ class _Gradient:
     def _choose(self) -> None:
         """Kept features together, positions of a block, and buffers: what takes TensorE least time and fits."""
         gap = self.builder.sbuf.largest_gap()
-        room = int(gap * 0.95) - min(6 * self.builder.sizes.bank_bytes, gap // 3)  # for results
+        room = int(gap * 0.95) - min(2 * self.builder.sizes.bank_bytes, gap // 8)  # for zeros
         totals = [axis.rows for axis in self.axes]
         best: tuple[float, int, tuple[int, int], list[int], tuple[Loading, Loading]] | None = None
         for loaded in product(self.left.loadings(), self.right.loadings()):
@@ -236,9 +237,18 @@ class _Gradient:
         chunks = [
             0 if loaded else -(-slab // self.tile_rows) for loaded, slab in zip(self.loaded, self.slabs, strict=True)
         ]
-        raw = 2 * min(self.raw_bytes, chunks[0] * prod(rows) * size)
-        staged = chunks[0] * extents + chunks[1] * prod(rows)
-        return staged * each + raw + sum(self._transposed_bytes(rows))
+        held = chunks[0] * extents, chunks[1] * prod(rows)
+        raw = sum(ROW_BUFFERS * min(self.raw_bytes, count * size) for count in held)
+        return sum(held) * each + raw + sum(self._transposed_bytes(rows)) + self._result_bytes()
+
+    def _result_bytes(self) -> int:
+        """Bytes a partition of what leaves PSUM: of groups that share products beside all that is kept of them."""
+        taps, (left, right), packed = prod(tap.count for tap in self.taps), self.slabs, self.pack > 1
+        columns = min(right, self.tile_columns)
+        if self.columns_are_left:
+            columns = taps * self.kept[0] if packed else min(taps * left, self.sum_banks * self.tile_columns)
+        nbytes, bank = columns * itemsize(self.out.dtype), self.builder.sizes.bank_bytes
+        return result_buffers(nbytes, self.builder.sizes) * nbytes + 2 * bank * packed
 
     def _transposed_bytes(self, rows: Sequence[int]) -> tuple[int, int]:
         """Bytes a partition of the transposed tiles of both operands, of the block that has most."""

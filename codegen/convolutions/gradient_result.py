@@ -24,10 +24,16 @@ from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.movement.halves import part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
+from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import FLOATS, itemsize
 
 FEW_NEIGHBOURS = 8
 """Neighbours in the result up to which it is not transposed."""
+
+
+def result_buffers(nbytes: int, sizes: Sizes) -> int:
+    """Of results of ``nbytes`` a partition: as many as stores are under way at once, or two of large ones."""
+    return 4 if nbytes <= sizes.bank_bytes else 2
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Results:
 
     def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
         rows, columns = self.shape(sum_)
-        result = self.tiles.tile(self.out.dtype, [columns], rows, "result", 4)
+        result = self._tile([columns], rows)
         self.emitter.leave(result, self.bank(rows, columns, sum_))
         place = self.place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
         dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
@@ -115,6 +121,10 @@ class Results:
             self.emitter.leave(_taps_of(result, sum_.left, first), replace(bank, dims=(bank.dims[0], *dims)))
         self._send(result, self.place(left_start + piece.start, right_start + start, first))
 
+    def _tile(self, sizes: Sequence[int], rows: int) -> Block:
+        count = result_buffers(prod(sizes) * itemsize(self.out.dtype), self.emitter.builder.sizes)
+        return self.tiles.tile(self.out.dtype, sizes, rows, "result", count)
+
     def _strides(self) -> list[int]:
         """Bytes between taps of each axis, and features of ``n``, in the result."""
         return [atom_of(self.out, dim).stride for dim in (*range(2, 1 + len(self.taps)), 0)]
@@ -124,7 +134,7 @@ class Results:
         free = [*taps, features]
         strides = self._strides()
         order = sorted(range(len(free)), key=lambda dim: -abs(strides[dim]))
-        stored = self.tiles.tile(self.out.dtype, [free[dim] for dim in order], rows, "result", 4)
+        stored = self._tile([free[dim] for dim in order], rows)
         return stored.select([0, *(1 + order.index(dim) for dim in range(len(free)))])
 
     def _send(self, result: Block, place: Affine) -> None:

@@ -4,7 +4,7 @@ from math import prod
 
 from neuronx_cc.ir import hlo
 
-MAX_OUTPUTS = 64
+MAX_OUTPUTS = 512
 """Output positions of a kernel's gradient, whose sums are unrolled."""
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from generated import TRN1, check_function, check_text
+from generated import TRN1, check_function, check_text, compile_text
 from jax import lax
 
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
@@ -135,6 +135,7 @@ TEXTS = {
     "dilated input, cut": ("5,2,9", "3,2,17", "3,5,3", "size=17 pad=3_-1 lhs_dilate=2", "bf0_oi0->0bf"),
     "dilated input, apart": ("5,2,7", "3,2,18", "5,3,4", "size=18 stride=3 pad=4_5 lhs_dilate=3", "bf0_oi0->bf0"),
     "transposed kernel": ("6,2,8,7", "5,2,16,7", "4,3,6,5", "size=16x7 pad=2_2x1_1 lhs_dilate=2x1", "bf01_oi01->01bf"),
+    "very many taps": ("3,1,9,8,8", "5,1,9,8,8", "7,7,7,3,5", "size=9x8x8 pad=3_3x3_3x3_3", "bf012_oi012->012bf"),
     "many features": ("600,1,16", "700,1,16", "1,600,700", "size=16", "bf0_oi0->0bf"),
     "many features, transposed": ("300,1,16", "700,1,16", "300,700,3", "size=16 pad=1_1", "bf0_oi0->bf0"),
 }
@@ -145,6 +146,18 @@ def test_texts(name: str, random: np.random.Generator) -> None:
     x, w, *_ = TEXTS[name]
     arrays = [normal(random, *(int(size) for size in dims.split(","))) for dims in (x, w)]
     check_text(gradient_text(*TEXTS[name]), *arrays)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "shape", "window"),
+    [
+        ("32,1,32,32,32", "64,1,32,32,32", "32,64,3,3,3", "size=32x32x32 pad=1_1x1_1x1_1"),
+        ("64,8,16,16,16", "64,8,8,8,8", "64,64,3,3,3", "size=8x8x8 pad=0_1x0_1x0_1 rhs_dilate=2x2x2"),
+    ],
+)
+def test_large_volumes_fit(x: str, y: str, shape: str, window: str) -> None:
+    """What is loaded beside, of both operands, and results of many taps have room beside the tiles."""
+    assert compile_text(gradient_text(x, y, shape, window, "bf012_oi012->bf012")).program.records
 
 
 @pytest.mark.parametrize("labels", ["bf01_oi01->01bf", "bf01_oi01->bf01"])
