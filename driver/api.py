@@ -5,6 +5,7 @@ exactly (``int64="truncate"`` cuts them as the command does). Errors are the ``N
 line prints. Nothing is printed and no log file is written unless options ask for it.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from neuronx_cc.ir.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from neuronx_cc.driver.compare import Comparison
+    from neuronx_cc.driver.jax_objects import Source
     from neuronx_cc.driver.tuning.model import Evaluate
     from neuronx_cc.driver.tuning.tuner import Tuning
     from neuronx_cc.ir.hlo import HloModule
@@ -103,9 +105,10 @@ def compare(
 ) -> "Comparison":
     """Compile ``module``, run it on ``inputs``, and say how far its outputs are from FP32 semantics, and by which ops.
 
-    ``module`` and options are those of ``compile``, but a jitted function is lowered first. ``inputs`` holds an array
-    for each parameter. ``progress(what, done, of)`` is called while ops are evaluated. The result prints as a table.
-    Raises what ``compile`` and running raise, and CompileError EVRF001 for ops without reference semantics.
+    ``module`` and options are those of ``compile``, but a jitted function is lowered first. ``inputs`` holds the
+    arguments of the function, or an array for each parameter. ``progress(what, done, of)`` is called while ops are
+    evaluated. The result prints as a table. Raises what ``compile`` and running raise, and CompileError EVRF001 for ops
+    without reference semantics.
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.compare import compare_module
@@ -119,9 +122,20 @@ def compare(
     def load() -> "HloModule":
         return load_module(*given, fixed_by(parsed)) if isinstance(given, tuple) else given.copy()
 
-    result = executable.run(inputs)
-    arrays = [np.asarray(array) for array in inputs]
+    arrays = _arrays(source, inputs)
+    result = executable.run(arrays)
     return compare_module(Model(load, parsed), arrays, result.outputs, progress)
+
+
+def _arrays(source: "Source | None", inputs: Sequence[Any]) -> list[Array]:
+    """One for each parameter, of the arguments of a JAX function, which may be nested and need not use all of them."""
+    leaves = list(inputs)
+    if source is not None and source.structure is not None:
+        # arrays of the parameters themselves are not nested as the arguments are
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            found = source.structure.arguments.flatten_up_to((tuple(inputs), {}))
+            leaves = [found[at] for at in source.structure.kept]
+    return [np.asarray(leaf) for leaf in leaves]
 
 
 def quantize(weight: Array, contracted: Sequence[int] = (0,), format: str = "int8") -> tuple[Array, Array]:
@@ -168,12 +182,13 @@ def tune(
 ) -> "Tuning":
     """The types of contractions in which ``module`` is fastest while no output is off by more than ``tolerance``.
 
-    ``module`` is what ``compile`` takes, ``inputs`` an array for each parameter; errors are relative 2-norms against
-    FP32. With ``evaluate``, a function of the program (which takes and gives lists of arrays) to a number, at most
-    ``tolerable_loss`` of its value in FP32 may be lost instead. ``strategy`` is ``error-model``, or ``basic``: op by
-    op. What was measured is kept in ``workspace``, so that a tuning that was stopped goes on. The result's ``policy``
-    prints, and ``to_json()["policy"]`` is what ``compile`` takes as ``precision_policy``. Raises UsageError EARG912
-    when the evaluator fails, EARG913 when nothing meets the tolerance, and what ``compile`` raises.
+    ``module`` is what ``compile`` takes, ``inputs`` the arguments of its function, or an array for each parameter;
+    errors are relative 2-norms against FP32. With ``evaluate``, a function of the program (which takes and gives lists
+    of arrays) to a number, at most ``tolerable_loss`` of its value in FP32 may be lost instead. ``strategy`` is
+    ``error-model``, or ``basic``: op by op. What was measured is kept in ``workspace``, so that a tuning that was
+    stopped goes on. The result's ``policy`` prints, and ``to_json()["policy"]`` is what ``compile`` takes as
+    ``precision_policy``. Raises UsageError EARG912 when the evaluator fails, EARG913 when nothing meets the tolerance,
+    and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.engines import engine_of
@@ -191,7 +206,7 @@ def tune(
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
     goal = Goal(tolerance, None, max_trials, timeout, front)
     place = None if workspace is None else os.fspath(workspace)
-    arrays = [np.asarray(array) for array in inputs]
+    arrays = _arrays(source, inputs)
     engine = engine_of(workers, scheduler) if workers > 1 or scheduler is not None else None
     try:
         return tune_model(model, arrays, goal, metric, types, strategy, place, progress, engine)

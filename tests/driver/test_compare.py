@@ -117,3 +117,18 @@ def accuracy_row():
     from neuronx_cc.driver.compare import Row
 
     return Row("dot.1", "dot", "f32[2,2]", "jit(f)/dot", "", 1, "operands bf16", 0.1, 0.1, 0.0, None, "dot")
+
+
+def test_inputs_are_the_arguments_of_the_function() -> None:
+    """Nested ones, and those that it does not use."""
+    random = np.random.default_rng(0)
+    x, w, unused = (random.standard_normal((16, 16), np.float32) for _ in range(3))
+
+    def model(weights, x):
+        return jnp.tanh(x @ weights["w"])
+
+    given = [{"unused": unused, "w": w}, x]
+    found = neuronx_cc.compare(jax.jit(model), given, auto_cast="matmult")
+    assert 1e-4 < found.error < 1e-2
+    assert neuronx_cc.compare(jax.jit(model).lower(*given), [w, x], auto_cast="matmult").error == found.error
+    assert neuronx_cc.tune(jax.jit(model), given, 1e-2).to_json()["error"] <= 1e-2
