@@ -42,11 +42,11 @@ against FP32, of the simulated program; of integers the share that differs.
 The default strategy also evaluates casts of single contractions by the reference semantics, without compiling, where a
 type that would be faster is not tolerated: the column "evaluated".
 
-No strategy takes fewer than two trials, FP32 and the chosen one, and `basic` itself is done after five where every type
-is tolerated at once, so that a fifth of its trials is out of reach there. By its algorithm, `basic` takes at least five
-trials more than there are contractions where `fp8_e4m3` is tolerated neither for all of them nor for all but one. On 14 models drawn by seed, of 4 to 17
-contractions, at 1e-2, 1e-3 and 1e-4, the default strategy took at most five trials or a fifth of those of `basic`, and
-was never slower (`tests/driver/tuning/test_small_models.py`).
+No strategy takes fewer than two trials, FP32 and the chosen one, and `basic` itself is done after five where every
+type is tolerated at once, so that a fifth of its trials is out of reach there. By its algorithm, `basic` takes at
+least five trials more than there are contractions where `fp8_e4m3` is tolerated neither for all of them nor for all
+but one. On 14 models drawn by seed, of 4 to 17 contractions, at 1e-2, 1e-3 and 1e-4, the default strategy took at most
+five trials or a fifth of those of `basic`, and was never slower (`tests/driver/tuning/test_small_models.py`).
 
 | program | contractions | FP32 | tolerance | chosen | error | trials | evaluated | `basic` | its trials |
 |---|---|---|---|---|---|---|---|---|---|
