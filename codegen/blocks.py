@@ -13,7 +13,9 @@ from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
 from neuronx_cc.codegen.dots import kernel as dot_kernel
 from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.epilogues import choose as epilogue_choice
 from neuronx_cc.codegen.formation import form as formation
+from neuronx_cc.codegen.formation import recompute
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
@@ -35,6 +37,10 @@ class Block:
     def of(cls, context: Context, computation: hlo.ComputationOp, without: Set[hlo.Operation] = frozenset()) -> Block:
         """The kernels of ``computation``, but of the ops ``without``, which nothing needs."""
         attentions = attention_choice.worthwhile(context, computation, without)
+        inside = formation.inside_of(attentions)
+        late = recompute.spread(computation, inside)
+        epilogues = epilogue_choice.worthwhile(context, computation, inside | without)
+        context.cast_on_load(computation, {op for ops in epilogues.values() for op in ops})
         kernels = formation.form(
             computation,
             context.combiners,
@@ -43,6 +49,8 @@ class Block:
             without,
             context.effectful,
             attentions,
+            epilogues,
+            late,
         )
         member: dict[hlo.SSAValue, Kernel] = {
             result: kernel for kernel in kernels for op in kernel.ops for result in op.results

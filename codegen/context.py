@@ -113,17 +113,20 @@ class Context:
         self.combiners = simple_combiners(module)
         """Computation name -> opcode, for computations that are one binary op of their two parameters."""
         self.effectful = effectful_computations(module)
-        self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {
-            op.results[0]: op.operands[0]
-            for computation in module.computations()
-            for op in computation.block.ops
-            if is_load_cast(op)
-        }
+        self.load_casts: dict[hlo.SSAValue, hlo.SSAValue] = {}
         """What the DMA casts that loads the tiles of contractions: result -> operand."""
+        for computation in module.computations():
+            self.cast_on_load(computation)
         self.left: list[Left] | None = None
         """Told what each kernel of the entry computation leaves, if anybody wants to know."""
         self.notes_needs = False
         """Whether the program says what its kernels must read, for the coverage check."""
+
+    def cast_on_load(self, computation: hlo.ComputationOp, epilogues: Set[hlo.Operation] = frozenset()) -> None:
+        """Note the casts that kernels of contractions, which have ``epilogues``, do as they load tiles."""
+        self.load_casts |= {
+            op.results[0]: op.operands[0] for op in computation.block.ops if is_load_cast(op, epilogues)
+        }
 
     def device_numbers(self) -> View:
         """u32[2]: the replica's and the partition's number, which the runtime writes."""

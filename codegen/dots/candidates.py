@@ -8,11 +8,12 @@ from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion
-from neuronx_cc.codegen.dots.problem import Home, Operand, Problem
+from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, Result
 from neuronx_cc.codegen.dots.schedule import (
     RESULT_BUFFERS,
     ROW_BUFFERS,
     Coming,
+    Kept,
     Leaves,
     Schedule,
     Sums,
@@ -33,8 +34,8 @@ RESULT_TILES = 4
 """Tiles of a row of the result that are stored together."""
 COLLECTED = 11
 """A row of the result that is collected on chip takes at most one part in so many of SBUF."""
-ROW_SHARE = 5
-"""A row that is kept on every partition takes at most one part in so many of the room."""
+ROW_SHARE = 16
+"""A row of which all is kept on every partition takes at most one part in so many of the room."""
 STREAMED = 4
 """Chunks of k from which on a block of them is worth its transfer."""
 SEVERAL = 2
@@ -82,7 +83,9 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
     """What all schedules of a problem have in common, with blocks of nothing."""
     room, sizes = _room(problem), timing.sizes
     width = itemsize(problem.dtype)
-    stored = sum(not each.on_chip for each in (problem.out, problem.epilogue) if each is not None)
+    kept = tuple(_kept(problem, each, sizes) for each in problem.arrays)
+    loaded = sum(not each.on_chip and how is Kept.TILE for each, how in zip(problem.arrays, kept, strict=True))
+    stored = loaded + (not problem.out.on_chip)
     columns = RESULT_TILES * sizes.bank_columns
     leaves = Leaves.CHIP if problem.out.on_chip else Leaves.TILES
     if _collects_rows(problem, sizes):
@@ -104,13 +107,15 @@ def _frame(problem: Problem, timing: Timing) -> Schedule:
         boxes=problem.all_chunks,
         sums=Sums.PSUM,
         leaves=leaves,
-        columns=columns if 2 * stored * min(RESULT_BUFFERS) * columns * 4 <= room else sizes.bank_columns,
+        columns=columns
+        if 2 * stored * min(RESULT_BUFFERS) * min(columns, problem.n_tiled) * 4 <= room
+        else sizes.bank_columns,
         row_bytes=max(width * sizes.rows, min(2 * sizes.bank_bytes, room // 24)),
         row_buffers=ROW_BUFFERS,
         result_buffers=min(RESULT_BUFFERS),
         swapped=SQUARE if _streams_short_rows(problem, timing) else 0,
         bias_whole=4 * prod(problem.n) <= room // 4,
-        epilogue_whole=_keeps_row(problem, sizes),
+        rows=kept,
         batches=_unrolled_batches(problem, sizes),
         blocks=_unrolled_blocks(problem, sizes),
         transposes=UNROLLED_TRANSPOSES,
@@ -129,12 +134,13 @@ def way_of(operand: Operand, chunks: Sequence[int]) -> Way:
     return Way.IN_PLACE if operand.on_chip and operand.stored == operand.dtype and one_dim else Way.LOADED
 
 
-def _keeps_row(problem: Problem, sizes: Sizes) -> bool:
-    """Whether the row that all sums are combined with is worth its room: it would come again with each tile of rows."""
-    epilogue, several = problem.epilogue, prod(problem.b) * prod(problem.m) > sizes.columns
-    if epilogue is None or epilogue.on_chip or not epilogue.is_row or epilogue.repeats:
-        return False
-    return several and ROW_SHARE * itemsize(epilogue.dtype) * prod(problem.n) <= problem.room
+def _kept(problem: Problem, array: Result, sizes: Sizes) -> Kept:
+    """How long what is loaded of an array for the epilogue stays."""
+    if array.on_chip or not array.is_row or array.repeats or prod(problem.b) * prod(problem.m) <= sizes.columns:
+        return Kept.TILE
+    count = sum(each.is_row for each in problem.arrays)
+    little = ROW_SHARE * count * itemsize(array.dtype) * prod(problem.n) <= problem.room
+    return Kept.WHOLE if little else Kept.BLOCK
 
 
 def _collects_rows(problem: Problem, sizes: Sizes) -> bool:
@@ -335,7 +341,7 @@ def _group(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
     lhs, tiled, outside = problem.lhs, problem.m_dim, problem.m_dim - 1
     if outside < 0 or schedule.lhs.rows < problem.m[tiled] or not problem.out.m[tiled].partition:
         return 1
-    if problem.epilogue is not None or lhs.home is not Home.HBM or lhs.transposed:
+    if problem.arrays or lhs.home is not Home.HBM or lhs.transposed:
         return 1
     if lhs.free[outside].stride != lhs.free[tiled].stride * lhs.free[tiled].size:
         return 1

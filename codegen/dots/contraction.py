@@ -8,6 +8,7 @@ import numpy as np
 
 from neuronx_cc.codegen.dots.problem import Home, Problem, Staged, order_of
 from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
@@ -22,10 +23,13 @@ class Contraction:
     step: int
     bias: hlo.SSAValue | None = None
     """A row that TensorE adds."""
-    epilogue: hlo.SSAValue | None = None
-    """An array that is combined with the sums as they leave PSUM."""
-    combine: str = "add"
-    """How: add or multiply."""
+    chain: Chain | None = None
+    """What is computed of the sums as they leave PSUM."""
+
+    @property
+    def arrays(self) -> tuple[hlo.SSAValue, ...]:
+        """What the chain reads beside the sums."""
+        return () if self.chain is None else self.chain.arrays
 
     def order(self, index: int) -> list[int]:
         """Dims of operand ``index``: batch, free, contracted."""
@@ -83,5 +87,5 @@ class Placed:
     lhs: Bound
     rhs: Bound
     out: View
-    add: View | None
-    """Where what is combined with it lies."""
+    adds: tuple[View, ...]
+    """Where what the chain reads lies."""

@@ -13,8 +13,9 @@ from math import prod
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.candidates import blocks_of, boxes
 from neuronx_cc.codegen.dots.problem import Home, Operand, Problem, run_of
-from neuronx_cc.codegen.dots.schedule import Leaves, Schedule, Sums
+from neuronx_cc.codegen.dots.schedule import TAKING_TURNS, Kept, Leaves, Schedule, Sums, row_tiles
 from neuronx_cc.codegen.emission.views import Atom
+from neuronx_cc.codegen.epilogues.work import leave, tile_work
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32_PSUM, NOTHING, Stage, Tile, Timing, Work, total
@@ -27,7 +28,12 @@ UNHIDDEN = 0.15
 def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     """Nanoseconds."""
     ways = {Sums.PSUM: _of_whole_k, Sums.SBUF: _of_k_blocks, Sums.BANKS: _of_open_banks}
-    return ways[schedule.sums](problem, schedule, timing)
+    time = ways[schedule.sums](problem, schedule, timing)
+    if problem.epilogue is None:
+        return time
+    turns = min(TAKING_TURNS, row_tiles(problem, schedule, timing.sizes))
+    columns = min(max(1, prod(problem.n)), timing.sizes.bank_columns)
+    return max(time, problem.epilogue.time(columns, prod(problem.b) * _tiles(problem, timing), turns, timing))
 
 
 def bound(problem: Problem, timing: Timing) -> float:
@@ -106,6 +112,10 @@ def _of_k_blocks(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     wait = loads + pairs * timing.transfer_latency if schedule.lhs.buffers == 1 else loads / pairs
     transposed = problem.lhs.transposed + problem.rhs.transposed
     wait += pairs * transposed * (_turnaround(problem, timing) + timing.transfer_latency)
+    if problem.epilogue is not None:
+        # Vector, which adds up, is kept from that, and TensorE waits for the banks
+        wide = problem.epilogue.work(columns, timing).bound + problem.epilogue.latency(timing)
+        wait += batches * tiles * wide
     return _overlapped(problem, schedule, total([*work, *moved]).times(batches), wait, pairs, timing)
 
 
@@ -136,7 +146,7 @@ def _overlapped(problem: Problem, schedule: Schedule, work: Work, wait: float, p
 
 def _turnaround(problem: Problem, timing: Timing) -> float:
     """What TensorE waits for the last transposes of a block, before it multiplies them: they leave PSUM."""
-    last = _leave(timing.sizes.bank_columns, problem.dtype, timing).bound
+    last = leave(timing.sizes.bank_columns, problem.dtype, timing).bound
     return timing.latency(Stream.TENSOR) + last + timing.latency(Stream.SCALAR)
 
 
@@ -146,7 +156,8 @@ def _ends(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     through = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
     steps = 1 + any(each.transposed for each in (problem.lhs, problem.rhs))
     stored = timing.transfer_latency if schedule.leaves is not Leaves.CHIP else 0.0
-    return timing.transfer_latency * bool(outside) + steps * through + stored + _tile(problem, timing).bound
+    waits = 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
+    return timing.transfer_latency * bool(outside) + steps * through + stored + _tile(problem, timing).bound + waits
 
 
 def load(problem: Problem, schedule: Schedule, operand: Operand, timing: Timing) -> Work:
@@ -202,7 +213,7 @@ def transposes(problem: Problem, schedule: Schedule, operand: Operand, timing: T
         tiles = (Tile(carrier),), (Tile(part, stride=itemsize(operand.dtype)),)
         extract = timing.engine("tensor_copy", Stream.VECTOR, per_bank * problem.partitions, *tiles)
     product = timing.product(problem.partitions, height, carrier).times(per_bank)
-    bank = product + _leave(per_bank * height, operand.dtype, timing) + extract
+    bank = product + leave(per_bank * height, operand.dtype, timing) + extract
     return bank.times(parts * -(-rows // height) * problem.products / per_bank)
 
 
@@ -217,9 +228,8 @@ def products(problem: Problem, timing: Timing) -> Work:
 
 def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """Of one batch index: the sums leave PSUM, and are stored where they do not stay on chip."""
-    sizes = timing.sizes
     rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
-    work = _tile(problem, timing).times(-(-rows // sizes.columns) * columns / min(columns, sizes.bank_columns))
+    work = _tile(problem, timing).times(_tiles(problem, timing))
     work += _combined(problem, schedule, timing)
     if schedule.leaves is Leaves.CHIP:
         return work
@@ -233,26 +243,26 @@ def results(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     )
 
 
+def _tiles(problem: Problem, timing: Timing) -> float:
+    """Of one batch index, as wide as a bank."""
+    rows, columns = (max(1, prod(each)) for each in (problem.m, problem.n))
+    return -(-rows // timing.sizes.columns) * columns / min(columns, timing.sizes.bank_columns)
+
+
 def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
-    """What the sums of one batch index are combined with is loaded."""
-    epilogue = problem.epilogue
-    if epilogue is None or epilogue.on_chip or epilogue.repeats:
-        return NOTHING
-    width, rows = itemsize(epilogue.dtype), max(1, prod(problem.m))
-    kept = min(rows, timing.sizes.columns) if schedule.epilogue_whole else rows
-    moved = timing.transfer(kept * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
-    return moved.times(1 / prod(problem.b)) if schedule.epilogue_whole else moved
+    """What the epilogue of one batch index reads is loaded."""
+    work, rows, (m_blocks, _) = NOTHING, max(1, prod(problem.m)), blocks_of(problem, schedule)
+    times = {Kept.TILE: 1.0, Kept.BLOCK: m_blocks, Kept.WHOLE: 1 / prod(problem.b)}
+    for array, kept in zip(problem.arrays, schedule.rows, strict=True):
+        if array.on_chip or array.repeats:
+            continue
+        width, loaded = itemsize(array.dtype), rows if kept is Kept.TILE else min(rows, timing.sizes.columns)
+        moved = timing.transfer(loaded * prod(problem.n) * width, width * min(problem.n_tiled, schedule.columns))
+        work += moved.times(times[kept])
+    return work
 
 
 def _tile(problem: Problem, timing: Timing) -> Work:
     """One tile of sums leaves PSUM."""
     columns = min(max(1, prod(problem.n)), timing.sizes.bank_columns)
-    epilogue = problem.epilogue
-    if epilogue is None or epilogue.repeats:
-        return _leave(columns, problem.out.dtype, timing)
-    tiles = (Tile(problem.out.dtype),), (F32_PSUM, Tile(epilogue.dtype))
-    return timing.engine("tensor_tensor", Stream.VECTOR, columns, *tiles, ("add",))
-
-
-def _leave(columns: int, dtype: str, timing: Timing) -> Work:
-    return timing.engine("activation", Stream.SCALAR, columns, (Tile(dtype),), (F32_PSUM,), ("copy",))
+    return tile_work(problem.epilogue, columns, problem.out.dtype, timing)

@@ -9,6 +9,8 @@ here, without decisions.
 
 from __future__ import annotations
 
+from math import prod
+
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots import conversion
 from neuronx_cc.codegen.dots.constants import ConstantLayout
@@ -17,7 +19,7 @@ from neuronx_cc.codegen.dots.filler import Filler, transposer_of
 from neuronx_cc.codegen.dots.loops import Loops
 from neuronx_cc.codegen.dots.nest import Nest, Waiting
 from neuronx_cc.codegen.dots.placement import bind, place
-from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, pe_dtype, turnable
+from neuronx_cc.codegen.dots.problem import DECODED, PE_DTYPES, Operand, order_of, pe_dtype, turnable
 from neuronx_cc.codegen.dots.products import Products
 from neuronx_cc.codegen.dots.result import Bias, Output
 from neuronx_cc.codegen.dots.schedule import (
@@ -25,35 +27,38 @@ from neuronx_cc.codegen.dots.schedule import (
     Schedule,
     Way,
     footprint,
+    row_tiles,
 )
 from neuronx_cc.codegen.dots.stage import KeptBlocks, Stage, kept_bytes
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, room_of
-from neuronx_cc.codegen.formation.graph import Kernel, takes_array, takes_row
+from neuronx_cc.codegen.epilogues.chain import Chain
+from neuronx_cc.codegen.formation.graph import Kernel
+from neuronx_cc.codegen.maps.plan import is_given
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
+from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
+
+MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
+"""Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
 
 
 def lower(context: Context, kernel: Kernel, step: int) -> None:
     """Emit the contraction (and what the kernel adds to it) and give the result a home."""
     op, result = kernel.ops[0], kernel.ops[-1].results[0]
     assert isinstance(op, hlo.DotOp)
-    bias = epilogue = None
-    combine = "add"
-    if len(kernel.ops) > 1:
-        row, combine = takes_row(Kernel(0, [op]), kernel.ops[1]), kernel.ops[1].opcode
-        # the sums of decoded operands are smaller than those that the row belongs to
-        is_bias = row is not None and not any(hlo.shape_of(context.source_of(x)).dtype in DECODED for x in op.operands)
-        bias, epilogue = (row, None) if is_bias else (None, row or takes_array(Kernel(0, [op]), kernel.ops[1]))
-        assert bias is not None or epilogue is not None, "kernel formation found what is taken in"
     if op.shape.size == 0:
         context.homes[result] = [context.new_hbm(result)]
         return
-    contraction = Contraction(op, result, step, bias, epilogue, combine)
+    start, ops = op.result, kernel.ops[1:]
+    bias = _added_row(context, op, ops[0]) if ops else None
+    if bias is not None:
+        start, ops = ops[0].results[0], ops[1:]
+    contraction = Contraction(op, result, step, bias, Chain.of(context, start, ops))
     bound = bind(context, contraction)
     stored = [each.view.dtype for each in bound]
     dtypes = {*(pe_dtype(op, index, dtype) for index, dtype in enumerate(stored)), *map(turnable, stored)} & PE_DTYPES
@@ -73,6 +78,31 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     emit(context, placed, schedule)
 
 
+def _added_row(context: Context, dot: hlo.DotOp, op: hlo.HloOp) -> hlo.SSAValue | None:
+    """The repeated row that ``op`` adds to the contraction, when TensorE can add it to the sums.
+
+    That is: both FP32, the contraction has no other user, and the row is given before the program starts and
+    repeats over all of the result's dims but the free dims of rhs.
+    """
+    if not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32" or not dot.result.has_one_use():
+        return None
+    if dot.result not in (op.lhs, op.rhs) or any(
+        # the sums of decoded operands are smaller than those that the row belongs to
+        hlo.shape_of(context.source_of(operand)).dtype in DECODED
+        for operand in dot.operands
+    ):
+        return None
+    other = op.rhs if op.lhs is dot.result else op.lhs
+    free = len(order_of(dot, 1)[1])
+    if not free or prod(op.shape.dims[: op.shape.rank - free]) > MAX_ROWS_WITH_BIAS:
+        return None
+    if not isinstance(other, hlo.OpResult) or not isinstance(other.op, hlo.BroadcastOp):
+        return None
+    row = hlo.shape_of(other.op.operand).dims
+    varying = {axis for axis, size in zip(other.op.dimensions.data, row, strict=True) if size != 1}
+    return other if is_given(other) and all(axis >= op.shape.rank - free for axis in varying) else None
+
+
 def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     """Carry out a schedule."""
     builder, problem, op = context.builder, placed.problem, placed.contraction.op
@@ -83,6 +113,8 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
     tiles = Tiles(builder, op.loc.name, planned, pool)
     emitter = Emitter(builder, lambda like, dtype: like)
     banks = tiles.banks(builder.sizes.banks // 2, "partial sums")
+    if problem.epilogue is not None and 2 * row_tiles(problem, schedule, builder.sizes) <= banks.count:
+        banks.phases = 2  # what one iteration of a loop makes is read while the next one's sums are added up
     transposer = None
     if problem.lhs.transposed or problem.rhs.transposed:
         other = tiles.banks(builder.sizes.banks // 2, "transposes")
@@ -110,7 +142,7 @@ def emit(context: Context, placed: Placed, schedule: Schedule) -> None:
         there = None if alloc is None else KeptBlocks(problem, operand, alloc)
         return Stage(coming, filler, layout, there, waiting.told)
 
-    output = Output.ready(placed, emitter, tiles, schedule)
+    output = Output.ready(placed, emitter, tiles, schedule, banks.count)
     lhs, rhs = stage(problem.lhs, placed.lhs), stage(problem.rhs, placed.rhs)
     nest = Nest(builder, problem, schedule, waiting, bool(kept))
     Loops(nest, lhs, rhs, products, output, tiles).emit()

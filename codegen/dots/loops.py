@@ -95,13 +95,13 @@ class Loops:
                 self._multiply_later(Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
 
     def _multiply_later(self, block: Part, pair: Pair, collected: Block | None) -> None:
-        self.nest.waiting.follow(pair, partial(self._block, block, pair, collected))
+        self.nest.waiting.follow(pair, partial(self._block, self.output.begun(block), block, pair, collected))
 
-    def _block(self, block: Part, pair: Pair, collected: Block | None) -> None:
+    def _block(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
         """All PSUM tiles of a block pair."""
         for row in self._tile_rows(block):
             for start, width in self.builder.pieces(block.columns, self.schedule.columns):
-                self._tile_row(row.cut_columns(start, width), pair, collected)
+                self._tile_row(output, row.cut_columns(start, width), pair, collected)
 
     def _tile_rows(self, block: Part) -> Iterator[Part]:
         """The rows of a block, as many at a time as PSUM has partitions for."""
@@ -115,24 +115,29 @@ class Loops:
             row = block.cut_rows(index * height, height)
             yield replace(row, m_at={**row.m_at, outside: row.m_at[outside] + index})
 
-    def _tile_row(self, part: Part, pair: Pair, collected: Block | None) -> None:
+    def _tile_row(self, output: Output, part: Part, pair: Pair, collected: Block | None) -> None:
         """The PSUM tiles of some rows; results for HBM are collected into long rows before they are stored."""
-        output, tiled = self.output, self.schedule.leaves is Leaves.TILES
-        target, epilogue = output.target(part, collected), output.epilogue(part)
+        tiled = self.schedule.leaves is Leaves.TILES
+        target, arrays = output.target(part, collected), output.arrays(part)
         result = target
         if tiled:
             dtype = self.problem.out.dtype
             result = self.tiles.tile(dtype, [part.columns], part.rows, "result", self.schedule.result_buffers)
+        made: list[tuple[Block, Block, list[Block]]] = []
         for offset, columns in self.builder.pieces(part.columns, self.builder.sizes.bank_columns):
             tile = part.cut_columns(offset, columns)
-            more = None if epilogue is None else epilogue.index(1, offset, columns)
-            made = result.index(1, offset, columns)
+            more = [array.index(1, offset, columns) for array in arrays]
+            here = result.index(1, offset, columns)
             if part.rows > self.schedule.swapped:
-                output.finish(made, self.products.tile(tile, pair), more)
-                continue
-            self.products.transposed(made, tile, pair)
-            if more is not None:
-                output.finish(made, made, more)
+                made.append((here, self.products.tile(tile, pair), more))
+            else:
+                sums = output.transposed_sums(here)
+                self.products.transposed(sums, tile, pair)
+                made += [(here, sums, more)] if sums is not here else []
+            if len(made) == output.together:
+                output.finish(made)
+                made = []
+        output.finish(made)
         if tiled:
             copy(self.builder, target, result, Stream.DMA_STORE)
 
@@ -144,6 +149,7 @@ class Loops:
         lhs = self._stage_lhs(batch, m_at, rows)
         for n_at, columns in self.nest.columns():
             block = Part(batch, m_at, n_at, rows, columns)
+            output = self.output.begun(block)
             banks = [
                 [(part, self.products.bank(part.rows, part.columns, several=True)) for part in self._bank_parts(row)]
                 for row in self._row_tiles(block)
@@ -154,7 +160,7 @@ class Loops:
                     right = self.rhs.blocks(Span(batch, n_at, self.problem.n_dim, columns, terms), [segment], False)
                     chunks = in_a_row(terms, self.problem.chunks(segment))
                     left = [each.index(1, *chunks) for each in lhs[segments.index(segment) :: len(segments)]]
-                    pair, leaves = Pair(left, right), block if last else None
+                    pair, leaves = Pair(left, right), (output, block) if last else None
                     work = partial(self._add_to_banks, banks, pair, first, leaves)
                     self.nest.waiting.follow(Pair(lhs, right), work)
                     first = False
@@ -168,28 +174,31 @@ class Loops:
             yield row.cut_columns(Affine(start), min(row.columns - start, self.builder.sizes.bank_columns))
 
     def _add_to_banks(
-        self, banks: Sequence[Sequence[tuple[Part, Block]]], pair: Pair, first: bool, leaves: Part | None
+        self, banks: Sequence[Sequence[tuple[Part, Block]]], pair: Pair, first: bool, leaves: tuple[Output, Part] | None
     ) -> None:
-        """``banks``: of each tile of rows; ``leaves``: the block whose last products these are."""
+        """``banks``: of each tile of rows; ``leaves``: what takes the block whose last products these are."""
         for row in banks:
             for part, bank in row:
                 self.products.accumulate(bank, part, pair, first)
         if leaves is not None:
-            for tile, row in zip(self._row_tiles(leaves), banks, strict=True):
-                self._leave_banks(tile, row)
+            output, block = leaves
+            for tile, row in zip(self._row_tiles(block), banks, strict=True):
+                self._leave_banks(output, tile, row)
 
-    def _leave_banks(self, block: Part, banks: Sequence[tuple[Part, Block]]) -> None:
+    def _leave_banks(self, output: Output, block: Part, banks: Sequence[tuple[Part, Block]]) -> None:
         """Sums go where the result wants them, with what the kernel adds."""
-        output, dtype, chip = self.output, self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
-        target, epilogue = output.target(block), output.epilogue(block)
+        dtype, chip = self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
+        target, arrays = output.target(block), output.arrays(block)
         result = target
         if not chip:
             result = self.tiles.tile(dtype, [block.columns], block.rows, "result", self.schedule.result_buffers)
+        made = []
         for part, bank in banks:
             if self.products.bias is not None:
                 self.products.bias.add(bank, part)
-            more = None if epilogue is None else epilogue.index(1, part.n_offset, part.columns)
-            output.finish(result.index(1, part.n_offset, part.columns), bank, more)
+            more = [array.index(1, part.n_offset, part.columns) for array in arrays]
+            made.append((result.index(1, part.n_offset, part.columns), bank, more))
+        output.finish(made)
         if not chip:
             copy(self.builder, target, result, Stream.DMA_STORE)
 
@@ -199,6 +208,7 @@ class Loops:
         """Partial products of blocks of k, added up in SBUF in FP32."""
         height = self.builder.sizes.columns
         dims = [-(-block.rows // height), block.columns]
+        output = self.output.begun(block)
         sums = self.tiles.tile("f32", dims, min(block.rows, height), "sums", SUM_BUFFERS)
         add = False
         with self.builder.unrolled():
@@ -212,7 +222,7 @@ class Loops:
                     for stage, span in zip((self.lhs, self.rhs), spans, strict=True)
                 )
                 pair = Pair(lhs, rhs)
-                work = self._leave_block if last else self._add_block
+                work = partial(self._leave_block, output) if last else self._add_block
                 self.nest.waiting.follow(pair, partial(work, block, pair, sums, add))
                 add = True
             self.nest.waiting.multiply()
@@ -231,19 +241,19 @@ class Loops:
         for rows, total in self._sums(block, sums):
             self._add_rows(rows, pair, total, total if add else None)
 
-    def _leave_block(self, block: Part, pair: Pair, sums: Block, add: bool) -> None:
+    def _leave_block(self, output: Output, block: Part, pair: Pair, sums: Block, add: bool) -> None:
         """Products of the last block of k, with ``sums``, go where the result wants them."""
-        output, dtype, chip = self.output, self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
+        dtype, chip = self.problem.out.dtype, self.schedule.leaves is Leaves.CHIP
         for rows, total in self._sums(block, sums):
-            target, epilogue = output.target(rows), output.epilogue(rows)
+            target, arrays = output.target(rows), output.arrays(rows)
             result = target
             if not chip:
                 result = self.tiles.tile(dtype, [rows.columns], rows.rows, "result", self.schedule.result_buffers)
-            direct = epilogue is None and self.problem.factor == 1
+            direct = self.problem.epilogue is None and self.problem.factor == 1
             into = result if direct else total
             self._add_rows(rows, pair, into, total if add else None)
             if not direct:
-                output.finish(result, into, epilogue)
+                output.finish([(result, into, arrays)])
             if not chip:
                 copy(self.builder, target, result, Stream.DMA_STORE)
 

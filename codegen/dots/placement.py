@@ -41,8 +41,8 @@ def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) ->
     if _scatters(context, contraction, bound[1].view, out):
         bound = (bound[0], _dense(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
-    add = None if contraction.epilogue is None else _epilogue_view(context, contraction.epilogue, out)
-    return _nest(context, contraction, bound, out, add)
+    adds = tuple(_array_view(context, array, out) for array in contraction.arrays)
+    return _nest(context, contraction, bound, out, adds)
 
 
 # ---- operands -------------------------------------------------------------------------------------------------
@@ -179,28 +179,28 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
     than by way of HBM.
     """
     shape = hlo.shape_of(contraction.result)
-    if contraction.epilogue is not None or prod(contraction.sizes(0)[1]) <= context.sizes.columns:
+    if contraction.arrays or prod(contraction.sizes(0)[1]) <= context.sizes.columns:
         return True
     times = []
     for out in (resident, linear(Alloc(Space.HBM, 0, shape.nbytes), 0, shape.dtype, shape.dims)):
         taken = out.alloc.hi if out.in_sbuf else 0
-        found = [replace(each, room=each.room - taken) for each in problems_of(context, contraction, bound, out, None)]
+        found = [replace(each, room=each.room - taken) for each in problems_of(context, contraction, bound, out, ())]
         if not found:
             return True
         times.append(context.planner.time(context.planner.easiest(found)))
     return times[0] <= times[1] + context.timing.arrival(shape.nbytes, context.timing.long_run)
 
 
-def _epilogue_view(context: Context, epilogue: hlo.SSAValue, out: View) -> View:
-    """The home of what is combined with it: on chip as the result lies, or in HBM, where it may repeat along dims."""
-    for view in _views_of_cast(context, epilogue) or context.views(epilogue):
+def _array_view(context: Context, array: hlo.SSAValue, out: View) -> View:
+    """The home of what the epilogue reads: on chip as the result lies, or in HBM, where it may repeat along dims."""
+    for view in _views_of_cast(context, array) or context.views(array):
         if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
             return view
         simple = all(len(atoms) < 2 for atoms in view.dims)
         near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
         if not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)]):
             return view
-    return context.dense(epilogue)
+    return context.dense(array)
 
 
 def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
@@ -221,7 +221,9 @@ def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
 # ---- dims that all arrays have in common ----------------------------------------------------------------------
 
 
-def _nest(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View, add: View | None) -> Placed:
+def _nest(
+    context: Context, contraction: Contraction, bound: Sequence[Bound], out: View, adds: tuple[View, ...]
+) -> Placed:
     """Common dims of all arrays; operands whose dims do not nest with the others' are copied to dense arrays.
 
     A dim on the partitions is never cut: an operand that lies elsewhere, or is the smaller, is copied instead.
@@ -233,19 +235,19 @@ def _nest(context: Context, contraction: Contraction, bound: Sequence[Bound], ou
             replace(each, view=_dense_view(contraction, index, each)) if index in copies else each
             for index, each in enumerate(bound)
         ]
-        if not problems_of(context, contraction, wanted, out, add):
+        if not problems_of(context, contraction, wanted, out, adds):
             continue
         lhs, rhs = (
             _dense(context, contraction, index, each) if index in copies else each for index, each in enumerate(bound)
         )
-        problems = problems_of(context, contraction, (lhs, rhs), out, add)
+        problems = problems_of(context, contraction, (lhs, rhs), out, adds)
         assert problems, "copies lie as they were said to"
         if len(problems[0].segments) > 1 and Home.CONSTANT in (lhs.home, rhs.home):
             # constants are laid out in equal chunks only
             lhs, rhs = (_in_hbm(context, each) for each in (lhs, rhs))
-            problems = problems_of(context, contraction, (lhs, rhs), out, add)
+            problems = problems_of(context, contraction, (lhs, rhs), out, adds)
             assert problems, "they lie as before"
-        return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, add)
+        return Placed(contraction, context.planner.easiest(problems), lhs, rhs, out, adds)
     raise AssertionError("dense arrays nest")
 
 

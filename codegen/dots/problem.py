@@ -14,6 +14,7 @@ from functools import cached_property
 from math import prod
 
 from neuronx_cc.codegen.emission.views import Atom, View
+from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
@@ -127,7 +128,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The array that is written, or one of its dims that is combined with it."""
+    """The array that is written, or one of its dims that its epilogue reads."""
 
     on_chip: bool
     dtype: str
@@ -144,6 +145,11 @@ class Result:
     def is_row(self) -> bool:
         """Whether all rows, of all batch indices, are the same."""
         return len(self.n) == 1 and not any(atom.stride or atom.partition for atom in (*self.batch, *self.m))
+
+    @property
+    def loaded(self) -> str:
+        """The element type of its tiles: one value a row is an operand in FP32 only."""
+        return "f32" if self.repeats else self.dtype
 
 
 @dataclass(frozen=True)
@@ -170,12 +176,14 @@ class Problem:
     lhs: Operand
     rhs: Operand
     out: Result
-    epilogue: Result | None
-    """What is combined with the sums as they leave PSUM."""
+    epilogue: Epilogue | None
+    """What is done with the sums as they leave PSUM; without one they are the result."""
     bias: bool
     """Whether TensorE adds a row to them."""
     room: int
     """Bytes of each partition of SBUF in one piece."""
+    arrays: tuple[Result, ...] = ()
+    """What the epilogue reads beside the sums."""
 
     @cached_property
     def m_tiled(self) -> int:

@@ -1,9 +1,12 @@
-"""The result of a contraction: sums in PSUM, what is added to them, and where each part of the result is written."""
+"""The result of a contraction: sums in PSUM, what is made of them, and where each part of the result is written."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from math import prod
 
 import numpy as np
@@ -13,14 +16,21 @@ from neuronx_cc.codegen.dots.contraction import Placed
 from neuronx_cc.codegen.dots.placement import strided
 from neuronx_cc.codegen.dots.problem import Problem
 from neuronx_cc.codegen.dots.problem import Result as Written
-from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, Schedule
+from neuronx_cc.codegen.dots.schedule import (
+    EPILOGUE_BUFFERS,
+    TAKING_TURNS,
+    TRANSPOSED_SUMS,
+    Kept,
+    Schedule,
+    array_name,
+    between_name,
+)
 from neuronx_cc.codegen.dots.span import Part, batch_start
 from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import dense
 from neuronx_cc.codegen.emission.views import Atom, View, align
-from neuronx_cc.codegen.maps.partition_scalars import partition_block
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -106,19 +116,40 @@ class Output:
     emitter: Emitter
     tiles: Tiles
     schedule: Schedule
-    row: Block | None = None
-    """All of the row that every sum is combined with, on each partition."""
+    banks: int
+    """Of PSUM, for sums."""
+    rows: tuple[Block | None, ...]
+    """What is kept on each partition of each array that the epilogue reads."""
+    lanes: tuple[Emitter, ...]
+    """Of tiles whose epilogues take turns."""
 
     @classmethod
-    def ready(cls, placed: Placed, emitter: Emitter, tiles: Tiles, schedule: Schedule) -> Output:
-        """With the row, if the schedule keeps it."""
-        output, problem = cls(placed, emitter, tiles, schedule), placed.problem
-        if not schedule.epilogue_whole:
-            return output
+    def ready(cls, placed: Placed, emitter: Emitter, tiles: Tiles, schedule: Schedule, banks: int) -> Output:
+        """With the rows that the schedule keeps."""
+        lanes = tuple(replace(emitter) for _ in range(TAKING_TURNS))
+        problem, none = placed.problem, (None,) * len(placed.problem.arrays)
+        output = cls(placed, emitter, tiles, schedule, banks, none, lanes)
         batch, rows = [Affine()] * len(problem.b), min(problem.m_tiled, emitter.builder.sizes.columns)
         at = {dim: Affine() for dim in range(len(problem.m))}
         part = Part(batch, at, {0: Affine()}, rows, problem.n_tiled)
-        return replace(output, row=output._load(part, problem.n_tiled, 1))
+        return output._with_rows(Kept.WHOLE, part, problem.n_tiled)
+
+    def begun(self, block: Part) -> Output:
+        """With the rows that are kept for a block of columns."""
+        return self._with_rows(Kept.BLOCK, block, block.columns)
+
+    def _with_rows(self, kept: Kept, part: Part, columns: int) -> Output:
+        if kept not in self.schedule.rows:
+            return self
+        buffers, part = 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS, self._one_tile(part)
+        found = (
+            self._load(number, part, columns, buffers) if each is kept else row
+            for number, (each, row) in enumerate(zip(self.schedule.rows, self.rows, strict=True))
+        )
+        return replace(self, rows=tuple(found))
+
+    def _one_tile(self, part: Part) -> Part:
+        return replace(part, rows=min(self.placed.problem.m_tiled, self.emitter.builder.sizes.columns))
 
     def target(self, part: Part, rows: Block | None = None) -> Block:
         """Where a part of the result is written: among ``rows`` that are collected on chip, if given."""
@@ -129,57 +160,70 @@ class Output:
         on_chip = tuple(Atom(atom.size, 1, True) for atom in out.m)
         return self._part(kept, replace(out, batch=(), m=on_chip), replace(part, batch=[]))
 
-    def epilogue(self, part: Part) -> Block | None:
-        """What is combined with a part of the result: where it lies on chip, or loaded; one element a row where its
-        columns repeat.
-        """
-        epilogue, view = self.placed.problem.epilogue, self.placed.add
-        if epilogue is None or view is None:
-            return None
-        if epilogue.on_chip:
-            return self._part(view, epilogue, part)
-        if self.row is not None:
-            kept = self.row.of((Atom(part.rows, 1, True), self.row.dims[1]))
-            return kept.index(1, part.n_at[0] + part.n_offset, part.columns)
-        tile = self._load(part, 1 if epilogue.repeats else part.columns, EPILOGUE_BUFFERS)
-        return tile.of((tile.dims[0], Atom(part.columns, 0))) if epilogue.repeats else tile
+    def arrays(self, part: Part) -> list[Block]:
+        """What the epilogue reads of a part of the result: where it lies on chip, or loaded."""
+        return [self._array(number, part) for number in range(len(self.rows))]
 
-    def _load(self, part: Part, columns: int, buffers: int) -> Block:
-        """The first ``columns`` of what is combined with a part of the result."""
-        epilogue, view, value = self.placed.problem.epilogue, self.placed.add, self.placed.contraction.epilogue
-        assert epilogue is not None
-        assert view is not None
-        assert value is not None
-        dtype = "f32" if epilogue.repeats else epilogue.dtype  # one value a row is an operand in FP32 only
-        tile = self.tiles.tile(dtype, [columns], part.rows, "epilogue", buffers)
-        stream = load_stream(value)
-        source = self._part(view, epilogue, part).index(1, Affine(0), columns)
+    def _array(self, number: int, part: Part) -> Block:
+        """One of them; one element a row where its columns repeat."""
+        array, kept = self.placed.problem.arrays[number], self.rows[number]
+        if array.on_chip:
+            return self._part(self.placed.adds[number], array, part)
+        if kept is not None:
+            kept = kept.of((Atom(part.rows, 1, True), kept.dims[1]))
+            begin = part.n_at[0] if self.schedule.rows[number] is Kept.WHOLE else Affine()
+            return kept.index(1, begin + part.n_offset, part.columns)
+        tile = self._load(number, part, 1 if array.repeats else part.columns, EPILOGUE_BUFFERS)
+        return tile.of((tile.dims[0], Atom(part.columns, 0))) if array.repeats else tile
+
+    def _load(self, number: int, part: Part, columns: int, buffers: int) -> Block:
+        """The first ``columns`` of an array that the epilogue of a part of the result reads."""
+        array = self.placed.problem.arrays[number]
+        tile = self.tiles.tile(array.loaded, [columns], part.rows, array_name(number), buffers)
+        stream = load_stream(self.placed.contraction.arrays[number])
+        source = self._part(self.placed.adds[number], array, part).index(1, Affine(0), columns)
         copy(self.emitter.builder, tile, source, stream)
         return tile
 
-    def finish(self, result: Block, sums: Block, epilogue: Block | None) -> None:
-        """``result = sums``, combined with what the kernel takes in: one value a row costs nothing on Scalar."""
-        combine, factor = self.placed.contraction.combine, self.placed.problem.factor
-        if epilogue is None:
-            self.emitter.leave(result, sums, factor)
-        elif not epilogue.dims[1].stride:
-            self._with_partitions(result, sums, partition_block(epilogue))
-        elif factor == 1:
-            self.emitter.over("tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=[combine])
-        else:
-            alu = ["multiply", combine]
-            self.emitter.over("scalar_tensor_tensor", Stream.VECTOR, [result], [sums, epilogue], alu=alu, imm=[factor])
+    def finish(self, tiles: Sequence[tuple[Block, Block, Sequence[Block]]]) -> None:
+        """``result = epilogue(sums, arrays)`` for each (result, sums, arrays); ops of several take turns, so that
+        engines need not wait for what they have just made.
+        """
+        problem, chain, builder = self.placed.problem, self.placed.contraction.chain, self.emitter.builder
+        if chain is None:
+            for result, sums, _ in tiles:
+                self.emitter.leave(result, sums, problem.factor)
+            return
+        ready, wide = chain.ready(tuple(array.repeats for array in problem.arrays)), builder.sizes.bank_columns
+        cut = [
+            [block.index(1, Affine(start), min(wide, result.dims[1].size - start)) for block in (result, sums, *arrays)]
+            for result, sums, arrays in tiles
+            for start in range(0, result.dims[1].size, wide)
+        ]
+        for first in range(0, len(cut), TAKING_TURNS):
+            lanes = [
+                ready.steps(self.lanes[lane], partial(self._between, lane), out, sums, arrays, problem.factor)
+                for lane, (out, sums, *arrays) in enumerate(cut[first : first + TAKING_TURNS])
+            ]
+            with builder.unrolled_if(len(cut) > TAKING_TURNS):
+                deque(zip_longest(*lanes), 0)
 
-    def _with_partitions(self, result: Block, sums: Block, partitions: Block) -> None:
-        """Combined with one value a row."""
-        over, factor = self.emitter.over, self.placed.problem.factor
-        outs, ins = [result], [sums, partitions]
-        if self.placed.contraction.combine == "add":
-            over("activation", Stream.SCALAR, outs, ins, alu=["copy"], imm=[factor], flags=["bias"])
-        elif factor == 1:
-            over("activation", Stream.SCALAR, outs, ins, alu=["copy"], imm=[1.0], flags=["scale_ap"])
-        else:
-            over("tensor_scalar", Stream.VECTOR, outs, ins, alu=["multiply"] * 2, imm=[factor], flags=["ap1"])
+    @property
+    def together(self) -> int:
+        """Tiles that are finished at a time, at most: as many banks are left for the sums of the next ones."""
+        return 1 if self.placed.contraction.chain is None else max(1, min(TAKING_TURNS, self.banks // 2))
+
+    def _between(self, lane: int, number: int, like: Block, dtype: str) -> Block:
+        """A tile between the sums and the result."""
+        sizes = [atom.size for atom in like.dims[1:]]
+        return self.tiles.tile(dtype, sizes, like.dims[0].size, between_name(lane, number), EPILOGUE_BUFFERS)
+
+    def transposed_sums(self, result: Block) -> Block:
+        """Where sums of ``result`` are to be transposed to: what an epilogue takes from there."""
+        if self.placed.contraction.chain is None:
+            return result
+        rows, columns = (atom.size for atom in result.dims)
+        return self.tiles.tile("f32", [columns], rows, TRANSPOSED_SUMS, EPILOGUE_BUFFERS)
 
     def add(self, result: Block, sums: Block, others: Block | None) -> None:
         """``result = sums + others``, both sums of products."""

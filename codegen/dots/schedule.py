@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 from math import prod
 
 from neuronx_cc.codegen.dots import conversion
@@ -15,6 +16,10 @@ RESULT_BUFFERS = (4, 3)
 """As many as rows of tiles that are unrolled, where there is room."""
 SUM_BUFFERS = 2
 EPILOGUE_BUFFERS = 2
+TAKING_TURNS = 2
+"""Tiles whose epilogues take turns, op by op."""
+TRANSPOSED_SUMS = "transposed sums"
+"""The tile of sums that Vector has transposed, for an epilogue."""
 ZEROS = "zeros"
 """The tile that patterns which tell NaNs are multiplied with."""
 FEW = 16
@@ -57,6 +62,15 @@ class Leaves(Enum):
     TILES = "stored by tiles"
     ROWS = "stored by whole rows"
     """Collected on chip: its columns are computed in another order than they lie in."""
+
+
+class Kept(Enum):
+    """For how long what is loaded of an array stays on every partition."""
+
+    TILE = "for a tile of rows"
+    BLOCK = "for a block of columns"
+    """Of a row: it would come again with each tile of rows."""
+    WHOLE = "for all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +118,8 @@ class Schedule:
     """Tiles of at most so many rows stream past the columns instead, and Vector transposes the sums; 0 for none."""
     bias_whole: bool
     """Whether all of the bias is on chip."""
-    epilogue_whole: bool
-    """Whether all of the row is that the sums are combined with, on every partition."""
+    rows: tuple[Kept, ...]
+    """How long parts of each array that the epilogue reads stay on chip."""
     batches: int
     """Products of a batch that are unrolled, of all its dims together."""
     blocks: int
@@ -150,7 +164,7 @@ class Schedule:
         whole = "all" if self.boxes == problem.all_chunks else f"{cut} of {'+'.join(map(dims, problem.all_chunks))}"
         group = f" in groups of {self.group}" if self.group > 1 else ""
         stays = f"{self.stays} stays" if self.sums is Sums.PSUM else "both stream"
-        adds = " + row" * problem.bias + " + array" * (problem.epilogue is not None)
+        adds = " + row" * problem.bias + f" + {problem.epilogue}" * (problem.epilogue is not None)
         swapped = ", short rows stream" if self.swapped else ""
         operands = f"lhs {comes(problem.lhs)}{group}, rhs {comes(problem.rhs)}"
         return (
@@ -184,6 +198,22 @@ def suspects_name(operand: Operand, segment: Segment) -> str:
     return f"{operand.name} suspects {segment.start}"
 
 
+def row_tiles(problem: Problem, schedule: Schedule, sizes: Sizes) -> int:
+    """Banks of the sums that are stored together."""
+    columns = max(1, min(schedule.rhs.rows, schedule.columns))
+    return -(-columns // sizes.bank_columns)
+
+
+def array_name(number: int) -> str:
+    """Of the tiles of an array that the epilogue reads."""
+    return f"array {number}"
+
+
+def between_name(lane: int, number: int) -> str:
+    """Of tiles that the epilogue has between the sums and the result."""
+    return f"epilogue {lane} {number}"
+
+
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
     """Bytes a partition of all tiles in SBUF: (name, buffers) -> bytes of one buffer."""
     tiles: dict[tuple[str, int], int] = {}
@@ -215,10 +245,15 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         tiles["rows", ROW_BUFFERS] = prod(problem.n) * itemsize(problem.out.dtype)
     elif schedule.leaves is Leaves.TILES:
         tiles["result", schedule.result_buffers] = columns * itemsize(problem.out.dtype)
-    if problem.epilogue is not None and not problem.epilogue.on_chip:
-        taken = problem.n_tiled if schedule.epilogue_whole else columns
-        nbytes = 4 if problem.epilogue.repeats else taken * itemsize(problem.epilogue.dtype)
-        tiles["epilogue", 1 if schedule.epilogue_whole else EPILOGUE_BUFFERS] = nbytes
+    wide = {Kept.TILE: columns, Kept.BLOCK: max(1, schedule.rhs.rows), Kept.WHOLE: problem.n_tiled}
+    for at, (array, kept) in enumerate(zip(problem.arrays, schedule.rows, strict=True)):
+        if not array.on_chip:
+            taken = 1 if array.repeats else wide[kept]
+            tiles[array_name(at), 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS] = taken * itemsize(array.loaded)
+    for lane, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
+        tiles[between_name(lane, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
+    if problem.epilogue is not None and schedule.swapped:
+        tiles[TRANSPOSED_SUMS, EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if problem.bias:
         whole = schedule.bias_whole
         tiles["bias", 1 if whole else 2] = 4 * (prod(problem.n) if whole else sizes.bank_columns)

@@ -26,6 +26,7 @@ from neuronx_cc.codegen.dots.problem import (
 )
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, View, align
+from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
@@ -61,7 +62,7 @@ class _Class:
 
 @dataclass(frozen=True, slots=True)
 class _Refined:
-    """b: lhs, rhs, result, epilogue; m: lhs, result, epilogue; n: rhs, result, epilogue; k: lhs, rhs."""
+    """b: lhs, rhs, result, arrays; m: lhs, result, arrays; n: rhs, result, arrays; k: lhs, rhs."""
 
     b: _Class
     m: _Class
@@ -69,11 +70,11 @@ class _Refined:
     k: _Class
 
 
-def _refine(contraction: Contraction, views: Sequence[View], out: View, add: View | None) -> _Refined | None:
+def _refine(contraction: Contraction, views: Sequence[View], out: View, adds: Sequence[View]) -> _Refined | None:
     """Common dims; None where some do not nest, or lie on the partitions in a way that nothing reads."""
     lhs_b, lhs_m, lhs_k = contraction.classes(views[0], 0)
     rhs_b, rhs_n, rhs_k = contraction.classes(views[1], 1)
-    others = [out] if add is None else [out, add]
+    others = [out, *adds]
     first, last = len(lhs_b.dims), len(lhs_b.dims) + len(lhs_m.dims)
     batch, m, k = contraction.sizes(0)
     spaces = (
@@ -100,22 +101,22 @@ def _refine(contraction: Contraction, views: Sequence[View], out: View, add: Vie
 
 
 def problems_of(
-    context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, add_view: View | None
+    context: Context, contraction: Contraction, bound: Sequence[Bound], out_view: View, adds: Sequence[View]
 ) -> list[Problem]:
     """The problem, for each way to cut k and each choice of the dims of m and n that are tiled, the plain one first.
 
     None where dims do not nest or cannot be tiled: k on the partitions, m on the result's, n free.
     """
     dtype = pe_dtype(contraction.op)
-    refined = _refine(contraction, [each.view for each in bound], out_view, add_view)
+    refined = _refine(contraction, [each.view for each in bound], out_view, adds)
     if refined is None:
         return []
     b, m, n = refined.b, refined.m, refined.n
-    out, add = (
-        None if view is None else Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i])
-        for i, view in enumerate((out_view, add_view))
+    out, *arrays = (
+        Result(view.in_sbuf, view.dtype, b.atoms[2 + i], m.atoms[1 + i], n.atoms[1 + i])
+        for i, view in enumerate((out_view, *adds))
     )
-    assert out is not None
+    epilogue = _epilogue(contraction, bound, out, arrays)
     found = []
     for k, direct in _cuts(context.timing, refined, bound):
         lhs, rhs = _operands(contraction, bound, refined, k, direct)
@@ -145,15 +146,26 @@ def problems_of(
                 lhs=lhs,
                 rhs=rhs,
                 out=out,
-                epilogue=add,
+                epilogue=epilogue,
                 bias=contraction.bias is not None,
                 room=context.builder.sbuf.largest_gap(),
+                arrays=tuple(arrays),
             )
             for m_dim, n_dim in tilings
         ]
         if not direct and _neighbours_have_long_runs(context.timing, refined, k, bound):
             found += [other for each in found[-len(tilings) :] if (other := _with_neighbours(each)) is not None]
     return found
+
+
+def _epilogue(
+    contraction: Contraction, bound: Sequence[Bound], out: Result, arrays: Sequence[Result]
+) -> Epilogue | None:
+    if contraction.chain is None:
+        return None
+    ready = contraction.chain.ready(tuple(each.repeats for each in arrays))
+    factor = prod(DECODED.get(each.view.dtype, 1.0) for each in bound)
+    return ready.record([each.loaded for each in arrays], out.dtype, factor)
 
 
 def _with_neighbours(problem: Problem) -> Problem | None:

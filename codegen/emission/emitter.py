@@ -8,6 +8,7 @@ from math import prod
 from typing import Unpack
 
 from neuronx_cc.codegen.emission.builder import Affine, Block, Builder, Modifiers, emit_over, merge_free, split_scalars
+from neuronx_cc.ir.errors import Loc
 from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.types import FLOATS, itemsize
 
@@ -83,6 +84,16 @@ class Emitter:
             self.vector_load += max(64, size * max(1, len(tiles)))
         elif stream is Stream.SCALAR:
             self.scalar_load += max(64, size)
+        self.issue(op, stream, outs, ins, **modifiers)
+
+    def mark(self, loc: Loc) -> None:
+        """What is emitted from here on comes from the HLO op at ``loc``."""
+        self.builder.mark(loc)
+
+    def issue(
+        self, op: str, stream: Stream, outs: Sequence[Block], ins: Sequence[Block], **modifiers: Unpack[Modifiers]
+    ) -> None:
+        """Emit what is within those rules."""
         emit_over(self.builder, op, stream, outs, ins, **modifiers)
 
     def _adds_up(self, out: Block, ins: Sequence[Block], **modifiers: Unpack[Modifiers]) -> bool:

@@ -350,8 +350,34 @@ class Synchroniser:
                 wait = made[wanted]
                 if wait is not None:
                     final.append(wait)
-            instr.waits = tuple(final)
+            instr.waits = _needed(final)
         self.pending.clear()
+
+
+def _needed(waits: Sequence[Wait]) -> tuple[Wait, ...]:
+    """``waits`` without those that another one for the same stream implies."""
+    if len({wait.stream for wait in waits}) == len(waits):
+        return tuple(waits)
+    return tuple(
+        wait
+        for at, wait in enumerate(waits)
+        # of equal ones the first is kept
+        if not any(
+            _implies(other, wait) and not (at < after and _implies(wait, other))
+            for after, other in enumerate(waits)
+            if after != at
+        )
+    )
+
+
+def _implies(wait: Wait, other: Wait) -> bool:
+    """Whether ``wait`` is for at least as many instructions as ``other``, wherever loops are: they count from 0."""
+    if wait.stream is not other.stream or wait.count < other.count:
+        return False
+    more = dict(wait.coefs)
+    for register, coef in other.coefs:
+        more[register] = more.get(register, 0) - coef
+    return all(coef >= 0 for coef in more.values())
 
 
 def _final(place: Place, count: int) -> Wait | None:

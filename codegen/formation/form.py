@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from math import prod
+from types import MappingProxyType
 
 from neuronx_cc.codegen.attention.masks import dead_with
 from neuronx_cc.codegen.attention.pattern import Attention
@@ -25,9 +26,6 @@ from neuronx_cc.codegen.formation.graph import (
     reads,
     squeeze,
     suffix_reduction,
-    takes_array,
-    takes_cast,
-    takes_row,
     trace,
 )
 from neuronx_cc.ir import hlo
@@ -52,20 +50,24 @@ def form(
     without: Set[hlo.Operation] = frozenset(),
     effectful: Set[str] = frozenset(),
     attentions: Sequence[Attention] = (),
+    epilogues: Mapping[hlo.DotOp, Sequence[hlo.HloOp]] = MappingProxyType({}),
+    late: Set[hlo.Operation] = frozenset(),
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
 
     ``combiner_of``: computation -> opcode of a simple combiner. ``load_casts``: results of casts that no kernel
     computes (``graph.is_load_cast``). ``effectful``: computations that do more than compute. ``attentions``: ops that
-    are a kernel together.
+    are a kernel together, as are contractions with their ``epilogues``. ``late``: see ``recompute.spread``.
     """
-    last = {each.ops[-1]: each for each in attentions}
-    inside: set[hlo.Operation] = {op for each in attentions for op in each.ops}
-    inside |= dead_with({step.op for each in attentions for step in each.steps if step.band is not None})
-    formation = _Formation(combiner_of, recompute.spread(computation, inside), sizes)
+    last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], Attention | None]] = {
+        each.ops[-1]: (each.ops, each) for each in attentions
+    }
+    last |= {ops[-1]: ((dot, *ops), None) for dot, ops in epilogues.items()}
+    inside = inside_of(attentions) | {op for ops, _ in last.values() for op in ops}
+    formation = _Formation(combiner_of, late - inside, sizes)
     for op in ops_of(computation.block):
         if op in last:
-            formation.place_attention(last[op])
+            formation.place_together(*last[op])
         if op in inside or is_view(op) or op.opcode in ("tuple", "constant"):
             continue
         if op.result in load_casts:
@@ -73,6 +75,12 @@ def form(
         elif op not in without and op not in formation.late:
             formation.place(op)
     return _by_depth([kernel for kernel in formation.kernels if kernel.ops], formation.member, effectful)
+
+
+def inside_of(attentions: Sequence[Attention]) -> set[hlo.Operation]:
+    """Ops that are part of an attention, or that nothing but one needs."""
+    inside: set[hlo.Operation] = {op for each in attentions for op in each.ops}
+    return inside | dead_with({step.op for each in attentions for step in each.steps if step.band is not None})
 
 
 class _Formation:
@@ -105,13 +113,13 @@ class _Formation:
         if source in self.member:
             self.member[cast.results[0]] = self.member[source]
 
-    def place_attention(self, attention: Attention) -> None:
-        """Make one kernel of all its ops."""
-        for op in attention.ops:
+    def place_together(self, ops: Sequence[hlo.HloOp], attention: Attention | None) -> None:
+        """Make one kernel of all ``ops``, which may be an attention."""
+        for op in ops:
             self._place_late(op)
-        kernel = self._new(attention.ops[0], False)
+        kernel = self._new(ops[0], False)
         kernel.attention = attention
-        for op in attention.ops[1:]:
+        for op in ops[1:]:
             self._join(op, kernel)
 
     def _place_late(self, *users: hlo.HloOp) -> None:
@@ -121,9 +129,7 @@ class _Formation:
 
     def _compute(self, op: hlo.HloOp) -> None:
         kernel = self._newest(op)
-        if kernel is not None and kernel.attention is None and _takes(kernel, op):
-            self._join(op, kernel)
-        elif (scan := scan_of(op)) is not None:
+        if (scan := scan_of(op)) is not None:
             self._scan(op, scan, kernel)
         elif op.opcode in ELEMENTWISE:
             self._compute_in(op, self._home(op, kernel))
@@ -276,11 +282,6 @@ class _Formation:
             else:
                 for value in own:
                     member[value] = other
-
-
-def _takes(kernel: Kernel, op: hlo.HloOp) -> bool:
-    """Whether the contraction of ``kernel`` does ``op`` as it makes its result."""
-    return (takes_row(kernel, op) or takes_array(kernel, op)) is not None or takes_cast(kernel, op)
 
 
 def _needs_array(value: hlo.SSAValue) -> bool:

@@ -6,6 +6,7 @@ belong to no kernel.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
@@ -13,10 +14,9 @@ from typing import Any, TypeGuard
 
 from neuronx_cc.codegen.convolutions.kinds import is_grouped, is_kernel_gradient
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.small_types import COMPUTED as NOT_OF_CORE
 from neuronx_cc.ir.types import bits
-from neuronx_cc.passes.analysis.stored import is_given, is_stored
+from neuronx_cc.passes.analysis.stored import is_stored
 from neuronx_cc.passes.decode_floats import is_taken_by_contractions
 
 VIEWS = hlo.opcodes(hlo.ViewOp, hlo.IdentityOp)
@@ -25,9 +25,6 @@ _VIEWS = frozenset(hlo.OPCODES[opcode] for opcode in VIEWS)
 _RETYPING_OPS = frozenset([hlo.BitcastConvertOp, hlo.ConvertOp])
 FREE = frozenset(["constant", "iota"])
 """Ops regenerated wherever they are used."""
-
-MAX_ROWS_WITH_BIAS = 2 * PARTITIONS
-"""Rows up to which TensorE adds a bias; its cost grows with the rows, Vector's does not depend on it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,9 +117,9 @@ def operands_of(op: hlo.HloOp) -> list[hlo.SSAValue]:
     return found
 
 
-def is_load_cast(op: hlo.Operation) -> bool:
-    """A cast to a float of what lies in HBM that only contractions read, as operands or as what their results are
-    combined with, or reductions that no map takes: these load what is stored, and cast it.
+def is_load_cast(op: hlo.Operation, epilogues: Set[hlo.Operation] = frozenset()) -> bool:
+    """A cast to a float of what lies in HBM that only contractions read, as operands or in their ``epilogues``, or
+    reductions that no map takes: these load what is stored, and cast it.
 
     8-bit integers are for products and the kernels of convolutions, which engines convert: what adds up, or loads
     windows, knows floats only.
@@ -140,7 +137,7 @@ def is_load_cast(op: hlo.Operation) -> bool:
     return {op.shape.dtype, stored} <= floats and all(
         isinstance(use.operation, hlo.DotOp | hlo.ConvolutionOp)
         or _is_folded(use.operation, use.index)
-        or _is_taken(use)
+        or _is_read(use, epilogues)
         for use in op.result.uses
     )
 
@@ -226,87 +223,9 @@ def reads(value: hlo.SSAValue) -> list[Any]:
     return found
 
 
-def takes_array(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
-    """What ``op`` adds to the contraction of ``kernel``, or multiplies it by, when that is best done as its sums leave
-    PSUM.
-
-    That is: all FP32, the contraction has no other user, and no map kernel could take ``op`` in. A cast of the result
-    to a narrower float is taken in as well (``takes_cast``).
-    """
-    dot = kernel.ops[-1]
-    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp | hlo.MultiplyOp) or op.shape.dtype != "f32":
-        return None
-    if len(list(dot.result.uses)) != 1 or dot.result not in (op.lhs, op.rhs):
-        return None
-    if not _stands_alone(op.result) and not _is_cast_once(op.result):
-        return None
-    other = op.rhs if op.lhs is dot.result else op.lhs
-    source = base(other)
-    return None if isinstance(source.owner, hlo.IotaOp) or _is_number(source) else other
-
-
-def takes_cast(kernel: Kernel, op: hlo.HloOp) -> bool:
-    """Whether ``op`` casts what the contraction of ``kernel`` makes with an array that it takes in."""
-    return isinstance(kernel.ops[0], hlo.DotOp) and len(kernel.ops) == 2 and _is_cast_once(kernel.ops[1].result, op)
-
-
-def _is_cast_once(value: hlo.SSAValue, cast: hlo.Operation | None = None) -> bool:
-    """Whether all that is done with ``value`` is a cast, ``cast`` if given, to a narrower float for other kernels."""
-    users = [use.operation for use in value.uses]
-    if len(users) != 1 or not isinstance(users[0], hlo.ConvertOp) or cast not in (None, users[0]):
-        return False
-    return users[0].shape.dtype in ("bf16", "f16") and _stands_alone(users[0].result)
-
-
-def _is_taken(use: Any) -> bool:
-    """Whether a contraction takes the row ``use`` in, repeated along other dims, as it makes its result."""
+def _is_read(use: Any, epilogues: Set[hlo.Operation]) -> bool:
+    """Whether ops of ``epilogues`` read ``use``, maybe repeated along other dims."""
     op = use.operation
-    if isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp):
-        return len(squeeze(hlo.shape_of(op.operand).dims)) <= 1 and all(map(_is_taken, op.result.uses))
-    return isinstance(op, hlo.AddOp | hlo.MultiplyOp) and any(
-        isinstance(dot, hlo.DotOp) and takes_array(Kernel(0, [dot]), op) is op.operands[use.index]
-        for dot in (operand.owner for operand in op.operands)
-    )
-
-
-def _is_number(value: hlo.SSAValue) -> bool:
-    """Whether ``value`` is a constant that instructions have as an immediate."""
-    return isinstance(value.owner, hlo.ConstantOp) and prod(hlo.shape_of(value).dims) == 1
-
-
-def _stands_alone(value: hlo.SSAValue) -> bool:
-    """Whether no elementwise op or reduction reads ``value`` in its own shape."""
-    for use in value.uses:
-        user = use.operation
-        if user.name in ("hlo.reshape", "hlo.copy", "hlo.bitcast"):
-            if not _stands_alone(user.results[0]):
-                return False
-        elif isinstance(user, hlo.HloOp) and (user.opcode in ELEMENTWISE or isinstance(user, hlo.ReduceOp)):
-            return False
-    return True
-
-
-def takes_row(kernel: Kernel, op: hlo.HloOp) -> hlo.SSAValue | None:
-    """The repeated row that ``op`` adds to the contraction of ``kernel``, when TensorE can add it to the sums.
-
-    That is: both FP32, the contraction has no other user, and the row is given before the program starts and
-    repeats over all of the result's dims but the last contraction's free dims of rhs.
-    """
-    dot = kernel.ops[-1]
-    if not isinstance(dot, hlo.DotOp) or not isinstance(op, hlo.AddOp) or op.shape.dtype != "f32":
-        return None
-    uses = list(dot.result.uses)
-    if len(uses) != 1 or op.lhs is op.rhs:
-        return None
-    other = op.rhs if op.lhs is dot.result else op.lhs
-    dims = dot.dims.data
-    free = hlo.shape_of(dot.rhs).rank - len(dims.rhs_batch) - len(dims.rhs_contracting)
-    if not free or prod(op.shape.dims[: op.shape.rank - free]) > MAX_ROWS_WITH_BIAS:
-        return None
-    if not isinstance(other, hlo.OpResult) or not isinstance(other.op, hlo.BroadcastOp):
-        return None
-    row = hlo.shape_of(other.op.operand).dims
-    varying = {axis for axis, size in zip(other.op.dimensions.data, row, strict=True) if size != 1}
-    source = base(other)
-    given = is_given(source) or isinstance(source.owner, hlo.ConstantOp)
-    return other if given and all(axis >= op.shape.rank - free for axis in varying) else None
+    if isinstance(op, hlo.BroadcastOp | hlo.ReshapeOp) and op not in epilogues:
+        return all(_is_read(further, epilogues) for further in op.result.uses)
+    return op in epilogues

@@ -39,6 +39,7 @@ from neuronx_cc.codegen.maps.inputs import (
 )
 from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
+from neuronx_cc.codegen.maps.operands import Operands
 from neuronx_cc.codegen.maps.overlap import LONG_BODY, UNROLL, Overlap, Tiles, overlap_of
 from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
@@ -125,8 +126,6 @@ class _Box:
         self.overlap = Overlap(1)
         """How tiles follow each other."""
         self.inputs = list(area.inputs)
-        self.sources: dict[hlo.SSAValue, hlo.SSAValue | None] = {}
-        """Operands met so far -> the value of the kernel that each is."""
         self.dying: dict[int, list[hlo.SSAValue]] = {}
         """Op number -> values that nothing after it reads."""
         arrays = {**area.inputs, **area.outputs}
@@ -150,8 +149,7 @@ class _Box:
         self.sums = sums_of(context, self.kernel, member)
         self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
-        self.partition_places: dict[hlo.HloOp, int] = {}
-        """Arithmetic inside its user's instruction -> which operand is one value a partition."""
+        self.operands = Operands(context, self.kernel, member, self.fusion)
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
@@ -205,7 +203,7 @@ class _Box:
             streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.transposed}]
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
-        self.partition_places = defer_partitions(
+        self.operands.partition_places = defer_partitions(
             self.kernel, self.member, self.blocks, dict(loops), self.fusion.users, self.context.splat
         )
         self.dying = last_uses(self.kernel, self.member, self.fusion.users)
@@ -379,7 +377,7 @@ class _Box:
                 here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
             op = self.fusion.casts.get(op, op)
-            ins = [self._operand(operand, here) for operand in op.operands]
+            ins = [self.operands.read(operand, here) for operand in op.operands]
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
                     scratch.append(self.pool.tile(sizes, ins[0].dtype, self.partitions))
@@ -454,24 +452,6 @@ class _Box:
             atom.stride and atom.size > 1 and self.reduced[dim] for dim, atom in enumerate(block.dims[1:])
         )
 
-    def _operand(self, operand: hlo.SSAValue, here: dict[hlo.SSAValue, Block]) -> Readable:
-        if operand not in self.sources:
-            self.sources[operand] = trace(operand, self.kernel, self.member)
-        source = self.sources[operand]
-        if isinstance(source, hlo.OpResult) and source.op in self.fusion:
-            op = source.op
-            assert isinstance(op, hlo.HloOp)
-            ins = [self._operand(value, here) for value in op.operands]
-            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.partition_places.get(op, -1))
-            assert deferred is not None, "deferred ops have one constant operand"
-            return deferred
-        if source is not None:
-            return replace(here[source], dtype=hlo.shape_of(operand).dtype)  # a bit cast may lie between
-        constant = self.context.splat(operand)
-        if constant is not None:
-            return Splat(constant, hlo.shape_of(operand).dtype)
-        return here[operand]
-
     def _reduce(
         self,
         emitter: Emitter,
@@ -486,7 +466,7 @@ class _Box:
         source, init = ins
         assert isinstance(source, Block), "deferred ops have one user, an elementwise op"
         folded = [dim + 1 for dim, reduced in enumerate(self.reduced) if reduced]
-        made = self.sources[op.operands[0]]
+        made = self.operands.sources[op.operands[0]]
         home = self.blocks.get(op.operands[0] if made is None else made)
         own = home is None
         if not summed:

@@ -1,0 +1,1 @@
+"""What is computed of the sums of a contraction as they leave PSUM."""

@@ -1,0 +1,276 @@
+"""Which ops a contraction computes as its sums leave PSUM: those that take less time there than in a kernel of theirs.
+
+Input: a computation that the passes have prepared. Output: for each contraction with an epilogue the ops of both,
+first the contraction, then elementwise ops of its shape in order. The last one's result is all that others read. What
+the ops read beside is there before them: constants, arrays of the same shape, rows, columns, results of other
+contractions. What makes such an array of one other, for this alone, is part of the epilogue as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import prod
+
+from neuronx_cc.codegen.context import RESIDENT_VALUE_SHARE, Context, apply_view
+from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
+from neuronx_cc.codegen.emission.accesses import Alloc
+from neuronx_cc.codegen.emission.views import View, linear
+from neuronx_cc.codegen.epilogues.chain import Chain
+from neuronx_cc.codegen.epilogues.work import leave
+from neuronx_cc.codegen.formation.graph import computes_elementwise, is_view, squeeze
+from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work, total
+from neuronx_cc.ir.types import itemsize
+from neuronx_cc.passes.analysis.stored import is_stored
+
+TAKEN = frozenset(["clamp", "compare", "convert", "divide", "negate", "not", "select", *ARITHMETIC, *ACTIVATION])
+"""Opcodes of instructions of Vector and Scalar, of floats and truth values."""
+FLOATS = frozenset(["f32", "bf16", "f16"])
+MOST = 24
+"""Ops of an epilogue."""
+ROOM = 6
+"""Tiles of an epilogue take at most one part in so many of SBUF."""
+BUFFERS = 2
+LONG = 4
+"""Banks that a tile of a map is as wide as, at most."""
+LOOKED_AT = 16
+"""Ops after an epilogue of which a map is taken to consist."""
+
+Grown = tuple[hlo.HloOp, ...]
+
+
+def worthwhile(context: Context, computation: hlo.ComputationOp, apart: Set[hlo.Operation]) -> dict[hlo.DotOp, Grown]:
+    """Contraction -> its epilogue, in order, but of the ops ``apart``, which are no part of any."""
+    ops = list(ops_of(computation.block))
+    if not any(isinstance(op, hlo.DotOp) for op in ops):
+        return {}
+    place: dict[hlo.Operation, int] = {op: at for at, op in enumerate(ops)}
+    taken = set(apart)
+    found: dict[hlo.DotOp, Grown] = {}
+    for op in ops:
+        if isinstance(op, hlo.DotOp) and op not in taken and op.shape.dtype in FLOATS and op.shape.size:
+            best = _best(context, op, list(_Growth(context, op, place, taken).grown()))
+            if best:
+                found[op] = best
+                taken.update(best)
+    return found
+
+
+# ---- ops that may be part of it -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Growth:
+    """The ops after one contraction, as far as they may be its epilogue."""
+
+    context: Context
+    dot: hlo.DotOp
+    place: dict[hlo.Operation, int]
+    """In the order of the computation."""
+    apart: Set[hlo.Operation]
+    inside: dict[hlo.HloOp, None] = field(default_factory=dict)
+
+    def grown(self) -> Iterator[Grown]:
+        """Epilogues, each longer than the one before."""
+        open_: set[hlo.SSAValue] = {self.dot.result}
+        pending: list[tuple[int, hlo.HloOp]] = []
+        self._await(self.dot.result, pending)
+        while pending and len(self.inside) < MOST:
+            _, op = heappop(pending)
+            if op in self.inside:
+                continue
+            more = self._with(op)
+            if more is None:
+                continue
+            self.inside |= dict.fromkeys(more)
+            open_ |= {each.results[0] for each in more}
+            open_ = {value for value in open_ if any(use.operation not in self.inside for use in value.uses)}
+            self._await(op.results[0], pending)
+            if open_ == {op.results[0]} and op.shape.dtype in FLOATS:
+                yield tuple(sorted(self.inside, key=self.place.__getitem__))
+
+    def _await(self, value: hlo.SSAValue, pending: list[tuple[int, hlo.HloOp]]) -> None:
+        for use in value.uses:
+            if use.operation in self.place and use.operation not in self.inside:
+                heappush(pending, (self.place[use.operation], use.operation))
+
+    def _with(self, op: hlo.HloOp) -> list[hlo.HloOp] | None:
+        """``op`` and what is computed for it alone, in order; None if it is no part."""
+        if not self._fits(op):
+            return None
+        found: list[hlo.HloOp] = []
+        for operand in op.operands:
+            owner = operand.owner
+            if operand is self.dot.result or owner in self.inside or owner in found:
+                continue
+            made = self._made_for(operand)
+            if made is not None:
+                found += made
+            elif not self._readable(operand):
+                return None
+        return [*found, op]
+
+    def _made_for(self, operand: hlo.SSAValue) -> list[hlo.HloOp] | None:
+        """The ops that make ``operand`` of one array, for one op; None if there are none, or more arrays."""
+        made: list[hlo.HloOp] = []
+        while self._fits(op := operand.owner) and operand.has_one_use() and op not in self.inside:
+            if isinstance(op, hlo.ConvertOp) and is_stored(op.operand):
+                break  # loading it casts
+            assert isinstance(op, hlo.HloOp)
+            arrays = [each for each in op.operands if self.context.splat(each) is None]
+            if len(arrays) != 1 or len(made) == MOST:
+                return None
+            made.insert(0, op)
+            (operand,) = arrays
+        if not made or operand is self.dot.result or operand.owner in self.inside or not self._readable(operand):
+            return None
+        return made
+
+    def _fits(self, op: object) -> bool:
+        """Whether ``op`` is of a kind that an epilogue has, and of the contraction's shape."""
+        if not isinstance(op, hlo.HloOp) or op not in self.place or op in self.apart:
+            return False
+        if not computes_elementwise(op) or op.opcode not in TAKEN:
+            return False
+        shapes = [hlo.shape_of(value) for value in (*op.operands, op.results[0])]
+        kinds = FLOATS | {"pred"} if op.opcode in ("compare", "not", "select") else FLOATS
+        return shapes[-1].dims == self.dot.shape.dims and all(shape.dtype in kinds for shape in shapes)
+
+    def _readable(self, operand: hlo.SSAValue) -> bool:
+        """Whether ``operand`` is a constant, or an array whose parts are loaded as tiles of the result are."""
+        if self.context.splat(operand) is not None:
+            return True
+        view = _lies(operand)
+        if view is None or any(len(atoms) > 1 for atoms in view.dims):
+            return False
+        near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
+        return near in ([], [0], [itemsize(view.dtype)])
+
+
+def _lies(value: hlo.SSAValue) -> View | None:
+    """``value`` as a view of what it is made of, if that lay in HBM; None if it is none, or counts."""
+    chain = []
+    while isinstance(value, hlo.OpResult) and is_view(value.op):
+        chain.append(value.op)
+        value = value.op.operands[0]
+    if isinstance(value.owner, hlo.IotaOp) or not isinstance(value.type, hlo.ArrayType):
+        return None
+    shape = hlo.shape_of(value)
+    view: View | None = linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims)
+    for op in reversed(chain):
+        view = apply_view(op, view) if view is not None else None
+    return view
+
+
+# ---- whether it is worth it -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A contraction with some of the ops after it, or none: work of its kernel, and what a map of these would have."""
+
+    ops: Grown
+    fits: bool
+    inside: Work
+    """Of all tiles as sums leave PSUM."""
+    apart: Work
+    read: Work
+    """Arrays that the ops read."""
+    moved: Work
+    """The result, to or from HBM."""
+
+
+def _best(context: Context, dot: hlo.DotOp, grown: Sequence[Grown]) -> Grown:
+    """The epilogue that leaves least time to the contraction and what follows; of equal ones the longest."""
+    if not grown:
+        return ()
+    timing = context.timing
+    options = [_option(context, dot, ops) for ops in ((), *grown)]
+    own, last = _products(dot, timing), options[-1]
+    result = last.ops[-1]
+    after = _after(last.ops, timing, context.sizes.partitions)
+    kept = any(not _in_shape(use.operation, result) for use in result.results[0].uses)
+
+    def time(option: _Option) -> float:
+        kernel = (own + option.inside + option.read + option.moved).bound
+        if option is last and not after.bound:
+            return kernel
+        rest = [option.moved, after, _less(last.apart, option.apart), _less(last.read, option.read)]
+        rest += [last.moved] * (bool(after.bound) + (option is not last and (kept or not after.bound)))
+        return kernel + total(rest).bound + timing.transfer_latency
+
+    return min((option for option in options if option.fits), key=lambda each: (time(each), -len(each.ops))).ops
+
+
+def _less(whole: Work, part: Work) -> Work:
+    return Work(*(max(0.0, a - b) for a, b in zip(whole, part, strict=True)))
+
+
+def _option(context: Context, dot: hlo.DotOp, ops: Grown) -> _Option:
+    timing, sizes, shape = context.timing, context.sizes, (ops[-1] if ops else dot).shape
+    outside = shape.size * 4 > sizes.partitions * sizes.sbuf_share(RESIDENT_VALUE_SHARE)
+    moved = timing.transfer(shape.size * itemsize(shape.dtype), timing.long_run) if outside else NOTHING
+    rows, columns = (max(1, prod(each)) for each in _free(dot))
+    wide = min(columns, sizes.bank_columns)
+    tiles = shape.size / (rows * columns) * -(-rows // sizes.columns) * columns / wide
+    # a map has tiles of other sizes, on as many partitions
+    long = max(wide, min(LONG * sizes.bank_columns, shape.size // sizes.partitions))
+    spread = shape.size / (sizes.partitions * long)
+    chain = Chain.of(context, dot.result, ops)
+    if chain is None:
+        return _Option(ops, True, leave(wide, shape.dtype, timing).times(tiles), NOTHING, NOTHING, moved)
+    read, repeats = NOTHING, []
+    for array in chain.arrays:
+        view = _lies(array)
+        atoms = [] if view is None else [[a.stride for a in atoms if a.stride] for atoms in view.dims]
+        repeats.append(not any(atoms[len(atoms) - len(_free(dot)[1]) :]))
+        elements = 1 if view is None else prod(a.size for dim in view.dims for a in dim if a.stride)
+        if outside:
+            read += timing.transfer(elements * hlo.itemsize(hlo.shape_of(array).dtype), timing.long_run)
+    dtypes = [hlo.shape_of(array).dtype for array in chain.arrays]
+    epilogue = chain.ready(tuple(repeats)).record(dtypes, shape.dtype, 1.0)
+    room = BUFFERS * ROOM * sizes.bank_bytes * (epilogue.tiles + len(repeats) - sum(repeats))
+    inside, apart = epilogue.work(wide, timing).times(tiles), epilogue.work(long, timing).times(spread)
+    return _Option(ops, room <= sizes.sbuf_bytes, inside, apart, read, moved)
+
+
+def _free(dot: hlo.DotOp) -> list[list[int]]:
+    """Sizes of the free dims of both operands."""
+    return [[hlo.shape_of(dot.operands[at]).dims[axis] for axis in order_of(dot, at)[1]] for at in (0, 1)]
+
+
+def _products(dot: hlo.DotOp, timing: Timing) -> Work:
+    """The products and their operands."""
+    sizes, dtype = timing.sizes, pe_dtype(dot)
+    rows, columns = (max(1, prod(each)) for each in _free(dot))
+    terms = prod(hlo.shape_of(dot.lhs).dims[axis] for axis in order_of(dot, 0)[2])
+    wide = min(columns, sizes.bank_columns)
+    tiles = dot.shape.size / (rows * columns) * -(-rows // sizes.columns) * columns / wide
+    product = timing.product(min(rows, sizes.columns), wide, dtype, flags=rounding_of(dot))
+    work = product.times(tiles * max(1, -(-terms // sizes.rows)))
+    for operand in dot.operands:
+        work += timing.transfer(max(1, hlo.shape_of(operand).size * itemsize(dtype)), timing.long_run)
+    return work
+
+
+def _in_shape(user: hlo.Operation, op: hlo.HloOp) -> bool:
+    """Whether ``user`` computes with the result of ``op`` in its own shape, as maps do."""
+    if isinstance(user, hlo.ReduceOp):
+        return True
+    return computes_elementwise(user) and squeeze(user.shape.dims) == squeeze(op.shape.dims)  # type: ignore[attr-defined]
+
+
+def _after(ops: Grown, timing: Timing, partitions: int) -> Work:
+    """What a map has to do that reads the result; nothing if there is none."""
+    made, size = [ops[-1]], max(1, ops[-1].shape.size // partitions)
+    for each in made:  # grows
+        users = [use.operation for use in each.results[0].uses if _in_shape(use.operation, ops[-1])]
+        made += [user for user in dict.fromkeys(users) if user not in made and len(made) < LOOKED_AT]
+    wide = min(size, LONG * timing.sizes.bank_columns)
+    one = timing.engine("tensor_tensor", Stream.VECTOR, wide, (Tile(),), (Tile(), Tile()), ("add",))
+    return one.times((len(made) - 1) * size / wide)

@@ -1,0 +1,48 @@
+"""What an op of a map, or of an epilogue, reads: tiles, constants, and what its own instruction computes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.emission.builder import Block
+from neuronx_cc.codegen.emission.emitter import Readable, Splat
+from neuronx_cc.codegen.formation.graph import Kernel, trace
+from neuronx_cc.codegen.maps import elementwise
+from neuronx_cc.codegen.maps.fusion import Fusion
+from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.ir import hlo
+
+
+@dataclass(slots=True)
+class Operands:
+    """Of the ops of one kernel."""
+
+    context: Context
+    kernel: Kernel
+    member: Member
+    fusion: Fusion
+    partition_places: Mapping[hlo.HloOp, int] = field(default_factory=dict)
+    """Arithmetic inside its user's instruction -> which operand is one value a partition."""
+    sources: dict[hlo.SSAValue, hlo.SSAValue | None] = field(default_factory=dict)
+    """Operands met so far -> the value of the kernel that each is."""
+
+    def read(self, operand: hlo.SSAValue, here: Mapping[hlo.SSAValue, Block]) -> Readable:
+        """``operand``, of which the tiles are ``here``."""
+        if operand not in self.sources:
+            self.sources[operand] = trace(operand, self.kernel, self.member)
+        source = self.sources[operand]
+        if isinstance(source, hlo.OpResult) and source.op in self.fusion:
+            op = source.op
+            assert isinstance(op, hlo.HloOp)
+            ins = [self.read(value, here) for value in op.operands]
+            deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.partition_places.get(op, -1))
+            assert deferred is not None, "deferred ops have one constant operand"
+            return deferred
+        if source is not None:
+            return replace(here[source], dtype=hlo.shape_of(operand).dtype)  # a bit cast may lie between
+        constant = self.context.splat(operand)
+        if constant is not None:
+            return Splat(constant, hlo.shape_of(operand).dtype)
+        return here[operand]

@@ -1,0 +1,128 @@
+"""What is computed of the sums of contractions as they leave PSUM: by value, in all types, on machines of all sizes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import TRN1, check_function
+
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.targets import find_machine
+
+Array = np.ndarray[Any, Any]
+MACHINES = Path(__file__).resolve().parents[2] / "machines"
+
+
+def gelu(x: Any) -> Any:
+    return jax.nn.gelu(x, approximate=False)
+
+
+def chain(x: Any, row: Any, column: Any, each: Any) -> Any:
+    return jnp.tanh(jnp.clip((x + row) * column, -3, 3) / 2 - each) * each
+
+
+CHAINS: dict[str, Callable[..., Any]] = {
+    "relu": lambda x, row, column, each: jax.nn.relu(x + row),
+    "gelu": lambda x, row, column, each: gelu(x + row),
+    "gelu of tanh": lambda x, row, column, each: jax.nn.gelu(x + row),
+    "silu": lambda x, row, column, each: jax.nn.silu(x) * each,
+    "exp": lambda x, row, column, each: jnp.exp(x - column),
+    "square": lambda x, row, column, each: x * x,
+    "clamp": lambda x, row, column, each: jnp.clip(x * 0.5, -1, 1),
+    "select": lambda x, row, column, each: jnp.where(each > 0, x, 0.1 * x),
+    "quotient": lambda x, row, column, each: each / (1 + jnp.abs(x)) * column,
+    "all": chain,
+}
+SIZES = ((1, 1, 1), (3, 5, 513), (127, 65, 129), (128, 128, 512), (129, 300, 1031), (300, 64, 2049))
+
+
+def kinds(names: list[str]) -> list[str]:
+    return [name.split(".")[1] for name in names]
+
+
+def check(name: str, sizes: tuple[int, int, int], dtype: Any = np.float32, machine: Machine = TRN1) -> list[str]:
+    """Run and compare with XLA; the kinds of kernels."""
+    m, k, n = sizes
+    random = np.random.default_rng(m + 3 * k + 7 * n)
+
+    def function(a: Any, b: Any, row: Any, column: Any, each: Any) -> Any:
+        return CHAINS[name](a @ b, row[None, :], column[:, None], each)
+
+    dims = ((m, k), (k, n), (n,), (m,), (m, n))
+    a, *others = (random.standard_normal(each).astype(dtype) for each in dims)
+    a = (a * k**-0.5).astype(dtype)
+    wide = {} if dtype == np.float32 else {"relative": 0.06}
+    return kinds(check_function(function, a, *others, machine=machine, **wide).program.kernels)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_values(name: str) -> None:
+    for sizes in SIZES[name == "gelu" :]:  # constants of one element are not read in what XLA makes of it
+        assert check(name, sizes).count("dot") == 1
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_no_map_is_left(name: str) -> None:
+    assert check(name, (256, 256, 640)) == ["dot"]
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("name", ["relu", "silu", "clamp", "select"])
+def test_narrow_floats(name: str, dtype: Any) -> None:
+    for sizes in SIZES[1:4]:
+        check(name, sizes, dtype)
+
+
+@pytest.mark.parametrize("machine", ["eighth", "quarter", "half"])
+@pytest.mark.parametrize("name", ["gelu of tanh", "all"])
+def test_little_memory(name: str, machine: str) -> None:
+    for sizes in (SIZES[1], SIZES[4], (513, 129, 300)):
+        check(name, sizes, machine=find_machine(str(MACHINES / f"{machine}.toml")))
+
+
+def test_gates(random: Array) -> None:
+    """Results of one contraction are read by another's epilogue."""
+
+    def function(x: Any, gate: Any, up: Any, down: Any) -> Any:
+        return (jax.nn.silu(x @ gate) * (x @ up)) @ down
+
+    shapes = ((130, 70), (70, 200), (70, 200), (200, 60))
+    names = check_function(function, *(random.standard_normal(each, np.float32) / 8 for each in shapes)).program.kernels
+    assert kinds(names) == ["dot"] * 3
+
+
+def test_what_others_read_is_stored(random: Array) -> None:
+    """Sums and results between that more than the epilogue reads are no part of it."""
+
+    def function(a: Any, b: Any) -> Any:
+        made = a @ b
+        half = jnp.tanh(made) * 0.5
+        return made.sum(0), half @ b.T, jnp.exp(half)
+
+    check_function(function, *(random.standard_normal((140, 140), np.float32) / 12 for _ in range(2)))
+
+
+def test_arrays_that_are_made_for_it(random: Array) -> None:
+    """The slope of a rectifier is made where it is used; what counts, and what lies across, is not read there."""
+
+    def function(a: Any, b: Any, h: Any, t: Any) -> tuple[Any, Any, Any]:
+        slope = jnp.where(h > 0, a @ b, 0)
+        place = jax.lax.broadcasted_iota(jnp.float32, (150, 150), 1)
+        return slope, (a @ b.T) * place, (a.T @ b) + t.T
+
+    inputs = [random.standard_normal((150, 150), np.float32) for _ in range(4)]
+    assert "dot" in kinds(check_function(function, *inputs).program.kernels)
+
+
+def test_steps_in_a_loop(random: Array) -> None:
+    """A cell of a recurrent network: contraction, gate and state, several times."""
+
+    def function(x: Any, w: Any) -> Any:
+        return jax.lax.fori_loop(0, 5, lambda _, h: jnp.tanh(h @ w + x) * 0.5 + h * 0.5, x)
+
+    check_function(function, *(random.standard_normal(each, np.float32) / 8 for each in ((20, 96), (96, 96))))
