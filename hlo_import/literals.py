@@ -45,9 +45,9 @@ def parse_literal(text: str, shape: Shape) -> Array:
         text = COMMENT.sub(" ", text)
     if "..." in text:
         raise LiteralError("elided")
-    if shape.rank == 0 or "{" not in text:
-        if shape.rank and not shape.size:
-            return np.zeros(shape.dims, shape.numpy_dtype)
+    if shape.rank == 0 or ("{" not in text and shape.size):
+        if "{" in text or "}" in text:
+            raise LiteralError(f"expected one value of {shape.dtype} without braces")
         scalar = _elements(text, shape.dtype, 1)
         return np.broadcast_to(scalar.reshape(()), shape.dims)
     try:
@@ -88,14 +88,14 @@ def _check_structure(text: str, shape: Shape) -> None:
     """Compares braces and separators with those of ``shape``; the text bounds what is built for that."""
     if shape.size > len(text):
         raise LiteralError(f"expected {shape.size} elements for {shape}, found a literal of {len(text)} characters")
-    if not shape.size and not text.translate(_TO_SPACE).replace(",", "").strip():
-        return
     if shape.dtype in COMPLEX:
         text = _PAIR.sub("", text)
     found = text.encode("utf-8", "replace").translate(None, _NOT_STRUCTURAL)
     expected = b""
-    for dim in reversed(shape.dims):
+    nested = shape.dims if shape.size else shape.dims[: shape.dims.index(0) + 1]
+    for dim in reversed(nested):
         if dim * (len(expected) + 1) > len(found) + 2:
+            expected = b"longer"
             break
         expected = b"{" + b",".join([expected] * dim) + b"}"
     if found != expected:

@@ -10,6 +10,7 @@ from neuronx_cc.hlo_import.literals import LiteralError, literal_text, parse_lit
 from neuronx_cc.hlo_import.parser import parse_text
 from neuronx_cc.hlo_import.proto import parse_proto
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.errors import CompileError
 from neuronx_cc.ir.types import NUMPY_DTYPE, SIGNED, Shape, bits, shape
 
 DTYPES = sorted(set(NUMPY_DTYPE) - {"tf32"})
@@ -132,3 +133,22 @@ def test_splats_are_views() -> None:
     mixed = np.zeros(10_000, np.float32)
     mixed[5000] = -0.0
     assert splat_view(mixed) is mixed
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("f32[]", "0}"), ("f32[]", "{0"), ("c64[]", "{(1,2)}"), ("f32[0]", ""), ("f32[0]", "0"), ("f32[0]", "{}}"),
+        ("f32[2,0]", "{}"), ("f32[2,0]", "{{}}"), ("f32[0,2]", "{{},{}}"), ("f32[2,0,3]", "{{{}},{{}}}"),
+    ],
+)  # fmt: skip
+def test_braces_are_those_of_the_shape(type_: str, text: str) -> None:
+    with pytest.raises(CompileError, match="EVRF064"):
+        parse_text(f"ENTRY main {{ ROOT z = {type_} constant({text}) }}")
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"), [("f32[2,0]", "{{}, {}}"), ("f32[0,2]", "{ }"), ("f32[2,0,3]", "{{},{}}"), ("f32[0]", "{,}")]
+)
+def test_empty_literals(type_: str, text: str) -> None:
+    assert parse_text(f"ENTRY main {{ ROOT z = {type_} constant({text}) }}").entry

@@ -11,7 +11,9 @@ from neuronx_cc.driver.frontends.torch.registry import row
 
 @row("histc")
 def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    low, high = (jnp.min(x), jnp.max(x)) if min == 0 and max == 0 else (jnp.asarray(min), jnp.asarray(max))
+    if not x.size:
+        return jnp.zeros(bins, x.dtype)
+    low, high = (jnp.min(x), jnp.max(x)) if min == max else (jnp.asarray(min), jnp.asarray(max))
     level = low == high
     low, high = jnp.where(level, low - 1, low), jnp.where(level, high + 1, high)
     flat = x.reshape(-1)

@@ -284,3 +284,9 @@ def test_what_only_checks_read_is_left_out():
     x, lengths = torch.randn(3), torch.tensor([1, 2, 5])
     found = neuronx_cc.torch.trace(Checked(), (x, lengths))(x, lengths)
     torch.testing.assert_close(found, x * lengths)
+
+
+@pytest.mark.parametrize("span", [(), (0, 0), (2, 2), (1, 3)])
+@pytest.mark.parametrize("values", [[], [[]], [1.0, 2.0, 3.0, 2.5], [2.0, 2.0]])
+def test_histograms_of_few_values(values, span):
+    agrees(lambda x: torch.histc(x, 3, *span), torch.tensor(values))
