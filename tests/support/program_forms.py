@@ -242,7 +242,7 @@ def calls(n: int) -> str:
 def calls_nested(n: int) -> str:
     """Computations that call the next one, as deep as there are any."""
     count = n // 2
-    bodies = ["f0 { x = f32[64] parameter(0) ROOT r = f32[64] tanh(x) }"]
+    bodies = ["f_0 { x = f32[64] parameter(0) ROOT r = f32[64] tanh(x) }"]
     for i in range(1, count):
         bodies.append(
             f"f_{i} {{ x = f32[64] parameter(0) c = f32[64] call(x), to_apply=f_{i - 1} "
