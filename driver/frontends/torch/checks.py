@@ -21,7 +21,7 @@ CHECKS = frozenset(
 def drop_checks(module: torch.fx.GraphModule) -> None:
     """Remove checks of run-time values from ``module`` and the graphs within, and what they alone read.
 
-    ``assert lengths.max().item() <= 512`` reads a value of the run, which a program could not, and decides nothing.
+    ``torch._check(lengths.max().item() <= 512)`` reads a value of the run, as a program cannot, and decides nothing.
     """
     for each in module.modules():
         if not isinstance(each, torch.fx.GraphModule):

@@ -274,11 +274,11 @@ def test_gradients_of_distances_of_no_rows(shapes):
 
 
 def test_what_only_checks_read_is_left_out():
-    """``assert lengths.max().item() <= 5`` reads a value of the run, and decides nothing."""
+    """``torch._check(lengths.max().item() <= 5)`` reads a value of the run, and decides nothing."""
 
     class Checked(torch.nn.Module):
         def forward(self, x, lengths):
-            assert lengths.max().item() <= 5
+            torch._check(lengths.max().item() <= 5)
             return x * lengths
 
     x, lengths = torch.randn(3), torch.tensor([1, 2, 5])
