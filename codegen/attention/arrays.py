@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from neuronx_cc.codegen.attention.geometry import by_dim, is_one
+from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
 from neuronx_cc.codegen.attention.pattern import Attention, Step, leaves_of
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce
 from neuronx_cc.ir import hlo
@@ -144,15 +145,31 @@ def _written(context: Context, attention: Attention) -> _Bound:
     if value in context.outputs:
         home = context.new_hbm(value)
     else:
-        users = [use.operation for use in value.uses]
-        transposed = users[0] if len(users) == 1 and isinstance(users[0], hlo.TransposeOp) else None
-        order = list(transposed.dimensions.data) if transposed is not None else list(range(shape.rank))
+        order = wanted_order(value)
         stored = context.own_hbm(value, hlo.Shape(shape.dtype, tuple(shape.dims[axis] for axis in order)))
         home = stored.transpose([order.index(axis) for axis in range(shape.rank)])
     context.homes[value] = [home]
     view, other = attention.made(home)
     assert view is not None, "a dense array aligns"
     return _Bound(value, view, _one(other.dims[0], 1), Stream.DMA_STORE)
+
+
+def wanted_order(value: hlo.SSAValue) -> list[int]:
+    """The dims of ``value`` in the order in which its only reader goes through them, outermost first."""
+    dims = hlo.shape_of(value).dims
+    view, uses = marked(dims), list(value.uses)
+    while len(uses) == 1 and isinstance(op := uses[0].operation, hlo.TransposeOp | hlo.ReshapeOp):
+        after = apply_view(op, view)
+        if after is None:
+            break
+        view, uses = after, list(op.result.uses)
+    strides = [prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    order: list[int] = []
+    for atom in (atom for atoms in view.dims for atom in atoms if atom.size > 1):
+        within = range(len(dims))
+        order += [a for a in within if dims[a] > 1 and atom.stride <= strides[a] < atom.stride * atom.size]
+    order = list(dict.fromkeys(order))
+    return [*(axis for axis in range(len(dims)) if axis not in order), *order]
 
 
 def _one(atoms: Sequence[Atom], size: int) -> Atom:

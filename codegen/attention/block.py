@@ -91,7 +91,8 @@ class Work(Operands):
         """Where scores go ahead of ``step``: to PSUM where Vector reads something beside them, which takes half the
         time then.
         """
-        if step.band is None and any(self.context.splat(leaf) is None for leaf in leaves_of(step)):
+        reads = any(self.context.splat(leaf) is None for leaf in leaves_of(step))
+        if reads and step.band is None and self._scores.count > 1:
             return tile_in(self.context.builder, self._scores, sizes, "f32", rows, True)
         return self._tile("raw scores", "f32", sizes, rows, 2)
 

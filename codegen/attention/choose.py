@@ -8,9 +8,10 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from math import prod
 
+from neuronx_cc.codegen.attention.arrays import wanted_order
 from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
-from neuronx_cc.codegen.attention.geometry import marked
-from neuronx_cc.codegen.attention.pattern import Attention, find, leaves_of
+from neuronx_cc.codegen.attention.geometry import by_dim, marked
+from neuronx_cc.codegen.attention.pattern import Attention, Step, find, leaves_of
 from neuronx_cc.codegen.attention.schedule import Problem
 from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
@@ -60,7 +61,9 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
     steps = [step for step in attention.steps if step.band is None]
     if steps and steps[0] is attention.steps[0] and factor_of(context, attention) is not None:
         steps = steps[1:]
-    read = sum(itemsize(hlo.shape_of(x).dtype) for step in steps for x in leaves_of(step) if context.splat(x) is None)
+    leaves = [(step, x) for step in steps for x in leaves_of(step) if context.splat(x) is None]
+    read = sum(itemsize(hlo.shape_of(x).dtype) for _, x in leaves)
+    shared = sum(itemsize(hlo.shape_of(x).dtype) for step, x in leaves if own and _repeats(attention, step, x, own[-1]))
     dtype, weight_dtype = pe_dtype(scores), pe_dtype(product)
     return Problem(
         heads,
@@ -76,6 +79,7 @@ def problem_of(context: Context, attention: Attention, room: int) -> Problem:
         rounding_of(product),
         len(steps),
         read,
+        shared,
         any(step.band is not None for step in attention.steps),
         _computed(attention, context.sizes.columns),
         outer // heads * dims[attention.row] > FEW and _near(context, attention),
@@ -100,11 +104,8 @@ def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
     own, scores, product = attention.own_dims(), attention.scores, attention.product
     if not own:
         return False, False, False, False
-    users = [use.operation for use in attention.result.uses]
-    made = marked(hlo.shape_of(attention.result).dims)
-    if len(users) == 1 and isinstance(users[0], hlo.TransposeOp):
-        order = list(users[0].dimensions.data)
-        made = marked(users[0].shape.dims).transpose([order.index(axis) for axis in range(len(order))])
+    order, dims = wanted_order(attention.result), hlo.shape_of(attention.result).dims
+    made = marked([dims[axis] for axis in order]).transpose([order.index(axis) for axis in range(len(order))])
     found = [
         (attention.queried(seen(scores.operands[attention.queries]))[0], attention.row),
         (attention.keyed(seen(scores.operands[1 - attention.queries]))[0], attention.column),
@@ -116,6 +117,12 @@ def abreast(attention: Attention) -> tuple[bool, bool, bool, bool]:
     ]
     first, second, third, last = (0 < head < row for head, row in strides)
     return first, second, third, last
+
+
+def _repeats(attention: Attention, step: Step, leaf: hlo.SSAValue, axis: int) -> bool:
+    """Whether ``leaf`` is the same along a dim of the scores."""
+    view = by_dim(attention.dims, step.marks, seen(leaf))
+    return view is not None and not any(atom.stride for atom in view.dims[axis])
 
 
 def seen(value: hlo.SSAValue) -> View:
@@ -152,7 +159,7 @@ def factor_of(context: Context, attention: Attention) -> float | None:
         return None
     step = attention.steps[0]
     constant = context.splat(step.op.operands[1 - step.main])
-    if constant is None or {attention.scores.shape.dtype, step.op.shape.dtype} != {"f32"}:
+    if constant is None:
         return None
     if step.op.opcode == "multiply":
         return constant

@@ -19,6 +19,7 @@ from neuronx_cc.codegen.attention.schedule import (
     heads_at_once,
     multiplied_at_once,
 )
+from neuronx_cc.codegen.context import RESIDENT_VALUE_SHARE
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.movement.halves import transposing
@@ -40,6 +41,8 @@ PAUSED = 0.2
 """Part of the time of a block that engines pause for keys and values as many times as are there."""
 UNHIDDEN = 0.6
 """Part of the engines' work in kernels of their own that takes time beside the transfers of scores."""
+NEAR_HANDED = 0.65
+"""Part of what engines wait for each other in kernels apart that remains where all that they hand over is on chip."""
 HANDOVERS = 3
 """Times that engines wait for each other in a block of several heads, or of kernels apart, whatever its size."""
 FEW_HANDOVERS, ROW_HANDOVERS = 1.1, 0.1
@@ -172,7 +175,8 @@ def loads_of(problem: Problem, schedule: Schedule, timing: Timing) -> tuple[Work
     staged = loaded(columns, columns, keys) + timing.transfer(heads * columns * feature, neighbours * feature)
     span = min(p.rows, schedule.span * sizes.columns)
     made = timing.transfer(heads * rows * p.width * 4, (heads if result else 1) * p.width * 4, "write")
-    read = timing.transfer(heads * rows * columns * p.read, columns * p.read) if p.read else Work()
+    beside = [each for each in ((heads, p.read - p.shared), (1, p.shared)) if each[1]]
+    read = total([timing.transfer(count * rows * columns * each, columns * each) for count, each in beside])
     return staged, loaded(rows, span, queries) + made + read
 
 
@@ -209,8 +213,9 @@ def _stored(problem: Problem, timing: Timing) -> float:
     p = problem
     if not p.near:
         return 0.0
-    run, terms = p.depth * itemsize(p.dtype), p.groups * p.rows + 2 * p.columns
-    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, run).bound
+    run, terms = p.depth * p.stored, p.groups * p.rows + 2 * p.columns
+    together = p.beside if all(p.abreast[:3]) else 1
+    return 2 * timing.transfer_latency + timing.transfer(p.heads * terms * run, together * run, "write").bound
 
 
 def _estimate_packed(problem: Problem, schedule: Schedule, timing: Timing) -> float:
@@ -276,11 +281,13 @@ def apart(problem: Problem, timing: Timing) -> float:
     rows = min(p.rows, sizes.columns)
     work = block_work(p, timing, rows, p.columns).times(p.heads * p.groups * ceil(p.rows / rows))
     engines = work.tensor + work.vector + work.scalar
-    if p.near:
-        return engines + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR)
     blocks = p.groups * p.rows // divisor(p.rows, sizes.columns)  # what stays on chip fills equal blocks
     handed = chunks * blocks * (HANDOVERS + p.steps + p.banded) * timing.latency(Stream.VECTOR)
-    return max(handed, moved + UNHIDDEN * engines) + ends
+    if p.near:
+        return max(engines + 2 * 3 * HANDOVERS * timing.latency(Stream.VECTOR), NEAR_HANDED * handed)
+    scores = p.heads * p.groups * p.rows * p.columns * 4
+    spilled = scores > sizes.sbuf_share(RESIDENT_VALUE_SHARE) * sizes.partitions
+    return max(handed + moved * spilled, moved + UNHIDDEN * engines) + ends
 
 
 def _few_apart(p: Problem, chunks: int, timing: Timing) -> float:

@@ -162,6 +162,8 @@ class _Search:
     def __init__(self, product: hlo.DotOp, index: int, combiners: Mapping[str, str], splat: Splats) -> None:
         self.product, self.index, self.combiners, self.splat = product, index, combiners, splat
         self.ops: list[hlo.HloOp] = [product]
+        self.after: list[hlo.HloOp] = []
+        """What is made of the second product."""
         self.marks: dict[hlo.SSAValue, View | None] = {}
 
     def attention(self) -> Attention | None:
@@ -172,6 +174,7 @@ class _Search:
             exponentials, result = weights, self._divided(weights)
         if result is None:
             return None
+        result = self._cast(result)
         argument = self._through(exponentials.owner.operands[0])  # type: ignore[union-attr]
         shifted = False
         if isinstance(argument.owner, hlo.SubtractOp):
@@ -223,6 +226,21 @@ class _Search:
             if not isinstance(op, hlo.DivideOp) or uses[0].index != 0:
                 return None
             return op.result if self._sums(exponentials, self._through(op.operands[1]), [op]) else None
+
+    def _cast(self, result: hlo.SSAValue) -> hlo.SSAValue:
+        """``result`` as it is stored: cast, if nothing else is made of it."""
+        if result is not self.product.result:
+            self.after += [result.owner]  # type: ignore[list-item]
+        while True:
+            uses = list(reads(result))
+            op = uses[0].operation if len(uses) == 1 else None
+            if not isinstance(op, hlo.ConvertOp) or not {op.shape.dtype, hlo.shape_of(result).dtype} <= TYPES:
+                return result
+            if base(op.operand) is not result:
+                return result
+            self.ops.append(op)
+            self.after.append(op)
+            result = op.result
 
     def _sums(self, exponentials: hlo.SSAValue, total: hlo.SSAValue, by: list[hlo.HloOp]) -> bool:
         """Whether ``total`` sums rows of ``exponentials``; notes these and what divides ``by`` it."""
@@ -303,10 +321,9 @@ class _Search:
             whole = len(contracted) == 1 and contracted[0].stride == strides[column]
             if dims[column] < 2 or not whole or contracted[0].size != dims[column]:
                 continue
-            after = result.owner if result is not self.product.result else None
-            if not all(self._is_along(op, strides[column], dims[column]) for op in self.ops if op is not after):
+            if not all(self._is_along(op, strides[column], dims[column]) for op in self.ops if op not in self.after):
                 return None
-            if after is not None and not self._is_along(after, prod(dims), 0):  # type: ignore[arg-type]
+            if not all(self._is_along(op, prod(dims), 0) for op in self.after):
                 return None
             steps = tuple(self._step(op, main, strides[rows], strides[column]) for op, main in path)
             attention = Attention(

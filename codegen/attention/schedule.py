@@ -90,6 +90,8 @@ class Problem:
     """Passes over the scores between the two products, beside those of the softmax and a first factor."""
     read: int
     """Bytes that are read for each score."""
+    shared: int
+    """How many of them are the same for all heads of the innermost dim around."""
     banded: bool
     """Whether row numbers decide what is computed."""
     computed: float
@@ -262,7 +264,8 @@ def candidates(problem: Problem, sizes: Sizes) -> Iterator[Schedule]:
                     Schedule(2, 2 if min(bunch, blocks) > 2 else STAGED, section, bunch),
                     Schedule(1, 1, section, bunch),
                 ]
-    beside = [heads for heads in range(2, min(p.beside, MOST_TOGETHER) + 1) if not p.beside % heads]
+    most = min(p.beside, MOST_TOGETHER) if p.columns <= sizes.bank_columns else 1  # more fill banks by themselves
+    beside = [heads for heads in range(2, most + 1) if not p.beside % heads]
     found += [Schedule(2, staged, p.columns, BUNCH, together=heads) for heads in beside for staged in {2, ahead}]
     own = p.groups * p.rows
     packs = [heads for heads in range(1, p.beside + 1) if not p.beside % heads and heads * own <= sizes.columns]
