@@ -18,7 +18,7 @@ from neuronx_cc.codegen.epilogues.work import Epilogue
 from neuronx_cc.codegen.movement.halves import HALVES
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.machine import Sizes
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.conversions import is_lossless
 
 PE_DTYPES = frozenset(["f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f8e3m4"])
@@ -148,8 +148,8 @@ class Result:
 
     @property
     def loaded(self) -> str:
-        """The element type of its tiles: one value a row is an operand in FP32 only."""
-        return "f32" if self.repeats else self.dtype
+        """The element type of its tiles: one number a row is an operand in FP32 only; predicates stay what they are."""
+        return "f32" if self.repeats and self.dtype in FLOATS else self.dtype
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,20 @@ def test_arrays_that_are_made_for_it(random: Array) -> None:
     assert "dot" in kinds(check_function(function, *inputs).program.kernels)
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["given", "constant"])
+@pytest.mark.parametrize("shape", [(513, 1), (1, 70), (513, 70)])
+def test_predicates_of_rows_of_columns_and_of_elements(shape: tuple[int, int], given: bool, random: Array) -> None:
+    """What takes from sums is read as it is stored, also where it is one value a row."""
+    choice = random.random(shape) > 0.5
+
+    def function(a: Any, b: Any, y: Any, *choices: Any) -> tuple[Any, Any]:
+        (p,) = choices or (choice,)
+        return jnp.where(p, a @ b, -1) / (y * y + 1), jnp.where(~p, jnp.tanh(a @ (b * b)), y)
+
+    inputs = [random.standard_normal(dims, np.float32) for dims in ((513, 20), (20, 70), (513, 70))]
+    check_function(function, *inputs, *([choice] if given else []))
+
+
 def test_steps_in_a_loop(random: Array) -> None:
     """A cell of a recurrent network: contraction, gate and state, several times."""
 
