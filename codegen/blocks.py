@@ -20,6 +20,7 @@ from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_o
 from neuronx_cc.codegen.kernels import LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
 from neuronx_cc.codegen.movement.straight import straighten
+from neuronx_cc.codegen.parts import Parts
 from neuronx_cc.ir import hlo, progress
 from neuronx_cc.ir.errors import CompileError
 
@@ -93,9 +94,11 @@ class Block:
         )
 
     def lower(self) -> None:
+        parts = Parts.of(self.context, self)
         for step, kernel in enumerate(self.kernels):
             if not self.context.prefix:
                 progress.note(step, len(self.kernels), "kernel")
+            parts.before(step)
             self._lower_kernel(kernel, step)
 
     def _lower_kernel(self, kernel: Kernel, step: int) -> None:

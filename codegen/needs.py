@@ -42,6 +42,7 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
         return
     attention = kernel.attention
     part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()
+    made = [view for op in kernel.ops for result in op.results for view in context.homes.get(result, ())]
     for operand in dict.fromkeys(operand for op in kernel.ops for operand in operands_of(op)):
         if (
             base(operand) in part
@@ -50,6 +51,8 @@ def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], f
         ):
             continue
         views = [view for view in _known(context, operand) if view.alloc.owner >= 0]
+        if kind == "concatenate" and any(view.alloc is home.alloc for view in views for home in made):
+            continue  # the part was written where it belongs
         if views and not any(view.start.terms for view in views):
             name = f"%{operand.owner.loc.name}" if isinstance(operand.owner, hlo.HloOp) else "a parameter"
             program.needs.append(Need(first, len(program.records), name, tuple(map(_home, views))))

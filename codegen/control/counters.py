@@ -6,8 +6,11 @@ and what is computed from it, only says where windows start, nothing has to comp
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Affine
+from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.ir import hlo
 
 
@@ -81,6 +84,40 @@ def is_counted(context: Context, op: hlo.DynamicSliceOp | hlo.DynamicUpdateSlice
         dim == size or context.splat(start) is not None or fits(context, start, dim - size)
         for start, dim, size in zip(starts, hlo.shape_of(operand).dims, sizes, strict=True)
     )
+
+
+def window(context: Context, op: hlo.DynamicSliceOp | hlo.DynamicUpdateSliceOp, array: View) -> View | None:
+    """Where a window lies for which ``is_counted``, in ``array``; None where that cannot be cut so."""
+    starts = op.args[1:] if isinstance(op, hlo.DynamicSliceOp) else op.args[2:]
+    sizes = op.shape.dims if isinstance(op, hlo.DynamicSliceOp) else hlo.shape_of(op.args[1]).dims
+    found: View | None = array
+    offset = Affine()
+    for axis, (start, dim, size) in enumerate(zip(starts, array.shape, sizes, strict=True)):
+        found = found.slice(axis, 0, size) if found is not None else None
+        if dim == size:
+            continue
+        atoms, constant = coalesce(array.dims[axis]), context.splat(start)
+        if len(atoms) > 1:
+            return None
+        place = context.counted[start] if constant is None else Affine(min(max(int(constant), 0), dim - size))
+        offset = offset + place * (atoms[0].stride if atoms else 0)
+    return replace(found, start=found.start + offset) if found is not None else None
+
+
+def covers(context: Context, op: hlo.DynamicUpdateSliceOp, trips: int) -> bool:
+    """Whether the windows of ``trips`` iterations, for which ``is_counted``, are all of the array."""
+    cut = [
+        (start, dim, size)
+        for start, dim, size in zip(op.args[2:], op.shape.dims, hlo.shape_of(op.args[1]).dims, strict=True)
+        if dim != size
+    ]
+    if len(cut) != 1:
+        return not cut
+    start, dim, size = cut[0]
+    place = context.counted.get(start)
+    if place is None or len(place.terms) != 1 or trips * size != dim or abs(place.terms[0][1]) != size:
+        return False
+    return bounds(context, place) == (0, dim - size)
 
 
 def unneeded(context: Context, body: hlo.ComputationOp, root: hlo.SSAValue | None) -> set[hlo.Operation]:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
+from neuronx_cc.codegen import parts
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.control import counters
 from neuronx_cc.codegen.control.residence import assign, given_homes, make_identities, origin, result_home, state_home
@@ -31,11 +32,10 @@ from neuronx_cc.ir.isa.program import DECIDER, Branch, While
 from neuronx_cc.passes.analysis.trip_count import Count, count
 
 
-class Lowered(Protocol):
+class Lowered(parts.Lowered, Protocol):
     """A computation as kernels (``blocks.Block``)."""
 
     def note_uses(self, results: Sequence[hlo.SSAValue]) -> None: ...
-    def step_of(self, value: hlo.SSAValue) -> int: ...
     def overwrites(self, old: hlo.SSAValue, result: hlo.SSAValue) -> bool: ...
     def lower(self) -> None: ...
 
@@ -69,7 +69,8 @@ def lower_while(context: Context, op: hlo.WhileOp, step: int, name: str, form: F
             homes.append([])
         elif index in changed and trips != 0:
             dead = context.last_use(value) <= step and handed[base(value)] == 1
-            homes.append([state_home(context, op, index, after.get(index, []), value, dead)])
+            filled = inner.fills(index, trips)
+            homes.append([state_home(context, op, index, after.get(index, []), value, dead, filled)])
         else:
             homes.append(given_homes(context, op, index, value, trips))
             for element in after.get(index, ()):
@@ -148,6 +149,11 @@ class _Body:
         elif alone:
             self.without = counters.unneeded(context, self.computation, None)
 
+    def fills(self, index: int, trips: int | None) -> bool:
+        """Whether the iterations write all of element ``index``, window by window, and read nothing of it."""
+        op = parts.update_of(self.context, self.old.get(index, ()), self.results[index])
+        return op is not None and trips is not None and counters.covers(self.context, op, trips)
+
     def pass_on(self, initial: Sequence[hlo.SSAValue]) -> None:
         """What is affine in the counts of loops around this one stays so inside."""
         found = False
@@ -180,6 +186,9 @@ class _Body:
                 free = all(is_free(context, old, made, {result}, meets) for old in self.old.get(index, ()))
                 if made >= 0 and free and counts[result] == 1:
                     context.outputs[result] = home
+                update = parts.update_of(context, self.old.get(index, ()), result)
+                if update is not None and not home.in_sbuf:
+                    parts.stack(context, block, home, update)
             block.lower()
             context.builder.at(f"{self.name}/state", hlo.loc_of(self.computation.root))
             write_back(context, [(results[index], homes[index][0]) for index in self.carried])

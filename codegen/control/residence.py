@@ -34,10 +34,11 @@ def state_home(
     after: Sequence[hlo.SSAValue],
     value: hlo.SSAValue,
     dead: bool,
+    filled: bool,
 ) -> View:
     """The buffer of element ``index`` of the state, holding its initial ``value``: on chip where that is of use.
 
-    ``dead``: nothing else needs the initial value.
+    ``dead``: nothing else needs the initial value. ``filled``: the loop writes all of it, and reads nothing of it.
     """
     shape = hlo.shape_of(value)
     owner = after[0] if after else op.result
@@ -64,7 +65,7 @@ def state_home(
                 return view
     if wanted is None or not _is_dense(wanted, shape):
         wanted = context.own_hbm(owner, shape)
-    if wanted not in context.homes.get(value, ()):
+    if not filled and wanted not in context.homes.get(value, ()):
         assign(context, wanted, value)
     return wanted
 

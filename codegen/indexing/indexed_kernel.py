@@ -17,6 +17,7 @@ from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.codegen.formation.graph import base
 from neuronx_cc.codegen.movement.concatenate_kernel import fill
 from neuronx_cc.codegen.movement.transfer import blocks_of, copy, is_scattered, put, reordered
+from neuronx_cc.codegen.parts import is_there
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.passes.analysis.stored import is_given
@@ -73,6 +74,8 @@ def dynamic_update_slice(context: Context, op: hlo.DynamicUpdateSliceOp, step: i
     counted = counters.is_counted(context, op)
     offset = _dynamic_offset(context, target, starts, shape.dims, part.dims, counted)
     window = replace(window, start=window.start + offset)
+    if counted and is_there(context, update, window):
+        return
     written, source = _blocks(context, window, update)
     put(context.builder, written, source, Stream.DMA_STORE if counted else Stream.DMA_DYNAMIC)
     if not counted:

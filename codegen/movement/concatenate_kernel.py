@@ -14,6 +14,7 @@ from neuronx_cc.codegen.movement.fill import one_a_partition
 from neuronx_cc.codegen.movement.relayout_kernel import Blank
 from neuronx_cc.codegen.movement.relayout_plan import Dim, Relayout
 from neuronx_cc.codegen.movement.transfer import blocks_of, room, transfer
+from neuronx_cc.codegen.parts import is_there
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import Timing
@@ -23,10 +24,11 @@ from neuronx_cc.ir.types import itemsize
 def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
     """Each operand goes to its slice of the result."""
     del step
-    target = context.new_hbm(op.result)
+    begun = op.result in context.homes  # some of its parts are there
+    target = context.homes[op.result][0] if begun else context.new_hbm(op.result)
     context.homes[op.result] = [target]
     axis = op.dimension.data
-    if assemble_kernel.applies(context, op):
+    if not begun and assemble_kernel.applies(context, op):
         assemble_kernel.lower(context, op, target)
         return
     start = 0
@@ -35,7 +37,8 @@ def concatenate(context: Context, op: hlo.ConcatenateOp, step: int) -> None:
         if shape.size:
             part = target.slice(axis, start, shape.dims[axis])
             assert part is not None, "a dense result slices"
-            put(context, part, operand)
+            if not (begun and is_there(context, operand, part)):
+                put(context, part, operand)
         start += shape.dims[axis]
 
 
