@@ -377,7 +377,9 @@ def _spatial(form: str, g: Sketch) -> list[int]:
 def _conv_gradient(g: Sketch, x: Value, k: Value, convolve: str, dims: tuple[int, ...]) -> None:
     """By input, by kernel or both; what is multiplied with the result is its gradient."""
     c, p, q, name = real(g, x.dtype, dims), g.name("p"), g.name("q"), g.name("f")
-    around = g.random.choice(("{}", "jnp.tanh({})", "jax.nn.relu({})", "{} * 0.5 + 1", "jax.nn.gelu({})"))
+    # casts may take what a rectifier sees to its other side
+    kinked = "jax.nn.relu({})" if g.dot_limit == 2**20 else "jax.nn.softplus({})"
+    around = g.random.choice(("{}", "jnp.tanh({})", kinked, "{} * 0.5 + 1", "jax.nn.gelu({})"))
     before = g.random.choice(("{}", "{}", "jnp.tanh({})", "jax.nn.silu({})")).format(p)
     made = around.format(convolve.format(before, q))
     g.lines.append(f"{name} = lambda {p}, {q}: jnp.sum(({made} * {c.name}).astype(T['f32']))")
