@@ -32,6 +32,7 @@ from neuronx_cc.passes.manager import PassContext, only_for
 
 STORED = frozenset(["s8", "u8", "f8e4m3", "f8e4m3fn", "f8e5m2"])
 FLOATS = frozenset(["f32", "bf16", "f16"])
+INTEGERS = frozenset(["s8", "u8", "s16", "s32"])
 FEW, MANY = 32, 1024
 """Rows up to which groups are products of their own; of codes that the core has no type for."""
 PASSED = (hlo.ConvertOp, hlo.TransposeOp, hlo.MultiplyOp, hlo.DivideOp, hlo.AddOp, hlo.SubtractOp)
@@ -145,9 +146,11 @@ def _weight(value: Value) -> Weight | None:
         if isinstance(op, hlo.ConvertOp):
             source = hlo.shape_of(op.operand).dtype
             value = op.operand
+            if source not in INTEGERS and op.shape.dtype in INTEGERS:
+                return None  # cuts off fractions
             if source in STORED:
                 return Weight(value, tuple(reversed(views)), tuple(reversed(steps))) if steps else None
-            if source not in FLOATS | {"s32", "s16"}:
+            if source not in FLOATS | INTEGERS:
                 return None
         elif isinstance(op, hlo.ReshapeOp | hlo.TransposeOp):
             views.append(View.of(op))
