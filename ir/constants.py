@@ -49,7 +49,7 @@ class ConstantPool:
             digest.update(array.reshape(-1).view(np.uint8).data)
         key = digest.hexdigest()[:32]
         if key not in self._arrays:
-            kept = array.view()
+            kept = np.asarray(array).view()  # of a NumPy scalar, too
             kept.flags.writeable = False
             self._arrays[key] = kept
         return key
