@@ -19,5 +19,4 @@ def test_numbers(value: np.ndarray) -> None:
 def test_equal_arrays_are_one() -> None:
     pool = ConstantPool()
     assert pool.add(np.arange(6, dtype=np.int32), "s32") == pool.add(np.arange(6, dtype=np.int32), "s32")
-    assert pool.add(np.zeros((2, 3), np.int32), "s32") == pool.add(np.broadcast_to(np.int32(0), (2, 3)), "s32")
     assert pool.add(np.zeros((3, 2), np.int32), "s32") != pool.add(np.zeros((2, 3), np.int32), "s32")
