@@ -185,7 +185,7 @@ def problem_of(
         on_chip = [view for view in homes if view.in_sbuf]
         stay |= bool(on_chip)
         if not on_chip:
-            loaded.append(_array(kernel, partitions, value, elements))
+            loaded.append(_array(kernel, partitions, value, elements, full_view(homes[0], kernel)))
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
             moves.append(_array(kernel, partitions, value, elements))
     for value in results:
@@ -203,12 +203,21 @@ def problem_of(
     return Problem(_elements(kernel.shape, partitions), len(whole), pairs, row, *arrays, stay)
 
 
-def _array(kernel: Kernel, partitions: Partitions, value: hlo.SSAValue, elements: int) -> Array:
-    """``elements`` of ``value`` on ``partitions``; neighbours on neighbouring ones move by rows (``column_kernel``)."""
+def _array(
+    kernel: Kernel, partitions: Partitions, value: hlo.SSAValue, elements: int, view: View | None = None
+) -> Array:
+    """``elements`` of ``value`` on ``partitions``; neighbours on neighbouring ones move by rows (``column_kernel``).
+
+    ``view``: where it lies, if that is known; it may have other neighbours.
+    """
     shape = hlo.shape_of(value)
     dims, width = kernel.rows if kernel.is_row(shape) else kernel.shape, itemsize(shape.dtype)
     run = partitions.inner * prod(dims[partitions.axis + 1 :])
-    return Array(elements * width, (run if run > 1 else partitions.size) * width)
+    if run > 1:
+        return Array(elements * width, run * width)
+    strides = [atom.stride for atom in view.dims[partitions.axis]] if view is not None else []
+    apart = bool(strides) and strides[-1] not in (0, width)
+    return Array(elements * width, width if apart else partitions.size * width)
 
 
 def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
