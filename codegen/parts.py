@@ -1,7 +1,7 @@
 """Results that are parts of a larger array: their kernels write them where they lie in it, and nothing is copied.
 
 Parts are the pieces of a concatenation, and what a loop puts into an array at the place that its counter says, as
-``lax.scan`` stacks its results. A part has a run of memory of its own in the array, of a length that a DMA moves well.
+``lax.scan`` stacks its results. A part is a run of memory in the array.
 The array is nobody's before its parts are there: a concatenation has a buffer of its own, and the array of a loop is
 read by the update alone, so that what stands in the window is of no interest to the iteration.
 """
@@ -20,6 +20,9 @@ from neuronx_cc.codegen.emission.views import View, coalesce
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.ir import hlo
 
+Place = tuple[hlo.SSAValue, int]
+"""A part, and where it starts along the axis of a concatenation."""
+
 
 class Lowered(Protocol):
     """A computation as kernels (``blocks.Block``)."""
@@ -34,8 +37,8 @@ class Parts:
     """Which kernels of a computation write parts of what arrays."""
 
     context: Context
-    joined: dict[int, list[hlo.ConcatenateOp]] = field(default_factory=dict)
-    """Step of the first part that is computed -> the concatenations."""
+    joined: dict[int, list[tuple[hlo.ConcatenateOp, list[Place]]]] = field(default_factory=dict)
+    """Step of the first part that is computed -> the concatenations, with the parts that are written in place."""
     _claimed: set[hlo.SSAValue] = field(default_factory=set)
 
     @classmethod
@@ -45,33 +48,31 @@ class Parts:
         for kernel in block.kernels:
             for op in kernel.ops:
                 if isinstance(op, hlo.ConcatenateOp) and not _is_lent(context, op.result):
-                    steps = [block.step_of(source) for source, _ in found._claim(op)]
-                    if steps:
-                        found.joined.setdefault(min(steps), []).append(op)
+                    places = found._claim(op)
+                    if places:
+                        first = min(block.step_of(source) for source, _ in places)
+                        found.joined.setdefault(first, []).append((op, places))
         return found
 
     def before(self, step: int) -> None:
         """Give the arrays whose first part is made in ``step`` their buffers, and all of their parts places."""
         context = self.context
-        for op in self.joined.pop(step, ()):
+        for op, places in self.joined.pop(step, ()):
             whole = context.new_hbm(op.result)
             context.homes[op.result] = [whole]
-            for source, start in _places(op):
-                place = _window(whole, op, start, source) if source in self._claimed else None
+            for source, start in places:
+                place = _window(whole, op, start, source)
                 if place is not None:
                     context.outputs[source] = place
 
-    def _claim(self, op: hlo.ConcatenateOp) -> list[tuple[hlo.SSAValue, int]]:
+    def _claim(self, op: hlo.ConcatenateOp) -> list[Place]:
         """The parts of ``op`` that may be written in place; each is of one array only."""
-        context, axis = self.context, op.dimension.data
-        run = prod(op.shape.dims[axis + 1 :]) * hlo.itemsize(op.shape.dtype)
-        alone = prod(op.shape.dims[:axis]) == 1
         found = []
-        for source, start in _places(op):
-            long = alone or hlo.shape_of(source).size // prod(op.shape.dims[:axis]) * run >= context.timing.long_run
-            if long and _is_computed(context, source) and source not in self._claimed:
-                self._claimed.add(source)
-                found.append((source, start))
+        if prod(op.shape.dims[: op.dimension.data]) == 1:  # parts are runs: kernels write results that are dense
+            for source, start in _places(op):
+                if _is_computed(self.context, source) and source not in self._claimed:
+                    self._claimed.add(source)
+                    found.append((source, start))
         return found
 
 
@@ -107,7 +108,7 @@ def is_there(context: Context, value: hlo.SSAValue, place: View) -> bool:
     )
 
 
-def _places(op: hlo.ConcatenateOp) -> Iterator[tuple[hlo.SSAValue, int]]:
+def _places(op: hlo.ConcatenateOp) -> Iterator[Place]:
     """What each operand is a reshape of, and where it starts; those that occur once."""
     sources = [_source(operand) for operand in op.args]
     counts, start = Counter(sources), 0

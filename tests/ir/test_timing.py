@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from one_instruction import dense
 
-from neuronx_cc.codegen.emission.builder import Affine, Block, Builder
+from neuronx_cc.codegen.emission.builder import Block, Builder
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, linear
 from neuronx_cc.ir.isa.program import Instr, Program, Ref, Space, Stream
@@ -141,7 +141,7 @@ def test_pipelines_take_about_what_the_clock_says(buffers: int, columns: int, pa
                 Block(
                     view.alloc,
                     "f32",
-                    Affine(view.offset) + index * (128 * columns * 4),
+                    view.start + index * (128 * columns * 4),
                     (Atom(128, columns * 4), Atom(columns, 4)),
                 )
                 for view in (source, goal)
