@@ -83,6 +83,8 @@ DEFAULT_PIPELINE: Pipeline = (
         "precision",
         (
             "accumulate_f32",
+            "sink_reshapes",
+            "moments",
             "split_long_rows",
             "quantize_weights",
             "auto_cast",

@@ -80,10 +80,10 @@ class Ready:
         context, result = chain.context, chain.ops[-1].results[0]
         kernel = Kernel(0, list(chain.ops), squeeze(hlo.shape_of(result).dims), is_map=True)
         member: Member = {op.results[0]: kernel for op in chain.ops}
-        fusion = Fusion(context, kernel, member, {result}, lambda _: False)
+        fusion = Fusion(context, kernel, member, {result}, lambda _: False, lambda _: False)
         blocks = {array: _tile("f32", 2, column) for array, column in zip(chain.arrays, columns, strict=True)}
         blocks[result] = _tile("f32", 2)
-        places = defer_partitions(kernel, member, blocks, {}, fusion.users, context.splat)
+        places = defer_partitions(kernel, member, blocks, {}, fusion, context.splat)
         return cls(
             chain,
             columns,

@@ -75,13 +75,13 @@ def _chain(op: hlo.HloOp, chains: dict[hlo.HloOp, int]) -> int:
     operand = large.pop()
     source = base(operand)
     read = hlo.shape_of(source)
-    if not same_order(operand, source) or squeeze(read.dims) != squeeze(shape.dims):
+    if not same_order(operand, source) or read.size != shape.size:
         return 0
     if read.dtype not in FLOATS or itemsize(read.dtype) > itemsize(shape.dtype):
         return 0
     maker = defining_op(source)
     if isinstance(maker, hlo.HloOp) and maker in chains:
-        return chains[maker] + 1
+        return chains[maker] + 1 if squeeze(read.dims) == squeeze(shape.dims) else 0
     return 1 if _is_stored(source) else 0
 
 

@@ -13,8 +13,11 @@ from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.bits import rotation
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.maps.lifetimes import Member
+from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
 
+_READS_NARROW = frozenset([*ARITHMETIC, *ACTIVATION])
+"""Ops whose instructions compute in FP32 whatever floats they read."""
 _NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
 """Ops whose last instruction rounds its FP32 result to the type that it writes: a cast needs none of its own."""
 
@@ -22,7 +25,8 @@ _NARROWED = frozenset(["add", "subtract", "multiply", "divide", *ACTIVATION])
 class Fusion:
     """Which ops of ``kernel`` are computed inside another's instruction.
 
-    ``stored``: values that are needed in memory. ``is_scale(operand)``: whether it has few values a partition.
+    ``stored``: values that are needed in memory. ``is_scale(operand)``: whether it has few values a partition;
+    ``is_loaded(operand)``: whether it comes from outside and varies along the whole tile.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Fusion:
         member: Member,
         stored: Container[hlo.SSAValue],
         is_scale: Callable[[hlo.SSAValue], bool],
+        is_loaded: Callable[[hlo.SSAValue], bool],
     ) -> None:
         self.users: dict[hlo.HloOp, hlo.HloOp] = {}
         """Op without an instruction -> the op whose instruction computes it."""
@@ -39,14 +44,22 @@ class Fusion:
         """Products that are computed inside an activation -> which operand is the scale."""
         self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
         """Casts -> the op whose result they narrow, and whose instruction writes it."""
+        self.widened: dict[hlo.HloOp, hlo.HloOp] = {}
+        """Casts of what is loaded that all readers do as they read it -> the last of these."""
         self._context, self._kernel, self._member = context, kernel, member
-        self._stored = stored
+        self._stored, self._is_loaded = stored, is_loaded
         self._take_patterns()
         self._take_operands(is_scale)
         self._take_casts()
+        self._take_widening()
 
     def __contains__(self, op: object) -> bool:
-        return op in self.users
+        return op in self.users or op in self.widened
+
+    @property
+    def within(self) -> dict[hlo.HloOp, hlo.HloOp]:
+        """All ops without an instruction -> the op by whose instruction they are done."""
+        return {**self.users, **self.widened}
 
     def _take_patterns(self) -> None:
         for op in self._kernel.ops:
@@ -79,6 +92,19 @@ class Fusion:
                 continue
             self.users.update({part: op for part, user in self.users.items() if user is made})
             self.users[made], self.casts[op] = op, made
+
+    def _take_widening(self) -> None:
+        summed = sums_of(self._context, self._kernel, self._member)
+        position = {op: index for index, op in enumerate(self._kernel.ops)}
+        for op in self._kernel.ops:
+            types = (op.shape.dtype, hlo.shape_of(op.operands[0]).dtype) if isinstance(op, hlo.ConvertOp) else ()
+            if types not in (("f32", "bf16"), ("f32", "f16")) or op in summed or op in self or op in self.casts:
+                continue
+            readers = [use.operation for use in op.results[0].uses]
+            reads = all(isinstance(user, hlo.HloOp) and user.opcode in _READS_NARROW for user in readers)
+            here = all(user in position for user in readers) and op.results[0] not in self._stored
+            if reads and here and readers and self._is_loaded(op.operands[0]):
+                self.widened[op] = max(readers, key=position.__getitem__)
 
     def _narrowed_by(self, op: hlo.HloOp) -> hlo.HloOp | None:
         """What ``op`` casts, if an instruction makes it that can write the narrower type itself."""

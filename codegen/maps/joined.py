@@ -14,16 +14,16 @@ from typing import NamedTuple
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
 from neuronx_cc.codegen.formation.graph import Kernel, base
+from neuronx_cc.codegen.maps.axes import SMALL_SHARE, axes_view, full_view, is_small, varying
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     Partitions,
-    axes_view,
     choose_partitions,
     counted_axes,
     external_operands,
-    full_view,
     lies_across,
+    lies_along,
     only_stored,
     partition_divisor,
     partitions_of,
@@ -67,7 +67,9 @@ def candidates(context: Context, first: MapPlan, external: Sequence[hlo.SSAValue
         return
     seen = {(kernel.shape, first.partitions)}
     views = [axes_view(context.views(value)[0], kernel) for value in external]
-    for kept, arrays in ((external, views), ([], [_dense(view) for view in views])):
+    dense = [_dense(view) for view in views]
+    repeated = [_repeated(view) if is_small(view, kernel) else view for view in dense]
+    for kept, arrays in ((external, views), ([], dense), ([], repeated)):
         for last in (0, 1):
             joined = _joined(kernel, arrays, counted_axes(first), last)
             plan = MapPlan(joined, {value: _counted(joined, value) for value in first.iotas})
@@ -134,6 +136,17 @@ def _dense(view: View) -> View:
     return view.of(tuple(reversed(dims)))
 
 
+def _repeated(view: View) -> View:
+    """A dense ``view`` that is repeated along an axis ahead of one along which it varies, as a copy has it."""
+    last = max(varying(view), default=-1)
+    stride, dims = itemsize(view.dtype), []
+    for axis, atoms in reversed(list(enumerate(view.dims))):
+        size = prod(atom.size for atom in atoms)
+        dims.append((Atom(size, stride if axis <= last else 0),) if size > 1 else ())
+        stride *= size if axis <= last else 1
+    return view.of(tuple(reversed(dims)))
+
+
 def _across(context: Context, plan: MapPlan, value: hlo.SSAValue) -> bool:
     assert plan.partitions is not None, "a candidate has partitions"
     view = full_view(context.views(value)[0], plan.kernel)
@@ -178,13 +191,18 @@ def problem_of(
     """The work of ``plan``; what does not stay on chip with the plan ``first`` either moves in any case."""
     kernel, partitions = plan.kernel, plan.partitions
     assert partitions is not None, "a candidate has partitions"
-    loaded, stored, moves, stay = [], [], [], False
+    loaded, stored, moves, stay, again = [], [], [], False, None
     for value in external:
         homes = context.views(value)
         elements = prod(atom.size for atoms in homes[0].dims for atom in atoms if atom.stride)
-        on_chip = [view for view in homes if view.in_sbuf]
-        stay |= bool(on_chip)
-        if not on_chip:
+        on_chip, small = [view for view in homes if view.in_sbuf], is_small(full_view(homes[0], kernel), kernel)
+        stay |= bool(on_chip) and not small
+        if small and not lies_along(full_view(homes[0], kernel), plan):
+            axes = varying(full_view(homes[0], kernel))
+            again = Array(
+                prod(kernel.shape[axis] for axis in axes) * itemsize(homes[0].dtype), hlo.shape_of(base(value)).nbytes
+            )
+        elif not on_chip:
             loaded.append(_array(kernel, partitions, value, elements, full_view(homes[0], kernel)))
         elif not any(partitions_of(full_view(view, kernel)) == partitions for view in on_chip):
             moves.append(_array(kernel, partitions, value, elements))
@@ -193,9 +211,10 @@ def problem_of(
         if only_stored(context, [value], step) or not _stays(context, first, value, step):
             stored.append(array)
             continue
-        stay = True
+        stay |= prod(hlo.shape_of(value).dims) * SMALL_SHARE > prod(kernel.shape)
         if not _stays(context, plan, value, step):
             moves.append(array)
+    moves += [again] if again is not None else []  # small ones move side by side
     whole = [op for op in kernel.ops if not all(kernel.is_row(hlo.shape_of(x)) for x in (*op.operands, op.results[0]))]
     pairs = sum(_reads_two(context, kernel, op) for op in whole)
     row = prod(kernel.shape[len(kernel.rows) :]) if kernel.reduced else 0
@@ -228,7 +247,7 @@ def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
 
 def estimate(problem: Problem, timing: Timing) -> float:
     """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move ahead and behind."""
-    tiles = ceil(problem.elements / streamed_elements(timing))
+    tiles = ceil(problem.elements / streamed_elements(timing, itemsize("f32")))
     each = ceil(problem.elements / tiles)
     stages = [_worked(problem, each, timing)]
     for arrays, way in ((problem.loaded, "read"), (problem.stored, "write")):

@@ -22,7 +22,9 @@ from neuronx_cc.codegen.emission.views import Atom
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import elementwise, scan_rows, transposed
 from neuronx_cc.codegen.maps import inputs as map_inputs
+from neuronx_cc.codegen.maps.ahead import copy_ahead
 from neuronx_cc.codegen.maps.area import Area
+from neuronx_cc.codegen.maps.axes import axes_view
 from neuronx_cc.codegen.maps.counting import Counting, Starts
 from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.codegen.maps.inputs import (
@@ -40,13 +42,12 @@ from neuronx_cc.codegen.maps.inputs import (
 from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.operands import Operands
-from neuronx_cc.codegen.maps.overlap import LONG_BODY, UNROLL, Overlap, Tiles, overlap_of
+from neuronx_cc.codegen.maps.overlap import UNROLL, Overlap, Tiles, overlap_of
 from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     Partitions,
-    axes_view,
     choose_input,
     choose_output,
     counted_axes,
@@ -55,7 +56,8 @@ from neuronx_cc.codegen.maps.plan import (
 )
 from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
 from neuronx_cc.codegen.maps.sections import by_halves, emit_sections
-from neuronx_cc.codegen.maps.space import Views, loops_of, streamed_elements, tile_space
+from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
+from neuronx_cc.codegen.maps.tile_size import tile_elements
 from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
@@ -64,8 +66,6 @@ from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
-TILE_SHARE = (6, 11)
-"""Of a partition of SBUF: most that the tiles of a map take together."""
 SPREAD_TILES = 16
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 LEAST_SCALED = 64
@@ -89,6 +89,7 @@ def _lower_part(context: Context, kernel: Kernel, member: Member, step: int) -> 
     kernel = plan.kernel
     results = results_of(context, kernel, member)
     transposed.turn(context, plan, external)
+    copy_ahead(context, plan, external, results)
     inputs = {value: choose_input(context, plan, value) for value in external}
     outputs: Views = {}
     for value in results:
@@ -145,7 +146,7 @@ class _Box:
         """Free dims of which a tile holds all."""
         self.turner: transposed.Turner | None = None
         self.counting = Counting(self.builder, self.pool, tiles, area.origin)
-        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale)
+        self.fusion = Fusion(context, self.kernel, member, area.outputs, self._is_scale, self._is_loaded)
         self.sums = sums_of(context, self.kernel, member)
         self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
@@ -160,10 +161,15 @@ class _Box:
         varying = prod(atom.size for atom in block.dims[1:] if atom.stride)
         return varying * LEAST_SCALED <= prod(self.sizes) and varying <= MOST_SCALES
 
+    def _is_loaded(self, operand: hlo.SSAValue) -> bool:
+        """Whether ``operand`` comes from outside and varies along all of a tile."""
+        block = self.blocks.get(operand) if operand in self.inputs else None
+        return block is not None and all(atom.stride or atom.size == 1 for atom in block.dims)
+
     # which free dims are looped over -----------------------------------------------------------------------------
 
     def emit(self) -> None:
-        self.dying = last_uses(self.kernel, self.member, self.fusion.users)
+        self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self.turner = transposed.Turner.of(self.context, self.pool, self.plan)
         loaded = [
             value
@@ -171,7 +177,7 @@ class _Box:
             if self.blocks[value].alloc.space is Space.HBM and all(atom.stride for atom in self.blocks[value].dims[1:])
         ]
         resident = {value for value, block in self.blocks.items() if block.alloc.space is not Space.HBM}
-        tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.users}, resident)
+        tiles_of = tiles_alive(self.kernel, [*loaded, *self.plan.iotas], self.dying, {*self.fusion.within}, resident)
         own = tiles_of.element_bytes
         dense = [value for value in loaded if value not in self.plan.transposed]
         alive = own + sum(map_inputs.between(self.builder.timing, self.blocks[value]) for value in dense)
@@ -189,7 +195,13 @@ class _Box:
         columns = {value: block for value, block in unmirrored(self.blocks) if is_column(block, free)}
         staying = kept_in({value: max(64, elements_of(block) * 4) for value, block in columns.items()}, room - least)
         room -= sum(staying.values())
-        loops = loops_of(self.sizes, self._whole, elements := self._tile_elements(room // (2 * alive)))
+        loops = loops_of(
+            self.sizes,
+            self._whole,
+            elements := tile_elements(
+                self.builder, self.plan, self.blocks, self.inputs, self.sizes, self.walk, most=room // (2 * alive)
+            ),
+        )
         while self._bytes_of(tiles_of, repeated, loops) > room and elements > LEAST_TILE:
             loops = loops_of(self.sizes, self._whole, elements := max(LEAST_TILE, elements // 2))
         for value in rows:
@@ -204,9 +216,9 @@ class _Box:
             map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self.operands.partition_places = defer_partitions(
-            self.kernel, self.member, self.blocks, dict(loops), self.fusion.users, self.context.splat
+            self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
         )
-        self.dying = last_uses(self.kernel, self.member, self.fusion.users)
+        self.dying = last_uses(self.kernel, self.member, self.fusion.within)
         self._nest(loops, {}, self.blocks)
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
@@ -282,31 +294,6 @@ class _Box:
         tiles = prod(ceil(self.sizes[dim] / step) for dim, step in loops)
         long = elements_of(self.blocks[value]) > 2 * self.builder.sizes.bank_columns
         return self.kernel.scanned >= 0 or tiles >= (2 if long else SPREAD_TILES)
-
-    def _tile_elements(self, most: int) -> int:
-        """Elements a partition of one tile: small ones overlap, large ones amortise; ``most`` fit."""
-        streamed = any(block.alloc.space is Space.HBM and block.dims[0].stride for block in self.blocks.values())
-        live = len(self.kernel.ops) + len(self.inputs) + 2
-        whole = prod(self.sizes)
-        room = min(self.builder.sizes.sbuf_share(TILE_SHARE), int(self.builder.sbuf.largest_gap() * 0.7))
-        if streamed and self.walk and self.walk[-1] < len(self.sizes):
-            # rows that lie apart are loaded in runs that a DMA moves well
-            rows = prod(self.sizes[dim - 1] for dim in self.walk)
-            return max(1, min(most, 2 * rows * self.builder.timing.long_run // 4))
-        if self.plan.transposed:
-            # columns of what is transposed are stored in such runs
-            least = transposed.least_elements(self.builder.timing, self.plan)
-            return max(1, min(most, max(streamed_elements(self.builder.timing), least)))
-        if streamed and whole > 2 * (size := streamed_elements(self.builder.timing)):
-            return max(1, min(room // (8 * min(live, 10)), size, most))
-        fits = max(1, min(room // (4 * min(live, 12)), most))
-        timing = self.builder.timing
-        # several engines overlap tile by tile, each as long as the others wait for a result
-        least = ceil(timing.latency(Stream.VECTOR) / timing.cycle(Stream.VECTOR))
-        if len(self.kernel.ops) > 1 and whole > least:
-            tiles = UNROLL if len(self.kernel.ops) < LONG_BODY else UNROLL // 2
-            return min(fits, max(least, -(-whole // tiles)))
-        return fits
 
     def _nest(self, loops: list[tuple[int, int]], starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
         if not loops:

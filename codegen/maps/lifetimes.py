@@ -23,7 +23,10 @@ def last_uses(
     position = {op: index for index, op in enumerate(kernel.ops)}
     for op, index in position.items():
         last[op.results[0]] = index
-        read_at = position[deferred[op]] if deferred and op in deferred else index
+        reader = op
+        while deferred and reader in deferred:
+            reader = deferred[reader]
+        read_at = position[reader]
         for operand in op.operands:
             source = trace(operand, kernel, member)
             used = operand if source is None else source

@@ -36,6 +36,8 @@ class Operands:
         if isinstance(source, hlo.OpResult) and source.op in self.fusion:
             op = source.op
             assert isinstance(op, hlo.HloOp)
+            if op in self.fusion.widened:
+                return self.read(op.operands[0], here)
             ins = [self.read(value, here) for value in op.operands]
             deferred = elementwise.defer(op, ins, self.fusion.scales.get(op, -1), self.partition_places.get(op, -1))
             assert deferred is not None, "deferred ops have one constant operand"

@@ -14,6 +14,7 @@ from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.emitter import Deferred, Readable
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.elementwise import ARITHMETIC
+from neuronx_cc.codegen.maps.fusion import Fusion
 from neuronx_cc.ir import hlo
 
 FIRST = frozenset(ARITHMETIC) - hlo.opcodes(hlo.ExtremeOp)
@@ -24,15 +25,16 @@ def defer_partitions(
     member: dict[hlo.SSAValue, Kernel],
     blocks: Mapping[hlo.SSAValue, Block],
     steps: Mapping[int, int],
-    deferred: dict[hlo.HloOp, hlo.HloOp],
+    fusion: Fusion,
     splat: Callable[[hlo.SSAValue], float | None],
 ) -> dict[hlo.HloOp, int]:
-    """Add to ``deferred`` (ops that are part of another's instruction -> that one); which operand is one a partition.
+    """Add to the ops of ``fusion`` that are part of another's instruction; which operand is one a partition.
 
     ``blocks``: of what comes from outside or is wanted there; ``steps``: sizes of a tile along looped free dims.
     """
     found: dict[hlo.HloOp, int] = {}
-    taken = {*deferred, *deferred.values()}
+    deferred, narrowed = fusion.users, {made: cast for cast, made in fusion.casts.items()}
+    taken = {*deferred, *deferred.values()} - {made for made in narrowed if made.opcode in ARITHMETIC}
     for op in kernel.ops:
         value = op.results[0]
         if op.opcode not in FIRST or op in taken or value in blocks or not value.has_one_use():
@@ -48,7 +50,7 @@ def defer_partitions(
         array = op.operands[partitions.index(False)]
         source = trace(array, kernel, member)
         if splat(array) is None and not (isinstance(source, hlo.OpResult) and source.op in deferred):
-            found[op], deferred[op] = partitions.index(True), user
+            found[op], deferred[op] = partitions.index(True), narrowed.get(user, user)
             taken |= {op, user}
     return found
 

@@ -14,12 +14,12 @@ from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
+from neuronx_cc.codegen.maps.axes import full_view
 from neuronx_cc.codegen.maps.lifetimes import Member, last_uses, tiles_alive
 from neuronx_cc.codegen.maps.plan import (
     MapPlan,
     choose_partitions,
     external_operands,
-    full_view,
     only_stored,
     results_of,
     staying_bytes,

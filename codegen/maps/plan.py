@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from math import prod
 
 from neuronx_cc.codegen.context import Context, squeezed
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.views import Affine, Atom, View, coalesce, linear, outermost
+from neuronx_cc.codegen.emission.views import Affine, Atom, View, linear, outermost
 from neuronx_cc.codegen.formation.graph import Kernel, base, squeeze, trace
+from neuronx_cc.codegen.maps.axes import (
+    SMALL_SHARE,
+    axes_view,
+    full_view,
+    is_laid_out,
+    is_small,
+    laid_out,
+    unsqueezed,
+    value_view,
+)
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.codegen.movement.transpose_kernel import turn_squares
 from neuronx_cc.ir import hlo
@@ -20,8 +29,6 @@ from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis import stored
 
-SMALL_SHARE = 64
-"""How many times smaller than the results a resident along the innermost axis that decides the partitions may be."""
 COPIED = 3
 """How often a copy moves an array, besides the one time that it is loaded or stored without."""
 LEAST_CUT = 2048
@@ -70,31 +77,6 @@ def external_operands(context: Context, plan: MapPlan, member: dict[hlo.SSAValue
                 continue
             external[operand] = None
     return list(external)
-
-
-def axes_view(view: View, kernel: Kernel) -> View:
-    """A view of a full or row value, with the axes of the kernel as its dims."""
-    view = squeezed(view)
-    if not kernel.joined:
-        return view
-    pending, dims = iter(view.dims), []
-    for count in kernel.joined:
-        if group := tuple(islice(pending, count)):
-            dims.append(coalesce(tuple(chain.from_iterable(group))))
-    return view.of(tuple(dims))
-
-
-def value_view(view: View, kernel: Kernel, dims: Sequence[int]) -> View | None:
-    """A view of the kernel's axes as one of a value of ``dims``; None where that is no view."""
-    return view.reshape(dims) if kernel.joined else _unsqueezed(view, dims)
-
-
-def full_view(view: View, kernel: Kernel) -> View:
-    """A view of a full or row value, as one of the kernel's whole shape."""
-    view = axes_view(view, kernel)
-    if len(view.dims) < len(kernel.shape):
-        return view.broadcast(kernel.shape, range(len(view.dims)))
-    return view
 
 
 def partitions_of(view: View) -> Partitions | None:
@@ -201,7 +183,7 @@ def resident_layout(shape: hlo.Shape, most: int) -> tuple[int, Callable[[Alloc],
     nbytes = prod(dims) // partitions.size * size
     if dims[partitions.axis] % (partitions.size * partitions.inner) or nbytes > most:
         return None
-    return nbytes, lambda alloc: _unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
+    return nbytes, lambda alloc: unsqueezed(resident_view(alloc, shape.dtype, dims, partitions), shape.dims)
 
 
 def _streaming_partitions(timing: Timing, shape: Sequence[int], axes: Sequence[int]) -> Partitions:
@@ -238,6 +220,9 @@ def choose_input(context: Context, plan: MapPlan, value: hlo.SSAValue) -> View:
             and (rows := _column_as_rows(context, value, full, plan)) is not None
         ):
             return rows
+    first = context.views(value)[0]
+    if is_small(first, plan.kernel) and not lies_along(full_view(first, plan.kernel), plan):
+        return laid_out(context, value, plan.kernel)
     full = full_view(context.hbm(value), plan.kernel)
     if not _is_cut(full, plan):
         return full_view(context.dense(value), plan.kernel)
@@ -294,6 +279,12 @@ def _is_cut(view: View, plan: MapPlan) -> bool:
     size = plan.kernel.shape[axis]
     rest = size % step
     return not rest or all(view.slice(axis, *part) is not None for part in ((0, size - rest), (size - rest, rest)))
+
+
+def lies_along(full: View, plan: MapPlan) -> bool:
+    """Whether a view of the kernel's space has one step along the partitions and one from each group of them on."""
+    partitions = plan.partitions
+    return partitions is None or is_laid_out(full, partitions.axis, partitions.size * partitions.inner)
 
 
 def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
@@ -458,11 +449,6 @@ def _resident_rows(alloc: Alloc, dtype: str, dims: Sequence[int], partitions: Pa
     axis = partitions.axis
     view = resident_view(alloc, dtype, (dims[axis], *dims[:axis], *dims[axis + 1 :]), replace(partitions, axis=0))
     return view.transpose([*range(1, axis + 1), 0, *range(axis + 1, len(dims))])
-
-
-def _unsqueezed(view: View, dims: Sequence[int]) -> View:
-    pending = iter(view.dims)
-    return replace(view, dims=tuple(() if size == 1 else next(pending) for size in dims))
 
 
 def load_stream(value: hlo.SSAValue) -> Stream:

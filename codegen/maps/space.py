@@ -11,11 +11,11 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Block
 from neuronx_cc.codegen.emission.views import Atom, IterSpace, View, align
 from neuronx_cc.codegen.maps import order as map_order
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, resident_view
+from neuronx_cc.codegen.maps.axes import full_view
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, resident_view
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.types import itemsize
 
 BUFFERS = 3
 """Of a stream: a load, the work on a tile and the store of another overlap."""
@@ -117,7 +117,7 @@ def loops_of(sizes: Sequence[int], whole: Set[int], elements: int) -> list[tuple
     return loops
 
 
-def streamed_elements(timing: Timing) -> int:
-    """Of a tile that is loaded or stored: what moves while ``BUFFERS`` transfers wait for their data."""
+def streamed_elements(timing: Timing, width: int) -> int:
+    """Of a tile of elements of ``width`` bytes that moves: as many as do while ``BUFFERS`` transfers wait."""
     moved = BUFFERS * timing.transfer_latency * timing.dma_rate / timing.sizes.partitions
-    return ceil(moved / itemsize("f32"))
+    return ceil(moved / width)

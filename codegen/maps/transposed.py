@@ -16,7 +16,8 @@ from neuronx_cc.codegen.emission.builder import Affine, Block, Ring, merge_free
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, tile_in
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, full_view, load_stream, partition_divisor
+from neuronx_cc.codegen.maps.axes import full_view
+from neuronx_cc.codegen.maps.plan import MapPlan, Partitions, load_stream, partition_divisor
 from neuronx_cc.codegen.movement.halves import HALVES, halves_of, part_of
 from neuronx_cc.codegen.movement.transfer import copy
 from neuronx_cc.ir import hlo
@@ -54,7 +55,7 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
             continue
         if any(view.in_sbuf for view in views):
             return
-        minors = [_minor(view) for view in views]
+        minors = [minor_axis(view) for view in views]
         if last in minors:
             continue
         if minors[0] < 0 or not all(atom.stride for atoms in views[0].dims for atom in atoms):
@@ -82,7 +83,7 @@ def turn(context: Context, plan: MapPlan, external: Sequence[hlo.SSAValue]) -> N
         plan.partitions, plan.transposed = found, across
 
 
-def _minor(view: View) -> int:
+def minor_axis(view: View) -> int:
     """The axis of one stride along which neighbours lie in memory; -1 without one."""
     size = itemsize(view.dtype)
     return next((axis for axis, atoms in enumerate(view.dims) if len(atoms) == 1 and atoms[0].stride == size), -1)

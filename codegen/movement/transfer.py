@@ -73,20 +73,37 @@ def reordered(builder: Builder, target: Block, source: Block, stream: Stream, lo
     if target.alloc.space is not Space.HBM or _in_runs(timing, target, source):
         copy(builder, target, source, stream)
         return
-    ordered = relayout_plan.ordered(target, source)
+    least, relayout, squares = _quickest(builder, target, source)
+    if is_crossed(builder, target, source, least):
+        crossed.copy(builder, target, source, stream)
+    elif squares:
+        transpose_kernel.copy(builder, target, source, load)
+    elif relayout is not None:
+        relayout_kernel.copy(
+            builder, *relayout_plan.ordered(target, source), relayout, load=load, store=Stream.DMA_STORE
+        )
+    else:
+        copy(builder, target, source, stream)
+
+
+def _quickest(builder: Builder, target: Block, source: Block) -> tuple[float, relayout_plan.Relayout | None, bool]:
+    """(nanoseconds, how elements are put in order, whether by squares instead) of a copy into HBM."""
+    timing, ordered = builder.timing, relayout_plan.ordered(target, source)
     relayout = relayout_plan.plan(timing, *ordered, room(builder))
-    squares = source.alloc.space is Space.HBM and transpose_kernel.applies(target, source)
     run = relayout_plan.direct_run(relayout_plan.dims_of(*ordered), itemsize(ordered[0].dtype))
     nbytes = prod(atom.size for atom in target.dims) * itemsize(target.dtype)
     least = relayout.ns if relayout is not None else relayout_plan.direct_ns(timing, nbytes, run)
-    if is_crossed(builder, target, source, least):
-        crossed.copy(builder, target, source, stream)
-    elif squares and least > transpose_kernel.estimated_ns(timing, target, source):
-        transpose_kernel.copy(builder, target, source, load)
-    elif relayout is not None:
-        relayout_kernel.copy(builder, *ordered, relayout, load, Stream.DMA_STORE)
-    else:
-        copy(builder, target, source, stream)
+    if source.alloc.space is Space.HBM and transpose_kernel.applies(target, source):
+        squares = transpose_kernel.estimated_ns(timing, target, source)
+        if squares < least:
+            return squares, relayout, True
+    return least, relayout, False
+
+
+def nanoseconds(builder: Builder, target: View, source: View) -> float:
+    """Time of a copy between two views in HBM; infinite where no DMA expresses it."""
+    blocks = blocks_of([target, source], source.shape)
+    return float("inf") if blocks is None else _quickest(builder, *blocks)[0]
 
 
 def put(builder: Builder, target: Block, source: Block, stream: Stream) -> None:

@@ -8,7 +8,8 @@ import pytest
 from neuronx_cc.codegen.emission.memory import Alloc
 from neuronx_cc.codegen.emission.views import linear
 from neuronx_cc.codegen.formation.graph import Kernel
-from neuronx_cc.codegen.maps.plan import _partitions_first, axes_view
+from neuronx_cc.codegen.maps.axes import axes_view
+from neuronx_cc.codegen.maps.plan import _partitions_first
 from neuronx_cc.ir.isa.program import Space
 from neuronx_cc.ir.types import Shape
 
