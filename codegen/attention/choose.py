@@ -24,6 +24,9 @@ from neuronx_cc.passes.analysis.values import is_normal
 
 LEFT = 0.9
 """Of what is free, at least: the rest may lie in pieces."""
+OVERLAP = 0.85
+"""Of the time of kernels apart, what one kernel may take where all of it stays on chip: apart, they overlap with the
+kernels around them, while one kernel has to be filled first."""
 
 
 def worthwhile(
@@ -38,7 +41,8 @@ def worthwhile(
         problem = problem_of(context, attention, int(context.sizes.sbuf_bytes * LEFT))
         schedule = choose(problem, context.timing)
         fits = choose(replace(problem, room=_least_room(context)), context.timing) is not None
-        if schedule and fits and estimate(problem, schedule, context.timing) < apart(problem, context.timing):
+        least = (OVERLAP if problem.near else 1.0) * apart(problem, context.timing)
+        if schedule and fits and estimate(problem, schedule, context.timing) < least:
             found.append(attention)
     return found
 
