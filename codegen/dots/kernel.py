@@ -51,6 +51,7 @@ def lower(context: Context, kernel: Kernel, step: int) -> None:
     """Emit the contraction (and what the kernel adds to it) and give the result a home."""
     op, result = kernel.ops[0], kernel.ops[-1].results[0]
     assert isinstance(op, hlo.DotOp)
+    context.builder.mark(op.loc)  # the ops of an epilogue mark what is theirs
     if op.shape.size == 0:
         context.homes[result] = [context.new_hbm(result)]
         return

@@ -207,6 +207,7 @@ class Output:
             ]
             with builder.unrolled_if(len(cut) > TAKING_TURNS):
                 deque(zip_longest(*lanes), 0)
+        builder.mark(self.placed.contraction.op.loc)
 
     @property
     def together(self) -> int:

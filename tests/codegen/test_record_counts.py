@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from generated import check_function, compile_text
 
-from neuronx_cc.codegen.maps.kernel import LONG_BODY
+from neuronx_cc.codegen.maps.overlap import LONG_BODY
 from neuronx_cc.ir.isa.program import Instr, Program
 
 
