@@ -55,7 +55,7 @@ def run(module: HloModule, context: PassContext) -> None:
 
 
 def _moved(module: HloModule, op: hlo.DotOp | hlo.ConvolutionOp, index: int) -> Value | None:
-    """The result with what operand ``index`` is made of behind the contraction; None where that stays."""
+    """The result with what operand ``index`` is made of after the contraction; None where that stays."""
     weight = _weight(op.operands[index])
     if weight is None:
         return None

@@ -2,7 +2,7 @@
 
 Input: canonical hlo. Output: ``f(reshape(x), ...)``, where dims of ``x`` merge into those of ``f`` and an elementwise
 op makes ``x`` for nobody else, is ``reshape(f(x, ...))`` if the other operands are broadcasts, parameters, or reshapes
-of the same kind. So the scale behind a group normalisation is applied where rows of groups are normalised.
+of the same kind. So the scale after a group normalisation is applied where rows of groups are normalised.
 """
 
 from collections.abc import Sequence

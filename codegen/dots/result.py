@@ -120,15 +120,15 @@ class Output:
     """Of PSUM, for sums."""
     rows: tuple[Block | None, ...]
     """What is kept on each partition of each array that the epilogue reads."""
-    lanes: tuple[Emitter, ...]
+    emitters: tuple[Emitter, ...]
     """Of tiles whose epilogues take turns."""
 
     @classmethod
     def ready(cls, placed: Placed, emitter: Emitter, tiles: Tiles, schedule: Schedule, banks: int) -> Output:
         """With the rows that the schedule keeps."""
-        lanes = tuple(replace(emitter) for _ in range(TAKING_TURNS))
+        emitters = tuple(replace(emitter) for _ in range(TAKING_TURNS))
         problem, none = placed.problem, (None,) * len(placed.problem.arrays)
-        output = cls(placed, emitter, tiles, schedule, banks, none, lanes)
+        output = cls(placed, emitter, tiles, schedule, banks, none, emitters)
         batch, rows = [Affine()] * len(problem.b), min(problem.m_tiled, emitter.builder.sizes.columns)
         at = {dim: Affine() for dim in range(len(problem.m))}
         part = Part(batch, at, {0: Affine()}, rows, problem.n_tiled)
@@ -201,12 +201,12 @@ class Output:
             for start in range(0, result.dims[1].size, wide)
         ]
         for first in range(0, len(cut), TAKING_TURNS):
-            lanes = [
-                ready.steps(self.lanes[lane], partial(self._between, lane), out, sums, arrays, problem.factor)
-                for lane, (out, sums, *arrays) in enumerate(cut[first : first + TAKING_TURNS])
+            chains = [
+                ready.steps(self.emitters[slot], partial(self._between, slot), out, sums, arrays, problem.factor)
+                for slot, (out, sums, *arrays) in enumerate(cut[first : first + TAKING_TURNS])
             ]
             with builder.unrolled_if(len(cut) > TAKING_TURNS):
-                deque(zip_longest(*lanes), 0)
+                deque(zip_longest(*chains), 0)
         builder.mark(self.placed.contraction.op.loc)
 
     @property
@@ -214,10 +214,10 @@ class Output:
         """Tiles that are finished at a time, at most: as many banks are left for the sums of the next ones."""
         return 1 if self.placed.contraction.chain is None else max(1, min(TAKING_TURNS, self.banks // 2))
 
-    def _between(self, lane: int, number: int, like: Block, dtype: str) -> Block:
+    def _between(self, slot: int, number: int, like: Block, dtype: str) -> Block:
         """A tile between the sums and the result."""
         sizes = [atom.size for atom in like.dims[1:]]
-        return self.tiles.tile(dtype, sizes, like.dims[0].size, between_name(lane, number), EPILOGUE_BUFFERS)
+        return self.tiles.tile(dtype, sizes, like.dims[0].size, between_name(slot, number), EPILOGUE_BUFFERS)
 
     def transposed_sums(self, result: Block) -> Block:
         """Where sums of ``result`` are to be transposed to: what an epilogue takes from there."""

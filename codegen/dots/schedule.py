@@ -209,9 +209,9 @@ def array_name(number: int) -> str:
     return f"array {number}"
 
 
-def between_name(lane: int, number: int) -> str:
+def between_name(slot: int, number: int) -> str:
     """Of tiles that the epilogue has between the sums and the result."""
-    return f"epilogue {lane} {number}"
+    return f"epilogue {slot} {number}"
 
 
 def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
@@ -250,8 +250,8 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
         if not array.on_chip:
             taken = 1 if array.repeats else wide[kept]
             tiles[array_name(at), 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS] = taken * itemsize(array.loaded)
-    for lane, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
-        tiles[between_name(lane, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
+    for slot, at in product(range(TAKING_TURNS), range(0 if problem.epilogue is None else problem.epilogue.tiles)):
+        tiles[between_name(slot, at), EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if problem.epilogue is not None and schedule.swapped:
         tiles[TRANSPOSED_SUMS, EPILOGUE_BUFFERS] = 4 * min(columns, sizes.bank_columns)
     if problem.bias:

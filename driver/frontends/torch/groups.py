@@ -1,6 +1,6 @@
 """Rows of products by group: rows of one matrix, sorted by group, each with its group's own matrix (experts).
 
-``offs`` has the row behind the last of each group. What lies behind the last group is zeros.
+``offs`` has the row after the last of each group. What lies after the last group is zeros.
 """
 
 from typing import Any

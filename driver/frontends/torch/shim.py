@@ -197,7 +197,7 @@ class DataParallel(torch.nn.Module):
 
 
 def _part(value: torch.Tensor, dim: int, start: int, size: int) -> torch.Tensor:
-    """``size`` rows of ``value``, filled up with zeros behind its last."""
+    """``size`` rows of ``value``, filled up with zeros after its last."""
     there = value.narrow(dim, start, min(size, value.shape[dim] - start))
     missing = list(value.shape)
     missing[dim] = size - there.shape[dim]
