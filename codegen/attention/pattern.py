@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
 from neuronx_cc.codegen.attention.masks import NEGLIGIBLE, Band, band_of
@@ -72,10 +72,14 @@ class Attention:
         return self.scores.shape.dims
 
     def columns(self, first: int, last: int) -> int:
-        """How many of the first columns have weight in rows ``first`` to ``last``."""
+        """How many of the first columns have weight in rows ``first`` to ``last``.
+
+        All may, where another mask can leave none of the others: what stands for masked scores is finite, then.
+        """
         columns = self.dims[self.column]
+        other = any(isinstance(step.op, hlo.SelectOp) and step.band is None for step in self.steps)
         for step in self.steps:
-            if step.band is None or step.masked > NEGLIGIBLE:
+            if step.band is None or step.masked > NEGLIGIBLE or (other and isfinite(step.masked)):
                 continue
             ends = [step.band.last_column(row) for row in (first, last)]
             if all(end is not None and end >= 0 for end in ends):

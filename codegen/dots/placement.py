@@ -21,8 +21,9 @@ from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, linear
 from neuronx_cc.codegen.formation.graph import is_view
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
+from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import Space
+from neuronx_cc.ir.isa.program import Space, Stream
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import itemsize
 
@@ -41,7 +42,7 @@ def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) ->
     if _scatters(context, contraction, bound[1].view, out):
         bound = (bound[0], _dense(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
-    adds = tuple(_array_view(context, array, out) for array in contraction.arrays)
+    adds = tuple(_array_view(context, contraction, array, out) for array in contraction.arrays)
     return _nest(context, contraction, bound, out, adds)
 
 
@@ -191,16 +192,21 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
     return times[0] <= times[1] + context.timing.arrival(shape.nbytes, context.timing.long_run)
 
 
-def _array_view(context: Context, array: hlo.SSAValue, out: View) -> View:
+def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue, out: View) -> View:
     """The home of what the epilogue reads: on chip as the result lies, or in HBM, where it may repeat along dims."""
-    for view in _views_of_cast(context, array) or context.views(array):
+    cast = _views_of_cast(context, array)
+    for view in cast or context.views(array):
         if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
             return view
         simple = all(len(atoms) < 2 for atoms in view.dims)
         near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
         if not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)]):
             return view
-    return context.dense(array)
+    if not cast:
+        return context.dense(array)
+    copied = context.own_hbm(contraction.result, hlo.Shape(cast[0].dtype, hlo.shape_of(array).dims))
+    transfer(context.builder, copied, cast[0], Stream.DMA_LOAD, force=True)
+    return copied
 
 
 def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
