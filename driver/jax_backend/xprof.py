@@ -4,8 +4,9 @@ XProf computes statistics of ops for planes named as TPUs or GPUs are, no others
 only when asked for (``write_xprof``, ``NEURON_XPROF=1``). Device type and a warning in the file say what it really is.
 
 The line "XLA Ops" has each HLO op once a run, in order of its start, for its time on the critical path (``runtime.
-profiling.path``), so that the ops add up to the run; the lanes of engines and queues say when what was done. Names of
-properties are those that XProf reads; field numbers of protos are those of xla/service/hlo.proto.
+profiling.path``), so that the ops add up to the run; one that others hide altogether is there without time. The lanes of
+engines and queues say when what was done. Names of properties are those that XProf reads; field numbers of protos are
+those of xla/service/hlo.proto.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ class Modules:
         name = f"{unit.signature.name}({program})"
         plane.add(MODULES, "XLA Modules", plane.kind(("module", program), name), at, length, run)
         begin = at + float(execution.machine["run.preamble_us"])
-        rows = [row for row in analysis.operators if row.critical_ns > 0]
-        for row in sorted(rows, key=lambda row: row.start_ns):
+        for row in sorted(analysis.operators, key=lambda row: row.start_ns):
             kind = plane.kind((program, row.name), _text(row), row.name, op_facts(row, program))
             plane.add(OPS, "XLA Ops", kind, begin, row.critical_ns * 1e-3, {"run_id": step})
             begin += row.critical_ns * 1e-3

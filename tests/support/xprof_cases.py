@@ -36,9 +36,7 @@ def main(place: Path) -> None:
     told["time_ns"] = found.report.time_ns
     told["mbu"] = found.report.summary["mbu_estimated_percent"]
     told["operators"] = {
-        row.name: [row.critical_ns, row.flops, row.hbm_bytes, row.opcode, row.source]
-        for row in found.operators
-        if row.critical_ns > 0
+        row.name: [row.critical_ns, row.flops, row.hbm_bytes, row.opcode, row.source] for row in found.operators
     }
     told["hbm_peak"] = found.document["memory"]["HBM"]["peak_bytes"]
     runs[0].write_report(str(place / "report.html"))
