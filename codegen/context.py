@@ -16,7 +16,6 @@ from math import prod
 import numpy as np
 
 from neuronx_cc.codegen.choose import Planner
-from neuronx_cc.codegen.dots.problem import Staged
 from neuronx_cc.codegen.dots.watch import Watch
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.builder import Affine, Builder
@@ -26,6 +25,7 @@ from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
 from neuronx_cc.codegen.movement.transfer import transfer
+from neuronx_cc.codegen.residents import Residents
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
@@ -36,12 +36,6 @@ from neuronx_cc.passes.analysis.effects import effectful_computations
 
 SPREAD_ELEMENTS = 512
 """Elements of a broadcast scalar that are copied one by one."""
-RESIDENT_SHARE = (5, 11)
-"""Of a partition of SBUF: what resident values may fill together; the rest is for tiles."""
-KEPT_SHARE = (8, 11)
-"""The same for resident values and what is staged for loops."""
-RESIDENT_VALUE_SHARE = (3, 11)
-"""The same for one resident value."""
 
 
 class Transposes(Enum):
@@ -101,13 +95,7 @@ class Context:
         """Elements of a loop body's parameter, donated ones of the entry -> buffers to overwrite when it is done."""
         self.counted: dict[hlo.SSAValue, Affine] = {}
         """Integers that are affine in the counts of open loops."""
-        self.resident_bytes = 0
-        self.staged: dict[tuple[hlo.DotOp, int], Staged] = {}
-        """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
-        self._staged_bytes = 0
-        self.resident_bytes_limit = self.sizes.sbuf_share(RESIDENT_SHARE)
-        self.kept_bytes_limit = self.sizes.sbuf_share(KEPT_SHARE)
-        self._kept_limit = self.kept_bytes_limit
+        self.residents = Residents(self.builder.sbuf, self.sizes)
         self._elements: dict[hlo.SSAValue, dict[int, list[hlo.SSAValue]]] = {}
         self._device_numbers: View | None = None
         self.combiners = simple_combiners(module)
@@ -330,42 +318,10 @@ class Context:
 
     def new_resident(self, value: hlo.SSAValue, nbytes: int) -> Alloc | None:
         """SBUF for a resident home of ``value``, ``nbytes`` a partition, or None when it would crowd the tiles out."""
-        name = hlo.loc_of(value).name
-        alloc = self.builder.sbuf.allocate(nbytes, name, from_top=True) if self.may_stay(nbytes) else None
+        alloc = self.residents.place(nbytes, hlo.loc_of(value).name)
         if alloc is not None:
             self._owned.setdefault(base(value), []).append(alloc)
-            self.resident_bytes += alloc.hi - alloc.lo
         return alloc
-
-    def may_stay(self, nbytes: int, beside: int = 0) -> bool:
-        """Whether a value of ``nbytes`` a partition may stay on chip, with ``beside`` bytes of others that will."""
-        most = self.sizes.sbuf_share(RESIDENT_VALUE_SHARE)
-        return nbytes <= min(most, self.resident_limit - self.resident_bytes - beside)
-
-    @property
-    def resident_limit(self) -> int:
-        """Bytes a partition that resident values may fill together, beside what is staged for loops."""
-        return min(self.resident_bytes_limit, self._kept_limit - self._staged_bytes)
-
-    @contextmanager
-    def keeping(self, limit: int) -> Iterator[None]:
-        """Let resident values and what is staged fill at most ``limit`` bytes a partition together."""
-        outside, self._kept_limit = self._kept_limit, limit
-        yield
-        self._kept_limit = outside
-
-    def new_staged(self, bytes_per_partition: int, name: str, most: int) -> Alloc | None:
-        """SBUF for an operand that loops read again and again, or None where it and resident values pass ``most``."""
-        if self.resident_bytes + self._staged_bytes + bytes_per_partition > most:
-            return None
-        alloc = self.builder.sbuf.allocate(bytes_per_partition, name, from_top=True)
-        self._staged_bytes += 0 if alloc is None else alloc.hi - alloc.lo
-        return alloc
-
-    def free_staged(self, alloc: Alloc) -> None:
-        """Give back what ``new_staged`` gave."""
-        self._staged_bytes -= alloc.hi - alloc.lo
-        self.builder.sbuf.free(alloc)
 
     def own_hbm(self, owner: hlo.SSAValue, shape: hlo.Shape) -> View:
         """A dense HBM buffer that lives as long as ``owner``."""
@@ -423,8 +379,7 @@ class Context:
     def _free(self, allocs: list[Alloc]) -> None:
         for alloc in allocs:
             if alloc.space is Space.SBUF:
-                self.resident_bytes -= alloc.hi - alloc.lo
-                self.builder.sbuf.free(alloc)
+                self.residents.free(alloc)
             else:
                 self.builder.hbm.free(alloc)
 

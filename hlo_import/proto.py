@@ -314,7 +314,7 @@ class ProtoReader:
 
 
 def _rest_text(layout: Message) -> str:
-    """What XLA prints of a layout behind its order: ``T(8,128)(2,1)S(1)``."""
+    """What XLA prints of a layout after its order: ``T(8,128)(2,1)S(1)``."""
     text = "".join(
         f"({','.join('*' if n < 0 else str(n) for n in one.get('dimensions', ()))})" for one in layout.get("tiles", ())
     )

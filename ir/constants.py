@@ -44,7 +44,7 @@ class ConstantPool:
         if splat:
             digest.update(array[(0,) * array.ndim].tobytes())
         else:
-            # ascontiguousarray turns rank 0 into rank 1
+            # ascontiguousarray makes rank 1 of rank 0
             array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
             digest.update(array.reshape(-1).view(np.uint8).data)
         key = digest.hexdigest()[:32]

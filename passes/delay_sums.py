@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is found behind a value."""
+    """What a value is computed from."""
 
     ops: tuple[hlo.AllReduceOp, ...] = ()
     reads: int = 0

@@ -30,7 +30,7 @@ EXTREMES: dict[str, type[hlo.HloOp]] = {"argmax": hlo.MaximumOp, "argmin": hlo.M
 @only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind the op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after the op are erased with it
             if isinstance(op, hlo.ReduceOp) and op.kind is not None and op.kind.data in EXTREMES:
                 _expand(op, module)
 

@@ -17,7 +17,7 @@ from neuronx_cc.passes.manager import PassContext, only_for
 @only_for(hlo.BatchNormOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if isinstance(op, hlo.BatchNormOp):
                 _expand(op, _Norm(module, op))
 

@@ -29,7 +29,7 @@ Rule = Callable[[Build, hlo.CustomCallOp], None]
 @only_for(hlo.CustomCallOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if isinstance(op, hlo.CustomCallOp) and op.target.data in RULES:
                 RULES[op.target.data](Build.before(module, op), op)
 

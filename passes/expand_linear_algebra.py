@@ -25,7 +25,7 @@ from neuronx_cc.passes.manager import PassContext, only_for
 @only_for(hlo.CholeskyOp, hlo.TriangularSolveOp, hlo.CustomCallOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             key = op.target.data if isinstance(op, hlo.CustomCallOp) else op.opcode
             if op.parent is not None and key in EXPANSIONS:
                 EXPANSIONS[key](Build.before(module, op), op)

@@ -26,7 +26,7 @@ Wide = tuple[Value, Value]
 @only_for(hlo.RandomOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if isinstance(op, hlo.RngBitGeneratorOp):
                 _expand_generator(op, _Words(Build.before(module, op)))
             elif isinstance(op, hlo.RngOp):

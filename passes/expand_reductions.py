@@ -29,7 +29,7 @@ SHORT = 8
 @only_for(hlo.ReduceOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if isinstance(op, hlo.ReduceOp) and not _is_known(op, module):
                 replace_results(op, fold(module, op, context.timing))
 

@@ -24,7 +24,7 @@ Tap = tuple[int, ...]
 @only_for(hlo.SelectAndScatterOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if not isinstance(op, hlo.SelectAndScatterOp):
                 continue
             if selection(op, module) is None:

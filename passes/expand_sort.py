@@ -35,7 +35,7 @@ SORTED_SHARE = 4
 @only_for(hlo.SortOp, hlo.TopkOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if isinstance(op, hlo.SortOp) and op.keys is None:
                 _expand_sort(module, op)
             elif isinstance(op, hlo.TopkOp):

@@ -36,7 +36,7 @@ FEW_TAPS = 6
 @only_for(hlo.ReduceWindowOp)
 def run(module: HloModule, context: PassContext) -> None:
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if not isinstance(op, hlo.ReduceWindowOp):
                 continue
             kind = computation_kind(module.computation(op.to_apply.data[0])) if len(op.operands) == 2 else ""

@@ -119,7 +119,7 @@ class PassTiming:
 
 @dataclass
 class PassContext:
-    """What passes read (options) and leave behind (everything else)."""
+    """What passes read (options) and leave (everything else)."""
 
     options: PassOptions = field(default_factory=PassOptions)
     machine: Machine = field(default_factory=lambda: find_machine("trn1"))

@@ -33,7 +33,7 @@ def run(module: HloModule, context: PassContext) -> None:
         if numbers:
             least[computation.computation_name] = min(numbers.values())
             _sort(computation, numbers)
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if op.parent is not None and _is_call(op):
                 _resolve(Build.before(module, op), op, counts)
 

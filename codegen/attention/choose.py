@@ -13,11 +13,12 @@ from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
 from neuronx_cc.codegen.attention.geometry import by_dim, marked
 from neuronx_cc.codegen.attention.pattern import Attention, Step, find, leaves_of
 from neuronx_cc.codegen.attention.schedule import Problem
-from neuronx_cc.codegen.context import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE, Context, apply_view
+from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.graph import base, is_view
+from neuronx_cc.codegen.residents import KEPT_SHARE, RESIDENT_SHARE, RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import is_normal
@@ -35,8 +36,9 @@ def worthwhile(
     """The attentions of ``computation`` that are a kernel each; none with an op of ``without``, or staged ahead."""
     found = []
     for attention in find(computation, context.combiners, context.splat):
-        staged = any((op, index) in context.staged for op in (attention.scores, attention.product) for index in (0, 1))
-        if staged or attention.scores in context.apart or not without.isdisjoint(attention.ops):
+        operands = {(op, index) for op in (attention.scores, attention.product) for index in (0, 1)}
+        taken = attention.scores in context.apart or not without.isdisjoint(attention.ops)
+        if taken or not operands.isdisjoint(context.residents.staged):
             continue
         problem = problem_of(context, attention, int(context.sizes.sbuf_bytes * LEFT))
         schedule = choose(problem, context.timing)

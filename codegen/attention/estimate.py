@@ -19,10 +19,10 @@ from neuronx_cc.codegen.attention.schedule import (
     heads_at_once,
     multiplied_at_once,
 )
-from neuronx_cc.codegen.context import RESIDENT_VALUE_SHARE
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.dots.schedule import FEW
 from neuronx_cc.codegen.movement.halves import transposing
+from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import F32, F32_PSUM, Tile, Timing, Work, total
 from neuronx_cc.ir.types import itemsize

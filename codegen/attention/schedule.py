@@ -35,7 +35,7 @@ BUNCHES = (4, 8, 16)
 SECTIONS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Into how many the columns are cut."""
 MOST_CHUNKS = 16384
-"""Chunks of columns of all blocks of rows that are written out one by one, each with products of its own."""
+"""Chunks of columns of all blocks of rows that are unrolled, each with products of its own."""
 SMALL_TILES = 64
 """Tiles of a few numbers, at most."""
 UNROLLED_BLOCKS = 32

@@ -52,7 +52,7 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.types import itemsize
 
 MAX_SUMS = 64
-"""Sums that are written out at a time."""
+"""Sums that are unrolled at a time."""
 
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:

@@ -1,6 +1,6 @@
 """The sums of a convolution in PSUM: products of all taps and feature tiles, for one tile of positions and outputs.
 
-The window that a tap meets lies as far behind the first one's as the tap. Products of few feature tiles are written
+The window that a tap meets lies as far after the first one's as the tap. Products of few feature tiles are written
 out; those of many are a loop, like the taps of a large kernel.
 """
 

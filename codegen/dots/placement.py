@@ -63,7 +63,7 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
 
 def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
     value, order = context.source_of(contraction.op.operands[index]), contraction.order(index)
-    staged = context.staged.get((contraction.op, index))
+    staged = context.residents.staged.get((contraction.op, index))
     if staged is not None:
         return Bound(value, staged.view, staged=staged)
     literal = context.literal(value)

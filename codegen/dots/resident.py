@@ -2,7 +2,7 @@
 
 Before a loop is emitted, ``keep`` looks through its body, and through the loops and branches inside, for contractions
 with one operand that is the same in all iterations. Those that save most transfers, and fit, are staged whole, with the
-contracted dim on the partitions (``context.staged``); ``dots.stage`` then reads blocks of them where they are.
+contracted dim on the partitions (``Residents.staged``); ``dots.stage`` then reads blocks of them where they are.
 """
 
 from __future__ import annotations
@@ -110,21 +110,22 @@ def kept(
         order = order_of(candidate.op, candidate.index)
         key = (candidate.value, str(order), pe_dtype(candidate.op, candidate.index))
         if key not in shared and candidate.saved:
-            alloc = context.new_staged(candidate.nbytes(context.sizes), hlo.loc_of(candidate.value).name, most)
+            nbytes, name = candidate.nbytes(context.sizes), hlo.loc_of(candidate.value).name
+            alloc = context.residents.place_staged(nbytes, name, most)
             if alloc is not None:
                 shared[key] = alloc, _stage(context, candidate, alloc)
         if key in shared:
-            context.staged[candidate.op, candidate.index] = shared[key][1]
+            context.residents.staged[candidate.op, candidate.index] = shared[key][1]
             staged.append(candidate)
     for value in bound:
         del context.homes[value]
     context.homes.update(known)
-    with context.keeping(context.kept_bytes_limit if modest else context.resident_bytes_limit):
+    with context.residents.at_most(context.residents.kept if modest else context.residents.together):
         yield
     for candidate in staged:
-        del context.staged[candidate.op, candidate.index]
+        del context.residents.staged[candidate.op, candidate.index]
     for alloc, _ in shared.values():
-        context.free_staged(alloc)
+        context.residents.free_staged(alloc)
 
 
 def _is_modest(module: hlo.HloModule, body: hlo.ComputationOp, short: int) -> bool:
@@ -165,7 +166,7 @@ def _candidates(
     for op in computation.block.ops:
         if isinstance(op, hlo.DotOp):
             same = [index for index in (0, 1) if _is_same(context, op.operands[index], bound)]
-            if len(same) == 1 and (op, same[0]) not in context.staged and _takes(op, same[0]):
+            if len(same) == 1 and (op, same[0]) not in context.residents.staged and _takes(op, same[0]):
                 yield Candidate(op, same[0], trips)
         elif isinstance(op, hlo.WhileOp):
             body = context.module.computation(op.body.data[0])

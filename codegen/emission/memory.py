@@ -1,4 +1,4 @@
-"""Memory arenas: first fit behind a moving cursor, so that freed bytes are reused as late as possible.
+"""Memory arenas: first fit after a moving cursor, so that freed bytes are reused as late as possible.
 
 Reuse is what serialises engines, hence the cursor. An allocation remembers the earlier owners of its
 bytes; synchronisation waits for their accesses.

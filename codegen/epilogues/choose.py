@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import prod
 
-from neuronx_cc.codegen.context import RESIDENT_VALUE_SHARE, Context, apply_view
+from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear
@@ -21,6 +21,7 @@ from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import computes_elementwise, is_view, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import ops_of
 from neuronx_cc.ir.isa.program import Space, Stream

@@ -246,7 +246,7 @@ def _reads_two(context: Context, kernel: Kernel, op: hlo.HloOp) -> bool:
 
 
 def estimate(problem: Problem, timing: Timing) -> float:
-    """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move ahead and behind."""
+    """Nanoseconds of tiles that are loaded, worked on and stored, and of what has to move before and after."""
     tiles = ceil(problem.elements / streamed_elements(timing, itemsize("f32")))
     each = ceil(problem.elements / tiles)
     stages = [_worked(problem, each, timing)]
@@ -273,7 +273,7 @@ def _worked(problem: Problem, elements: int, timing: Timing) -> Stage:
 
 def _stays(context: Context, plan: MapPlan, value: hlo.SSAValue, step: int) -> bool:
     nbytes = resident_bytes(context, plan, value, step)
-    return nbytes > 0 and context.may_stay(nbytes)
+    return nbytes > 0 and context.residents.may_stay(nbytes)
 
 
 def _elements(shape: Sequence[int], partitions: Partitions) -> int:

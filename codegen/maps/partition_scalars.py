@@ -18,5 +18,5 @@ def partition_scalar(operand: Operand) -> bool:
 
 
 def partition_block(block: Block) -> Block:
-    """The [P, 1] block behind a partition scalar."""
+    """The [P, 1] block of a partition scalar."""
     return replace(block, dims=block.dims[:1])

@@ -65,7 +65,7 @@ def _fits(context: Context, kernel: Kernel, member: Member, step: int) -> bool:
     alive = tiles_alive(kernel, tiles, last_uses(kernel, member))
     nbytes = alive.aligned(max(row, LEAST_TILE), max(1, LEAST_TILE // row), sbuf.alignment)
     room = sbuf.largest_gap() * 0.95
-    if nbytes > room or nbytes <= room - max(0, context.resident_limit - context.resident_bytes):
+    if nbytes > room or nbytes <= room - max(0, context.residents.left):
         return nbytes <= room  # whatever stays
     plan.partitions = choose_partitions(context, plan, external, only_stored(context, results, step))
     return nbytes <= room - staying_bytes(context, plan, results, step)

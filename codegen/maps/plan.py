@@ -355,7 +355,7 @@ def staying_bytes(context: Context, plan: MapPlan, results: Sequence[hlo.SSAValu
     taken = 0
     for value in results:
         nbytes = resident_bytes(context, plan, value, step)
-        if nbytes and context.may_stay(nbytes, beside=taken):
+        if nbytes and context.residents.may_stay(nbytes, beside=taken):
             alignment = context.builder.sbuf.alignment
             taken += -(-nbytes // alignment) * alignment
     return taken

@@ -28,7 +28,7 @@ def straighten(context: Context, op: hlo.HloOp) -> None:
         steps = _steps(operand) and hlo.shape_of(operand).size >= LEAST_ELEMENTS
         if not deep and not steps:
             continue
-        if (op, index) in context.staged or context.literal(operand) is not None:
+        if (op, index) in context.residents.staged or context.literal(operand) is not None:
             continue
         operand = context.source_of(operand) if deep else operand
         views = context.views(operand)

@@ -1,7 +1,7 @@
 """What the simulated devices did, as planes of an XSpace message: a plane for each device.
 
 Every program is an event of its simulated length on the host's time line, from when its simulation began; on the first
-of its devices, as far as ``MAX_EVENTS`` reach, so is each of its instructions, in lanes for each engine and queue. In
+of its devices, as far as ``MAX_EVENTS`` reach, so is each of its instructions, in tracks for each engine and queue. In
 XProf's terms (``xprof``) there are lines of steps, modules and ops, too.
 """
 
@@ -17,7 +17,7 @@ from neuronx_cc.driver.jax_backend.xspace import Plane, space
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.runtime.clock import Event
 from neuronx_cc.runtime.profiling.execution import Execution
-from neuronx_cc.runtime.profiling.lanes import Lanes, lane_name, lane_number, slice_facts, slice_name
+from neuronx_cc.runtime.profiling.tracks import Tracks, slice_facts, slice_name, track_name, track_number
 
 MAX_EVENTS = 1_000_000
 """Instructions shown of one session."""
@@ -56,7 +56,7 @@ def make_space(records: Sequence[Record], for_xprof: bool, consecutive: bool = F
         plane = planes[devices[0]]
         for part in shown.slices[:left]:
             begin = at + shown.preamble + part.begin
-            plane.add(part.lane, part.line, plane.kind(part.name, part.name), begin, part.length, part.facts)
+            plane.add(part.track, part.line, plane.kind(part.name, part.name), begin, part.length, part.facts)
         left -= len(shown.slices[:left])
     made = [plane for _, plane in sorted(planes.items())]
     if for_xprof:
@@ -71,9 +71,9 @@ def _plane(device: int, begin: int, execution: Execution, for_xprof: bool) -> Pl
 
 
 class _Slice(NamedTuple):
-    """An instruction in a lane; times in microseconds."""
+    """An instruction in a track; times in microseconds."""
 
-    lane: int
+    track: int
     line: str
     name: str
     begin: float
@@ -86,7 +86,7 @@ class _Slices:
 
     def __init__(self, execution: Execution) -> None:
         self._program = execution.program
-        self._lanes: dict[int, Lanes] = {}
+        self._tracks: dict[int, Tracks] = {}
         self._known: dict[int, tuple[str, dict[str, Any]]] = {}
         self.slices: list[_Slice] = []
 
@@ -98,13 +98,13 @@ class _Slices:
             return
         node, stream = event.node, Stream(event.stream)
         begin, end = round(event.start), round(event.end)
-        taken = self._lanes.setdefault(stream, Lanes()).take(node, begin, end)
+        taken = self._tracks.setdefault(stream, Tracks()).take(node, begin, end)
         known = self._known.get(node.index)
         if known is None:
             known = slice_name(self._program, node), slice_facts(self._program, node)
             self._known[node.index] = known
-        lane, line = lane_number(stream, taken), lane_name(stream, taken)
-        self.slices.append(_Slice(lane, line, known[0], begin * 1e-3, (end - begin) * 1e-3, known[1]))
+        track, line = track_number(stream, taken), track_name(stream, taken)
+        self.slices.append(_Slice(track, line, known[0], begin * 1e-3, (end - begin) * 1e-3, known[1]))
 
 
 @dataclass(frozen=True, slots=True)

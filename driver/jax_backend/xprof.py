@@ -5,7 +5,7 @@ only when asked for (``write_xprof``, ``NEURON_XPROF=1``). Device type and a war
 
 The line "XLA Ops" has each HLO op once a run, in order of its start, for its time on the critical path (``runtime.
 profiling.path``), so that the ops add up to the run; one that others hide altogether is there without time. The
-lanes of engines and queues say when what was done. Names of properties are those that XProf reads; field numbers of
+tracks of engines and queues say when what was done. Names of properties are those that XProf reads; field numbers of
 protos are those of xla/service/hlo.proto.
 """
 

@@ -1,4 +1,4 @@
-"""Instruction streams as text and back: one line a record, in emission order, with the HLO op behind each instruction.
+"""Instruction streams as text and back: one line a record, in emission order, with the HLO op of each instruction.
 
     ; kernel 3.map
     loop r4 = 0..11, r5 = count % 2

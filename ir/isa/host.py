@@ -1,6 +1,6 @@
 """Calls of functions of the host process from inside a program: what ``host_call`` instructions carry.
 
-The operands of a call lie one behind the other in one piece of HBM, and so do its results. On hardware a sequencer
+The operands of a call lie one after the other in one piece of HBM, and so do its results. On hardware a sequencer
 would notify the host and wait until it answers; the vendor publishes no such channel, so the time that the
 host takes is not modelled.
 """

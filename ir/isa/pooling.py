@@ -1,4 +1,4 @@
-"""The GpSimd program behind the gradient of pooling: selects an element of every window and scatters a source there.
+"""The GpSimd program of the gradient of pooling: selects an element of every window and scatters a source there.
 
 Tiles are [partitions, up to four free dims]. ``x`` is the selected operand, ``source`` has one element for each window,
 ``y`` is the part of the result that the partitions own. Every partition has its own bounds, since partitions at the

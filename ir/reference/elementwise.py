@@ -74,7 +74,7 @@ def compare(op: hlo.CompareOp, lhs: Array, rhs: Array) -> Array:
 
 
 def convert(op: hlo.HloOp, x: Array) -> Array:
-    """Value conversion; float to integer truncates, saturates, and turns NaN into 0."""
+    """Value conversion; float to integer truncates, saturates, and NaN becomes 0."""
     dtype = op.shape.dtype
     target = NUMPY_DTYPE[dtype]
     if x.dtype == target:

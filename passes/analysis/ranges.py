@@ -166,7 +166,7 @@ class Ranges:
     def _following(self, body: hlo.ComputationOp, start: State, trips: int | None) -> tuple[State, State]:
         """Bounds of the state after the body, and for elements to which each of ``trips`` adds something, ahead of it.
 
-        Such an element has at most so many additions behind it, and at most one less ahead of the last.
+        Such an element is the sum of at most so many additions, and at most one less ahead of the last.
         """
         root = defining_op(body.root)
         assert isinstance(root, hlo.TupleOp)

@@ -51,7 +51,7 @@ class Stack:
     scope: Scope
 
     def pieces(self, values: Sequence[Value], at: int, depth: int = DEPTH) -> Make | None:
-        """``values``, of equal shapes, one behind the other along a new axis ``at``; None if that moves data."""
+        """``values``, of equal shapes, one after the other along a new axis ``at``; None if that moves data."""
         first, count = values[0], len(values)
         dims = hlo.shape_of(first).dims
         if any(value.type != first.type for value in values) or not depth:

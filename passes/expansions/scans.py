@@ -70,7 +70,7 @@ def fits(body: hlo.ComputationOp) -> bool:
 
 
 def blocks_of_rows(shape: hlo.Shape, axis: int) -> int:
-    """Blocks into which a leading dim is cut for a scan of rows that lie one behind the other; 0 where it is not.
+    """Blocks into which a leading dim is cut for a scan of rows that lie one after the other; 0 where it is not.
 
     Each partition then scans a block of whole rows as they lie in memory.
     """

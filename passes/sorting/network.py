@@ -35,7 +35,7 @@ def by_comparator(b: Build, operands: Sequence[Value], body: hlo.ComputationOp) 
         )
         earlier = b.compare(left[-1], right[-1], "LT")
         decided = b.each(hlo.XorOp, less, more)
-        if length != count:  # what was added stays behind
+        if length != count:  # what was added stays at the end
             end = b.number(count, "s32", dims)
             real = b.each(hlo.AndOp, b.compare(left[-1], end, "LT"), b.compare(right[-1], end, "LT"))
             decided = b.each(hlo.AndOp, decided, real)

@@ -19,7 +19,7 @@ from neuronx_cc.passes.expansions.combiners import duplicate
 def run(module: HloModule, exact: bool) -> None:
     taken: set[str] = set()
     for computation in list(module.computations()):
-        for op in list(ops_of(computation.block)):  # the elements behind an op are erased with it
+        for op in list(ops_of(computation.block)):  # the elements after an op are erased with it
             if exact and isinstance(op, hlo.TopkOp) and _is_wide(op.operand):
                 _sort(module, op)
             elif exact and isinstance(op, hlo.SelectAndScatterOp) and _is_wide(op.results[0]):

@@ -1,11 +1,11 @@
-"""Runs as a Chrome / Perfetto trace: a process for each device, lanes for each engine and DMA queue, counters.
+"""Runs as a Chrome / Perfetto trace: a process for each device, tracks for each engine and DMA queue, counters.
 
 Input: executions. Output: JSON text, written while the clock runs, so that a trace of millions of instructions takes
 a few bytes of memory for each.
 
-* A lane never shows two slices at once: an engine has as many lanes as it has work in flight.
+* A track never shows two slices at once: an engine has as many tracks as it has work in flight.
 * An arrow goes from the instruction that was waited for to the one that waited, which starts after the other's end.
-* What is repeated shows once; the lane ``repetitions`` says what follows in the gap.
+* What is repeated shows once; the track ``repetitions`` says what follows in the gap.
 * Times are whole nanoseconds, in microseconds, as the format wants.
 """
 
@@ -24,8 +24,8 @@ from neuronx_cc.runtime.clock import Event, Timing
 from neuronx_cc.runtime.clock_program import Node
 from neuronx_cc.runtime.profiling.counters import Counters
 from neuronx_cc.runtime.profiling.execution import Execution
-from neuronx_cc.runtime.profiling.lanes import Lanes, lane_name, lane_number, slice_facts, slice_name
 from neuronx_cc.runtime.profiling.liveness import highest, in_use, live_spans
+from neuronx_cc.runtime.profiling.tracks import Tracks, slice_facts, slice_name, track_name, track_number
 
 PROGRAM_LANE = 1
 REPETITION_LANE = 2
@@ -78,11 +78,11 @@ class _Device:
     meetings: dict[Meeting, list[tuple[int, int, int]]]
     """Place of each member's slice."""
     counters: Counters
-    lanes: dict[int, Lanes] = field(default_factory=dict)
+    tracks: dict[int, Tracks] = field(default_factory=dict)
     starts: dict[int, array[int]] = field(default_factory=dict)
     """Stream -> start of each instruction of this piece."""
     threads: dict[int, array[int]] = field(default_factory=dict)
-    """Stream -> lane of each instruction of this piece."""
+    """Stream -> track of each instruction of this piece."""
     facts: dict[int, str] = field(default_factory=dict)
     """Node -> what its slices have in common."""
     visits: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -106,8 +106,8 @@ class _Device:
         self.counters.add(event)
         node, stream = event.node, event.stream
         begin, end = round(event.start), round(event.end)
-        lane = self.lanes.setdefault(stream, Lanes()).take(node, begin, end)
-        tid = lane_number(stream, lane)
+        track = self.tracks.setdefault(stream, Tracks()).take(node, begin, end)
+        tid = track_number(stream, track)
         self.starts.setdefault(stream, array("q")).append(begin)
         self.threads.setdefault(stream, array("l")).append(tid)
         common = self.facts.get(node.index)
@@ -139,16 +139,16 @@ class _Device:
         self.meetings.setdefault((members, visit), []).append(place)
 
     def finish(self) -> None:
-        """Names of processes and lanes, and the counters."""
+        """Names of processes and tracks, and the counters."""
         pid, machine = self.execution.device, self.execution.machine
         self._name("process_name", 0, f"NeuronCore-v2 {pid} (simulated {machine.name})")
         total = round(self.timing.total)
         self._whole(PROGRAM_LANE, self.execution.name or "program", 0, total)
         self._thread(PROGRAM_LANE, "program")
         self._thread(REPETITION_LANE, "repetitions")
-        for stream, lanes in sorted(self.lanes.items()):
-            for lane in range(len(lanes.ends)):
-                self._thread(lane_number(stream, lane), lane_name(Stream(stream), lane))
+        for stream, tracks in sorted(self.tracks.items()):
+            for track in range(len(tracks.ends)):
+                self._thread(track_number(stream, track), track_name(Stream(stream), track))
         counters = self.counters
         for name, rates in counters.rates().items():
             self._counter(name, [round(rate, 3) for rate in rates])

@@ -232,8 +232,8 @@ def test_trace():
     assert main(["run", "g.neff", "--trace", "t.json", "--timing-only"]) == 0
     text = Path("t.json").read_text()
     trace = check_trace(text)
-    lanes = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    assert {"tensor: products", "tensor: stationary", "scalar"} <= lanes
+    tracks = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert {"tensor: products", "tensor: stationary", "scalar"} <= tracks
     assert {"d"} <= {event["args"]["hlo_name"] for event in slices_of(trace)}
     assert main(["run", "g.neff", "--trace", "t.json.gz", "--timing-only"]) == 0
     assert gzip.decompress(Path("t.json.gz").read_bytes()).decode() == text

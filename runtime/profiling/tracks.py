@@ -1,6 +1,6 @@
-"""Which lane of a timeline shows an instruction, and what its slice says.
+"""Which track of a timeline shows an instruction, and what its slice says.
 
-A lane never shows two slices at once: an engine or queue has as many lanes as it has work in flight.
+A track never shows two slices at once: an engine or queue has as many tracks as it has work in flight.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from neuronx_cc.ir.isa.program import Program, Stream
 from neuronx_cc.runtime.clock_program import LOAD, MULTIPLY, Node
 from neuronx_cc.runtime.report import ENGINE_NAME
 
-LANES = 1000
+TRACKS = 1000
 """Thread numbers of a stream start at so many times its number plus one."""
-TENSOR_LANES = {LOAD: (0, "tensor: stationary"), MULTIPLY: (1, "tensor: products")}
-"""TensorE loads one tile while it multiplies with another; each kind has one lane."""
+TENSOR_TRACKS = {LOAD: (0, "tensor: stationary"), MULTIPLY: (1, "tensor: products")}
+"""TensorE loads one tile while it multiplies with another; each kind has one track."""
 
 
 @dataclass(slots=True)
-class Lanes:
+class Tracks:
     """Where the next instruction of one stream can be shown. Times in whole ns."""
 
     ends: list[int] = field(default_factory=list)
-    """When each lane is free again."""
+    """When each track is free again."""
 
     def take(self, node: Node, begin: int, end: int) -> int:
-        """The lane of an instruction; instructions come in order of their starts."""
-        fixed = TENSOR_LANES.get(node.kind)
+        """The track of an instruction; instructions come in order of their starts."""
+        fixed = TENSOR_TRACKS.get(node.kind)
         if fixed is not None:
-            lane = fixed[0]
-            self.ends += [0] * (lane + 1 - len(self.ends))
+            track = fixed[0]
+            self.ends += [0] * (track + 1 - len(self.ends))
         else:
-            lane = next((lane for lane, free in enumerate(self.ends) if free <= begin), len(self.ends))
-            if lane == len(self.ends):
+            track = next((track for track, free in enumerate(self.ends) if free <= begin), len(self.ends))
+            if track == len(self.ends):
                 self.ends.append(0)
-        self.ends[lane] = end
-        return lane
+        self.ends[track] = end
+        return track
 
 
-def lane_number(stream: int, lane: int) -> int:
-    """The number of a lane among those of all streams."""
-    return LANES * (stream + 1) + lane
+def track_number(stream: int, track: int) -> int:
+    """The number of a track among those of all streams."""
+    return TRACKS * (stream + 1) + track
 
 
-def lane_name(stream: Stream, lane: int) -> str:
-    """What a lane is called."""
+def track_name(stream: Stream, track: int) -> str:
+    """What a track is called."""
     if stream is Stream.TENSOR:
-        return next((name for number, name in TENSOR_LANES.values() if number == lane), "tensor")
+        return next((name for number, name in TENSOR_TRACKS.values() if number == track), "tensor")
     name = ENGINE_NAME.get(stream, f"q{stream.name.lower()}")
-    return name if lane == 0 else f"{name} ({lane + 1})"
+    return name if track == 0 else f"{name} ({track + 1})"
 
 
 def slice_name(program: Program, node: Node) -> str:
