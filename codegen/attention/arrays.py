@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
-from neuronx_cc.codegen.attention.pattern import Attention, Step, leaves_of
+from neuronx_cc.codegen.attention.pattern import Attention
+from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.views import Atom, View, align, coalesce

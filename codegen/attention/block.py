@@ -14,7 +14,6 @@ import numpy as np
 
 from neuronx_cc.codegen.attention.masks import ALU
 from neuronx_cc.codegen.attention.operands import Operands, Rows, Under
-from neuronx_cc.codegen.attention.pattern import Step, leaves_of
 from neuronx_cc.codegen.attention.schedule import (
     PIECES,
     TAKEN_AT_ONCE,
@@ -22,6 +21,7 @@ from neuronx_cc.codegen.attention.schedule import (
     taken_columns,
 )
 from neuronx_cc.codegen.attention.stage import pieces
+from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.emission.builder import Affine, Block, merge_free
 from neuronx_cc.codegen.emission.emitter import Splat
 from neuronx_cc.codegen.emission.tiles import tile_in

@@ -11,8 +11,9 @@ from math import prod
 from neuronx_cc.codegen.attention.arrays import wanted_order
 from neuronx_cc.codegen.attention.estimate import apart, choose, estimate
 from neuronx_cc.codegen.attention.geometry import by_dim, marked
-from neuronx_cc.codegen.attention.pattern import Attention, Step, find, leaves_of
+from neuronx_cc.codegen.attention.pattern import Attention, find
 from neuronx_cc.codegen.attention.schedule import Problem
+from neuronx_cc.codegen.attention.steps import Step, leaves_of
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.dots.schedule import FEW
@@ -35,7 +36,7 @@ def worthwhile(
 ) -> list[Attention]:
     """The attentions of ``computation`` that are a kernel each; none with an op of ``without``, or staged ahead."""
     found = []
-    for attention in find(computation, context.combiners, context.splat):
+    for attention in find(computation, context.combiners, context.splat, context.module):
         operands = {(op, index) for op in (attention.scores, attention.product) for index in (0, 1)}
         taken = attention.scores in context.apart or not without.isdisjoint(attention.ops)
         if taken or not operands.isdisjoint(context.residents.staged):

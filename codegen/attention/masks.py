@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import is_view, squeeze
 from neuronx_cc.ir import hlo
 
-NEGLIGIBLE = -1e30
-"""What stands for a masked score has no weight from here on, beside any other score."""
 ALU = {"EQ": "is_equal", "NE": "not_equal", "GE": "is_ge", "GT": "is_gt", "LE": "is_le", "LT": "is_lt"}
 OPPOSITE = {"EQ": "NE", "NE": "EQ", "GE": "LT", "LT": "GE", "GT": "LE", "LE": "GT"}
 
@@ -37,6 +36,14 @@ class Band:
         if falling is not None:
             return self.rows * row + self.offset + falling
         return None if rising is None else -(self.rows * row + self.offset) + rising
+
+    def kept(self, row: int) -> tuple[float, float] | None:
+        """(first, last) column that is kept in ``row``, infinite where there is no end; None where they lie apart."""
+        if (last := self.last_column(row)) is not None:
+            return -inf, last
+        if (last := self.inverted().last_column(row)) is not None:
+            return last + 1, inf
+        return None
 
     def keeps_all(self, first: int, last: int, columns: int) -> bool:
         """Whether all of the first ``columns`` are kept in rows ``first`` to ``last``."""

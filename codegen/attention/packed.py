@@ -15,9 +15,9 @@ from math import prod
 from neuronx_cc.codegen.attention.arrays import Array
 from neuronx_cc.codegen.attention.block import Work
 from neuronx_cc.codegen.attention.operands import Rows, Staged, Under
-from neuronx_cc.codegen.attention.pattern import Step
 from neuronx_cc.codegen.attention.schedule import HEADS_UNDER_WAY, MASK_BUFFERS, QUERY_BUFFERS
 from neuronx_cc.codegen.attention.stage import pieces
+from neuronx_cc.codegen.attention.steps import Step
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import tile_in
 from neuronx_cc.codegen.emission.views import Atom, coalesce

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 
 from neuronx_cc.codegen.attention.geometry import by_dim, is_one, marked
-from neuronx_cc.codegen.attention.masks import NEGLIGIBLE, Band, band_of
+from neuronx_cc.codegen.attention.masks import band_of
+from neuronx_cc.codegen.attention.steps import Step, leaves_of, with_weight
 from neuronx_cc.codegen.context import apply_view
 from neuronx_cc.codegen.dots.problem import order_of
 from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view, reads
 from neuronx_cc.ir import hlo
+from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of
+from neuronx_cc.passes.analysis.spans import UNKNOWN, span_of
 
 TYPES = frozenset(["f32", "bf16", "f16"])
 Splats = Callable[[hlo.SSAValue], float | None]
@@ -26,20 +29,6 @@ Splats = Callable[[hlo.SSAValue], float | None]
 
 START = {"add": 0.0, "maximum": float("-inf")}
 """What folds start from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An elementwise op on the scores."""
-
-    op: hlo.HloOp
-    main: int
-    """Its operand that comes from the scores."""
-    marks: View
-    """Where its elements lie in the scores."""
-    band: Band | None
-    """Where it keeps its operand, if it sets all else to ``masked``."""
-    masked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,19 +61,8 @@ class Attention:
         return self.scores.shape.dims
 
     def columns(self, first: int, last: int) -> int:
-        """How many of the first columns have weight in rows ``first`` to ``last``.
-
-        All may, where another mask can leave none of the others: what stands for masked scores is finite, then.
-        """
-        columns = self.dims[self.column]
-        other = any(isinstance(step.op, hlo.SelectOp) and step.band is None for step in self.steps)
-        for step in self.steps:
-            if step.band is None or step.masked > NEGLIGIBLE or (other and isfinite(step.masked)):
-                continue
-            ends = [step.band.last_column(row) for row in (first, last)]
-            if all(end is not None and end >= 0 for end in ends):
-                columns = min(columns, 1 + max(end for end in ends if end is not None))
-        return columns
+        """How many of the first columns may have weight in rows ``first`` to ``last``."""
+        return with_weight(self.steps, first, last, self.dims[self.column])
 
     def read_in_part(self) -> set[hlo.SSAValue]:
         """Operands of which columns are not read that have no weight: in any row, or, of what has rows, in one."""
@@ -137,7 +115,9 @@ class Attention:
         return by_dim(self.dims, marks, rows), view.of((view.dims[wide[0]] if wide else (),))
 
 
-def find(computation: hlo.ComputationOp, combiners: Mapping[str, str], splat: Splats) -> list[Attention]:
+def find(
+    computation: hlo.ComputationOp, combiners: Mapping[str, str], splat: Splats, module: HloModule
+) -> list[Attention]:
     """The attentions of ``computation``, no two of which have an op in common.
 
     ``combiners``: computation -> opcode of a simple combiner.
@@ -149,7 +129,7 @@ def find(computation: hlo.ComputationOp, combiners: Mapping[str, str], splat: Sp
         if not isinstance(op, hlo.DotOp) or op in taken:
             continue
         for index in (0, 1):
-            attention = _Search(op, index, combiners, splat).attention()
+            attention = _Search(op, index, combiners, splat, module).attention()
             inside = attention is not None and any(each.result is root for each in attention.ops)
             if attention is None or (inside and attention.result is not root):
                 continue
@@ -163,8 +143,10 @@ def find(computation: hlo.ComputationOp, combiners: Mapping[str, str], splat: Sp
 class _Search:
     """Looks for the attention whose second product is ``product``; what it passes is noted."""
 
-    def __init__(self, product: hlo.DotOp, index: int, combiners: Mapping[str, str], splat: Splats) -> None:
-        self.product, self.index, self.combiners, self.splat = product, index, combiners, splat
+    def __init__(
+        self, product: hlo.DotOp, index: int, combiners: Mapping[str, str], splat: Splats, module: HloModule
+    ) -> None:
+        self.product, self.index, self.combiners, self.splat, self.module = product, index, combiners, splat, module
         self.ops: list[hlo.HloOp] = [product]
         self.after: list[hlo.HloOp] = []
         """What is made of the second product."""
@@ -389,7 +371,11 @@ class _Search:
             band = band_of(op.operands[0], marks, rows, columns, self.splat)
             if masked is not None and band is not None:
                 return Step(op, main, marks, band if main == 1 else band.inverted(), masked)
-        return Step(op, main, marks, None)
+        others = [
+            operand for operand in op.operands[isinstance(op, hlo.SelectOp) :] if operand is not op.operands[main]
+        ]
+        span = span_of(others[0], self.module) if len(others) == 1 else UNKNOWN
+        return Step(op, main, marks, None, span=span)
 
     def _is_whole(self, attention: Attention) -> bool:
         """Whether nothing else reads what stays on chip."""
@@ -437,12 +423,6 @@ def _is_one_dim(made: View, beyond: int) -> bool:
     """Whether the features of the values, ``beyond`` all scores in ``made``, are a dim of their own, if any."""
     far = [atoms for atoms in made.dims if any(atom.size > 1 and atom.stride >= beyond for atom in atoms)]
     return len(far) < 2 and all(len(atoms) == 1 and atoms[0].stride == beyond for atoms in far)
-
-
-def leaves_of(step: Step) -> list[hlo.SSAValue]:
-    """Operands that do not come from the scores and are read."""
-    main = step.op.operands[step.main]
-    return [] if step.band is not None else [x for x in step.op.operands if x is not main]
 
 
 def _stride(dims: tuple[int, ...], axis: int) -> int:

@@ -83,7 +83,7 @@ def attention(g: Sketch) -> None:
     scale = f"{depth**-0.5:.6f}"
     s = g.let(f"{text} * {scale}" if g.chance(0.8) else f"{text} / {depth**0.5:.6f}", "f32" if wanted else dtype,
               scores, 9 * depth**0.5, False)  # fmt: skip
-    for _ in range(g.random.choice((0, 1, 1, 1, 2))):
+    for _ in range(g.random.choice((0, 1, 1, 2, 2, 3))):
         s = _masked(g, s)
     w = g.like(s, g.random.choice(SOFTMAX).format(s.name), 1)
     if g.chance(0.1):
@@ -161,13 +161,20 @@ def _masked(g: Sketch, s: Value) -> Value:
             "bools",
             "bools",
             "lengths",
+            f"({row} < {max(1, rows - reach)})",
             "bias",
             "bias",
             "cap",
+            "floor",
+            "scale",
         )
     )
     if keep == "cap":
         return g.like(s, f"jnp.tanh({s.name} / 5) * 5", 5)
+    if keep == "floor":
+        return g.like(s, f"jnp.maximum({s.name}, {g.random.choice((-0.5, -3.0, -40.0))})", s.most)
+    if keep == "scale":
+        return g.like(s, f"{s.name} * {g.random.choice((0.25, -1.0, 1e-30))}", s.most)
     if keep == "bias":
         kept = tuple(1 if g.chance(0.4) else size for size in s.dims)
         return g.like(s, f"{s.name} + {real(g, s.dtype, kept).name}", s.most + 3)
