@@ -116,8 +116,30 @@ def sort(evaluator: Evaluator, op: hlo.SortOp, *arrays: Array) -> Value:
     """Sorts the arrays together along ``dimension``, always stably."""
     axis = op.dimension.data
     partitions = [np.moveaxis(array, axis, -1) for array in arrays]
-    order = _merge_order(evaluator, op.to_apply.data[0], partitions)
+    order = _key_order(evaluator.computation(op.to_apply.data[0]), partitions)
+    if order is None:
+        order = _merge_order(evaluator, op.to_apply.data[0], partitions)
     return unpack(np.moveaxis(np.take_along_axis(partition, order, -1), -1, axis) for partition in partitions)
+
+
+def _key_order(comparator: hlo.ComputationOp, partitions: list[Array]) -> Array | None:
+    """Indices that sort the last dim stably by one of the arrays, if ``comparator`` compares that alone, and no NaNs."""
+    op, parameters = comparator.block.first_op, comparator.block.args
+    if not isinstance(op, hlo.CompareOp) or comparator.root is not op.result or op.direction.data not in ("LT", "GT"):
+        return None
+    sides = [next((at for at, x in enumerate(parameters) if x is side), -1) for side in op.operands]
+    if min(sides) < 0 or sides[0] ^ 1 != sides[1] or op.comparison_type.data == "TOTALORDER":
+        return None
+    key = partitions[sides[0] // 2]
+    if is_float(key):
+        key = key.astype(np.float64)
+        if np.isnan(key).any():
+            return None
+    elif key.dtype.kind not in "biu":
+        return None
+    if (op.direction.data == "GT") != (sides[0] % 2 == 1):
+        key = -key if key.dtype.kind == "f" else ~key
+    return np.argsort(key, axis=-1, kind="stable")
 
 
 def _merge_order(evaluator: Evaluator, comparator: str, partitions: list[Array]) -> Array:

@@ -18,7 +18,8 @@ from neuronx_cc.ir.errors import NeuronError
 KINDS = (*soak_cases.KINDS, "modules")
 _OURS = ("/neuronx_cc/", "/codegen/", "/passes/", "/runtime/", "/ir/", "/hlo_import/")
 _XLA_EVERY = 8
-"""XLA takes several times as long to compile a large module as all the rest takes; the others meet the reference."""
+"""XLA takes several times as long to compile a large module as all the rest takes; the others meet the reference. Ops
+are verified after each pass for these only: that takes as long as the passes."""
 
 
 def text(kind: str, seed: int) -> str:
@@ -68,6 +69,6 @@ def _check_module(seed: int) -> None:
     else:  # jaxlib does not translate fusions
         called = re.sub(r"fusion\((.*)\), kind=kLoop, calls=", r"call(\1), to_apply=", source)
         wanted = run_text(called, inputs)
-    found = compile_text(source, verify_each=True).run(inputs)
+    found = compile_text(source, verify_each=seed % _XLA_EVERY == 0).run(inputs)
     for number, (result, want) in enumerate(zip(found, wanted, strict=True)):
         assert_close(result, want, 0.0, name=f"result {number}")
