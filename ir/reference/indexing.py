@@ -123,7 +123,7 @@ def sort(evaluator: Evaluator, op: hlo.SortOp, *arrays: Array) -> Value:
 
 
 def _key_order(comparator: hlo.ComputationOp, partitions: list[Array]) -> Array | None:
-    """Indices that sort the last dim stably by one of the arrays, if ``comparator`` compares that alone, and no NaNs."""
+    """Indices that sort the last dim stably by one of the arrays, if ``comparator`` compares that alone; no NaNs."""
     op, parameters = comparator.block.first_op, comparator.block.args
     if not isinstance(op, hlo.CompareOp) or comparator.root is not op.result or op.direction.data not in ("LT", "GT"):
         return None
