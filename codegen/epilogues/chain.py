@@ -147,9 +147,8 @@ class Ready:
                     here[result] = take(out, op.shape.dtype)
                     held[result] = lent.pop()
                 made = fusion.casts.get(op, op)
-                ins = [self.operands.read(operand, here) for operand in made.operands]
                 emitter.mark(op.loc)
-                elementwise.emit(emitter, made, here[result], ins)
+                elementwise.emit(emitter, made, here[result], self.operands.of(made, here))
                 yield
             for value in dying:
                 if value in held:

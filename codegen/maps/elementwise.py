@@ -35,7 +35,6 @@ MIRROR = {"EQ": "EQ", "NE": "NE", "GE": "LE", "GT": "LT", "LE": "GE", "LT": "GT"
 """Direction of a comparison -> that with its operands swapped."""
 ACTIVATION = {opcode: engine_name(opcode) for opcode in UNARY if engine_name(opcode) in SCALAR_FUNCTIONS}
 """HLO opcode -> function of Scalar's tables (hardware sheet 4.1)."""
-SOFTPLUS = "softplus"
 
 
 def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
@@ -107,11 +106,10 @@ def _after_partition(
 
 
 def _read_deferred(e: Emitter, opcode: str, out: Block, readable: Sequence[Readable]) -> None:
-    """An op with a deferred operand: ``deferrable`` allows arithmetic and scaled activations, ``rotation`` a pair."""
+    """An op with a deferred operand: arithmetic, scaled activations, the pair of a rotation, or a whole function."""
     first = readable[0]
-    soft = next((each for each in readable if isinstance(each, Deferred) and each.alu == SOFTPLUS), None)
-    if soft is not None:
-        e.over("activation", Stream.SCALAR, [out], [soft.block], alu=[SOFTPLUS], imm=[1.0])
+    if isinstance(first, Deferred) and first.alu in SCALAR_FUNCTIONS:
+        e.over("activation", Stream.SCALAR, [out], [first.block], alu=[first.alu], imm=[1.0])
         return
     if isinstance(first, Deferred) and first.alu == ROTATE:
         e.over("int_tensor_tensor", Stream.GPSIMD, [out], [first.block], alu=[ROTATE], imm=[first.constant])
@@ -140,9 +138,6 @@ def _scaled(e: Emitter, alu: str, out: Block, block: Block, scale: Block) -> Non
 
 def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: int = -1) -> Deferred | None:
     """``op`` as a deferred operand; None unless of a block with a constant, or operand ``scale`` or ``partition``."""
-    if len(ins) == 1:  # what only softplus has: all of it is one activation of the innermost operand
-        innermost = ins[0].block if isinstance(ins[0], Deferred) else ins[0]
-        return Deferred(innermost, SOFTPLUS, 0.0, False) if isinstance(innermost, Block) else None
     lhs, rhs = ins
     if partition >= 0:
         block, value = ins[1 - partition], ins[partition]

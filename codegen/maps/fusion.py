@@ -1,17 +1,18 @@
 """Ops of a map kernel that have no instruction of their own: another op's computes them on the way.
 
-Whole patterns (softplus, rotations of bits) are one instruction; arithmetic with a constant, or with few values a
+Whole patterns (activations, rotations of bits) are one instruction; arithmetic with a constant, or with few values a
 partition, is done to an operand as it is read; casts happen as a result is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps.bits import rotation
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
+from neuronx_cc.codegen.maps.functions import Function, function_of
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.codegen.maps.row_reduction import sums_of
 from neuronx_cc.ir import hlo
@@ -42,6 +43,8 @@ class Fusion:
         """Op without an instruction -> the op whose instruction computes it."""
         self.scales: dict[hlo.HloOp, int] = {}
         """Products that are computed inside an activation -> which operand is the scale."""
+        self.functions: dict[hlo.HloOp, tuple[str, hlo.SSAValue]] = {}
+        """Ops that end an activation of several -> its name, and what it is the function of."""
         self.casts: dict[hlo.HloOp, hlo.HloOp] = {}
         """Casts -> the op whose result they narrow, and whose instruction writes it."""
         self.widened: dict[hlo.HloOp, hlo.HloOp] = {}
@@ -62,10 +65,17 @@ class Fusion:
         return {**self.users, **self.widened}
 
     def _take_patterns(self) -> None:
-        for op in self._kernel.ops:
-            parts = _parts(op, self._context.splat)
-            if all(self._is_part(part) for part in parts):
-                self.users.update(dict.fromkeys(parts, op))
+        order = {op: index for index, op in enumerate(self._kernel.ops)}
+        for op in order:
+            rotated = rotation(op, self._context.splat) or ()
+            if all(map(self._is_part, rotated)):
+                self.users.update(dict.fromkeys(rotated, op))
+            found = _softplus(op, self._context.splat)
+            if found is None or not all(map(self._is_part, found.parts)):
+                found = function_of(op, order, self._stored.__contains__, self._context.splat)
+            if found is not None and op not in self.users:
+                self.functions[op] = found.name, found.start
+                self.users.update(dict.fromkeys(found.parts, op))
 
     def _take_operands(self, is_scale: Callable[[hlo.SSAValue], bool]) -> None:
         for op in self._kernel.ops:
@@ -145,24 +155,20 @@ def _deferrable(op: hlo.HloOp, user: hlo.HloOp) -> bool:
     return op.opcode == "multiply" and user.opcode in ACTIVATION
 
 
-def _parts(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
-    """The ops that one instruction computes together with ``op``, if nothing else reads them."""
-    return rotation(op, splat) or _softplus(op, splat)
-
-
-def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Sequence[hlo.HloOp]:
-    """The other ops of ``op = max(x, 0) + log1p(exp(-abs(x)))``, which is an activation; none of any other op."""
+def _softplus(op: hlo.HloOp, splat: Callable[[hlo.SSAValue], float | None]) -> Function | None:
+    """``op = max(x, 0) + log1p(exp(-abs(x)))`` as an activation; None if it is another op."""
     if op.opcode != "add" or op.shape.dtype != "f32":
-        return ()
+        return None
     terms = {term.opcode: term for term in (operand.owner for operand in op.operands) if isinstance(term, hlo.HloOp)}
     if terms.keys() != {"maximum", "log-plus-one"}:
-        return ()
+        return None
     largest, logarithm = terms["maximum"], terms["log-plus-one"]
     chain = [logarithm]
     for opcode in ("exponential", "negate", "abs"):
         part = chain[-1].operands[0].owner
         if not isinstance(part, hlo.HloOp) or part.opcode != opcode:
-            return ()
+            return None
         chain.append(part)
+    start = chain[-1].operands[0]
     values = [operand for operand in largest.operands if splat(operand) != 0]
-    return (largest, *chain) if values == [chain[-1].operands[0]] else ()
+    return Function("softplus", start, (largest, *chain)) if values == [start] else None

@@ -349,7 +349,8 @@ class _Box:
             return scratch[-1]
 
         emitter = Emitter(self.builder, make_scratch)
-        ahead = only_on_vector(self.kernel, self.fusion.users, self.sums, self._is_array, prod(sizes))
+        within = {*self.fusion.users, *self.fusion.functions}
+        ahead = only_on_vector(self.kernel, within, self.sums, self._is_array, prod(sizes))
         emitter.vector_load = sum(ahead.values())
         here = self._load(emitter, blocks, sizes, starts)
         yield
@@ -364,7 +365,7 @@ class _Box:
                 here[result] = self._destination(home, sizes, op.shape.dtype, is_row)
             out = here[result].select(row_dims) if is_row else here[result]
             op = self.fusion.casts.get(op, op)
-            ins = [self.operands.read(operand, here) for operand in op.operands]
+            ins = self.operands.of(op, here)
             if isinstance(op, hlo.ReduceOp):
                 if isinstance(ins[0], Splat):
                     scratch.append(self.pool.tile(sizes, ins[0].dtype, self.partitions))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
-from neuronx_cc.codegen.emission.emitter import Readable, Splat
+from neuronx_cc.codegen.emission.emitter import Deferred, Readable, Splat
 from neuronx_cc.codegen.formation.graph import Kernel, trace
 from neuronx_cc.codegen.maps import elementwise
 from neuronx_cc.codegen.maps.fusion import Fusion
@@ -27,6 +27,15 @@ class Operands:
     """Arithmetic inside its user's instruction -> which operand is one value a partition."""
     sources: dict[hlo.SSAValue, hlo.SSAValue | None] = field(default_factory=dict)
     """Operands met so far -> the value of the kernel that each is."""
+
+    def of(self, op: hlo.HloOp, here: Mapping[hlo.SSAValue, Block]) -> list[Readable]:
+        """What the instruction of ``op`` reads; of an activation of several ops what it is the function of."""
+        if op not in self.fusion.functions:
+            return [self.read(operand, here) for operand in op.operands]
+        name, start = self.fusion.functions[op]
+        block = self.read(start, here)
+        assert isinstance(block, Block), "what a function reads twice is no part of another's instruction"
+        return [Deferred(block, name, 1.0, False)]
 
     def read(self, operand: hlo.SSAValue, here: Mapping[hlo.SSAValue, Block]) -> Readable:
         """``operand``, of which the tiles are ``here``."""

@@ -35,6 +35,7 @@ def defer_partitions(
     found: dict[hlo.HloOp, int] = {}
     deferred, narrowed = fusion.users, {made: cast for cast, made in fusion.casts.items()}
     taken = {*deferred, *deferred.values()} - {made for made in narrowed if made.opcode in ARITHMETIC}
+    taken.update(fusion.functions)
     for op in kernel.ops:
         value = op.results[0]
         if op.opcode not in FIRST or op in taken or value in blocks or not value.has_one_use():

@@ -55,8 +55,8 @@ def only_on_vector(
 ) -> dict[hlo.HloOp, int]:
     """Ops of a tile of ``size`` elements a partition that no other engine can do -> elements that Vector reads.
 
-    ``within``: ops that another's instruction does; ``sums``: those of ops that may add them up; ``is_array``: whether
-    an operand has several values a partition.
+    ``within``: ops that another's instruction does, or an activation; ``sums``: those of ops that may add them up;
+    ``is_array``: whether an operand has several values a partition.
     """
     found: dict[hlo.HloOp, int] = {}
     for op in kernel.ops:

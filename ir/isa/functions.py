@@ -36,8 +36,6 @@ _ERF_SLOPE = F32(0.12837917)
 """``2 / sqrt(pi) - 1``."""
 _ERF_ONE = F32(4)
 """From here on erf is 1 in f32."""
-_LOWEST = F32(-3.4e38)
-"""Stands in for -inf as a factor of 0."""
 
 
 def polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
@@ -91,16 +89,16 @@ def atan2(y: Array, x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """``x (1 + erf(x / sqrt 2)) / 2``; accurate relative to x."""
+    """``x (1 + erf(x / sqrt 2)) / 2``; accurate relative to x, NaN at -inf."""
     result = erf(x * F32(0.5**0.5))
     result += F32(1)
-    result *= np.maximum(x, _LOWEST)
+    result *= x
     result *= F32(0.5)
     return result
 
 
 def gelu_tanh(x: Array) -> Array:
-    """``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``; accurate relative to x."""
+    """``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``; accurate relative to x, NaN at -inf."""
     result = np.square(x)
     result *= F32(0.044715)
     result += F32(1)
@@ -108,15 +106,15 @@ def gelu_tanh(x: Array) -> Array:
     result *= F32(0.7978845608028654)
     np.tanh(result, out=result)
     result += F32(1)
-    result *= np.maximum(x, _LOWEST)
+    result *= x
     result *= F32(0.5)
     return result
 
 
 def silu(x: Array) -> Array:
-    """``x sigmoid(x)``; -0 at -inf."""
+    """``x sigmoid(x)``; NaN at -inf."""
     result = sigmoid(x)
-    result *= np.maximum(x, _LOWEST)
+    result *= x
     return result
 
 

@@ -339,13 +339,11 @@ inline float erf_(float x) {
     return x != x ? x : float_of(bits_of(result) | (bits_of(x) & 0x80000000));
 }
 
-inline float factor(float x) { return maximum(x, -3.4e38f); }  // stands in for -inf as a factor of 0
-
-inline float gelu_(float x) { return ((erf_(x * 0.70710678118654752f) + 1.f) * factor(x)) * 0.5f; }
+inline float gelu_(float x) { return ((erf_(x * 0.70710678118654752f) + 1.f) * x) * 0.5f; }
 
 inline float gelu_tanh_(float x) {
     const float inner = ((x * x) * 0.044715f + 1.f) * x * 0.7978845608028654f;
-    return ((tanh_(inner) + 1.f) * factor(x)) * 0.5f;
+    return ((tanh_(inner) + 1.f) * x) * 0.5f;
 }
 
 // log(1 + e^x), as max(x, 0) + log1p(e^-|x|), within 2 ulp.
@@ -421,7 +419,7 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(ERF, erf_(x))
         ONE(GELU, one_nan(gelu_(x)))
         ONE(GELU_TANH, one_nan(gelu_tanh_(x)))
-        ONE(SILU, one_nan(sigmoid_(x) * factor(x)))
+        ONE(SILU, one_nan(sigmoid_(x) * x))
         ONE(ROUND_EVEN, rint_(x))
         ONE(SOFTPLUS, softplus_(x))
         ONE(TRUNCATE, truncate(x))
