@@ -11,13 +11,12 @@ from neuronx_cc.codegen.attention import kernel as attention_kernel
 from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.context import Context, Left
 from neuronx_cc.codegen.control import regions as control
-from neuronx_cc.codegen.dots import kernel as dot_kernel
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.epilogues import choose as epilogue_choice
 from neuronx_cc.codegen.formation import form as formation
 from neuronx_cc.codegen.formation import recompute
 from neuronx_cc.codegen.formation.graph import Kernel, base, operands_of, same_order, squeeze
-from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.codegen.maps import kernel as map_kernel
 from neuronx_cc.codegen.movement.straight import straighten
 from neuronx_cc.codegen.parts import Parts
@@ -118,8 +117,8 @@ class Block:
             attention_kernel.lower(context, kernel.attention)
         elif kernel.is_map:
             map_kernel.lower(context, kernel, self.member, step)
-        elif isinstance(first, hlo.DotOp):
-            dot_kernel.lower(context, kernel, step)
+        elif first.opcode in CONTRACTIONS:
+            CONTRACTIONS[first.opcode](context, kernel, step)
         elif isinstance(first, hlo.WhileOp):
             control.lower_while(context, first, step, name, Block.of)
         elif isinstance(first, hlo.ConditionalOp):

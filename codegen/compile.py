@@ -15,7 +15,7 @@ from neuronx_cc.codegen.context import Context, Left, Transposes
 from neuronx_cc.codegen.control.regions import write_back
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
-from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.ir import collector, hlo
 from neuronx_cc.ir.errors import NO_LOC
 from neuronx_cc.ir.isa.program import Program
@@ -141,7 +141,7 @@ def _reshaped(value: hlo.SSAValue) -> hlo.SSAValue | None:
         source = source.op.operand
     if source is value or not isinstance(source, hlo.OpResult) or not isinstance(source.op, hlo.HloOp):
         return None
-    computed = source.op.opcode in LOWERINGS or source.op.opcode in ELEMENTWISE
+    computed = source.op.opcode in {*LOWERINGS, *CONTRACTIONS, *ELEMENTWISE}
     return source if computed and not is_view(source.op) else None
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.convolutions import kernel as conv_kernel
+from neuronx_cc.codegen.dots import kernel as dot_kernel
 from neuronx_cc.codegen.exchange import collective_kernel, host_kernel
+from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.indexing import gather_kernel, indexed_kernel, scatter_kernel, sort_kernel
 from neuronx_cc.codegen.movement import concatenate_kernel as movement_kernel
 from neuronx_cc.codegen.reductions import reduce_kernel, select_scatter_kernel, window_kernel
@@ -16,7 +19,6 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "collective-broadcast": collective_kernel.lower,
     "collective-permute": collective_kernel.lower,
     "concatenate": movement_kernel.concatenate,
-    "convolution": conv_kernel.lower,
     "custom-call": host_kernel.lower,
     "dynamic-slice": indexed_kernel.dynamic_slice,
     "dynamic-update-slice": indexed_kernel.dynamic_update_slice,
@@ -33,3 +35,9 @@ LOWERINGS: dict[str, Callable[..., None]] = {
     "topk": sort_kernel.topk,
 }
 """opcode -> ``lower(context, op, step)``, which gives the op's results homes."""
+
+CONTRACTIONS: dict[str, Callable[[Context, Kernel, int], None]] = {
+    "convolution": conv_kernel.lower,
+    "dot": dot_kernel.lower,
+}
+"""The same, of those whose kernels have epilogues, by the opcode of the first op: ``lower(context, kernel, step)``."""

@@ -8,7 +8,7 @@ from math import prod
 
 from neuronx_cc.codegen.convolutions.copies import Copies, copies_of
 from neuronx_cc.codegen.convolutions.folding import Fold, folds_of
-from neuronx_cc.codegen.convolutions.problem import Home, Problem
+from neuronx_cc.codegen.convolutions.problem import Home, Operand, Problem
 from neuronx_cc.codegen.convolutions.schedule import (
     Comes,
     Kernel,
@@ -73,10 +73,18 @@ def _folds(problem: Problem, sizes: Sizes) -> Iterator[Fold | None]:
     dense = problem.out.dims[-1].stride == problem.groups * problem.outputs * itemsize(problem.out.dtype)
     if problem.kernel[at] == 1 or (last and not (dense and problem.packs == 1)):
         return
+    if last and not all(_folds_along(problem, each) for each in problem.arrays):
+        return
     packs = [pack for pack in range(problem.pack, 0, -1) if problem.groups % pack == 0]
     for pack in packs[:1] if last or problem.x.on_chip else packs:
         for count in folds_of(axis, most // (pack * problem.outputs))[:FINER]:
             yield Fold(at, count, pack, last or count < pack * problem.outputs)
+
+
+def _folds_along(problem: Problem, array: Operand) -> bool:
+    """Whether features of neighbouring positions of what an epilogue reads follow each other, or are the same."""
+    dense = array.dims[-1].stride == problem.groups * problem.outputs * array.dims[1].stride
+    return problem.stays(array) or (dense and array.near(1))
 
 
 def _copies(problem: Problem) -> Iterator[Copies | None]:
@@ -274,7 +282,8 @@ def _results(problem: Problem, schedule: Schedule, timing: Timing) -> Iterator[S
     found = []
     if len(counts) > 2 and short and counts[-2] > 1 and counts[-1] > 1 and problem.out.home is Home.HBM:
         dims, plain = problem.out.dims, all(axis.phases == 1 for axis in problem.axes)
-        even = plain and dims[-2].stride == counts[-1] * dims[-1].stride
+        read = [each.dims for each in problem.arrays if not problem.stays(each)]
+        even = plain and all(each[-2].stride == counts[-1] * each[-1].stride for each in (dims, *read))
         rows = -(-counts[-2] // -(-counts[-2] // height))
         found = [groups for groups in range(1, height // rows + 1 if even else 2) if counts[-1] % groups == 0]
     steps = [-(-count // step) for count, step in zip(counts, tile_shape(counts, height), strict=True)]

@@ -12,6 +12,7 @@ from itertools import groupby
 from math import prod
 
 from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.convolutions.kinds import is_depthwise
 from neuronx_cc.codegen.emission.builder import Affine, Block
 from neuronx_cc.codegen.emission.tiles import TilePool
 from neuronx_cc.codegen.emission.views import Atom, View
@@ -45,19 +46,13 @@ def lower(context: Context, op: hlo.ConvolutionOp) -> bool:
 
 
 def _is_depthwise(context: Context, op: hlo.ConvolutionOp) -> bool:
-    dims, features = op.dims.data, op.feature_group_count.data
     shapes = [hlo.shape_of(value) for value in (op.lhs, op.rhs, op.result)]
-    (window,) = op.window.data if len(op.window.data) == 1 else (None,)
     return (
-        window is not None
+        is_depthwise(op)
         and {shape.dtype for shape in shapes} <= FLOATS
         and shapes[2].dtype == "f32"
         and all(shape.size for shape in shapes)
         and op.lhs not in context.load_casts
-        and features > 1
-        and op.batch_group_count.data == 1
-        and shapes[0].dims[dims.lhs_feature] == shapes[2].dims[dims.out_feature] == features
-        and window.lhs_dilation == 1
     )
 
 

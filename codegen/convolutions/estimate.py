@@ -45,8 +45,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     images = image.times(blocks * problem.packs * again)
     kernels = kernel.times(parts * problem.packs * (blocks if streamed else 1))
     sums = _sums(problem, schedule, timing).times(blocks * parts * problem.packs)
-    stored = _stored(problem, schedule, timing)
-    work = total([images, kernels, sums, stored])
+    stored, read = _stored(problem, schedule, timing), _read(problem, schedule, timing)
+    work = total([images, kernels, sums, stored, read])
     engines = max(work.tensor, work.vector, work.scalar, work.gpsimd, work.psum_port, work.sbuf_port)
     others = sorted((work.tensor, work.vector, work.scalar, work.gpsimd, work.dma))[-2]
     rounds = problem.packs * parts * (blocks if streamed else 1)
@@ -62,6 +62,7 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     count = blocks * parts * problem.packs
     each, last = sums.times(1 / count), stored.times(1 / count)
     ends = timing.latency(Stream.TENSOR) + timing.latency(Stream.SCALAR)
+    ends += 0.0 if problem.epilogue is None else problem.epilogue.latency(timing)
     if schedule.comes.transposed or streamed or schedule.copies is not None:
         # transposes are emitted after the products of the block before, or the loads after its parts of the kernel
         wait += image_latency * (blocks * problem.packs * again - 1)
@@ -73,7 +74,8 @@ def estimate(problem: Problem, schedule: Schedule, timing: Timing) -> float:
     # tiles that are transposed wait for each other's buffers, and results of one block for each other's stores
     loaded = _loads(problem, schedule, timing) * blocks * problem.packs * again * timing.transfer_latency
     left = stored.dma + _stores(problem, schedule, timing) * count * timing.transfer_latency
-    longest = max(engines + wait, work.dma + work.tensor / count, images.dma + loaded, left)
+    loaded += images.dma + read.dma
+    longest = max(engines + wait, work.dma + work.tensor / count, loaded, left)
     if _alone(problem, schedule):
         longest += images.bound
     return longest + UNHIDDEN * others + ends + last.bound + timing.transfer_latency * (not problem.out.on_chip)
@@ -100,6 +102,9 @@ def bound(problem: Problem, timing: Timing) -> float:
         nbytes += images * itemsize(problem.x.dtype)
     if not problem.out.on_chip:
         nbytes += problem.groups * problem.outputs * positions * itemsize(problem.out.dtype)
+    for array in problem.arrays:
+        if not array.on_chip and not problem.stays(array):
+            nbytes += problem.groups * problem.outputs * positions * itemsize(array.dtype)
     return max(products, timing.transfer(nbytes, timing.long_run).bound)
 
 
@@ -369,14 +374,35 @@ def _sums(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
                 shape = [*(1 for _ in counts[:-2]), lines, max(1, schedule.row_groups)]
                 columns = lines * schedule.row_groups
         count = tiles * prod(-(-size // step) for size, step in zip(counts, shape, strict=True))
-        leaves = ((Tile(problem.out.dtype),), (F32_PSUM,))
-        one = timing.product(columns, moving, problem.dtype, flags=problem.flags).times(terms) + _balanced(
-            "", moving, leaves, timing
-        )
+        one = timing.product(columns, moving, problem.dtype, flags=problem.flags).times(terms)
+        one += _left(problem, moving, timing)
         if problem.shares_products:
             one += timing.engine("activation", Stream.SCALAR, moving, (Tile("bf16"),), (F32_PSUM,), ("copy",))
         works.append(one.times(count))
     return total(works)
+
+
+def _left(problem: Problem, columns: int, timing: Timing) -> Work:
+    """A bank of sums leaves PSUM."""
+    if problem.epilogue is not None:
+        return problem.epilogue.work(columns, timing)
+    return _balanced("", columns, ((Tile(problem.out.dtype),), (F32_PSUM,)), timing)
+
+
+def _read(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
+    """What the epilogue reads of all arrays that differ from position to position."""
+    work, outs = NOTHING, outs_of(problem, schedule)
+    for array in problem.arrays:
+        if array.on_chip or problem.stays(array):
+            continue
+        atoms = zip(problem.axes, (array.dims[0], *array.dims[2:]), strict=True)
+        features = problem.groups * problem.outputs if array.dims[1].stride else 1
+        width = itemsize(problem.loaded(array))
+        nbytes = features * prod(axis.out for axis, atom in atoms if atom.stride) * width
+        rows = _row_run(schedule, outs, width)
+        run = rows if problem.positions_on_partitions else array.run((outs[0], 1, *outs[1:]))
+        work += timing.transfer(max(1, nbytes), run)
+    return work
 
 
 def _stored(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
@@ -387,7 +413,12 @@ def _stored(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     nbytes = problem.groups * problem.outputs * prod(axis.out for axis in problem.axes) * width
     if not problem.positions_on_partitions:
         return timing.transfer(nbytes, problem.out.run((outs[0], 1, *outs[1:])), "write")
+    return timing.transfer(nbytes, _row_run(schedule, outs, width), "write")
+
+
+def _row_run(schedule: Schedule, outs: list[int], width: int) -> int:
+    """Bytes that are neighbours of a result with positions on the partitions, or of an array of its dims."""
     run = schedule.outputs * width
-    if schedule.row_groups:
-        run = max(run, min(schedule.row_bytes, run * (outs[-1] // schedule.row_groups)))
-    return timing.transfer(nbytes, run, "write")
+    if not schedule.row_groups:
+        return run
+    return max(run, min(schedule.row_bytes, run * (outs[-1] // schedule.row_groups)))

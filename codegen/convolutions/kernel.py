@@ -22,9 +22,10 @@ from neuronx_cc.codegen.control.residence import assign
 from neuronx_cc.codegen.convolutions import depthwise_kernel
 from neuronx_cc.codegen.convolutions import gradient_kernel as conv_gradient_kernel
 from neuronx_cc.codegen.convolutions.candidates import MAX_BANDS
+from neuronx_cc.codegen.convolutions.finish import Finish
 from neuronx_cc.codegen.convolutions.finite import FiniteSums
 from neuronx_cc.codegen.convolutions.kinds import is_kernel_gradient
-from neuronx_cc.codegen.convolutions.placement import Form, Placed, place
+from neuronx_cc.codegen.convolutions.placement import Convolving, Form, Placed, place
 from neuronx_cc.codegen.convolutions.problem import Problem
 from neuronx_cc.codegen.convolutions.result import Results
 from neuronx_cc.codegen.convolutions.schedule import Schedule, footprint, tiles_together
@@ -37,6 +38,8 @@ from neuronx_cc.codegen.dots.tiles import Tiles
 from neuronx_cc.codegen.emission.builder import Builder
 from neuronx_cc.codegen.emission.emitter import Emitter
 from neuronx_cc.codegen.emission.tiles import TilePool, room_of
+from neuronx_cc.codegen.epilogues.chain import Chain
+from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.plan import load_stream
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import CompileError
@@ -46,19 +49,24 @@ SPARE_SHARE = (1, 11)
 """Of a partition of SBUF: what is left beside the tiles, so that those of the kernel after begin in other memory."""
 
 
-def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
-    """Emit the convolution and give its result a home."""
+def lower(context: Context, kernel: Kernel, step: int) -> None:
+    """Emit the convolution and its epilogue, and give the result a home."""
+    op = kernel.ops[0]
+    assert isinstance(op, hlo.ConvolutionOp)
+    context.builder.mark(op.loc)  # the ops of an epilogue mark what is theirs
+    convolving = Convolving(op, kernel.ops[-1].results[0], step, Chain.of(context, op.result, kernel.ops[1:]))
     if op.shape.size and is_kernel_gradient(op):
         conv_gradient_kernel.lower(context, op, step)
     elif op.shape.size == 0:
-        context.homes[op.result] = [context.new_hbm(op.result)]
+        context.homes[convolving.result] = [context.new_hbm(convolving.result)]
     elif not depthwise_kernel.lower(context, op):
-        _lower(context, op, step, not context.fast_relayout)
+        _lower(context, convolving, not context.fast_relayout)
 
 
-def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> None:
+def _lower(context: Context, convolving: Convolving, apart: bool) -> None:
     """``apart``: groups share no products, in which an infinity or NaN of one would reach the others."""
-    placed = place(context, op, step, apart)
+    op = convolving.op
+    placed = place(context, convolving, apart)
     posed = placed.problem
     schedule = context.planner.choose(posed)
     if schedule is None:
@@ -76,19 +84,20 @@ def _lower(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> N
     emit(context, replace(placed, problem=solved.given), solved, schedule, finite)
     if finite is not None:
         with finite.otherwise():
-            _lower_apart(context, op, step)
+            _lower_apart(context, convolving)
 
 
-def _lower_apart(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
+def _lower_apart(context: Context, convolving: Convolving) -> None:
     """Once more into the result's home, each group by itself, and without products for transposes."""
-    (home,), homes = context.homes[op.result], context.homes
-    with context.scope(f"{context.prefix}{op.loc.name}/groups"):
-        context.homes.update({value: list(views) for value, views in homes.items() if value is not op.result})
+    result, homes = convolving.result, context.homes
+    (home,) = homes[result]
+    with context.scope(f"{context.prefix}{convolving.op.loc.name}/groups"):
+        context.homes.update({value: list(views) for value, views in homes.items() if value is not result})
         if not home.in_sbuf:
-            context.outputs[op.result] = home
-        _lower(context, op, step, True)
+            context.outputs[result] = home
+        _lower(context, convolving, True)
         if home.in_sbuf:
-            assign(context, home, op.result)
+            assign(context, home, result)
 
 
 def emit(
@@ -117,7 +126,11 @@ def emit(
         )
         emitter.over("memset", Stream.VECTOR, [zeros], [], imm=[0.0])
         kernels = Kernels(context, emitter, tiles, turner, placed, problem, schedule)
-        results = Results(placed.out, problem, schedule, emitter, tiles, finite)
+        ready = None
+        if placed.chain is not None:
+            ready = placed.chain.ready(tuple(map(problem.repeats, problem.arrays)))
+        finish = Finish(emitter, replace(emitter), tiles, finite, ready, placed.op.loc)
+        results = Results.of(placed, problem, schedule, tiles, finish)
         sums = Sums(builder, problem, schedule, turner, banks, zeros)
         tiling = Tiling(builder, problem, schedule, kernels, sums, results)
         _Blocks(builder, problem, schedule, Images(emitter, tiles, turner, source, coming), kernels, tiling).emit()
@@ -151,12 +164,16 @@ class _Blocks:
                 x = self.images.block(pack, at)
                 for outs in self._outputs(parts):
                     kernel = None if schedule.streamed is not None else self.kernels.block(pack, outs)
-                    self.tiling.block(Terms(pack, outs, x, kernel), at)
+                    self.tiling.block(Terms(pack, outs, x, kernel, (), self.tiling.results.columns(pack, outs)), at)
             return
         for outs in self._outputs(parts):
             kernel = self.kernels.block(pack, outs)
+            columns = self.tiling.results.columns(pack, outs) if blocks > 1 else ()
             for at in self._positions([]):
-                self.tiling.block(Terms(pack, outs, self.images.block(pack, at), kernel), at)
+                x = self.images.block(pack, at)
+                # sums wait for the image, not for what the epilogue reads
+                columns = columns if blocks > 1 else self.tiling.results.columns(pack, outs)
+                self.tiling.block(Terms(pack, outs, x, kernel, (), columns), at)
 
     def _outputs(self, parts: list[tuple[int, int, int]]) -> Iterator[OutputsAt]:
         for start, count, size in parts:

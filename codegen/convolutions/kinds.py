@@ -18,6 +18,15 @@ def is_kernel_gradient(op: hlo.ConvolutionOp) -> bool:
     return op.batch_group_count.data > 1 or (outputs <= MAX_OUTPUTS and taps >= 16 and taps > outputs)
 
 
+def is_depthwise(op: hlo.ConvolutionOp) -> bool:
+    """Whether each feature is convolved by itself along one dim, which Vector may do (``depthwise_kernel``)."""
+    features = op.feature_group_count.data
+    dims, window = op.dims.data, op.window.data
+    given, made = hlo.shape_of(op.lhs).dims[dims.lhs_feature], op.shape.dims[dims.out_feature]
+    plain = op.batch_group_count.data == 1 and all(dim.lhs_dilation == 1 for dim in window)
+    return plain and len(window) == 1 and features > 1 and given == made == features
+
+
 def is_grouped(op: hlo.ConvolutionOp) -> bool:
     """Whether features, or images, are in groups that do not meet."""
     return op.feature_group_count.data > 1 or op.batch_group_count.data > 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -23,6 +23,8 @@ from neuronx_cc.codegen.convolutions.problem import (
 )
 from neuronx_cc.codegen.dots.problem import PE_DTYPES, rounding_of
 from neuronx_cc.codegen.emission.views import View, coalesce
+from neuronx_cc.codegen.epilogues.arrays import views_of_cast
+from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partition_divisor, partitions_of, resident_view
 from neuronx_cc.codegen.movement.halves import carrier_of
 from neuronx_cc.ir import hlo
@@ -94,15 +96,28 @@ class Form:
         return bool({hlo.shape_of(self.op.lhs).dtype, hlo.shape_of(self.op.rhs).dtype} & FLOATS)
 
 
+@dataclass(frozen=True, slots=True)
+class Convolving:
+    """A kernel that is to be placed: the op, and what is computed of its sums as they leave PSUM."""
+
+    op: hlo.ConvolutionOp
+    result: hlo.SSAValue
+    step: int
+    chain: Chain | None = None
+
+
 @dataclass(frozen=True)
 class Placed:
     """A problem with the arrays that pose it."""
 
     op: hlo.ConvolutionOp
+    chain: Chain | None
     problem: Problem
     x: View
     w: View
     out: View
+    adds: tuple[View, ...]
+    """Where what the chain reads lies."""
     data: np.ndarray | None
     """The kernel's bytes, if it is a constant."""
     input: hlo.SSAValue
@@ -120,14 +135,18 @@ def dense_view(context: Context, value: hlo.SSAValue, order: Sequence[int], chan
     return hbm
 
 
-def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Placed:
+def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
     """Find or make homes for operands and result. ``apart``: groups share no products."""
+    op = convolving.op
     form, sizes = Form(op), context.builder.sizes
     height = min(sizes.rows, sizes.columns)
     pack = _pack(form, height, height, apart)
     value, weights = (context.source_of(each) for each in (op.lhs, op.rhs))
     x, features, pack = _input(context, form, value, pack)
-    out = _output(context, form, pack, step, height)
+    out = _output(context, form, convolving, pack, height)
+    chain, given = convolving.chain, () if convolving.chain is None else convolving.chain.arrays
+    adds = tuple(_array(context, form, value, out) for value in given)
+    arrays = tuple(operand(view, Home.CHIP if view.in_sbuf else Home.HBM) for view in adds)
     last = not out.in_sbuf and stride_of(out, 1) == itemsize(out.dtype) and form.sizes[2][1] > 1
     if last and not x.in_sbuf:
         pack = _pack(form, height, sizes.bank_columns, apart)
@@ -162,10 +181,15 @@ def place(context: Context, op: hlo.ConvolutionOp, step: int, apart: bool) -> Pl
             flags=rounding_of(op),
             moves_values=not apart,
             room=room,
+            arrays=arrays,
         )
         for each in ways
     ]
-    return Placed(op, context.planner.easiest(problems), x, w, out, data, value, weights)
+    if chain is not None:
+        read, like = problems[0].repeats, [problems[0].loaded(array) for array in arrays]
+        epilogue = chain.ready(tuple(map(read, arrays))).record(like, out.dtype, 1.0)
+        problems = [replace(problem, epilogue=epilogue) for problem in problems]
+    return Placed(op, chain, context.planner.easiest(problems), x, w, out, adds, data, value, weights)
 
 
 def _pack(form: Form, most_inputs: int, most_outputs: int, apart: bool) -> int:
@@ -206,9 +230,35 @@ def _on_chip(form: Form, view: View, pack: int) -> tuple[Contracted, int] | None
     return None
 
 
-def _output(context: Context, form: Form, pack: int, step: int, height: int) -> View:
+def _array(context: Context, form: Form, value: hlo.SSAValue, out: View) -> View:
+    """The home of what the epilogue reads: on chip with features where those of the result are, else in HBM."""
+    order, cast = form.orders[2], views_of_cast(context, value)
+    for view in cast or context.views(value):
+        lies = view.transpose(order)
+        if lies.in_sbuf and out.in_sbuf and _alike(lies, out):
+            return lies
+        if not lies.in_sbuf and _is_even(lies):
+            return lies
+    found = context.hbm(value)
+    return (found if _is_even(found) else context.dense(value)).transpose(order)
+
+
+def _alike(view: View, out: View) -> bool:
+    """Whether features lie on the same partitions, and all other dims are progressions off them. One number a partition
+    is an operand in FP32 only.
+    """
+    features, others = coalesce(view.dims[1]), [coalesce(dim) for axis, dim in enumerate(view.dims) if axis != 1]
+    there = [(atom.size, atom.partition) for atom in coalesce(out.dims[1])]
+    even = all(len(dim) < 2 and not any(atom.partition for atom in dim) for dim in others)
+    varies = any(atom.stride for dim in others for atom in dim)
+    same = [(atom.size, atom.partition) for atom in features] == there
+    return even and same and (varies or view.dtype == "f32")
+
+
+def _output(context: Context, form: Form, convolving: Convolving, pack: int, height: int) -> View:
     """On chip with output features on the partitions where that fits, else in HBM."""
-    result, shape = form.op.result, form.op.shape
+    result, step = convolving.result, convolving.step
+    shape = hlo.shape_of(result)
     total, wide = form.groups * form.outputs, pack * form.outputs
     partitions = wide if form.groups > pack else partition_divisor(total)
     even = form.groups % pack == 0 and wide <= height if form.groups > pack else total % partitions == 0

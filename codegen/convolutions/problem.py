@@ -15,7 +15,8 @@ from neuronx_cc.codegen.convolutions.axis import Axis
 from neuronx_cc.codegen.convolutions.folding import Fold, Folded
 from neuronx_cc.codegen.dots.problem import divisor
 from neuronx_cc.codegen.emission.views import Atom, View, coalesce
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.codegen.epilogues.work import Epilogue
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 FEW_POSITIONS = 4096
 """Elements of an input below which it is loaded feature by feature, however they lie."""
@@ -161,6 +162,9 @@ class Problem:
     """Whether TensorE may transpose 16-bit values as such."""
     room: int
     """Bytes of each partition of SBUF in one piece."""
+    arrays: tuple[Operand, ...] = ()
+    """What the epilogue reads beside the sums, with the dims of ``out``."""
+    epilogue: Epilogue | None = None
     fold: Fold | None = None
     """How this follows from ``posed``, if it does."""
     posed: Problem | None = None
@@ -181,15 +185,21 @@ class Problem:
             return self
         posed = replace(self, pack=fold.pack)
         at, folded = fold.axis, Folded(self.axes[1 + fold.axis], fold.count)
-        axes, kernel, dims = list(self.axes), list(self.kernel), list(self.out.dims)
+        axes, kernel = list(self.axes), list(self.kernel)
+
+        def seen(lies: Operand) -> Operand:
+            dims = list(lies.dims)
+            dims[2 + at] = Atom(folded.axis.out, dims[2 + at].stride * fold.count)
+            return replace(lies, dims=tuple(dims))
+
         axes[1 + at], kernel[at] = folded.axis, folded.kernel
-        dims[2 + at] = Atom(folded.axis.out, dims[2 + at].stride * fold.count)
         return replace(
             posed,
             axes=tuple(axes),
             kernel=tuple(kernel),
             outputs=self.outputs * fold.count,
-            out=replace(self.out, dims=tuple(dims)),
+            out=seen(self.out),
+            arrays=tuple(map(seen, self.arrays)),
             fold=fold,
             posed=posed,
         )
@@ -225,6 +235,18 @@ class Problem:
     def positions_on_partitions(self) -> bool:
         """Whether positions, not output features, lie on the partitions of a result tile: features are neighbours."""
         return self.out.near(1) and self.groups * self.outputs > 1
+
+    def stays(self, array: Operand) -> bool:
+        """Whether what the epilogue reads of an array is the same at all positions."""
+        return not any(atom.stride for axis, atom in enumerate(array.dims) if axis != 1)
+
+    def repeats(self, array: Operand) -> bool:
+        """Whether a tile of results has one value a partition of an array."""
+        return not array.dims[1].stride if self.positions_on_partitions else self.stays(array)
+
+    def loaded(self, array: Operand) -> str:
+        """The element type of its tiles: one number a partition is an operand in FP32 only."""
+        return "f32" if self.repeats(array) and array.dtype in FLOATS else array.dtype
 
     @cached_property
     def fast(self) -> bool:

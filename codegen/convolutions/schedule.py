@@ -10,7 +10,8 @@ from math import prod
 from neuronx_cc.codegen.convolutions.copies import Copies
 from neuronx_cc.codegen.convolutions.finite import checks
 from neuronx_cc.codegen.convolutions.folding import Fold
-from neuronx_cc.codegen.convolutions.problem import Home, Problem
+from neuronx_cc.codegen.convolutions.problem import Home, Operand, Problem
+from neuronx_cc.codegen.dots.schedule import EPILOGUE_BUFFERS, array_name, between_name
 from neuronx_cc.ir.machine import Sizes
 from neuronx_cc.ir.types import itemsize
 
@@ -103,9 +104,10 @@ class Schedule:
         streamed = "" if self.streamed is None else f" streamed {self.streamed.taps(problem)} positions at a time"
         stored = f" as {problem.kernel_stored}" if problem.converts_kernel else ""
         partitions = "positions" if problem.positions_on_partitions else "features"
+        epilogue = "" if problem.epilogue is None else f" + {problem.epilogue}"
         return (
-            f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {posed.outputs} {problem.dtype}: {folded}"
-            f"images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
+            f"{images} of {problem.inputs} features, {taps} kernel{groups} -> {posed.outputs} {problem.dtype}"
+            f"{epilogue}: {folded}images {self.comes.value}{copies} by {block} x{self.input_buffers}, "
             f"kernel {kernel_way(problem).value}{stored}{streamed} for {self.outputs} x{self.weight_buffers}, "
             f"{partitions} on the partitions"
         )
@@ -204,9 +206,35 @@ def footprint(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[
     elif not problem.out.on_chip:
         height = min(sizes.rows, sizes.columns)
         tiles["result", schedule.result_buffers] = -(-schedule.outputs // height) * outs * width
+    tiles |= _epilogue(problem, schedule, sizes)
     if problem.shares_products:
         tiles |= checks(sizes)
     return {ring: sizes.aligned(nbytes) for ring, nbytes in tiles.items()}
+
+
+def _epilogue(problem: Problem, schedule: Schedule, sizes: Sizes) -> dict[tuple[str, int], int]:
+    """Tiles of what the epilogue reads, and of what it has between the sums and the result."""
+    tiles = {}
+    for number, array in enumerate(problem.arrays):
+        if not array.on_chip:
+            tiles[array_name(number), EPILOGUE_BUFFERS] = _array_bytes(problem, schedule, array, sizes)
+    for number in range(0 if problem.epilogue is None else problem.epilogue.tiles):
+        tiles[between_name(0, number), EPILOGUE_BUFFERS] = 4 * sizes.bank_columns
+    return tiles
+
+
+def _array_bytes(problem: Problem, schedule: Schedule, array: Operand, sizes: Sizes) -> int:
+    """Bytes a partition of a tile of what the epilogue reads of an array."""
+    width = itemsize(problem.loaded(array))
+    if not problem.positions_on_partitions:
+        outs, atoms = outs_of(problem, schedule), (array.dims[0], *array.dims[2:])
+        varying = prod(out for out, atom in zip(outs, atoms, strict=True) if atom.stride)
+        return -(-schedule.outputs // min(sizes.rows, sizes.columns)) * varying * width
+    features = 1 if problem.repeats(array) else schedule.outputs
+    if problem.stays(array) or not schedule.row_groups:
+        return features * width
+    columns = max(1, schedule.row_bytes // (schedule.outputs * itemsize(problem.out.dtype)))
+    return columns * features * width
 
 
 def natural_bytes(problem: Problem, part: Part) -> int:

@@ -46,6 +46,13 @@ class Terms:
     """None if it is streamed."""
     taps: Sequence[Taps] = ()
     """Of the phase, for each axis."""
+    columns: Sequence[Block | None] = ()
+    """What the epilogue reads and all positions have in common."""
+
+    @property
+    def no_taps(self) -> bool:
+        """Whether no tap meets the phase."""
+        return any(taps.count == 0 for taps in self.taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +116,13 @@ class Sums:
             shifts.append(taps[axis].stride * stride // residues)
         return Sum(bank, Window(window, tuple(shifts)), taps, features)
 
-    def whole(self, terms: Terms, sum_: Sum, kernel: Block) -> None:
+    def whole(self, terms: Terms, sum_: Sum) -> None:
         """The products of all taps and feature tiles of a kernel that is on chip."""
+        kernel = terms.kernel
+        if terms.no_taps:
+            self.clear(sum_.bank)
+            return
+        assert kernel is not None, "a streamed kernel is for one bank of features"
         taps, segments = sum_.taps, self.problem.features.segments_of(terms.pack.groups)
         if self.problem.chunks * prod(tap.count for tap in taps) > MAX_UNROLLED:
             self.clear(sum_.bank)

@@ -40,26 +40,29 @@ class Tiling:
             return
         results, outs = self.results, terms.outs
         tiles = results.output_tiles(outs.size)
-        target = results.feature_target(terms.pack, outs, at, tiles)
+        blocks = results.feature_blocks(terms.pack, outs, at, tiles, terms.columns)
         for part in tiles:
             for index in self.builder.each(part.tiles, 1):
-                to = target.index(1, index + part.first)
-                to = to.of((Atom(part.partitions, 1, True), *to.dims[1:]))
+                parts = [block.index(1, index + part.first) for block in blocks]
+                parts = [block.of((Atom(part.partitions, 1, True), *block.dims[1:])) for block in parts]
                 features = Features(index * part.tile_step + part.start, part.partitions, part.partition_step)
-                self._features(terms, features, at, to)
+                self._features(terms, features, at, parts)
         if not self.problem.out.on_chip:
-            results.store_features(terms.pack, outs, at, tiles, target)
+            results.store_features(terms.pack, outs, at, tiles, blocks[0])
 
-    def _features(self, whole: Terms, features: Features, at: list[RowsAt], target: Block) -> None:
-        """One tile of output features at all positions of the block; ``target`` is [partitions, batch, spatial...]."""
-        for taps, goal, counts in self._phases(at, target, 1):
+    def _features(self, whole: Terms, features: Features, at: list[RowsAt], blocks: list[Block]) -> None:
+        """One tile of output features at all positions of the block; ``blocks``, of results and of what is read with
+        them, are [partitions, batch, spatial...].
+        """
+        for taps, goals, counts in self._phases(at, blocks, 1):
             terms = replace(whole, taps=taps)
-            if any(tap.count == 0 for tap in taps):
-                self.results.fill_zeros(goal)
+            if terms.no_taps and self.problem.epilogue is None:
+                self.results.fill_zeros(goals[0])
                 continue
             for several in self._open(terms, counts, self.builder.sizes.bank_columns, features.count, features):
                 for rows, sizes, sum_ in several:
-                    self.results.leave(_piece(goal, 1, rows, sizes), sum_.bank, sizes)
+                    goal, *arrays = _pieces(goals, 1, rows, sizes)
+                    self.results.finish.leave(goal, sum_.bank, sizes, arrays)
 
     def _open(
         self, terms: Terms, counts: Sequence[int], limit: int, partitions: int, features: Features
@@ -67,11 +70,11 @@ class Tiling:
         """Tiles of at most ``limit`` positions with their finished sums: one by one, or as many as banks are open."""
         shape = tile_shape(counts, limit)
         on_partitions = self.problem.positions_on_partitions
-        if terms.kernel is not None:
+        if terms.kernel is not None or terms.no_taps:
             for rows, sizes in self._tiles(counts, shape, [], []):
                 shown = (prod(sizes), features.count) if on_partitions else (partitions, prod(sizes))
                 sum_ = self.sums.opened(terms, self.sums.bank(*shown), rows, sizes, features)
-                self.sums.whole(terms, sum_, terms.kernel)
+                self.sums.whole(terms, sum_)
                 yield [(rows, sizes, sum_)]
             return
         tiles = list(_static(counts, shape))
@@ -112,19 +115,24 @@ class Tiling:
         for index in self.builder.each(count, 4 if self.builder.open_loops < MAX_WAIT_COEFS - 1 else count):
             yield from self._steps(taps, [*at, index])
 
-    def _phases(self, at: list[RowsAt], target: Block, first: int) -> Iterator[tuple[list[Taps], Block, list[int]]]:
-        """Of each combination of phases its taps, and its results in ``target``, whose axes begin at dim ``first``."""
+    def _phases(
+        self, at: list[RowsAt], blocks: list[Block], first: int
+    ) -> Iterator[tuple[list[Taps], list[Block], list[int]]]:
+        """Of each combination of phases its taps, and its part of ``blocks``, whose axes begin at dim ``first``."""
         for phases in product(*(range(axis.phases) for axis in self.problem.axes)):
             counts = [rows.piece.axis.rows_of(phase, rows.piece.outs) for rows, phase in zip(at, phases, strict=True)]
             if not all(counts):
                 continue
-            dims, offset = list(target.dims), target.offset
-            for axis, (phase, count) in enumerate(zip(phases, counts, strict=True)):
-                atom = dims[first + axis]
-                offset = offset + phase * atom.stride
-                dims[first + axis] = Atom(count, atom.stride * self.problem.axes[axis].phases)
+            parts = []
+            for block in blocks:
+                dims, offset = list(block.dims), block.offset
+                for axis, (phase, count) in enumerate(zip(phases, counts, strict=True)):
+                    atom = dims[first + axis]
+                    offset = offset + phase * atom.stride
+                    dims[first + axis] = Atom(count, atom.stride * self.problem.axes[axis].phases)
+                parts.append(replace(block, offset=offset, dims=tuple(dims)))
             taps = [axis.taps[phase] for axis, phase in zip(self.problem.axes, phases, strict=True)]
-            yield taps, replace(target, offset=offset, dims=tuple(dims)), counts
+            yield taps, parts, counts
 
     def _tiles(
         self, counts: Sequence[int], shape: Sequence[int], at: list[Affine], sizes: list[int]
@@ -139,63 +147,66 @@ class Tiling:
 
     def _positions(self, whole: Terms, at: list[RowsAt]) -> None:
         results, outs = self.results, whole.outs
-        everything = results.positions_target(whole.pack, outs, at)
-        for taps, goal, counts in self._phases(at, everything, 0):
+        everything = results.position_blocks(whole.pack, outs, at)
+        for taps, goals, counts in self._phases(at, everything, 0):
             terms = replace(whole, taps=taps)
             if self.schedule.row_groups and len(counts) > 1 and counts[-2] > 1:
-                self._rows(terms, goal, counts)
-            elif any(tap.count == 0 for tap in taps) or outs.size > self.builder.sizes.bank_columns:
-                self._wide(terms, goal, counts)
+                self._rows(terms, goals, counts)
+            elif terms.no_taps or outs.size > self.builder.sizes.bank_columns:
+                self._wide(terms, goals, counts)
             else:
                 features = Features(Affine(), outs.size)
                 for several in self._open(terms, counts, results.height, results.height, features):
                     for rows, sizes, sum_ in several:
+                        goal, *pieces = _pieces(goals, 0, rows, sizes)
                         result = results.tile([outs.size], prod(sizes))
-                        results.leave(result, sum_.bank, [outs.size])
-                        results.store_positions(_piece(goal, 0, rows, sizes), result, 0)
+                        arrays = results.read_positions(pieces, terms.columns, result)
+                        results.finish.leave(result, sum_.bank, [outs.size], arrays)
+                        results.store_positions(goal, result)
 
-    def _wide(self, terms: Terms, goal: Block, counts: Sequence[int]) -> None:
+    def _wide(self, terms: Terms, goals: list[Block], counts: Sequence[int]) -> None:
         """Results that fill more than a bank, or that no tap meets."""
         outs, results = terms.outs, self.results
         for rows, sizes in self._tiles(counts, tile_shape(counts, results.height), [], []):
+            goal, *pieces = _pieces(goals, 0, rows, sizes)
             result = results.tile([outs.size], prod(sizes))
-            if any(tap.count == 0 for tap in terms.taps):
+            if terms.no_taps and self.problem.epilogue is None:
                 results.fill_zeros(result)
             else:
-                assert terms.kernel is not None, "a streamed kernel is for one bank of features"
+                arrays = results.read_positions(pieces, terms.columns, result)
                 for first, columns in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
                     bank = self.sums.bank(prod(sizes), columns)
                     sum_ = self.sums.opened(terms, bank, rows, sizes, Features(first, columns))
-                    self.sums.whole(terms, sum_, terms.kernel)
-                    results.leave(result.index(1, first, columns), bank, [columns])
-            results.store_positions(_piece(goal, 0, rows, sizes), result, 0)
+                    self.sums.whole(terms, sum_)
+                    made, *read = (block.index(1, first, columns) for block in (result, *arrays))
+                    results.finish.leave(made, bank, [columns], read)
+            results.store_positions(goal, result)
 
-    def _rows(self, terms: Terms, goal: Block, counts: list[int]) -> None:
+    def _rows(self, terms: Terms, goals: list[Block], counts: list[int]) -> None:
         """Parts of each row of positions on the partitions, column by column, so that they are stored in long runs."""
         outs, results = terms.outs, self.results
         groups = self.schedule.row_groups if counts[-1] % self.schedule.row_groups == 0 else 1
         span = counts[-1] // groups
-        width = max(1, self.schedule.row_bytes // (outs.size * itemsize(goal.dtype)))
+        width = max(1, self.schedule.row_bytes // (outs.size * itemsize(goals[0].dtype)))
         width = -(-span // -(-span // width))
         height = -(-counts[-2] // -(-counts[-2] // (results.height // groups)))
         shape = [*(1 for _ in counts[:-2]), height, width]
         for at, sizes in self._tiles([*counts[:-1], span], shape, [], []):
             partitions, positions = sizes[-2] * groups, [*sizes[:-1], groups]
             result = results.tile([sizes[-1], outs.size], partitions)
-            if any(tap.count == 0 for tap in terms.taps):
+            target, *pieces = (_in_rows(piece, groups, span) for piece in _pieces(goals, 0, at, sizes))
+            if terms.no_taps and self.problem.epilogue is None:
                 results.fill_zeros(result)
             else:
-                self._columns(terms, at, positions, span, result)
-            *outer, rows, columns, features = _piece(goal, 0, at, sizes).dims
-            assert all(atom.size == 1 for atom in outer), "one image at a time"
-            if groups > 1:
-                rows = Atom(partitions, span * columns.stride)
-            target = _piece(goal, 0, at, sizes).of((rows, columns, features))
+                arrays = results.read_rows(pieces, terms.columns, result)
+                self._columns(terms, at, positions, span, [result, *arrays])
             results.store_rows(target, result)
 
-    def _columns(self, terms: Terms, at: Sequence[Affine], positions: Sequence[int], span: int, result: Block) -> None:
-        """``result`` [partitions, columns, features]: each column a sum, several of which share a bank."""
-        assert terms.kernel is not None, "rows are computed with all of the kernel"
+    def _columns(
+        self, terms: Terms, at: Sequence[Affine], positions: Sequence[int], span: int, tiles: Sequence[Block]
+    ) -> None:
+        """The first of ``tiles`` [partitions, columns, features]: each column a sum, several of which share a bank."""
+        result = tiles[0]
         outs, (partitions, columns, _) = terms.outs, result.dims
         for column, several in self.builder.pieces(columns.size, self._together(outs, terms.taps)):
             for place, wide in self.builder.pieces(outs.size, self.builder.sizes.bank_columns):
@@ -205,9 +216,9 @@ class Tiling:
                     spot = [*at[:-1], at[-1] + (column + number)]
                     bank = sums.index(1, Affine(number))
                     sum_ = self.sums.opened(terms, bank, spot, positions, Features(place, wide), span)
-                    self.sums.whole(terms, sum_, terms.kernel)
-                goal = result.index(1, column, several).index(2, place, wide)
-                self.results.leave(goal, whole, [several, wide])
+                    self.sums.whole(terms, sum_)
+                goal, *read = (tile.index(1, column, several).index(2, place, wide) for tile in tiles)
+                self.results.finish.leave(goal, whole, [several, wide], read)
 
     def _together(self, outs: OutputsAt, taps: Sequence[Taps]) -> int:
         """Columns whose sums share a bank, so that fewer instructions read PSUM."""
@@ -216,11 +227,22 @@ class Tiling:
         return max(1, min(4, self.builder.sizes.bank_columns // outs.size, MAX_UNROLLED // terms))
 
 
-def _piece(block: Block, first: int, rows: Sequence[Affine], sizes: Sequence[int]) -> Block:
-    """The positions ``rows + [0, sizes)``, whose axes are the dims of ``block`` from ``first`` on."""
-    for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-        block = block.index(first + axis, row, size)
-    return block
+def _pieces(blocks: Sequence[Block], first: int, rows: Sequence[Affine], sizes: Sequence[int]) -> list[Block]:
+    """The positions ``rows + [0, sizes)``, whose axes are the dims of ``blocks`` from ``first`` on."""
+    found = []
+    for block in blocks:
+        for axis, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            block = block.index(first + axis, row, size)
+        found.append(block)
+    return found
+
+
+def _in_rows(piece: Block, groups: int, span: int) -> Block:
+    """[rows, columns, features] of [batch, spatial..., features]; rows are ``groups`` parts of ``span`` columns."""
+    *outer, rows, columns, features = piece.dims
+    assert all(atom.size == 1 for atom in outer), "one image at a time"
+    parts = Atom(rows.size * groups, span * columns.stride) if groups > 1 else rows
+    return piece.of((parts, columns, features))
 
 
 def _static(counts: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[list[Affine], list[int]]]:

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.context import Context, apply_view
+from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.dots.contraction import Bound, Contraction, Placed
 from neuronx_cc.codegen.dots.problem import (
     DECODED,
@@ -19,7 +19,7 @@ from neuronx_cc.codegen.dots.problem import (
 from neuronx_cc.codegen.dots.statement import problems_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import Atom, View, linear
-from neuronx_cc.codegen.formation.graph import is_view
+from neuronx_cc.codegen.epilogues.arrays import views_of_cast
 from neuronx_cc.codegen.maps.plan import RESIDENT_STEPS, Partitions, partitions_of, resident_view
 from neuronx_cc.codegen.movement.transfer import transfer
 from neuronx_cc.ir import hlo
@@ -194,7 +194,7 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
 
 def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue, out: View) -> View:
     """The home of what the epilogue reads: on chip as the result lies, or in HBM, where it may repeat along dims."""
-    cast = _views_of_cast(context, array)
+    cast = views_of_cast(context, array)
     for view in cast or context.views(array):
         if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
             return view
@@ -207,21 +207,6 @@ def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue,
     copied = context.own_hbm(contraction.result, hlo.Shape(cast[0].dtype, hlo.shape_of(array).dims))
     transfer(context.builder, copied, cast[0], Stream.DMA_LOAD, force=True)
     return copied
-
-
-def _views_of_cast(context: Context, value: hlo.SSAValue) -> list[View]:
-    """In HBM, of what is stored after a cast that is no kernel's, as ``value`` sees it; none without such a cast."""
-    source, chain = value, []
-    while isinstance(source, hlo.OpResult) and is_view(source.op):
-        chain.append(source.op)
-        source = source.op.operands[0]
-    if source not in context.load_casts:
-        return []
-    view: View | None = context.hbm(context.source_of(source))
-    for op in reversed(chain):
-        view = apply_view(op, view) if view is not None else None
-    assert view is not None, "rows repeat along any dims"
-    return [view]
 
 
 # ---- dims that all arrays have in common ----------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Which ops a contraction computes as its sums leave PSUM: those that take less time there than in a kernel of theirs.
 
+Contractions are dots and convolutions, but kernels' gradients and those that Vector computes.
 Input: a computation that the passes have prepared. Output: for each contraction with an epilogue the ops of both,
 first the contraction, then elementwise ops of its shape in order. The last one's result is all that others read. What
 the ops read beside is there before them: constants, arrays of the same shape, rows, columns, results of other
@@ -14,10 +15,10 @@ from heapq import heappop, heappush
 from math import prod
 
 from neuronx_cc.codegen.context import Context, apply_view
-from neuronx_cc.codegen.dots.problem import order_of, pe_dtype, rounding_of
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.epilogues.chain import Chain
+from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
 from neuronx_cc.codegen.epilogues.work import leave
 from neuronx_cc.codegen.formation.graph import computes_elementwise, is_view, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
@@ -31,7 +32,6 @@ from neuronx_cc.passes.analysis.stored import is_stored
 
 TAKEN = frozenset(["clamp", "compare", "convert", "divide", "negate", "not", "select", *ARITHMETIC, *ACTIVATION])
 """Opcodes of instructions of Vector and Scalar, of floats and truth values."""
-FLOATS = frozenset(["f32", "bf16", "f16"])
 MOST = 24
 """Ops of an epilogue."""
 ROOM = 6
@@ -45,19 +45,20 @@ LOOKED_AT = 16
 Grown = tuple[hlo.HloOp, ...]
 
 
-def worthwhile(context: Context, computation: hlo.ComputationOp, apart: Set[hlo.Operation]) -> dict[hlo.DotOp, Grown]:
+def worthwhile(context: Context, computation: hlo.ComputationOp, apart: Set[hlo.Operation]) -> dict[hlo.HloOp, Grown]:
     """Contraction -> its epilogue, in order, but of the ops ``apart``, which are no part of any."""
     ops = list(ops_of(computation.block))
-    if not any(isinstance(op, hlo.DotOp) for op in ops):
+    if not any(isinstance(op, hlo.DotOp | hlo.ConvolutionOp) for op in ops):
         return {}
     place: dict[hlo.Operation, int] = {op: at for at, op in enumerate(ops)}
     taken = set(apart)
-    found: dict[hlo.DotOp, Grown] = {}
+    found: dict[hlo.HloOp, Grown] = {}
     for op in ops:
-        if isinstance(op, hlo.DotOp) and op not in taken and op.shape.dtype in FLOATS and op.shape.size:
-            best = _best(context, op, list(_Growth(context, op, place, taken).grown()))
+        contraction = Contraction.of(op) if op not in taken else None
+        if contraction is not None:
+            best = _best(context, contraction, list(_Growth(context, contraction.op, place, taken).grown()))
             if best:
-                found[op] = best
+                found[contraction.op] = best
                 taken.update(best)
     return found
 
@@ -70,7 +71,7 @@ class _Growth:
     """The ops after one contraction, as far as they may be its epilogue."""
 
     context: Context
-    dot: hlo.DotOp
+    op: hlo.HloOp
     place: dict[hlo.Operation, int]
     """In the order of the computation."""
     apart: Set[hlo.Operation]
@@ -78,9 +79,9 @@ class _Growth:
 
     def grown(self) -> Iterator[Grown]:
         """Epilogues, each longer than the one before."""
-        open_: set[hlo.SSAValue] = {self.dot.result}
+        open_: set[hlo.SSAValue] = {self.op.result}
         pending: list[tuple[int, hlo.HloOp]] = []
-        self._await(self.dot.result, pending)
+        self._await(self.op.result, pending)
         while pending and len(self.inside) < MOST:
             _, op = heappop(pending)
             if op in self.inside:
@@ -107,7 +108,7 @@ class _Growth:
         found: list[hlo.HloOp] = []
         for operand in op.operands:
             owner = operand.owner
-            if operand is self.dot.result or owner in self.inside or owner in found:
+            if operand is self.op.result or owner in self.inside or owner in found:
                 continue
             made = self._made_for(operand)
             if made is not None:
@@ -128,7 +129,7 @@ class _Growth:
                 return None
             made.insert(0, op)
             (operand,) = arrays
-        if not made or operand is self.dot.result or operand.owner in self.inside or not self._readable(operand):
+        if not made or operand is self.op.result or operand.owner in self.inside or not self._readable(operand):
             return None
         return made
 
@@ -140,7 +141,7 @@ class _Growth:
             return False
         shapes = [hlo.shape_of(value) for value in (*op.operands, op.results[0])]
         kinds = FLOATS | {"pred"} if op.opcode in ("compare", "not", "select") else FLOATS
-        return shapes[-1].dims == self.dot.shape.dims and all(shape.dtype in kinds for shape in shapes)
+        return shapes[-1].dims == self.op.shape.dims and all(shape.dtype in kinds for shape in shapes)
 
     def _readable(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` is a constant, or an array whose parts are loaded as tiles of the result are."""
@@ -186,13 +187,13 @@ class _Option:
     """The result, to or from HBM."""
 
 
-def _best(context: Context, dot: hlo.DotOp, grown: Sequence[Grown]) -> Grown:
+def _best(context: Context, contraction: Contraction, grown: Sequence[Grown]) -> Grown:
     """The epilogue that leaves least time to the contraction and what follows; of equal ones the longest."""
     if not grown:
         return ()
     timing = context.timing
-    options = [_option(context, dot, ops) for ops in ((), *grown)]
-    own, last = _products(dot, timing), options[-1]
+    options = [_option(context, contraction, ops) for ops in ((), *grown)]
+    own, last = contraction.work(timing), options[-1]
     result = last.ops[-1]
     after = _after(last.ops, timing, context.sizes.partitions)
     kept = any(not _in_shape(use.operation, result) for use in result.results[0].uses)
@@ -212,24 +213,25 @@ def _less(whole: Work, part: Work) -> Work:
     return Work(*(max(0.0, a - b) for a, b in zip(whole, part, strict=True)))
 
 
-def _option(context: Context, dot: hlo.DotOp, ops: Grown) -> _Option:
-    timing, sizes, shape = context.timing, context.sizes, (ops[-1] if ops else dot).shape
-    outside = shape.size * 4 > sizes.partitions * sizes.sbuf_share(RESIDENT_VALUE_SHARE)
+def _option(context: Context, contraction: Contraction, ops: Grown) -> _Option:
+    timing, sizes, shape = context.timing, context.sizes, (ops[-1] if ops else contraction.op).shape
+    partitions = contraction.partitions(timing)
+    outside = not partitions or shape.size * 4 > partitions * sizes.sbuf_share(RESIDENT_VALUE_SHARE)
+    partitions = sizes.partitions if outside else partitions
     moved = timing.transfer(shape.size * itemsize(shape.dtype), timing.long_run) if outside else NOTHING
-    rows, columns = (max(1, prod(each)) for each in _free(dot))
-    wide = min(columns, sizes.bank_columns)
-    tiles = shape.size / (rows * columns) * -(-rows // sizes.columns) * columns / wide
+    wide = contraction.wide(timing)
+    tiles = contraction.tiles(timing)
     # a map has tiles of other sizes, on as many partitions
-    long = max(wide, min(LONG * sizes.bank_columns, shape.size // sizes.partitions))
-    spread = shape.size / (sizes.partitions * long)
-    chain = Chain.of(context, dot.result, ops)
+    long = max(wide, min(LONG * sizes.bank_columns, shape.size // partitions))
+    spread = shape.size / (partitions * long)
+    chain = Chain.of(context, contraction.op.result, ops)
     if chain is None:
         return _Option(ops, True, leave(wide, shape.dtype, timing).times(tiles), NOTHING, NOTHING, moved)
     read, repeats = NOTHING, []
     for array in chain.arrays:
         view = _lies(array)
-        atoms = [] if view is None else [[a.stride for a in atoms if a.stride] for atoms in view.dims]
-        repeats.append(not any(atoms[len(atoms) - len(_free(dot)[1]) :]))
+        dims = () if view is None else view.dims
+        repeats.append(not any(atom.stride for axis in contraction.along for atom in (dims[axis] if dims else ())))
         elements = 1 if view is None else prod(a.size for dim in view.dims for a in dim if a.stride)
         if outside:
             read += timing.transfer(elements * hlo.itemsize(hlo.shape_of(array).dtype), timing.long_run)
@@ -238,25 +240,6 @@ def _option(context: Context, dot: hlo.DotOp, ops: Grown) -> _Option:
     room = BUFFERS * ROOM * sizes.bank_bytes * (epilogue.tiles + len(repeats) - sum(repeats))
     inside, apart = epilogue.work(wide, timing).times(tiles), epilogue.work(long, timing).times(spread)
     return _Option(ops, room <= sizes.sbuf_bytes, inside, apart, read, moved)
-
-
-def _free(dot: hlo.DotOp) -> list[list[int]]:
-    """Sizes of the free dims of both operands."""
-    return [[hlo.shape_of(dot.operands[at]).dims[axis] for axis in order_of(dot, at)[1]] for at in (0, 1)]
-
-
-def _products(dot: hlo.DotOp, timing: Timing) -> Work:
-    """The products and their operands."""
-    sizes, dtype = timing.sizes, pe_dtype(dot)
-    rows, columns = (max(1, prod(each)) for each in _free(dot))
-    terms = prod(hlo.shape_of(dot.lhs).dims[axis] for axis in order_of(dot, 0)[2])
-    wide = min(columns, sizes.bank_columns)
-    tiles = dot.shape.size / (rows * columns) * -(-rows // sizes.columns) * columns / wide
-    product = timing.product(min(rows, sizes.columns), wide, dtype, flags=rounding_of(dot))
-    work = product.times(tiles * max(1, -(-terms // sizes.rows)))
-    for operand in dot.operands:
-        work += timing.transfer(max(1, hlo.shape_of(operand).size * itemsize(dtype)), timing.long_run)
-    return work
 
 
 def _in_shape(user: hlo.Operation, op: hlo.HloOp) -> bool:

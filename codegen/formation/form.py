@@ -50,7 +50,7 @@ def form(
     without: Set[hlo.Operation] = frozenset(),
     effectful: Set[str] = frozenset(),
     attentions: Sequence[Attention] = (),
-    epilogues: Mapping[hlo.DotOp, Sequence[hlo.HloOp]] = MappingProxyType({}),
+    epilogues: Mapping[hlo.HloOp, Sequence[hlo.HloOp]] = MappingProxyType({}),
     late: Set[hlo.Operation] = frozenset(),
 ) -> list[Kernel]:
     """Kernels of ``computation`` in execution order, but of the ops ``without``.
@@ -62,7 +62,7 @@ def form(
     last: dict[hlo.HloOp, tuple[Sequence[hlo.HloOp], Attention | None]] = {
         each.ops[-1]: (each.ops, each) for each in attentions
     }
-    last |= {ops[-1]: ((dot, *ops), None) for dot, ops in epilogues.items()}
+    last |= {ops[-1]: ((op, *ops), None) for op, ops in epilogues.items()}
     inside = inside_of(attentions) | {op for ops, _ in last.values() for op in ops}
     formation = _Formation(combiner_of, late - inside, sizes)
     for op in ops_of(computation.block):

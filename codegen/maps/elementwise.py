@@ -88,8 +88,9 @@ def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readab
 def _after_partition(
     e: Emitter, alus: list[str], out: Block, block: Block, partition: Block, other: Operand, flags: list[str]
 ) -> None:
-    """``(block op0 partition) op1 other`` in one Vector instruction; from PSUM in two."""
-    if any(each.alloc.space is Space.PSUM for each in (out, block, other) if isinstance(each, Block)):
+    """``(block op0 partition) op1 other`` in one Vector instruction; in two where both tiles lie in PSUM."""
+    tiles = [block] if isinstance(other, Splat) or partition_scalar(other) else [block, other]
+    if len(tiles) > 1 and all(each.alloc.space is Space.PSUM for each in tiles):
         between = e.scratch(out, "f32")
         _with_partition_scalar(e, alus[0], between, block, partition, [flag for flag in flags if flag == "reverse0"])
         operands = (other, between) if "reverse1" in flags else (between, other)

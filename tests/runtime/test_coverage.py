@@ -9,7 +9,7 @@ import pytest
 from generated import compile_text, text_of
 
 from neuronx_cc.codegen import needs
-from neuronx_cc.codegen.kernels import LOWERINGS
+from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Instr, Program, Space
@@ -77,6 +77,6 @@ def test_every_offset_that_is_dropped(function, dims) -> None:
 
 
 def test_each_kind_of_kernel_is_told_apart() -> None:
-    kinds = {*LOWERINGS, *hlo.opcodes(hlo.CollectiveOp), "attention", "map", "dot", "while", "conditional"}
+    kinds = {*LOWERINGS, *CONTRACTIONS, *hlo.opcodes(hlo.CollectiveOp), "attention", "map", "while", "conditional"}
     assert kinds == needs.READ_WHOLE | set(needs.READ_IN_PART)
     assert not needs.READ_WHOLE & set(needs.READ_IN_PART)

@@ -1,0 +1,121 @@
+"""What is computed of the sums of convolutions as they leave PSUM: by value, in all forms and layouts."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from generated import TRN1, check_function
+from jax import lax
+
+from neuronx_cc.ir.machine import Machine
+from neuronx_cc.ir.targets import find_machine
+
+MACHINES = Path(__file__).resolve().parents[2] / "machines"
+LAYOUTS = ("first", "last")
+CHAINS: dict[str, Callable[..., Any]] = {
+    "bias": lambda y, scale, bias, each: jax.nn.relu(y + bias),
+    "norm": lambda y, scale, bias, each: jnp.maximum((y - bias) * (scale * lax.rsqrt(bias * bias + 1)) + scale, 0),
+    "residual": lambda y, scale, bias, each: jax.nn.relu((y - bias) * scale + each),
+    "silu": lambda y, scale, bias, each: jax.nn.silu(y * scale + bias) * each,
+    "select": lambda y, scale, bias, each: jnp.where(each > 0, y, 0.1 * y),
+}
+# batch, side, inputs, outputs, taps, stride, groups, dilation of the input
+FORMS = {
+    "plain": (2, 9, 20, 30, 3, 1, 1, 1),
+    "pointwise": (1, 14, 130, 200, 1, 1, 1, 1),
+    "strided": (3, 13, 7, 129, 3, 2, 1, 1),
+    "few outputs": (2, 17, 16, 3, 5, 1, 1, 1),
+    "one output": (1, 33, 8, 1, 3, 1, 1, 1),
+    "few inputs": (1, 30, 3, 64, 7, 2, 1, 1),
+    "wide": (1, 5, 16, 600, 3, 1, 1, 1),
+    "depthwise": (2, 12, 40, 40, 3, 1, 40, 1),
+    "grouped": (2, 11, 32, 64, 3, 1, 4, 1),
+    "dilated": (2, 8, 12, 10, 3, 1, 1, 2),
+    "phases without taps": (2, 6, 12, 10, 1, 1, 1, 2),
+    "large": (1, 96, 8, 24, 3, 1, 1, 1),
+}
+
+
+def run(
+    name: str, form: tuple[int, ...], layout: str, rank: int = 2, dtype: Any = np.float32, machine: Machine = TRN1
+) -> list[str]:
+    """Run and compare with XLA; the kinds of kernels."""
+    batch, side, inputs, outputs, taps, stride, groups, dilation = form
+    letters = "DHW"[3 - rank :]
+    last = layout == "last"
+    images, kernel = (f"N{letters}C", f"{letters}IO") if last else (f"NC{letters}", f"OI{letters}")
+    names = images, kernel, images
+
+    def convolve(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(
+            x,
+            w,
+            (stride,) * rank,
+            [(taps // 2, (taps - 1) // 2)] * rank,
+            lhs_dilation=(dilation,) * rank,
+            dimension_numbers=names,
+            feature_group_count=groups,
+        )
+
+    def dims(letters: str, **sizes: int) -> list[int]:
+        return [sizes.get(letter, side) for letter in letters]
+
+    taken = dict.fromkeys(letters, taps)
+    random = np.random.default_rng(sum(form))
+    x = random.standard_normal(dims(names[0], N=batch, C=inputs)).astype(dtype)
+    w = random.standard_normal(dims(names[1], O=outputs, I=inputs // groups, **taken))
+    w = (w * (inputs // groups * taps**rank) ** -0.5).astype(dtype)
+    each = random.standard_normal(jax.eval_shape(convolve, x, w).shape).astype(dtype)
+    scale, bias = (random.standard_normal(outputs).astype(dtype) for _ in range(2))
+
+    def function(x: Any, w: Any, scale: Any, bias: Any, each: Any) -> Any:
+        one = (1,) * rank
+        columns = ((a if last else a.reshape(1, -1, *one)) for a in (scale, bias))
+        return CHAINS[name](convolve(x, w), *columns, each)
+
+    wide = {} if dtype == np.float32 else {"relative": 0.06}
+    program = check_function(function, x, w, scale, bias, each, machine=machine, **wide).program
+    return [kernel.split(".")[1] for kernel in program.kernels]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_values(form: str, layout: str) -> None:
+    for name in ("bias", "norm", "residual", "silu"):
+        run(name, FORMS[form], layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rank", [1, 3])
+def test_ranks(rank: int, layout: str) -> None:
+    for name in ("norm", "residual", "select"):
+        for form in ("plain", "few outputs", "dilated"):
+            batch, side, *others = FORMS[form]
+            run(name, (batch, min(side, 9), *others), layout, rank)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_narrow_floats(dtype: Any, layout: str) -> None:
+    for form in ("plain", "few outputs", "depthwise"):
+        for name in ("bias", "residual"):
+            run(name, FORMS[form], layout, dtype=dtype)
+
+
+@pytest.mark.parametrize("machine", ["eighth", "quarter"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_little_memory(layout: str, machine: str) -> None:
+    for form in ("plain", "few inputs", "grouped", "wide"):
+        run("residual", FORMS[form], layout, machine=find_machine(str(MACHINES / f"{machine}.toml")))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_no_map_is_left(name: str) -> None:
+    kinds = run(name, (1, 28, 64, 64, 3, 1, 1, 1), "first")
+    assert "convolution" in kinds
+    assert kinds.count("map") <= (name in ("norm", "select"))  # scales and predicates are made apart
