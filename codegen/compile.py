@@ -16,8 +16,9 @@ from neuronx_cc.codegen.control.regions import write_back
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.formation.graph import ELEMENTWISE, base, is_view
 from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
+from neuronx_cc.codegen.residents import PARTS
 from neuronx_cc.ir import collector, hlo
-from neuronx_cc.ir.errors import NO_LOC
+from neuronx_cc.ir.errors import NO_LOC, CompileError
 from neuronx_cc.ir.isa.program import Program
 from neuronx_cc.ir.machine import Machine
 from neuronx_cc.passes.analysis.devices import device_counts
@@ -42,21 +43,29 @@ def lower_module(
 
     ``planner`` chooses the schedules of contractions; the default takes the best by estimate.
 
-    Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice.
+    Where a kernel's smallest tiles find no room beside what other kernels keep on chip, less is kept.
+
+    Raises CompileError EVRF001 for an op without code generation, EOOM001 when HBM does not suffice, EXSP001 for a
+    kernel whose smallest tiles the whole of SBUF does not hold.
     """
     wide_words.run(module)
     apart: set[hlo.Operation] = set()
+    parts = list(PARTS)
     with collector.paused():
         while True:
-            context = Context(module, machine, fast_relayout, transposes, planner, apart)
+            context = Context(module, machine, fast_relayout, transposes, planner, apart, parts[0])
             context.left = left
             context.notes_needs = needs.wanted()
             try:
                 return _lower(module, context)
             except NoRoomLeft as found:
                 apart.add(found.scores)
-                if left is not None:
-                    left.clear()
+            except CompileError as error:  # tiles find no room beside what is kept on chip
+                if error.code != "EXSP001" or not parts[1:]:
+                    raise
+                del parts[0]
+            if left is not None:
+                left.clear()
 
 
 def _arguments(entry: hlo.ComputationOp) -> list[str]:

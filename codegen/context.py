@@ -25,7 +25,7 @@ from neuronx_cc.codegen.formation.combiners import simple_combiners
 from neuronx_cc.codegen.formation.graph import base, elements, is_load_cast, is_view
 from neuronx_cc.codegen.movement.fill import fill, repeats_one
 from neuronx_cc.codegen.movement.transfer import transfer
-from neuronx_cc.codegen.residents import Residents
+from neuronx_cc.codegen.residents import PARTS, Residents
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.constants import is_splat
 from neuronx_cc.ir.errors import CompileError
@@ -70,6 +70,7 @@ class Context:
         transposes: Transposes = Transposes.VALUES,
         planner: Planner | None = None,
         apart: Set[hlo.Operation] = frozenset(),
+        kept: tuple[int, int] = PARTS[0],
     ) -> None:
         self.module = module
         self.apart = apart
@@ -95,7 +96,7 @@ class Context:
         """Elements of a loop body's parameter, donated ones of the entry -> buffers to overwrite when it is done."""
         self.counted: dict[hlo.SSAValue, Affine] = {}
         """Integers that are affine in the counts of open loops."""
-        self.residents = Residents(self.builder.sbuf, self.sizes)
+        self.residents = Residents(self.builder.sbuf, self.sizes, kept)
         self._elements: dict[hlo.SSAValue, dict[int, list[hlo.SSAValue]]] = {}
         self._device_numbers: View | None = None
         self.combiners = simple_combiners(module)

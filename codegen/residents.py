@@ -17,20 +17,21 @@ KEPT_SHARE = (8, 11)
 """The same for resident values and what is staged for loops."""
 RESIDENT_VALUE_SHARE = (3, 11)
 """The same for one resident value."""
+PARTS = ((1, 1), (1, 2), (1, 4), (0, 1))
+"""Of these shares, what is tried one after the other, until tiles have room beside what is kept."""
 
 
 class Residents:
     """Bytes a partition that are kept, and those that may be."""
 
-    def __init__(self, sbuf: Arena, sizes: Sizes) -> None:
+    def __init__(self, sbuf: Arena, sizes: Sizes, part: tuple[int, int] = PARTS[0]) -> None:
         self.staged: dict[tuple[hlo.DotOp, int], Staged] = {}
         """(contraction, number of its operand) -> the operand, staged ahead of the loops around."""
-        self.together = sizes.sbuf_share(RESIDENT_SHARE)
-        """What values may fill."""
-        self.kept = sizes.sbuf_share(KEPT_SHARE)
-        """What values and staged operands may fill."""
-        self._sbuf, self._each = sbuf, sizes.sbuf_share(RESIDENT_VALUE_SHARE)
-        self._limit = self.kept
+        self.together, self.kept, self._each = (
+            sizes.sbuf_share(share) * part[0] // part[1] for share in (RESIDENT_SHARE, KEPT_SHARE, RESIDENT_VALUE_SHARE)
+        )
+        """What values may fill; values and staged operands; one value."""
+        self._sbuf, self._limit = sbuf, self.kept
         self._values = self._operands = 0
 
     @property

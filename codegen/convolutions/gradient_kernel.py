@@ -66,7 +66,7 @@ class _Gradient:
         self.context, self.op, self.builder = context, op, context.builder
         form, sizes = Form(op), context.builder.sizes
         self.window, self.pe_dtype = form.window, form.pe_dtype
-        self.fast = context.fast_relayout and itemsize(form.pe_dtype) < 4
+        self.fast = context.moves_values(form.pe_dtype)
         self.tile_rows, self.tile_columns = min(sizes.rows, sizes.columns), sizes.bank_columns
         self.raw_bytes = sizes.sbuf_share(NATURAL_SHARE)
         self.emitter = Emitter(self.builder, lambda like, dtype: like)

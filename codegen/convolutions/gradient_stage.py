@@ -281,7 +281,8 @@ class Side:
         """``source`` [kept, positions...], each time ``step`` bytes on -> ``target`` [positions, times, kept]."""
         positions = merged(source.dims)
         taken = [source.moved(number * step).of(positions) for number in range(target.dims[1].size)]
-        self.stage.emitter.leave(target, self.context.fixed.transposes(self.stage.turner.banks, taken, several=True))
+        bank = self.context.fixed.transposes(self.stage.turner.banks, taken, several=True)
+        self.stage.turner.leave(target, bank, self.stage.emitter.leave)
 
 
 def _existing(first: int, loop: tuple[int, int], ends: tuple[int, int]) -> tuple[int, int]:

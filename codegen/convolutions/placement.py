@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from neuronx_cc.codegen.context import Context
+from neuronx_cc.codegen.context import Context, Transposes
 from neuronx_cc.codegen.convolutions.axis import Axis, axis_of, batch_axis
 from neuronx_cc.codegen.convolutions.candidates import most_natural
 from neuronx_cc.codegen.convolutions.problem import (
@@ -153,7 +153,7 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
     w, data = _kernel(context, weights, form.orders[1])
     share, parts = PLANNED_SHARE
     # made here because it takes room, and because staging asks for it inside loops
-    context.fixed.identity(carrier_of(form.pe_dtype, not apart and itemsize(form.pe_dtype) < 4))
+    context.fixed.identity(carrier_of(form.pe_dtype, not apart and context.moves_values(form.pe_dtype)))
     room = context.builder.sbuf.largest_gap() * share // parts
     ways = [] if features is None else [features]
     if features is None:
@@ -179,7 +179,7 @@ def place(context: Context, convolving: Convolving, apart: bool) -> Placed:
             out=operand(out, Home.CHIP if out.in_sbuf else Home.HBM),
             dtype=form.pe_dtype,
             flags=rounding_of(op),
-            moves_values=not apart,
+            moves_values=not apart and context.transposes is not Transposes.BITS,
             room=room,
             arrays=arrays,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from neuronx_cc.codegen.context import Context
@@ -68,4 +68,9 @@ class Turner:
                 taken = [source.index(1, first + position) for position in range(count)]
                 bank = self.context.fixed.transposes(self.banks, taken, several=not (alone or loops))
                 split = bank.of((bank.dims[0], *dense([count, *sizes], "f32")))
-                self.emitter.copy(target.index(1, first, count), split)
+                self.leave(target.index(1, first, count), split, self.emitter.copy)
+
+    def leave(self, target: Block, bank: Block, copy: Callable[[Block, Block], None]) -> None:
+        """Copy what TensorE transposed, and note whether all values that it moved as such are finite."""
+        watch = self.context.watch if self.fast else None
+        (copy if watch is None else watch.leave)(target, bank)

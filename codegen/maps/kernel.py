@@ -212,8 +212,9 @@ class _Box:
         self._overlap(loops, steps, alive * prod(steps), aligned, room, loaded)
         tiles = UNROLL if self.overlap.interleaved else 2 if self.overlap.staggered else 1
         if loops or alive * prod(steps) > room:
-            streamed = [value for value in self.inputs if value not in {*resident, *rows, *self.plan.transposed}]
-            map_inputs.fit(self.pool, [self.blocks[value] for value in streamed], loops, aligned, room // tiles)
+            streamed = [self.blocks[value] for value in self.inputs if value not in self.plan.transposed]
+            streamed = [block for block in streamed if block.alloc.space is Space.HBM]
+            map_inputs.fit(self.pool, streamed, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self.operands.partition_places = defer_partitions(
             self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
