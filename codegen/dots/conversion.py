@@ -11,6 +11,7 @@ and finite elsewhere: products of it with zeros are NaN in the right places, and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -27,8 +28,10 @@ BUFFERS = 3
 """Of what is loaded and not converted yet: two under way while one is converted."""
 ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
-CASTS = 32
-"""Steps in which the part that the DMA casts is looked for."""
+CASTS = tuple(step / 32 for step in range(16))
+"""Parts that the DMA may cast."""
+UNCONVERTED = 2
+"""What is loaded at a time to be converted is as large as so many banks of PSUM: long runs, soon there."""
 SHIFT, PLACE = 7, 2.0**7
 """Bits by which a code is moved, and what it is multiplied by for that."""
 CODES, SIGNED = "s8", "s16"
@@ -62,27 +65,31 @@ class Shares(NamedTuple):
     scalar: float
 
 
-def shares(timing: Timing, operand: Operand, dtype: str) -> Shares:
-    """How elements become ``dtype`` in the least time: by Vector alone what Scalar takes out of PSUM, transposed."""
+def shares(timing: Timing, operand: Operand, dtype: str, part: float | None = None) -> Shares:
+    """How elements become ``dtype`` in the least time: by Vector alone what Scalar takes out of PSUM, transposed.
+
+    ``part``: what the DMA casts, where that is decided.
+    """
     if operand.transposed:
         return Shares(0.0, 0.0)
     if not operand.decoded:
         return Shares(0.0, _balanced(timing, operand.stored, dtype))
+    return min(_decoding(timing, operand, each) for each in (CASTS if part is None else (part,)))[1]
+
+
+def _decoding(timing: Timing, operand: Operand, part: float) -> tuple[float, Shares]:
+    """The time of ``ELEMENTS`` codes a partition of which the DMA casts a part."""
     scalar, vector = (work.bound for work in works(timing, CODES, SIGNED))
-    bits, loaded = bit_work(timing, operand).bound, _loaded(timing).bound
-
-    def found(part: float) -> tuple[float, Shares]:
-        left = 1 - part
-        by_scalar = min(left, (bits + vector * left) / (scalar + vector))
-        time = max(scalar * by_scalar, bits + vector * (left - by_scalar), loaded * (1 + part))
-        return time, Shares(part, by_scalar)
-
-    return min(found(step / CASTS) for step in range(CASTS // 2))[1]
+    bits, loaded, left = bit_work(timing, operand).bound, _loaded(timing).bound, 1 - part
+    by_scalar = min(left, (bits + vector * left) / (scalar + vector))
+    time = max(scalar * by_scalar, bits + vector * (left - by_scalar), loaded * (1 + part))
+    return time, Shares(part, by_scalar)
 
 
 def _loaded(timing: Timing) -> Work:
     """``ELEMENTS`` codes of all partitions come from HBM."""
-    return timing.transfer(ELEMENTS * timing.sizes.partitions, ELEMENTS)
+    run = UNCONVERTED * timing.sizes.bank_bytes
+    return timing.transfer(run * timing.sizes.partitions, run).times(ELEMENTS / run)
 
 
 def _balanced(timing: Timing, stored: str, dtype: str) -> float:
@@ -113,28 +120,38 @@ def of_all(problem: Problem, operand: Operand, timing: Timing) -> Work:
     return shared + bit_work(timing, operand).times(count) if operand.decoded else shared
 
 
-def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, cast: Block | None = None) -> None:
+def convert(emitter: Emitter, operand: Operand, target: Block, source: Block, part: float | None = None) -> None:
     """``target = source``, both on chip and of the same dims; exact, for every 8-bit value is one of ``target``'s.
 
-    ``cast``: codes besides that the DMA made signed numbers of 16 bits, which are decoded where they are.
+    Codes are to be finished by ``decode``. ``part`` of all elements the DMA casts besides.
 
     Each engine takes neighbours, so that neither seems to write what the other does.
     """
     factor = 1.0
     if operand.decoded:
         target, source, factor = replace(target, dtype=SIGNED), replace(source, dtype=CODES), PLACE
-    by_dma, by_scalar = shares(emitter.builder.timing, operand, target.dtype)
+    by_dma, by_scalar = shares(emitter.builder.timing, operand, target.dtype, part)
     _shared(emitter, by_scalar / (1 - by_dma), target, source, factor)
-    if cast is not None:
-        mask = (0xFFFF << SHIFT) & (0xFFFF - HIGHEST)
-        _on_bits(emitter, cast, cast, logical_shift_left=SHIFT, bitwise_and=mask)
+
+
+def decode(emitter: Emitter, operand: Operand, targets: Iterable[Block]) -> None:
+    """The bits of codes that were converted; of several blocks at once, so that none waits for its own conversion."""
     if operand.decoded:
-        _on_bits(emitter, target, target, bitwise_and=0xFFFF - HIGHEST)
+        for target in targets:
+            _on_bits(emitter, target, target, bitwise_and=0xFFFF - HIGHEST)
 
 
-def cast_by_dma(timing: Timing, operand: Operand, count: int) -> int:
-    """Of ``count`` neighbours, how many the DMA makes 16 bits as it loads them: whole words."""
-    return int(count * shares(timing, operand, operand.dtype).dma) // 4 * 4
+def decode_cast(emitter: Emitter, codes: Block) -> None:
+    """The same of codes that the DMA made signed numbers of 16 bits."""
+    _on_bits(emitter, codes, codes, logical_shift_left=SHIFT, bitwise_and=(0xFFFF << SHIFT) & (0xFFFF - HIGHEST))
+
+
+def cast_by_dma(timing: Timing, operand: Operand, count: int, unit: int) -> int:
+    """Of ``count`` elements or rows of them, how many the DMA casts to 16 bits: a multiple of ``unit``."""
+    if not operand.decoded:
+        return 0
+    least = int(count * shares(timing, operand, operand.dtype).dma) // unit * unit
+    return min((least, min(least + unit, count)), key=lambda taken: _decoding(timing, operand, taken / count)[0])
 
 
 def cast(emitter: Emitter, target: Block, source: Block) -> None:

@@ -22,6 +22,8 @@ from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_CHUNKS = 64
 """Chunks transposed by instructions of their own."""
+WORD = 4
+"""Neighbouring codes, of which the DMA casts all or none."""
 UNROLLED_PIECES = 16
 """Parts of rows, transposed one by one, that are no loop."""
 
@@ -101,45 +103,55 @@ class Filler:
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
-            self._convert(source, target, False)
+            (target, source), part = self._cast(target, source)
+            conversion.decode(self.emitter, self.operand, self._convert(source, target, False, part))
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
 
-    def _convert(self, source: Block, target: Block, several: bool) -> None:
+    def _convert(self, source: Block, target: Block, several: bool, part: float | None = None) -> list[Block]:
         """Load what is stored in fewer bits, as much at a time as is kept unconverted, and convert it.
 
-        ``several``: others follow in straight-line code.
+        ``several``: others follow in straight-line code; ``part``: what the DMA casts besides. What is left to decode.
         """
         sizes, builder = [atom.size for atom in target.dims[1:]], self.emitter.builder
         most = unconverted_bytes(self.problem, builder.sizes)
         if prod(sizes) > most:
             dim = next(dim for dim, size in enumerate(sizes) if size > 1)
             pieces = -(-sizes[dim] // max(1, most // prod(sizes[dim + 1 :])))
+            left: list[Block] = []
             for start, tiles, count in builder.tiles(sizes[dim], -(-sizes[dim] // pieces)):
                 for index in builder.each(tiles, UNROLLED_PIECES):
                     at = index * count + start
                     more = tiles <= UNROLLED_PIECES
-                    self._convert(source.index(1 + dim, at, count), target.index(1 + dim, at, count), more)
-            return
-        (target, source), cast = self._cast(target, source)
-        sizes = [atom.size for atom in target.dims[1:]]
+                    parts = source.index(1 + dim, at, count), target.index(1 + dim, at, count)
+                    if more:
+                        left += self._convert(*parts, more, part)
+                    else:
+                        conversion.decode(self.emitter, self.operand, self._convert(*parts, more, part))
+            return left
         name = f"{self.operand.name} unconverted"
         raw = self.tiles.tile(source.dtype, sizes, target.dims[0].size, name, conversion.BUFFERS, several)
         copy(builder, raw, source, self.bound.stream)
-        conversion.convert(self.emitter, self.operand, target, raw, cast)
+        conversion.convert(self.emitter, self.operand, target, raw, part)
+        return [target]
 
-    def _cast(self, target: Block, source: Block) -> tuple[list[Block], Block | None]:
-        """Have the DMA cast a part of the last dim, where that takes less time: what is left, and the part."""
+    def _cast(self, target: Block, source: Block) -> tuple[list[Block], float]:
+        """Have the DMA cast some of the outermost rows, or of the only one, where that takes less time.
+
+        What is left, and the part of all that was cast.
+        """
         blocks = merge_free([target, source])
-        last = len(blocks[0].dims) - 1
-        size = blocks[0].dims[last].size
-        count = conversion.cast_by_dma(self.emitter.builder.timing, self.operand, size) if last else 0
+        if len(blocks[0].dims) < 2:
+            return [target, source], 0.0
+        size, unit = blocks[0].dims[1].size, WORD if len(blocks[0].dims) == 2 else 1
+        count = conversion.cast_by_dma(self.emitter.builder.timing, self.operand, size, unit)
         if not count:
-            return [target, source], None
-        part, codes = (block.index(last, Affine(0), count) for block in blocks)
-        part = replace(part, dtype=conversion.SIGNED)
-        copy(self.emitter.builder, part, replace(codes, dtype=conversion.CODES), self.bound.stream)
-        return [block.index(last, Affine(count), size - count) for block in blocks], part
+            return [target, source], 0.0
+        cast, codes = (block.index(1, Affine(0), count) for block in blocks)
+        cast = replace(cast, dtype=conversion.SIGNED)
+        copy(self.emitter.builder, cast, replace(codes, dtype=conversion.CODES), self.bound.stream)
+        conversion.decode_cast(self.emitter, cast)
+        return [block.index(1, Affine(count), size - count) for block in blocks], count / size
 
     def transpose(self, source: Block, outs: Sequence[Block]) -> None:
         """Load rows [row, k dims...] to all partitions (unless they lie there) and transpose them chunk by chunk.
@@ -240,7 +252,7 @@ class Filler:
         rows = self.tiles.tile(carried, sizes, partitions, f"{operand.name} rows", self.row_buffers, several)
         part_in_order = part.select([0, *order])
         if operand.converted and carried != operand.stored:
-            self._convert(part_in_order, rows, several)
+            conversion.decode(self.emitter, operand, self._convert(part_in_order, rows, several))
         else:
             copy(self.emitter.builder, rows, part_in_order, self.bound.stream)
         rows = rows.select([0, *(1 + order.index(dim) for dim in range(1, len(part.dims)))])

@@ -176,10 +176,13 @@ class Loops:
     def _add_to_banks(
         self, banks: Sequence[Sequence[tuple[Part, Block]]], pair: Pair, first: bool, leaves: tuple[Output, Part] | None
     ) -> None:
-        """``banks``: of each tile of rows; ``leaves``: what takes the block whose last products these are."""
+        """``banks``: of each tile of rows; ``leaves``: what takes the block whose last products these are.
+
+        What is converted is there piece by piece; else sums of one bank leave while those of the next are made.
+        """
         for row in banks:
-            for part, bank in row:
-                self.products.accumulate(bank, part, pair, first)
+            for tiles in [row] if self.problem.rhs.converted else [[each] for each in row]:
+                self.products.accumulate_all(tiles, pair, first)
         if leaves is not None:
             output, block = leaves
             for tile, row in zip(self._row_tiles(block), banks, strict=True):

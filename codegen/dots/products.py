@@ -90,19 +90,27 @@ class Products:
         """Add the products of a tile over all chunks of the pair to what is in the bank, unless they are the
         ``first``.
         """
+        self.accumulate_all([(part, bank)], pair, first)
+
+    def accumulate_all(self, tiles: Sequence[tuple[Part, Block]], pair: Pair, first: bool = True) -> None:
+        """The same of several tiles and their banks, chunk by chunk: chunks that come last are waited for last."""
         for left, right in pair.factors(self.zeros):
             chunks = left.dims[1].size
-            left = left.index(2, part.m_offset, part.rows)
-            right = right.index(2, part.n_offset, part.columns)
-            if chunks > UNROLLED_PRODUCTS:
-                self._multiply(bank, left.index(1, Affine(0)), right.index(1, Affine(0)), not first)
+            cut = [
+                (bank, left.index(2, part.m_offset, part.rows), right.index(2, part.n_offset, part.columns))
+                for part, bank in tiles
+            ]
+            unrolled = chunks if chunks <= UNROLLED_PRODUCTS else 1
+            for chunk in range(unrolled):
+                for bank, stationary, moving in cut:
+                    at = Affine(chunk)
+                    self._multiply(bank, stationary.index(1, at), moving.index(1, at), not first)
                 first = False
-                with self.builder.loop(chunks - 1) as index:
-                    self._multiply(bank, left.index(1, index + 1), right.index(1, index + 1), True)
-                continue
-            for chunk in range(chunks):
-                self._multiply(bank, left.index(1, Affine(chunk)), right.index(1, Affine(chunk)), not first)
-                first = False
+            if unrolled < chunks:
+                with self.builder.loop(chunks - unrolled) as index:
+                    for bank, stationary, moving in cut:
+                        at = index + unrolled
+                        self._multiply(bank, stationary.index(1, at), moving.index(1, at), True)
 
     def _multiply(self, bank: Block, stationary: Block, moving: Block, accumulate: bool) -> None:
         # an accumulating multiply also reads its bank

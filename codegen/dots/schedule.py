@@ -27,10 +27,9 @@ FEW = 16
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
 
-UNCONVERTED = 4
-"""What is loaded at a time to be converted is as large as so many banks of PSUM: long runs, soon there."""
 UNCONVERTED_SHARE = 22
-"""It takes at most one part in so many of the room: three buffers of each operand leave three quarters for blocks."""
+"""What is loaded at a time to be converted takes at most one part in so many of the room: three buffers of each operand
+leave three quarters for blocks."""
 
 
 class Way(Enum):
@@ -185,7 +184,7 @@ def together(problem: Problem, chunks: tuple[int, ...], row_bytes: int) -> list[
 
 def unconverted_bytes(problem: Problem, sizes: Sizes) -> int:
     """Bytes a partition of what is loaded at a time to be converted."""
-    return min(UNCONVERTED * sizes.bank_bytes, problem.room // UNCONVERTED_SHARE)
+    return min(conversion.UNCONVERTED * sizes.bank_bytes, problem.room // UNCONVERTED_SHARE)
 
 
 def block_name(operand: Operand, segment: Segment) -> str:
