@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,8 @@ class Executable:
         self.structure: Structure | None = None
         """How the arguments and results of the JAX function are nested, where it was compiled in this process."""
         self._bound = _only_read(program, [*self._io.inputs, *self._io.constants])
+        self._own = {variable.offset for variable in _alone(program, self._io.outputs) if variable.nbytes}
+        """Offsets of the results that can be computed where the caller wants them."""
         self._memory: Memory | None = None
         self._executors: dict[int | None, Executor] = {}
         self._reports: dict[object, RunReport] = {}
@@ -145,6 +147,7 @@ class Executable:
         arrays = self.check_inputs(inputs)
         executor = self._executor(stochastic_rounding_seed)
         try:
+            self._place_results(executor.memory)
             executor.memory.poison(self._results if proved else self._volatile)
             self._execute(executor, arrays, device, port, functions)
             outputs = [self._result(executor.memory, variable) for variable in self._io.outputs]
@@ -162,6 +165,7 @@ class Executable:
         memory = self._executor(None).memory
         executor = make_executor(self.program, memory, None, {row: partial(see, memory) for row, see in stops.items()})
         try:
+            self._place_results(memory)
             memory.poison(self._volatile)
             self._execute(executor, self.check_inputs(inputs), 0, None, None)
             return [self._result(memory, variable) for variable in self._io.outputs]
@@ -188,10 +192,14 @@ class Executable:
         executor = self._executor(stochastic_rounding_seed)
         memory = executor.memory
         try:
+            for variable, target in zip(self._io.outputs, outputs, strict=True):
+                apart = not any(np.may_share_memory(target, array) for array in inputs)
+                self._place_result(memory, variable, target if apart else None)
             self._execute(executor, inputs, device, port, functions)
             for variable, target in zip(self._io.outputs, outputs, strict=True):
                 stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
-                np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
+                if not np.may_share_memory(stored, target):
+                    np.copyto(target, stored != 0 if variable.dtype == "pred" else stored)
         finally:
             KEPT.put(memory)
         return executor.course
@@ -292,7 +300,8 @@ class Executable:
         if self._memory is None:
             bound = [(variable.offset, variable.offset + variable.nbytes) for variable in self._bound]
             fixed = [(variable.offset, variable.offset + variable.nbytes) for variable in self._io.constants]
-            self._memory = Memory(self.program.hbm_bytes, bound, self._on_chip, fixed)
+            results = [(v.offset, v.offset + v.nbytes) for v in self._io.outputs if v.offset in self._own]
+            self._memory = Memory(self.program.hbm_bytes, bound, self._on_chip, fixed, results)
             for variable in self._io.constants:
                 self._place(self._memory, variable, self._constant(variable))
         if self._memory.scratch_bytes >= LARGE_BYTES and not KEPT.take(self._memory):
@@ -316,6 +325,19 @@ class Executable:
             region.bind(np.ascontiguousarray(array))
         elif array.size:
             memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)[...] = array
+
+    def _place_results(self, memory: Memory) -> None:
+        for variable in self._io.outputs:
+            self._place_result(memory, variable, None)
+
+    def _place_result(self, memory: Memory, variable: Variable, target: Array | None) -> None:
+        """Let the program compute a result in the array ``target`` where that can be, else in HBM."""
+        if variable.offset not in self._own:
+            return
+        fits = target is not None and target.flags.c_contiguous and target.flags.writeable
+        if target is None or not fits or variable.dtype == "pred" or target.dtype != STORAGE[variable.dtype]:
+            target = memory.bytes[Space.HBM][variable.offset : variable.offset + variable.nbytes]
+        memory.regions[variable.offset].bind(target)
 
     def _result(self, memory: Memory, variable: Variable) -> Array:
         stored = memory.array(variable.offset, variable.nbytes, variable.dtype, variable.dims)
@@ -346,12 +368,20 @@ def _only_read(program: Program, variables: Sequence[Variable]) -> list[Variable
         if ref.space is Space.HBM
     ]
     written.sort()
-    spans = sorted((variable.offset, variable.offset + variable.nbytes) for variable in program.variables)
-    shared = {span for span, after in pairwise(spans) if span[1] > after[0]}
-    shared |= {after for span, after in pairwise(spans) if span[1] > after[0]}
     result = []
-    for variable in variables:
-        lo, hi = variable.offset, variable.offset + variable.nbytes
-        if (lo, hi) not in shared and bisect_left(written, lo) == bisect_left(written, hi):
+    for variable in _alone(program, variables):
+        if bisect_left(written, variable.offset) == bisect_left(written, variable.offset + variable.nbytes):
             result.append(variable)
     return result
+
+
+def _alone(program: Program, variables: Sequence[Variable]) -> list[Variable]:
+    """Those that share no bytes with another variable."""
+    spans = sorted((variable.offset, variable.offset + variable.nbytes) for variable in program.variables)
+    shared: set[tuple[int, int]] = set()
+    widest = (0, 0)
+    for span in spans:
+        if span[0] < widest[1]:
+            shared |= {span, widest}
+        widest = max(widest, span, key=itemgetter(1))
+    return [variable for variable in variables if (variable.offset, variable.offset + variable.nbytes) not in shared]

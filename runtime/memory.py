@@ -32,7 +32,7 @@ POISON = 0xFF
 
 
 class Region:
-    """Part of HBM that is someone else's array: a constant or an input that the program only reads."""
+    """Part of HBM that is someone else's array: a constant, an input that the program only reads, or a result."""
 
     __slots__ = ("bytes", "forget", "hi", "lo")
 
@@ -60,7 +60,7 @@ class OnChip:
 class Memory:
     """SBUF, PSUM and ``hbm_bytes`` of HBM; ``regions`` of HBM are bound to arrays instead of being copied.
 
-    ``fixed`` ranges of HBM keep what is stored in them from run to run.
+    ``fixed`` ranges of HBM keep what is stored in them from run to run; ``results`` are regions that runs write.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Memory:
         regions: Sequence[tuple[int, int]] = (),
         on_chip: OnChip | None = None,
         fixed: Sequence[tuple[int, int]] = (),
+        results: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.pitch = PITCH
         self.size = {Space.HBM: hbm_bytes, Space.SBUF: SBUF_BYTES, Space.PSUM: PSUM_BYTES}
@@ -77,7 +78,7 @@ class Memory:
         # glibc keeps freed memory up to twice the largest block it has unmapped; without this, the temporaries of
         # every instruction are given back to the system and faulted in again, which costs more than the arithmetic
         np.empty(16 << 20, np.uint8)
-        self.regions = {lo: Region(lo, hi) for lo, hi in regions if hi > lo}
+        self.regions = {lo: Region(lo, hi) for lo, hi in (*regions, *results) if hi > lo}
         self._starts = sorted(self.regions)
         self._scratch = complement([*regions, *fixed], hbm_bytes)
         self.scratch_bytes = sum(hi - lo for lo, hi in self._scratch)

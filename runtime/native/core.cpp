@@ -59,8 +59,9 @@ struct Context {
     i64 trips;               // so often the code was begun
 };
 
-const i64 GRAIN = 16384;      // elements that are worth a thread
-const i64 SLOW_GRAIN = 4096;  // the same where each costs more than a few instructions
+const i64 GRAIN = 65536;       // elements that are worth a thread: those that take some ten times what waking it costs
+const i64 SLOW_GRAIN = 16384;  // the same where each costs more than a few instructions
+const i64 PRODUCTS = 1 << 21;  // multiplications that are worth one
 
 struct Elementwise {
     const Kernels* kernels;
@@ -134,14 +135,15 @@ bool multiply(Context& context, Item& item, char* const* start) {
             const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
             const i64 pitch = weights.pending ? weights.item->operands[0].stride[0] : weights.rows * 4;
             Transpose job{context.kernels, &item, from, pitch, weights.depth, weights.rows, start[0], {item.columns.empty()}};
-            if (job.finite) in_parallel((weights.depth + 15) / 16, 4, call_transposed, &job);
+            if (job.finite) call_transposed(&job, 0, (weights.depth + 15) / 16, own_workspace());
             if (job.finite) return true;
         }
     }
     context.kernels->pack(weights, tf32);
     Product job{&context, &item, start};
     const i64 units = (columns + UNIT - 1) / UNIT;
-    in_parallel(units, units > 4 ? (units + 3) / 4 : 1, call_multiply, &job);
+    const i64 each = weights.depth * weights.rows * UNIT, least = (PRODUCTS + each - 1) / each;
+    in_parallel(units, least > (units + 3) / 4 ? least : (units + 3) / 4, call_multiply, &job);
     return true;
 }
 
@@ -213,7 +215,7 @@ i64 transpose_together(Context& context, Code& code, i64 at) {
         job.out = start[0], job.finite = true;
     }
     if (count < 2) return 0;
-    in_parallel(count, 1, call_transposes, jobs);
+    in_parallel(count, MOST_TOGETHER / 2, call_transposes, jobs);
     for (int k = 0; k < count; ++k) {
         const Item& load = code.items[at + 2 * k];
         set_weights(context.weights, load, const_cast<char*>(jobs[k].from));

@@ -73,6 +73,8 @@ void chain(const Item& item, int source, const Stretches& s, float* to, Workspac
     }
 }
 
+const i64 LONG = 64;  // elements of rows that are worked on where they are, one by one
+
 // Calls f(stretches) for all elements of rows [first, last): several short rows or parts of a long one at a time.
 template <class F>
 void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
@@ -80,7 +82,7 @@ void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     const int operands = int(item.operands.size());
     char* at[BLOCK / 2][MAX_OPERANDS];
     Rows rows(nest, operands, start, first);
-    const i64 together = nest.inner * 2 > BLOCK ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
+    const i64 together = nest.inner >= LONG ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);
     const bool expects = together > 1 && nest.inner >= 32;  // shorter rows cost less than asking for them
     Rows ahead(nest, operands, start, expects && first + together < last ? first + together : first);
     for (i64 row = first; row < last;) {

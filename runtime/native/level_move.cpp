@@ -211,43 +211,83 @@ bool is_of_words(const Item& item) {
     for (const Operation& operation : item.operations) switch (operation.step) {
             case ADD: case SUBTRACT: case MULTIPLY_: case AND: case OR: case XOR: case NOT: break;
             case SHIFT_LEFT: case SHIFT_RIGHT: case SHIFT_RIGHT_ARITHMETIC: break;
-            case MAX: case MIN: case MULTIPLY_HIGH: break;
+            case MAX: case MIN: case MULTIPLY_HIGH: case DIVIDE: case REMAINDER: break;
+            case ABS: case SIGN: case POPCOUNT: case LEADING_ZEROS: break;
             case EQUAL: case NOT_EQUAL: case GREATER_EQUAL: case GREATER: case LESS_EQUAL: case LESS: break;
             default: return false;
         }
     return true;
 }
 
+// How many bits are ones; not in the form that compilers replace by an instruction for one word at a time.
+inline uint32_t ones(uint32_t x) {
+    x = (x & 0x55555555) + (x >> 1 & 0x55555555);
+    x = (x & 0x33333333) + (x >> 2 & 0x33333333);
+    x = (x & 0x0F0F0F0F) + (x >> 4 & 0x0F0F0F0F);
+    x = (x & 0x00FF00FF) + (x >> 8 & 0x00FF00FF);
+    return (x & 0x3F) + (x >> 16);
+}
+
+inline uint32_t zeros_in_front(uint32_t x) {
+    for (int shift = 1; shift < 32; shift *= 2) x |= x >> shift;
+    return ones(~x);
+}
+
+// x / y towards zero: FP64 is exact enough, since a quotient that is no integer is farther than 2^-32 of itself from one.
+inline uint32_t quotient(uint32_t x, uint32_t y, uint32_t top) {
+    const double magic = 0x1p52;
+    const uint32_t a = x & top ? 0 - x : x, b = y & top ? 0 - y : y;
+    const uint64_t wide_a = 0x4330000000000000 | a, wide_b = 0x4330000000000000 | (b ? b : 1);
+    double p, q;
+    std::memcpy(&p, &wide_a, 8), std::memcpy(&q, &wide_b, 8);
+    const double exact = (p - magic) / (q - magic), nearest = exact + magic, whole = nearest - magic > exact ? nearest - 1 : nearest;
+    uint64_t bits;
+    std::memcpy(&bits, &whole, 8);
+    return y == 0 ? ~0u : (x ^ y) & top ? 0 - uint32_t(bits) : uint32_t(bits);
+}
+
+template <class F>
+inline void each_word(char* to, const char* a, const char* b, bool one_a, bool one_b, int n, F f) {
+    const uint32_t x = get<uint32_t>(a), y = get<uint32_t>(b);
+    if (one_b) {
+        EACH put<uint32_t>(to + i * 4, f(get<uint32_t>(a + i * 4), y));
+    } else if (one_a) {
+        EACH put<uint32_t>(to + i * 4, f(x, get<uint32_t>(b + i * 4)));
+    } else {
+        EACH put<uint32_t>(to + i * 4, f(get<uint32_t>(a + i * 4), get<uint32_t>(b + i * 4)));
+    }
+}
+
 // `top` is the sign bit where numbers have one: with it turned they are ordered as those without.
-void combine_words(Step step, uint32_t top, char* to, const char* a, const char* b, int n) {
+void combine_words(Step step, uint32_t top, char* to, const char* a, const char* b, bool one_a, bool one_b, int n) {
 #define OP(NAME, VALUE) \
-    case NAME: \
-        EACH { \
-            const uint32_t x = get<uint32_t>(a + i * 4), y = get<uint32_t>(b + i * 4); \
-            (void)y; \
-            put<uint32_t>(to + i * 4, VALUE); \
-        } \
-        return;
+    case NAME: return each_word(to, a, b, one_a, one_b, n, [=](uint32_t x, uint32_t y) { (void)y, (void)top; return VALUE; });
     switch (step) {
         OP(ADD, x + y)
         OP(SUBTRACT, x - y)
         OP(MULTIPLY_, x * y)
+        OP(DIVIDE, quotient(x, y, top))
+        OP(REMAINDER, y == 0 ? x : x - y * quotient(x, y, top))
         OP(AND, x & y)
         OP(OR, x | y)
         OP(XOR, x ^ y)
         OP(NOT, ~x)
         OP(MAX, (x ^ top) > (y ^ top) ? x : y)
         OP(MIN, (x ^ top) < (y ^ top) ? x : y)
-        OP(EQUAL, x == y)
-        OP(NOT_EQUAL, x != y)
-        OP(GREATER_EQUAL, (x ^ top) >= (y ^ top))
-        OP(GREATER, (x ^ top) > (y ^ top))
-        OP(LESS_EQUAL, (x ^ top) <= (y ^ top))
-        OP(LESS, (x ^ top) < (y ^ top))
+        OP(EQUAL, uint32_t(x == y))
+        OP(NOT_EQUAL, uint32_t(x != y))
+        OP(GREATER_EQUAL, uint32_t((x ^ top) >= (y ^ top)))
+        OP(GREATER, uint32_t((x ^ top) > (y ^ top)))
+        OP(LESS_EQUAL, uint32_t((x ^ top) <= (y ^ top)))
+        OP(LESS, uint32_t((x ^ top) < (y ^ top)))
         OP(MULTIPLY_HIGH, uint32_t(uint64_t(x) * y >> 32) - (x & top ? y : 0) - (y & top ? x : 0))
         OP(SHIFT_LEFT, y < 32 ? x << (y & 31) : 0)
         OP(SHIFT_RIGHT, y < 32 ? x >> (y & 31) : 0)
         OP(SHIFT_RIGHT_ARITHMETIC, uint32_t(int32_t(x) >> (y < 32 ? y : 31)))
+        OP(ABS, x & top ? 0 - x : x)
+        OP(SIGN, x & top ? ~0u : uint32_t(x != 0))
+        OP(POPCOUNT, ones(x))
+        OP(LEADING_ZEROS, zeros_in_front(x))
         default: return;
     }
 #undef OP
@@ -259,34 +299,59 @@ void words(const Item& item, char* const* start, i64 first, i64 last, Workspace&
     const uint32_t top = item.operands[1].type == S32 ? 0x80000000 : 0;
     const bool truth = size_of(int(item.operands[0].type)) == 1;
     row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
-        const auto elements = [&](int o, char* buffer) -> const char* {
+        const auto elements = [&](int o, char* buffer, bool& one) -> const char* {
             const i64 stride = rows.step(o);
             const char* from = rows.at[o] + done * stride;
-            if (stride == 4) return from;
+            one = stride == 0;
+            if (stride == 4 || one) return from;
             copy_row<uint32_t>(buffer, 4, from, stride, n);
             return buffer;
         };
         char* const result = rows.at[0] + done * rows.step(0);
         char* const target = rows.step(0) == 4 && !truth ? result : x;
-        const char* value = elements(1, x);
+        bool one = false;
+        const char* value = elements(1, x, one);
         for (const Operation& operation : item.operations) {
-            const char* other = y;
-            if (operation.step == NOT) {
-                other = value;
-            } else if (operation.operand < 0) {
-                const uint32_t same = own_constants ? operation.bits : uint32_t(item.params[0]);
-                for (i64 i = 0; i < n; ++i) put<uint32_t>(y + i * 4, same);
-            } else {
-                other = elements(operation.operand, y);
-            }
+            uint32_t same = own_constants ? operation.bits : uint32_t(item.params[0]);
+            const char* other = reinterpret_cast<const char*>(&same);
+            bool one_other = true;
+            if (operation.step != NOT && operation.operand >= 0) other = elements(operation.operand, y, one_other);
+            if (one && one_other) copy_row<uint32_t>(x, 4, value, 0, n), value = x, one = false;
             char* const to = &operation == &item.operations.back() ? target : x;
-            if (operation.reverse) combine_words(operation.step, top, to, other, value, int(n));
-            else combine_words(operation.step, top, to, value, other, int(n));
+            if (operation.reverse) combine_words(operation.step, top, to, other, value, one_other, one, int(n));
+            else combine_words(operation.step, top, to, value, other, one, one_other, int(n));
             value = to;
+            one = false;
         }
-        if (truth)
-            for (i64 i = 0; i < n; ++i) result[i * rows.step(0)] = x[i * 4];
-        else if (target == x) copy_row<uint32_t>(result, rows.step(0), x, 4, n);
+        if (truth) {
+            const i64 step = rows.step(0);
+            if (step == 1) EACH result[i] = x[i * 4];
+            else EACH result[i * step] = x[i * 4];
+        } else if (target == x) {
+            copy_row<uint32_t>(result, rows.step(0), x, 4, n);
+        }
+    });
+}
+
+// Bytes, one beside the other, of which one AND, OR or XOR makes others.
+bool is_of_bytes(const Item& item) {
+    for (size_t o = 0; o < item.operands.size(); ++o)
+        if (size_of(int(item.operands[o].type)) != 1 || item.nest.stride[o][item.nest.ndims - 1] != 1) return false;
+    const Operation& operation = item.operations[0];
+    const bool known = operation.step == AND || operation.step == OR || operation.step == XOR;
+    return item.operations.size() == 1 && operation.operand >= 0 && known;
+}
+
+void bytes(const Item& item, char* const* start, i64 first, i64 last) {
+    const Operation& operation = item.operations[0];
+    row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {
+        char* const to = rows.at[0] + done;
+        const char *a = rows.at[1] + done, *b = rows.at[operation.operand] + done;
+        switch (operation.step) {
+            case AND: EACH to[i] = char(a[i] & b[i]); break;
+            case OR: EACH to[i] = char(a[i] | b[i]); break;
+            default: EACH to[i] = char(a[i] ^ b[i]);
+        }
     });
 }
 
@@ -295,6 +360,7 @@ void words(const Item& item, char* const* start, i64 first, i64 last, Workspace&
 // Operands: result, first source, others; all of one width. A chain of bit operations.
 void bits(const Item& item, char* const* start, i64 first, i64 last, Workspace& w) {
     if (is_of_words(item)) return words(item, start, first, last, w, true);
+    if (is_of_bytes(item)) return bytes(item, start, first, last);
     const int size = size_of(int(item.operands[0].type));
     const int type = size == 1 ? U8 : size == 2 ? U16 : U32;
     row_blocks(item, start, first, last, [&](const Rows& rows, i64 done, i64 n) {

@@ -26,7 +26,7 @@ struct Job {
 };
 
 const int MAX_THREADS = 16;
-const int SPINS = 1000;  // each some 40 ns: about what waking a sleeping thread costs
+const int SPINS = 250;  // each some 40 ns: what lies between two instructions that both have work for threads
 // A caller that had to wait for so many spins met a helper that the system had stopped; for a number of jobs, which
 // grows each time, it then works alone.
 const int LONG_WAIT = 4000;

@@ -89,6 +89,22 @@ def test_inputs_are_not_written_and_results_are_not_views(x, row):
     np.testing.assert_array_equal(executable(strided)[0], kept)
 
 
+def test_results_are_computed_in_the_arrays_of_the_caller(x, row):
+    """Also in such that share memory with an input, are not dense; earlier ones stay as they are."""
+    executable = Executable.from_program(exp_program(), [row])
+    wanted = executable.run([x]).outputs[0]
+    first, apart, over = np.empty_like(x), np.empty((*x.shape[:2], 2 * N), np.float32)[:, :, ::2], x.copy()
+    executable.compute([x], [first])
+    executable.compute([x], [apart])
+    executable.compute([over], [over])
+    for found in (first, apart, over):
+        np.testing.assert_array_equal(found, wanted)
+    executable.compute([-x], [apart])
+    assert not np.array_equal(apart, wanted)
+    np.testing.assert_array_equal(first, wanted)
+    np.testing.assert_array_equal(executable.run([x]).outputs[0], wanted)
+
+
 def test_wrong_inputs_are_named(x, row):
     executable = Executable.from_program(exp_program(), [row])
     with pytest.raises(RunError, match=r"0 inputs given, the program takes 1: x"):

@@ -273,6 +273,40 @@ def test_chains_of_words_with_gaps_and_repeated_elements(rng, dtype):
 
 
 @built
+@pytest.mark.parametrize("dtype", ["u32", "s32"])
+def test_quotients_at_their_limits(dtype):
+    """All pairs of numbers beside powers of two and the type's bounds: quotients just beside whole ones."""
+    info = np.iinfo(STORAGE[dtype])
+    powers = (0, 1, 2, 3, 7, 1 << 15, 1 << 16, 1 << 24, 1 << 31, 1 << 32)
+    near = {power + step for power in powers for step in (-1, 0, 1)}
+    numbers = np.array(sorted({n for x in near for n in (x, -x) if info.min <= n <= info.max}), STORAGE[dtype])
+    bench, outs = Bench(), []
+    pairs = np.meshgrid(numbers, numbers, indexing="ij")
+    a, b = (bench.load(np.ascontiguousarray(each), dtype) for each in pairs)
+    for alu in ("divide", "remainder"):
+        outs.append(dense(Space.SBUF, dtype, 30000 + 600 * len(outs), pairs[0].shape))
+        bench.emit(Instr("int_tensor_tensor", G, outs[-1:], (a, b), (alu,)))
+        for value in (0, 1, 3, int(info.max), int(info.min)):
+            outs.append(dense(Space.SBUF, dtype, 30000 + 600 * len(outs), pairs[0].shape))
+            bench.emit(Instr("int_tensor_tensor", G, outs[-1:], (a,), (alu,), (value,)))
+    agree(bench, outs)
+
+
+@built
+def test_truth_values_are_combined_as_bytes(rng):
+    """One beside the other, in place, and one for all of a row."""
+    bench, shape, outs = Bench(), (5, 1030), []
+    a, b = (bench.load(rng.integers(0, 2, shape).astype(np.uint8), "pred") for _ in range(2))
+    same = Ref(b.space, "pred", b.offset, ((5, 0), (1030, 0)))
+    for alu in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        for other in (b, same):
+            outs.append(dense(Space.SBUF, "pred", 30000 + 1200 * len(outs), shape))
+            bench.emit(Instr("tensor_tensor", V, outs[-1:], (a, other), (alu,)))
+    bench.emit(Instr("tensor_tensor", V, outs[-1:], (outs[-1], b), ("bitwise_xor",)))
+    agree(bench, outs)
+
+
+@built
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_functions(rng, dtype):
     exact = ["copy", "square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "erf", "gelu"]
