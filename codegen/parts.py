@@ -48,7 +48,7 @@ class Parts:
         for kernel in block.kernels:
             for op in kernel.ops:
                 if isinstance(op, hlo.ConcatenateOp) and not _is_lent(context, op.result):
-                    places = found._claim(op)
+                    places = found._claim(op, block.step_of(op.result))
                     if places:
                         first = min(block.step_of(source) for source, _ in places)
                         found.joined.setdefault(first, []).append((op, places))
@@ -58,19 +58,26 @@ class Parts:
         """Give the arrays whose first part is made in ``step`` their buffers, and all of their parts places."""
         context = self.context
         for op, places in self.joined.pop(step, ()):
-            whole = context.new_hbm(op.result)
+            # what is used last has the buffer: nothing may be written over the others that are still to be read
+            last = max([op.result, *(source for source, _ in places)], key=context.last_use)
+            given = op.result in context.outputs or last is op.result
+            whole = context.new_hbm(op.result) if given else context.own_hbm(last, op.shape)
             context.homes[op.result] = [whole]
             for source, start in places:
                 place = _window(whole, op, start, source)
                 if place is not None:
                     context.outputs[source] = place
 
-    def _claim(self, op: hlo.ConcatenateOp) -> list[Place]:
-        """The parts of ``op`` that may be written in place; each is of one array only."""
-        found = []
+    def _claim(self, op: hlo.ConcatenateOp, step: int) -> list[Place]:
+        """The parts of ``op``, of kernel ``step``, that may be written in place; each is of one array only.
+
+        The last kernel that reads the whole may write over it: none that reads a part as well.
+        """
+        found, end = [], self.context.last_use(op.result)
         if prod(op.shape.dims[: op.dimension.data]) == 1:  # parts are runs: kernels write results that are dense
             for source, start in _places(op):
-                if _is_computed(self.context, source) and source not in self._claimed:
+                apart = self.context.last_use(source) != end or end == step
+                if apart and _is_computed(self.context, source) and source not in self._claimed:
                     self._claimed.add(source)
                     found.append((source, start))
         return found

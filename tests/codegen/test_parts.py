@@ -95,6 +95,35 @@ def test_values(name: str) -> None:
     check_function(function, *arguments)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_parts_and_wholes_outlive_each_other(seed: int) -> None:
+    """In any order, both are read, and the whole is updated in place or becomes the state of a loop."""
+    random = np.random.default_rng(seed)
+
+    def turns(part: Any, whole: Any) -> Any:
+        return jnp.sort(whole, 1)[::-1] * 0.9 + part.sum()
+
+    def function(x: Any, w: Any) -> list[Any]:
+        parts = [x @ w, jnp.tanh(x), (x * 3).reshape(X.shape)][: random.integers(2, 4)]
+        whole, results = jnp.concatenate(parts), []
+        for _ in range(random.integers(2, 6)):
+            part = parts[random.integers(len(parts))]
+            match random.integers(5):
+                case 0:
+                    results.append(jnp.sort(part, 1))
+                case 1:
+                    results.append(jnp.sort(whole, 1).sum(0))
+                case 2:
+                    whole = lax.dynamic_update_slice(whole, part[:7] * 2, (jnp.int32(x[0, 0]) + 3, 0))
+                case 3:
+                    whole = lax.fori_loop(0, 2, lambda i, c, part=part: turns(part, c), whole)
+                case 4:
+                    whole = whole + jnp.concatenate([part] * len(parts))
+        return [*results, jnp.sort(whole, 1).sum(0), jnp.sort(parts[random.integers(len(parts))], 1)]
+
+    check_function(function, X, W, relative=1e-4)
+
+
 def _bytes(function: Callable[..., Any], *arguments: Any) -> float:
     executable = neuronx_cc.compile(jax.jit(function), *arguments, auto_cast="none")
     return float(executable.run([], timing_only=True, check_races=False).report.summary["dma_total_bytes"])
