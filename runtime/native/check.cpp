@@ -143,6 +143,18 @@ bool is_sound_loop(const Item& item, const Limits& limits) {
     return true;
 }
 
+// params: WHILE: count, register of its number, register that decides; BRANCH: cases, register that decides. Then the
+// counters of loops inside, which begin anew each time.
+bool is_sound_region(const Item& item, const Limits& limits) {
+    const std::vector<i64>& params = item.params;
+    const size_t fixed = item.kind == WHILE ? 3 : 2;
+    if (params.size() < fixed || params[0] < 0) return false;
+    for (size_t p = fixed; p < params.size(); ++p)
+        if (params[p] < 0) return false;
+    if (item.kind == BRANCH) return is_register(params[1], limits);
+    return is_register(params[0] ? params[1] : params[2], limits);
+}
+
 // There are `least` to `most` operands, of which the last `constants` may be constants.
 bool has_operands(const Item& item, size_t least, size_t most, size_t constants = 0) {
     const size_t n = item.operands.size();
@@ -196,7 +208,8 @@ bool is_sound(const Item& item, const Limits& limits) {
     if (item.results < 0 || item.results > int(item.operands.size())) return false;
     switch (item.kind) {
         case LOOP: return is_sound_loop(item, limits);
-        case END: case FALLBACK: return true;
+        case WHILE: case BRANCH: return is_sound_region(item, limits);
+        case END: case ELSE: case FALLBACK: return true;
         case MAP:
             return has_operands(item, 2, MAX_OPERANDS) && is_one_shape(item) && are_numbers(item) &&
                    are_operations(item, is_float_step);

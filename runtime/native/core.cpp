@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "course.h"
 #include "decode.h"
 #include "indexing.h"
 #include "threads.h"
@@ -17,7 +18,7 @@ Tables* small_floats[16];
 
 namespace {
 
-const int ABI = 6;  // library.py has the same number: raise both when the interface changes
+const int ABI = 7;  // library.py has the same number: raise both when the interface changes
 
 #if HAVE_AVX2
 bool has_avx2() {
@@ -39,12 +40,6 @@ struct Open {
     i64 item, index, before;
 };
 
-// How often code runs: `count` times, or, where that is 0, as long as its decider does not hold 0.
-struct Repeat {
-    i64 count, index, decider;           // registers of the number of the iteration and of the decision: -1 without one
-    std::vector<i64> counters;           // of loops inside, which begin anew each time
-};
-
 struct Context {
     const Kernels* kernels;
     Limits limits;
@@ -55,8 +50,8 @@ struct Context {
     Code* code;              // what is being run, from item `at` on
     i64 at;
     std::vector<Open> open;
-    Repeat repeat;
-    i64 trips;               // so often the code was begun
+    std::vector<Region> regions;  // the first one is the code itself
+    Course course;
 };
 
 const i64 GRAIN = 65536;       // elements that are worth a thread: those that take some ten times what waking it costs
@@ -94,6 +89,7 @@ void call_multiply(void* data, i64 first, i64 last, Workspace& workspace) {
 // Units of `each` elements in parallel.
 void spread(Context& context, const Item& item, char* const* start, i64 units, i64 each, i64 grain, Work work) {
     Elementwise job{context.kernels, &item, start};
+    if (units * each < 2 * grain) return work(&job, 0, units, own_workspace());
     in_parallel(units, grain / each > 1 ? grain / each : 1, work, &job);
 }
 
@@ -139,7 +135,8 @@ bool multiply(Context& context, Item& item, char* const* start) {
             if (job.finite) return true;
         }
     }
-    context.kernels->pack(weights, tf32);
+    if (columns > 1) context.kernels->pack(weights, tf32);
+    else if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
     Product job{&context, &item, start};
     const i64 units = (columns + UNIT - 1) / UNIT;
     const i64 each = weights.depth * weights.rows * UNIT, least = (PRODUCTS + each - 1) / each;
@@ -285,15 +282,51 @@ i64 nanoseconds() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Begins the code of the context once more, if it is to run so often.
-bool again(Context& context) {
-    const Repeat& repeat = context.repeat;
-    if (repeat.count ? context.trips >= repeat.count : !context.registers[repeat.decider]) return false;
-    for (i64 counter : repeat.counters) context.counters[counter] = 0;
-    if (repeat.index >= 0) context.registers[repeat.index] = context.trips;
-    ++context.trips;
-    context.at = 0;
+// Begins what is inside the innermost region, from the item after `at` on.
+void enter(Context& context, const Item& item, size_t counters) {
+    for (size_t p = counters; p < item.params.size(); ++p) context.counters[item.params[p]] = 0;
+}
+
+// Ends the innermost region, whose item is given; its END is what was last carried out.
+void leave(Context& context, const Item& item, std::vector<i64> outcome) {
+    context.regions.pop_back();
+    context.regions.back().taken.push_back(context.course.number(std::move(outcome)));
+    context.at = item.jump;
+}
+
+// Begins the innermost region, a WHILE, once more, or ends it.
+void repeat(Context& context, const Item& item) {
+    Region& region = context.regions.back();
+    const i64 count = item.params[0];
+    if (count ? region.number < count : context.registers[item.params[2]]) {
+        enter(context, item, 3);
+        if (count) context.registers[item.params[1]] = region.number;
+        ++region.number;
+        context.at = region.item;
+    } else {
+        std::vector<i64> outcome{REPEATED};
+        outcome.insert(outcome.end(), region.runs.begin(), region.runs.end());
+        leave(context, item, std::move(outcome));
+    }
+}
+
+// Begins a BRANCH; false when there is no such case.
+bool choose(Context& context, const Item& item) {
+    const i64 chosen = context.registers[item.params[1]];
+    if (chosen < 0 || chosen >= item.params[0]) return false;
+    context.regions.push_back({context.at, chosen, {}, {}});
+    enter(context, item, 2);
+    context.at = item.columns[size_t(chosen)] - 1;
     return true;
+}
+
+// The end of an iteration or case of the innermost region.
+void close(Context& context, const Item& item) {
+    Region& region = context.regions.back();
+    const i64 path = region.path(context.course);
+    if (item.kind == BRANCH) return leave(context, item, {CHOSEN, region.number, path});
+    region.add(path);
+    repeat(context, item);
 }
 
 i64 interpret(Context& context, i64 most_nanoseconds) {
@@ -304,8 +337,7 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
     for (i64& at = context.at;; ++at) {
         if (at >= count) {
             if (context.weights.pending) context.kernels->settle(context.weights);
-            if (!again(context)) return DONE;
-            if (!count) return TIME;  // nothing to do, maybe for ever
+            return DONE;
         }
         Item& item = code.items[size_t(at)];
         effort += item.effort;
@@ -320,6 +352,13 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
             }
             open.push_back({at, 0, item.params[2] < 0 ? 0 : context.counters[item.params[2]]});
             set_registers(context, item, open.back());
+        } else if (item.kind == WHILE) {
+            context.regions.push_back({at, 0, {}, {}});
+            repeat(context, item);
+        } else if (item.kind == BRANCH) {
+            if (!choose(context, item)) return item.number;
+        } else if (item.kind == ELSE || (item.kind == END && code.items[size_t(item.jump)].kind != LOOP)) {
+            close(context, code.items[size_t(item.jump)]);
         } else if (item.kind == END) {
             Open& inner = open.back();
             const Item& loop = code.items[size_t(inner.item)];
@@ -337,15 +376,6 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
             return item.number;
         }
     }
-}
-
-bool begin(Context& context, Code* code, Repeat repeat) {
-    context.code = code->slots <= context.slots ? code : nullptr;
-    context.repeat = std::move(repeat);
-    context.trips = 0;
-    context.at = i64(code->items.size());
-    context.open.clear();
-    return context.code != nullptr;
 }
 
 }  // namespace
@@ -426,20 +456,28 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
 
 // Go to the start of code; 0 when it is not for this run.
 EXPORTED int core_begin(Context* context, Code* code) {
-    return begin(*context, code, {1, -1, -1, {}});
+    context->code = code->slots <= context->slots ? code : nullptr;
+    context->at = 0;
+    context->open.clear();
+    context->course.clear();
+    context->regions.assign(1, Region{});
+    return context->code != nullptr;
 }
 
-// Go to the start of code that is the body of a region (see Repeat). 0 when code or region are not for this run.
-EXPORTED int core_repeat(Context* context, Code* code, i64 count, i64 index, i64 decider, const i64* counters,
-                         i64 ncounters) {
-    const auto known = [&](i64 number) { return number >= 0 && number < context->limits.registers; };
-    bool fits = count ? known(index) : known(decider) && index == -1;
-    for (i64 k = 0; k < ncounters; ++k) fits &= counters[k] >= 0 && counters[k] < context->slots;
-    return fits && begin(*context, code, {count, index, decider, {counters, counters + ncounters}});
+// What the regions of the code did: the entries of their course in the order in which they were made, then what the
+// code itself met, each with its length in front. Returns how many words that is, which are written if there is room.
+EXPORTED i64 core_course(const Context* context, i64* words, i64 room) {
+    std::vector<const std::vector<i64>*> all = context->course.entries;
+    all.push_back(&context->regions.front().taken);
+    i64 needed = 0;
+    for (const auto* entry : all) needed += 1 + i64(entry->size());
+    if (needed > room) return needed;
+    for (const auto* entry : all) {
+        *words++ = i64(entry->size());
+        for (const i64 word : *entry) *words++ = word;
+    }
+    return needed;
 }
-
-// How often the code was begun since core_begin or core_repeat.
-EXPORTED i64 core_trips(const Context* context) { return context->trips; }
 
 // Run for about so many nanoseconds: DONE, TIME, or the number of a record that is to be carried out before going on.
 EXPORTED i64 core_run(Context* context, i64 most_nanoseconds) {

@@ -13,7 +13,7 @@ typedef int64_t i64;
 // Numbers that encode.py has, too.
 enum Type { F32, BF16, F16, U8, S8, U16, S16, U32, S32, PRED, RAW8, SMALL_FLOAT };  // small floats: one number each
 enum Kind { LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN,
-            GROUP_GATHER, GROUP_SCATTER };
+            GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE };
 enum Step {
     ADD, SUBTRACT, DIVIDE, MULTIPLY_, MAX, MIN, EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, LESS_EQUAL, LESS,
     AND, OR, XOR, SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_ARITHMETIC, REMAINDER, MULTIPLY_HIGH,
@@ -87,10 +87,10 @@ struct Item {
     std::vector<i64> params;
     std::vector<Operation> operations;
     std::vector<Operand> operands;
-    std::vector<i64> columns;  // MULTIPLY: where the columns of a result lie that is not dense
+    std::vector<i64> columns;  // MULTIPLY: where the columns of a result lie that is not dense; BRANCH: where its cases begin
     Nest nest;              // of all operands; reductions: of the outer dims; scans: of the partitions; TensorE, gather: of the result's free dims
     Nest inside;            // reductions: the dims that go; scans: those walked along; TensorE, gather: the source's free dims
-    i64 jump;               // LOOP: index of its END and back
+    i64 jump;               // LOOP, WHILE, BRANCH: index of its END and back; ELSE: index of its BRANCH
     i64 effort;             // about how long it takes, in units of some nanoseconds
     i64 seen = -1;          // MULTIPLY: run in which a constant moving tile was looked at
     bool identity = false;

@@ -232,14 +232,24 @@ Code* decode(const i64* words, i64 count, const Limits& limits) {
         item.overlapped = false;
         item.effort = 64;
         const i64 index = i64(code->items.size()) - 1;
-        if (item.kind == LOOP) {
+        if (item.kind == LOOP || item.kind == WHILE || item.kind == BRANCH) {
             if (!is_sound(item, limits)) return nullptr;
             open.push_back(index);
-            if (item.params[2] >= code->slots) code->slots = item.params[2] + 1;
+            if (item.kind == BRANCH) item.columns.push_back(index + 1);
+            for (size_t p = item.kind == LOOP ? 2 : item.kind == WHILE ? 3 : 2; p < item.params.size(); ++p) {
+                if (item.params[p] >= code->slots) code->slots = item.params[p] + 1;
+                if (item.kind == LOOP) break;
+            }
+        } else if (item.kind == ELSE) {
+            if (open.empty() || code->items[size_t(open.back())].kind != BRANCH) return nullptr;
+            item.jump = open.back();
+            code->items[size_t(open.back())].columns.push_back(index + 1);
         } else if (item.kind == END) {
             if (open.empty()) return nullptr;
+            Item& start = code->items[size_t(open.back())];
+            if (start.kind == BRANCH && i64(start.columns.size()) != start.params[0]) return nullptr;
             item.jump = open.back();
-            code->items[size_t(open.back())].jump = index;
+            start.jump = index;
             open.pop_back();
         } else if (item.kind != FALLBACK && !prepare(item, limits)) {
             if (item.kind == LOAD || item.kind == MULTIPLY) return nullptr;

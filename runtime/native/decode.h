@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-// A part of a program whose loops are whole.
+// A part of a program whose loops and regions are whole.
 struct Code {
     std::vector<Item> items;
     i64 slots = 0;          // counters of loops that it uses
@@ -11,7 +11,7 @@ struct Code {
 
 // From the words of encode.py: for each item its kind, record, whether it writes SBUF, number of results; then, each
 // with their number in front, parameters, operations (4 words each) and operands. An item that kernels must not be given
-// becomes a FALLBACK. Null for words that are none, for loops that are not whole, and for parts of a product or a loop
+// becomes a FALLBACK. Null for words that are none, for loops and regions that are not whole, and for parts of a product or a loop
 // that are not sound.
 Code* decode(const i64* words, i64 count, const Limits& limits);
 

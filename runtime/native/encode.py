@@ -19,7 +19,7 @@ from neuronx_cc.ir.types import FLOATS
 (LOOP, END, FALLBACK, MAP, ACCUMULATE, COPY, SELECT, BITS, INTEGER, REDUCE, LOAD, MULTIPLY, GATHER, REG_LOAD, SCAN) = (
     range(15)
 )
-GROUP_GATHER, GROUP_SCATTER = 15, 16
+GROUP_GATHER, GROUP_SCATTER, WHILE, BRANCH, ELSE = 15, 16, 17, 18, 19
 """Kinds of items, numbered as in core.h; so are the types and steps below."""
 
 TYPES = {"f32": 0, "bf16": 1, "f16": 2, "u8": 3, "s8": 4, "u16": 5, "s16": 6, "u32": 7, "s32": 8, "pred": 9}

@@ -1,9 +1,8 @@
 """The executor that leaves what it can to the native core; everything else is carried out as ``values`` does.
 
-Stretches of instructions and whole counted loops become code of the core, which also repeats a ``while`` whose body is
-one stretch; other regions (``branch``, and what holds one) stay with Python, with the core's code in between. For an
-instruction that the core cannot carry out, or not just now (an address out of bounds, operands that overlap), it calls
-the step that ``values`` makes of the record, which raises the fault.
+Instructions, loops and regions become code of the core, which notes what regions did. For an instruction that the core
+cannot carry out, or not just now (an address out of bounds, operands that overlap), it calls the step that ``values``
+makes of the record, which raises the fault.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.ir.isa.elements import Array
-from neuronx_cc.ir.isa.program import DECIDER, End, Instr, Loop, Program, Space, While
+from neuronx_cc.ir.isa.program import DECIDER, Branch, Else, End, Instr, Loop, Program, Space, While
 from neuronx_cc.runtime.course import Course
 from neuronx_cc.runtime.memory import PARTITIONS, Memory, Region
 from neuronx_cc.runtime.native import encode, library
@@ -34,20 +33,6 @@ class NotNative(Exception):
     """The core cannot run this program at all."""
 
 
-class _Counters(dict[int, int]):
-    """Iterations begun of loops that Python runs; forgetting a loop that the core runs works, too."""
-
-    def __init__(self, slots: dict[int, int], counts: array[int]) -> None:
-        super().__init__()
-        self._slots, self._counts = slots, counts
-
-    def pop(self, key: int, *default: int | None) -> int | None:  # type: ignore[override]
-        slot = self._slots.get(key)
-        if slot is not None:
-            self._counts[slot] = 0
-        return super().pop(key, *default)
-
-
 class Stretch:
     """A step: code of the core, with what it leaves to ``fall_back``. Makes no cycle: an executor that nobody needs any
     more takes its memory with it at once."""
@@ -59,24 +44,24 @@ class Stretch:
         self._context, self._code, self._fall_back = context, code, weakref.WeakMethod(fall_back)
 
     def __call__(self) -> None:
-        self._finish(self._begin(self._context, self._code))
-
-    def repeat(self, count: int, index_register: int, decider: int, counters: array[int]) -> int:
-        """Run as a region's body: ``count`` times, or while the decider's register is not 0. Returns how often."""
-        of_loops = counters.buffer_info()
-        places = (count, index_register, decider)
-        self._finish(self._core.core_repeat(self._context, self._code, *places, *of_loops))
-        return int(self._core.core_trips(self._context))
-
-    def _finish(self, begun: int) -> None:
-        if not begun:
-            raise RunError("ERUN914", "the core was given code of another program")
         run, context = self._run, self._context
+        if not self._begin(context, self._code):
+            raise RunError("ERUN914", "the core was given code of another program")
         while (number := run(context, SLICE_NS)) != library.DONE:
             if number >= 0:
                 carry_out = self._fall_back()
                 assert carry_out is not None
                 carry_out(number)
+
+    def regions(self) -> Iterator[list[int]]:
+        """What the regions did: entries of their course (``course.h``), and last the outcomes of those outside."""
+        words = array("q", bytes(8 * self._core.core_course(self._context, None, 0)))
+        self._core.core_course(self._context, words.buffer_info()[0], len(words))
+        at = 0
+        while at < len(words):
+            end = at + 1 + words[at]
+            yield words[at + 1 : end].tolist()
+            at = end
 
 
 class NativeExecutor(Executor):
@@ -101,7 +86,6 @@ class NativeExecutor(Executor):
         super().__init__(program, memory, stops=stops)
         self._forms.clear()
         self._counts = array("q", bytes(8 * (len(self._slots) + 1)))
-        self._counters = _Counters(self._slots, self._counts)
         self._addresses = (ctypes.c_void_p * (len(bases) // 4))()
         self._sizes = (ctypes.c_int64 * len(self._addresses))()
         for space in Space:
@@ -123,7 +107,6 @@ class NativeExecutor(Executor):
         assert isinstance(registers, array)
         for values in (registers, self._counts):
             values[:] = array("q", bytes(8 * len(values)))
-        self._counters.clear()
         self.course, self._taken = Course(), []
         places = (registers.buffer_info()[0], *self._counts.buffer_info())
         small = self._library.core_start(self._context, self.state.run, self._addresses, self._sizes, *places)
@@ -141,12 +124,11 @@ class NativeExecutor(Executor):
     # binding --------------------------------------------------------------------------------------------------
 
     def _take_over(self, number: int, scope: Scope) -> int:
-        """Makes code of the records from ``number`` on, up to the end of the scope or a loop with a region inside."""
+        """Makes code of the records from ``number`` on, up to the next stop or the end."""
         records, owned, at = self.program.records, scope.owned, number
         words: list[int] = []
-        loops: list[int] = []
         outer: list[frozenset[int]] = []
-        end, end_words, end_loops = number, 0, 0
+        regions = False
         while at < len(records) and (outer or at == number or at not in self._stops):
             record = records[at]
             if isinstance(record, Instr):
@@ -154,25 +136,53 @@ class NativeExecutor(Executor):
             elif isinstance(record, Loop):
                 outer.append(owned)
                 owned = owned | {record.register, *(register for register, _ in record.phases)}
-                loops.append(id(record))
                 words += self._loop_words(at, record)
-            elif isinstance(record, End) and outer:
+            elif isinstance(record, While | Branch):
+                outer.append(owned)
+                owned = owned | ({record.register} if isinstance(record, While) and record.count else set())
+                words += self._region_words(at, record)
+                regions = True
+            elif isinstance(record, Else):
+                words += (encode.ELSE, at, 0, 0, 0, 0, 0)
+            elif outer:
                 owned = outer.pop()
                 words += (encode.END, at, 0, 0, 0, 0, 0)
             else:
                 break
             at += 1
-            if not outer:
-                end, end_words, end_loops = at, len(words), len(loops)
-        if end > number:
-            scope.steps.append(self._code(words[:end_words]))
-            scope.loops += loops[:end_loops]
-        return end
+        if outer:
+            raise RunError("EBIR902", "a loop has no end")
+        if at > number:
+            code = self._code(words)
+            scope.steps.append(self._noting(code) if regions else code)
+        return at
 
     def _loop_words(self, number: int, loop: Loop) -> list[int]:
         slot = self._slots.setdefault(id(loop), len(self._slots)) if loop.phases else -1
         params = [loop.count, loop.register, slot, *(value for phase in loop.phases for value in phase)]
         return [encode.LOOP, number, 0, 0, len(params), *params, 0, 0]
+
+    def _region_words(self, number: int, region: While | Branch) -> list[int]:
+        """The counters of the loops inside, but not inside another region, begin anew each time."""
+        slots, depth, at = [], 1, number + 1
+        opened: list[Loop | While | Branch] = []
+        while depth and at < len(self.program.records):
+            record = self.program.records[at]
+            if isinstance(record, Loop) and record.phases and depth == 1:
+                slots.append(self._slots.setdefault(id(record), len(self._slots)))
+            if isinstance(record, Loop | While | Branch):
+                opened.append(record)
+                depth += not isinstance(record, Loop)
+            elif isinstance(record, End):
+                depth -= not (opened and isinstance(opened.pop(), Loop))
+            at += 1
+        decider = register_place(region.register, DECIDER, frozenset())
+        if isinstance(region, Branch):
+            params = [region.cases, decider, *slots]
+        else:
+            params = [region.count, region.register if region.count else 0, decider, *slots]
+        kind = encode.BRANCH if isinstance(region, Branch) else encode.WHILE
+        return [kind, number, 0, 0, len(params), *params, 0, 0]
 
     def _instruction(self, number: int, instr: Instr, owned: frozenset[int]) -> list[int]:
         if instr.op == "nop" or any([not all([count for count, _ in ref.dims]) for ref in (*instr.outs, *instr.ins)]):
@@ -213,7 +223,7 @@ class NativeExecutor(Executor):
             self._forms[key] = encode.form(instr, constant_tile)
         return self._forms[key]
 
-    def _code(self, words: list[int]) -> Step:
+    def _code(self, words: list[int]) -> Stretch:
         encoded = _as_words(words)
         code = self._library.core_code(self._context, encoded.buffer_info()[0], len(encoded))
         if not code:
@@ -221,19 +231,25 @@ class NativeExecutor(Executor):
         self._codes.append(code)
         return Stretch(self._library, self._context, code, self.fall_back)
 
-    def _while(self, region: While, steps: list[Step], loops: list[int]) -> Step:
-        """A body that is all code of the core is repeated there."""
-        if len(steps) != 1 or not isinstance(steps[0], Stretch):
-            return super()._while(region, steps, loops)
-        body = steps[0]
-        counters = array("q", [self._slots[key] for key in loops if key in self._slots])
-        decider = register_place(region.register, DECIDER, frozenset())
-        places = (region.register, -1) if region.count else (-1, decider)
+    def _noting(self, code: Stretch) -> Step:
+        """Runs code and notes in the course what its regions did. Without a cycle, as the code itself."""
+        executor = weakref.ref(self)
 
         def run() -> None:
-            trips = body.repeat(region.count, *places, counters)
-            runs = [(self.course.path(()), trips)] if trips else []
-            self._taken.append(self.course.repeated(runs))
+            code()
+            this = executor()
+            assert this is not None
+            *entries, outcomes = code.regions()
+            numbers: list[int] = []
+            for kind, *of in entries:
+                if kind == library.TAKEN:
+                    numbers.append(this.course.path([numbers[outcome] for outcome in of]))
+                elif kind == library.CHOSEN:
+                    numbers.append(this.course.chosen(of[0], numbers[of[1]]))
+                else:
+                    runs = zip(of[::2], of[1::2], strict=True)
+                    numbers.append(this.course.repeated([(numbers[path], times) for path, times in runs]))
+            this._taken += [numbers[outcome] for outcome in outcomes]
 
         return run
 
@@ -244,7 +260,8 @@ class NativeExecutor(Executor):
         step = self._python_steps.get(number)
         if step is None:
             instr = self.program.records[number]
-            assert isinstance(instr, Instr)
+            if not isinstance(instr, Instr):
+                raise RunError("ERUN914", f"record {number}: there is no such case")
             step = self._python_steps[number] = self._step(number, instr, self._owned[number])
         if self.program.records[number].op == "multiply_moving":  # type: ignore[union-attr]
             self.state.weights = self._weights()

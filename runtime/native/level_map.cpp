@@ -80,6 +80,11 @@ template <class F>
 void blocks(const Item& item, char* const* start, i64 first, i64 last, F f) {
     const Nest& nest = item.nest;
     const int operands = int(item.operands.size());
+    if (nest.rows == 1 && nest.inner <= BLOCK) {
+        char* only[1][MAX_OPERANDS];
+        for (int o = 0; o < operands; ++o) only[0][o] = start[o];
+        return f(Stretches{1, int(nest.inner), only});
+    }
     char* at[BLOCK / 2][MAX_OPERANDS];
     Rows rows(nest, operands, start, first);
     const i64 together = nest.inner >= LONG ? 1 : BLOCK / (nest.inner < 2 ? 2 : nest.inner);

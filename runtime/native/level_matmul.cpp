@@ -136,27 +136,51 @@ void flip(const char* from, i64 from_pitch, char* to, i64 to_pitch, i64 depth, i
 
 i64 lane_pitch(const Operand& operand) { return operand.stride[0]; }
 
+bool is_dense(const Nest& free, i64 type) {
+    return type == F32 && free.rows == 1 && (free.stride[0][free.ndims - 1] == 4 || free.inner == 1);
+}
+
+// VECTORS_ vectors of rows of the result side by side, of a stationary tile as it lies.
+template <int VECTORS_>
+void columns_of(const char* tile, i64 pitch, i64 depth, const float* x, float* total) {
+    V sum[VECTORS_];
+    _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v) sum[v] = zero();
+    for (i64 k = 0; k < depth; ++k, tile += pitch)
+        _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v)
+            sum[v] = fused(x[k], load(reinterpret_cast<const float*>(tile) + v * LANES), sum[v]);
+    _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS_; ++v) store(total + v * LANES, sum[v]);
+}
+
 // The product with a single column: the rows of the result side by side, instead of a panel that is empty but for it.
 void multiply_column(const Item& item, const Weights& weights, char* out, const char* moving, Workspace& w) {
     const Operand& x = item.operands[1];
-    const i64 pitch = lane_pitch(item.operands[0]), panel = weights.depth * MOST_ROWS;
+    const i64 pitch = lane_pitch(item.operands[0]), depth = weights.depth, rows = weights.rows;
     const bool add = item.params[0] != 0, tf32 = item.params[1] != 0;
-    float total[MAX_LANES + MOST_ROWS] = {};
-    for (i64 k = 0; k < weights.depth; ++k) {
-        read(int(x.type), w.a, moving + k * lane_pitch(x), 0, 1);
-        const float value = tf32 ? to_tf32(w.a[0]) : w.a[0];
-        const float* a = weights.panels + k * MOST_ROWS;
-        for (i64 m = 0; m < weights.rows; m += MOST_ROWS, a += panel)
-            for (int r = 0; r < MOST_ROWS; ++r) total[m + r] = std::fma(a[r], value, total[m + r]);
+    float total[MAX_LANES], values[MAX_LANES];
+    for (i64 k = 0; k < depth; ++k) {
+        if (x.type == F32) values[k] = get<float>(moving + k * lane_pitch(x));
+        else read(int(x.type), values + k, moving + k * lane_pitch(x), 0, 1);
+        if (tf32) values[k] = to_tf32(values[k]);
     }
-    for (i64 m = 0; m < weights.rows; ++m) {
+    const char* tile = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
+    i64 from = weights.pending ? lane_pitch(weights.item->operands[0]) : rows * 4;
+    if (tf32) {  // w.row has room for a whole tile
+        for (i64 k = 0; k < depth; ++k)
+            for (i64 m = 0; m < rows; ++m) w.row[k * rows + m] = to_tf32(get<float>(tile + k * from + m * 4));
+        tile = reinterpret_cast<const char*>(w.row), from = rows * 4;
+    }
+    i64 m = 0;
+    for (; m + 8 * LANES <= rows; m += 8 * LANES) columns_of<8>(tile + m * 4, from, depth, values, total + m);
+    for (; m + 4 * LANES <= rows; m += 4 * LANES) columns_of<4>(tile + m * 4, from, depth, values, total + m);
+    for (; m + LANES <= rows; m += LANES) columns_of<1>(tile + m * 4, from, depth, values, total + m);
+    for (; m < rows; ++m) {
+        total[m] = 0.f;
+        for (i64 k = 0; k < depth; ++k) total[m] = std::fma(get<float>(tile + k * from + m * 4), values[k], total[m]);
+    }
+    for (m = 0; m < rows; ++m) {
         char* at = out + m * pitch;
         put<float>(at, one_nan(add ? get<float>(at) + total[m] : total[m]));
     }
-}
-
-bool is_dense(const Nest& free, i64 type) {
-    return type == F32 && free.rows == 1 && (free.stride[0][free.ndims - 1] == 4 || free.inner == 1);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE, Array
 from neuronx_cc.runtime.native.encode import SMALL_FLOATS
 
-ABI = 6
+ABI = 7
 """Must be the number in core.cpp."""
 PATH = Path(__file__).with_name("libcore.so")
 REMEDY = "install a C++17 compiler (Debian, Ubuntu: apt install g++) and reinstall (in a checkout: make setup)"
@@ -25,6 +25,9 @@ SIMULATORS = ("auto", "native", "numpy")
 DONE = -1
 """What ``core_run`` returns at the end of some code. Another negative number: the time is over, it wants to go on;
 any other: the record with this number is to be carried out by Python, before it goes on."""
+
+TAKEN, REPEATED, CHOSEN = 0, 1, 2
+"""Kinds of entries of a course, numbered as in course.h: a path, and what a ``while`` and a ``branch`` did."""
 
 
 @cache
@@ -52,9 +55,8 @@ def open_library(path: Path) -> ctypes.CDLL | None:
         "core_code_free": (None, pointer),
         "core_start": (word, pointer, word, pointer, pointer, pointer, pointer, word),
         "core_begin": (ctypes.c_int, pointer, pointer),
-        "core_repeat": (ctypes.c_int, pointer, pointer, word, word, word, pointer, word),
         "core_run": (word, pointer, word),
-        "core_trips": (word, pointer),
+        "core_course": (word, pointer, pointer, word),
         "core_weights": (None, pointer, pointer, pointer),
     }
     for name, (result, *arguments) in signatures.items():

@@ -634,10 +634,11 @@ def test_loops_regions_and_registers(rng):
 
 @built
 @pytest.mark.parametrize("trips", [0, 1, 2, 127, 128, 129])
-@pytest.mark.parametrize("other", ["nothing", "loop", "python", "region", "empty"])
+@pytest.mark.parametrize("other", ["nothing", "loop", "python", "region", "empty", "branch", "branches"])
 def test_regions_are_repeated_as_python_does(trips, other):
-    """Bodies of one stretch of code and of more, run as often as a number in SBUF says; the course is the same."""
+    """Bodies of all kinds, run as often as a number in SBUF says; the course is the same."""
     bench = Bench()
+    odd = bench.load(np.array([[0]], np.int32), "s32")
     left = bench.load(np.array([[trips]], np.int32), "s32")
     tile = bench.load(np.zeros((4, 600), np.float32), "f32")
     spot = Ref(Space.SBUF, "f32", tile.offset, ((4, 0), (4, 4)), 0, ((1, 16), (10, 400)))
@@ -650,7 +651,15 @@ def test_regions_are_repeated_as_python_does(trips, other):
         "python": [Instr("program_unary", G, (numbers,), (numbers,), ("sine",))],
         "region": [While(7, 3), Instr("tensor_scalar", V, (numbers,), (numbers,), ("add",), (1.0,)), End()],
         "empty": [While(7, 200), Instr("nop", V), End()],
-    }[other]
+    }
+    parity = [
+        Instr("int_tensor_tensor", G, (odd,), (left,), ("and",), (1,)),
+        Instr("reg_load", Stream.SYNC, (), (odd,), (), (6, 0, 1)),
+    ]
+    inside["branch"] = [*parity, Branch(6, 2), *inside["loop"], Else(), *inside["python"], End()]
+    inside["branches"] = [Loop(3, 4, (), frozenset([V])), *inside["branch"], End(), Branch(6, 2), Else()]
+    inside["branches"] += [*inside["region"], *inside["loop"], Branch(6, 2), grow, Else(), End(), End()]
+    inside = inside[other]
     count = Instr("int_tensor_tensor", G, (left,), (left,), ("add",), (-1,))
     bench.program.records += [load, While(5), *inside, count, load, End()]
     if trips:  # a count of 0 is none
