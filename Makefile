@@ -4,8 +4,8 @@
 #   make demo      compile GPT-2 small, run it on the simulated trn1, compare with jaxlib
 #   make test      the tests, without those marked slow (full-size models)
 #   make test-all  all tests
-#   make test-frameworks  the quick tests of the front ends with PyTorch and ONNX (gigabytes, unless pip's index has
-#                  torch's wheels for CPUs alone)
+#   make test-frameworks  the quick tests of the front ends with PyTorch, its libraries of models, ONNX, Keras and
+#                  TensorFlow (3 GB, more unless pip's index has torch's wheels for CPUs alone)
 #   make test-torch  all of the PyTorch front end's, with models by name
 #   make lint      ruff and mypy
 #   make viewers   XProf, and Chromium where Debian's packages and root are at hand: tests of profiles and reports use them
@@ -25,7 +25,6 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 INSTALLED := .venv/.installed
 TEST_TOOLS := .venv/.test
-TORCH_TOOLS := .venv/.test-torch
 FRAMEWORKS := .venv/.test-frameworks
 SITE_TOOLS := .venv/.docs
 VIEWERS := .venv/.viewers
@@ -46,7 +45,7 @@ test-all: $(TEST_TOOLS)
 test-frameworks: $(TEST_TOOLS) $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m "not slow" tests/driver/frontends $(PYTEST_ARGUMENTS)
 
-test-torch: $(TEST_TOOLS) $(TORCH_TOOLS)
+test-torch: $(TEST_TOOLS) $(FRAMEWORKS)
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS) -m torch tests/driver/frontends/torch $(PYTEST_ARGUMENTS)
 
 lint: style types
@@ -93,8 +92,11 @@ $(INSTALLED): pyproject.toml setup.py $(NATIVE)
 	$(PIP) --editable .
 	@touch $@
 
+$(FRAMEWORKS): private PIP += --constraint tests/driver/frontends/constraints.txt
+$(FRAMEWORKS): tests/driver/frontends/constraints.txt
+
 # an extra alone: installing the project once more would build the native parts
-$(TEST_TOOLS) $(SITE_TOOLS) $(VIEWERS) $(TORCH_TOOLS) $(FRAMEWORKS): .venv/.%: $(INSTALLED)
+$(TEST_TOOLS) $(SITE_TOOLS) $(VIEWERS) $(FRAMEWORKS): .venv/.%: $(INSTALLED)
 	@$(BIN)/python -c "import tomllib; \
 		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$*'])" \
 		| xargs $(PIP)

@@ -10,6 +10,7 @@ from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.hlo.editing import ops_of, replace
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.gather import canonical_gather
+from neuronx_cc.passes.indexing.known import separated
 from neuronx_cc.passes.indexing.scatter import canonical_scatter
 from neuronx_cc.passes.manager import PassContext, only_for
 
@@ -21,7 +22,8 @@ def run(module: HloModule, context: PassContext) -> None:
         for op in list(ops_of(computation.block)):
             b = Build.before(module, op, context.timing)
             if isinstance(op, hlo.GatherOp):
-                replace(op, canonical_gather(b, op, exact))
+                if not separated(b, op):
+                    replace(op, canonical_gather(b, op, exact))
             elif isinstance(op, hlo.ScatterOp):
                 canonical_scatter(b, op, exact)
             elif isinstance(op, hlo.DynamicSliceOp):

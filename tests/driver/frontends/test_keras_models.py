@@ -1,4 +1,4 @@
-"""Keras models by name through every route, against Keras itself: slow, for most are whole networks."""
+"""Keras models by name through every route, against Keras itself: most are whole networks, and slow."""
 
 import importlib.util
 from typing import Any
@@ -6,11 +6,18 @@ from typing import Any
 import keras_models
 import pytest
 
+QUICK = [("encoder", "savedmodel"), ("MobileNet", "keras, weights as parameters")]
+
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
-@pytest.mark.slow
-@pytest.mark.parametrize("name", keras_models.MODELS)
-@pytest.mark.parametrize("route", keras_models.ROUTES)
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [
+        pytest.param(name, route, marks=() if (name, route) in QUICK else pytest.mark.slow)
+        for name in keras_models.MODELS
+        for route in keras_models.ROUTES
+    ],
+)
 def test_models_agree_with_keras(name: str, route: str, rates: Any) -> None:
     if route.startswith("savedmodel") and importlib.util.find_spec("tensorflow") is None:
         pytest.skip("needs tensorflow")

@@ -1,4 +1,7 @@
-"""Models of torchvision, timm and transformers by name: forward, and ten steps of training, against torch."""
+"""Models of torchvision, timm and transformers by name: forward, and steps of training, against torch.
+
+The quick ones are those of CI's step with frameworks.
+"""
 
 from importlib.util import find_spec
 
@@ -10,16 +13,30 @@ if not all(map(find_spec, ("torchvision", "timm", "transformers"))):
 
 import torch_models  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+QUICK = {
+    "torchvision/densenet", "torchvision/vit", "torchvision/swin", "timm/test_vit2", "timm/test_convnext2",
+    "timm/test_resnet", "transformers/bert", "transformers/gpt2", "transformers/llama", "transformers/t5",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", torch_models.MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in torch_models.MODELS]
+)
 def test_forward(name, rates):
     error, _ = torch_models.forward_error(name)
     rates("models, forward", {"pass" if error < 1e-5 else "wrong": 1})
     assert error < 1e-5
 
 
+@pytest.mark.parametrize("name", ["torchvision/vit"])
+def test_steps_of_training(name):
+    error, own = torch_models.training_error(name, 2)
+    assert error < 1e-5 + 2 * own
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", torch_models.TRAINED)
 def test_training(name, rates):
     error, own = torch_models.training_error(name)
