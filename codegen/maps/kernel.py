@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from math import ceil, prod
+from math import prod
 
 from neuronx_cc.codegen.context import Context
 from neuronx_cc.codegen.emission.builder import Block
@@ -42,7 +42,7 @@ from neuronx_cc.codegen.maps.inputs import (
 from neuronx_cc.codegen.maps.joined import choose_plan
 from neuronx_cc.codegen.maps.lifetimes import Alive, Member, last_uses, tiles_alive, up
 from neuronx_cc.codegen.maps.operands import Operands
-from neuronx_cc.codegen.maps.overlap import UNROLL, Overlap, Tiles, overlap_of
+from neuronx_cc.codegen.maps.overlap import BODY, UNROLL, Overlap, Tiles, overlap_of, tile_count
 from neuronx_cc.codegen.maps.partitions import defer_partitions, rows_of
 from neuronx_cc.codegen.maps.parts import LEAST_TILE, fitting, too_long
 from neuronx_cc.codegen.maps.plan import (
@@ -55,8 +55,9 @@ from neuronx_cc.codegen.maps.plan import (
     results_of,
 )
 from neuronx_cc.codegen.maps.row_reduction import only_on_vector, reduce_rows, sums_as_made, sums_of
-from neuronx_cc.codegen.maps.sections import by_halves, emit_sections
+from neuronx_cc.codegen.maps.sections import emit_sections
 from neuronx_cc.codegen.maps.space import Views, loops_of, tile_space
+from neuronx_cc.codegen.maps.staggered import Staggered
 from neuronx_cc.codegen.maps.tile_size import tile_elements
 from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.codegen.reductions import reduce_kernel
@@ -66,7 +67,7 @@ from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import identity_of
 
-SPREAD_TILES = 16
+SPREAD_TILES = 4
 """Tiles of a reduction from which it pays to repeat a row over the partitions once, which stays there."""
 LEAST_SCALED = 64
 """Elements of a row from which an activation of its own scales it: a shorter one takes as long."""
@@ -124,6 +125,8 @@ class _Box:
         self.context, self.builder, self.plan, self.member = context, context.builder, plan, member
         self.kernel = plan.kernel
         self.pool = TilePool(context.builder, f"tile of {plan.kernel.ops[0].opcode}")
+        self.loads = self.stores = self.pool
+        """What is loaded and stored has memory of its own where several tiles are under way together."""
         self.overlap = Overlap(1)
         """How tiles follow each other."""
         self.inputs = list(area.inputs)
@@ -151,6 +154,9 @@ class _Box:
         self._signed = frozenset(operand for op in self.kernel.ops if tells_zeros(op) for operand in op.operands)
         """Operands whose zeros' signs show in what is computed."""
         self.operands = Operands(context, self.kernel, member, self.fusion)
+
+    def _pools(self) -> list[TilePool]:
+        return [self.pool] if self.loads is self.pool else [self.pool, self.loads, self.stores]
 
     def _is_scale(self, operand: hlo.SSAValue) -> bool:
         """Whether ``operand`` has few values a partition, each for long rows, in a tile of its own."""
@@ -208,13 +214,14 @@ class _Box:
             if self._is_reread(value, loops) and all(not self.blocks[value].dims[dim + 1].stride for dim, _ in loops):
                 self.blocks[value] = spread_row(self.context, self.pool, value, self.blocks[value], self.partitions)
         steps = [dict(loops).get(dim, size) for dim, size in enumerate(self.sizes)]
+        room = max(room, int(self.builder.sbuf.largest_gap() * 0.95) - sum(staying.values()))  # rows are there now
         aligned = max(own * prod(steps), self._bytes_of(tiles_of, (), loops))
         self._overlap(loops, steps, alive * prod(steps), aligned, room, loaded)
-        tiles = UNROLL if self.overlap.interleaved else 2 if self.overlap.staggered else 1
+        tiles = UNROLL if self.overlap.interleaved else self.overlap.under_way
         if loops or alive * prod(steps) > room:
             streamed = [self.blocks[value] for value in self.inputs if value not in self.plan.transposed]
             streamed = [block for block in streamed if block.alloc.space is Space.HBM]
-            map_inputs.fit(self.pool, streamed, loops, aligned, room // tiles)
+            map_inputs.fit(self.loads, streamed, loops, aligned, room // tiles)
         kept = self._keep_columns(loops, staying)
         self.operands.partition_places = defer_partitions(
             self.kernel, self.member, self.blocks, dict(loops), self.fusion, self.context.splat
@@ -224,7 +231,8 @@ class _Box:
         for home, column in kept:
             varying = [0, *(dim for dim, atom in enumerate(home.dims) if dim and atom.stride)]
             put(self.builder, home.select(varying), column.select(varying), Stream.DMA_STORE)
-        self.pool.free()
+        for pool in self._pools():
+            pool.free()
 
     def _keep_columns(
         self, loops: Sequence[tuple[int, int]], staying: Container[hlo.SSAValue]
@@ -255,6 +263,14 @@ class _Box:
         """How tiles of ``steps`` elements along each free dim follow each other; see ``overlap.Tiles``."""
         kernel, alignment, counted = self.kernel, self.builder.sbuf.alignment, counted_axes(self.plan)
         streamed = [b for b in self.blocks.values() if b.alloc.space is Space.HBM and all(a.stride for a in b.dims)]
+        stored = {
+            value: up(prod(steps) * itemsize(block.dtype), alignment)
+            for value, block in self.blocks.items()
+            if value not in self.inputs and block.alloc.space is Space.HBM and not kernel.is_row(hlo.shape_of(value))
+        }
+        at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in self.dying.get(index, ())}
+        elsewhere = {*loaded, *stored, *(value for value, b in self.blocks.items() if b.alloc.space is not Space.HBM)}
+        made = tiles_alive(kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, elsewhere)
         tiles = Tiles(
             kernel,
             tuple(loops),
@@ -269,9 +285,16 @@ class _Box:
             room,
             up(prod(steps) * max((itemsize(self.blocks[value].dtype) for value in loaded), default=0), alignment),
             up(itemsize("f32") * prod(steps), alignment),
+            sum(up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded),
+            self._bytes_of(made, (), loops),
+            sum(nbytes for value, nbytes in stored.items() if value in at_once),
+            sum(nbytes for value, nbytes in stored.items() if value not in at_once),
         )
         self.overlap = overlap_of(tiles, self.builder.timing)
         self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare
+        if self.overlap.under_way > 1:
+            self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
+            self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
 
     def _bytes_of(self, alive: Alive, repeated: Sequence[hlo.SSAValue], loops: Sequence[tuple[int, int]]) -> int:
         """Bytes a partition of one tile of each of ``alive``, and of inputs that are ``repeated`` in part."""
@@ -292,7 +315,7 @@ class _Box:
 
     def _is_reread(self, value: hlo.SSAValue, loops: Sequence[tuple[int, int]]) -> bool:
         """Whether scans or many tiles read such a row, or several one that is too long to be repeated for each."""
-        tiles = prod(ceil(self.sizes[dim] / step) for dim, step in loops)
+        tiles = tile_count(self.sizes, loops)
         long = elements_of(self.blocks[value]) > 2 * self.builder.sizes.bank_columns
         return self.kernel.scanned >= 0 or tiles >= (2 if long else SPREAD_TILES)
 
@@ -301,8 +324,10 @@ class _Box:
             deque(self._steps(starts, blocks), 0)
             return
         (dim, step), *inner = loops
-        if self.overlap.staggered:
-            self._stagger(dim, step, starts, blocks)
+        if self.overlap.under_way > 1 and 2 * tile_count(self.sizes, inner) <= BODY:
+            count = sum(op not in self.fusion for op in self.kernel.ops)
+            staggered = Staggered(self.builder, self.sizes, self._steps, count, self.overlap.under_way)
+            staggered.emit(loops, starts, blocks)
             return
         for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
             counted = tiles > UNROLL and self.counting.axis(dim) in counted_axes(self.plan)
@@ -322,19 +347,6 @@ class _Box:
                 if counted:
                     self.counting.step(dim, size * weight)
             self.counting.counters.pop(dim, None)
-
-    def _stagger(self, dim: int, step: int, starts: Starts, blocks: dict[hlo.SSAValue, Block]) -> None:
-        """Tiles of ``dim``, several in the body of a loop."""
-        count = sum(op not in self.fusion for op in self.kernel.ops)
-        for start, tiles, size in self.builder.tiles(self.sizes[dim], step):
-            for first, bodies, each in self.builder.tiles(tiles, self.overlap.staggered):
-                with self.builder.loop(bodies) as index, self.builder.unrolled_if(each > 1):
-                    steps = []
-                    for tile in range(each):
-                        position = (index * each + (first + tile)) * size + start
-                        cut = {value: block.index(dim + 1, position, size) for value, block in blocks.items()}
-                        steps.append(self._steps({**starts, dim: (position, size)}, cut))
-                    by_halves(steps, count)
 
     # the body ----------------------------------------------------------------------------------------------------
 
@@ -400,7 +412,8 @@ class _Box:
                 self.pool.give_back(scratch.pop(0))
             for value in self.dying.get(index, ()):
                 if value in here:
-                    self.pool.give_back(here[value], stored=value in blocks and value not in self.inputs)
+                    for pool in self._pools():
+                        pool.give_back(here[value], stored=value in blocks and value not in self.inputs)
             yield
         self.builder.mark(self.kernel.ops[-1].loc)
 
@@ -410,7 +423,7 @@ class _Box:
         """The tiles of what others made, and of what counts."""
         inputs = {value: blocks[value] for value in self.inputs if value not in self.plan.transposed}
         signs = self._shows_zero_sign
-        here = map_inputs.load_all(self.context, self.pool, inputs, self.partitions, signs, self.overlap.sections)
+        here = map_inputs.load_all(self.context, self.loads, inputs, self.partitions, signs, self.overlap.sections)
         if self.turner is not None:
             here |= {value: self.turner.load(value, blocks[value], emitter) for value in self.plan.transposed}
         for value, axis in self.plan.iotas.items():
@@ -427,7 +440,7 @@ class _Box:
         folded = [is_row and reduced for reduced in self.reduced]
         if home is None or home.alloc.space is Space.HBM:
             kept = [1 if fold else size for fold, size in zip(folded, sizes, strict=True)]
-            home = self.pool.tile(kept, dtype, self.partitions)
+            home = (self.pool if home is None else self.stores).tile(kept, dtype, self.partitions)
         free = (Atom(size, 0) if fold else atom for fold, size, atom in zip(folded, sizes, home.dims[1:], strict=True))
         return replace(home, dims=(home.dims[0], *free))
 

@@ -7,9 +7,12 @@ while another is busy with the other tile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import product
+from math import ceil, prod
 
+from neuronx_cc.codegen.emission.interleave import AHEAD
 from neuronx_cc.codegen.formation.graph import Kernel
 from neuronx_cc.codegen.maps.sections import Sections, sections_of
 from neuronx_cc.codegen.maps.space import BUFFERS
@@ -22,6 +25,12 @@ FEW_TILES = 3
 """Tiles of FP32 up to which one more is sure to find memory in one piece."""
 LONG_BODY = 16
 """Ops from which two tiles keep the engines as busy as four do, in half the instructions."""
+BODY = 8
+"""Tiles of a loop's body, where several are under way: enough that its first and its last one do not count."""
+UNDER_WAY = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
+"""How many are, and buffers of what their ops make."""
+TRANSFERS = ((2, 3), (1, 2))
+"""Buffers of what each of them loads and stores: results wait for the queue, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +41,11 @@ class Overlap:
     """Of each tile."""
     interleaved: bool = False
     """Whether tiles are emitted together, op by op."""
-    staggered: int = 0
-    """Tiles of a loop's body that are emitted together, each half after the one before; 0 for none."""
+    under_way: int = 1
+    """Tiles of a loop's body that are emitted together, each some ops after the one before."""
+    loading: int = 0
+    """Buffers of tiles that are loaded, and of those that are stored, where several are under way."""
+    storing: int = 0
     sections: Sections | None = None
     """Of the rows of tiles for which there are one or two buffers."""
     spare: int = 0
@@ -65,6 +77,14 @@ class Tiles:
     """Bytes a partition for all of them."""
     loaded: int
     """Bytes of the widest tile that is loaded."""
+    read: int
+    """Bytes of all tiles that are."""
+    made: int
+    """Bytes of one tile of each array but what is loaded and stored."""
+    written: int
+    """Bytes of the tiles that are stored, and not needed any more."""
+    kept: int
+    """Bytes of those that are still needed."""
     f32: int
     """Of one in FP32."""
 
@@ -78,14 +98,21 @@ def overlap_of(tiles: Tiles, timing: Timing) -> Overlap:
     buffers = max(1, min(buffers, room // nbytes))
     if count := _interleaved(tiles):
         return Overlap(max(1, min(buffers, room // 2 // (count * nbytes))), interleaved=True)
-    few_ops = len(tiles.kernel.ops) < LONG_BODY
-    if _staggers(tiles, timing) and 4 * nbytes <= room:
-        return Overlap(max(1, min(buffers, room // (2 * nbytes))), staggered=UNROLL if few_ops else UNROLL // 2)
+    if _staggers(tiles, timing):
+        for (several, each), (loading, storing) in product(UNDER_WAY, TRANSFERS):
+            given = (several + AHEAD) * loading * tiles.read + storing * (tiles.written + several * tiles.kept)
+            if several * each * tiles.made + given <= room:
+                return Overlap(each, under_way=several, loading=loading, storing=storing)
     if not tiles.loops or buffers > 2 or not tiles.kernel.reduced or tiles.kernel.scanned >= 0:
         return Overlap(buffers)
     sections = sections_of(timing, tiles.steps, tiles.reduced)
     more = sections is not None and nbytes <= FEW_TILES * tiles.f32 and buffers * (nbytes + tiles.loaded) <= room
     return Overlap(buffers, sections=sections, spare=tiles.loaded if more else 0)
+
+
+def tile_count(sizes: Sequence[int], loops: Sequence[tuple[int, int]]) -> int:
+    """Tiles of ``loops``, each (free dim, step), over dims of these ``sizes``."""
+    return prod(ceil(sizes[dim] / step) for dim, step in loops)
 
 
 def _interleaved(tiles: Tiles) -> int:
@@ -100,11 +127,10 @@ def _interleaved(tiles: Tiles) -> int:
 def _staggers(tiles: Tiles, timing: Timing) -> bool:
     """Whether ops that wait for rows of a tile take longer, in turn, than to move it."""
     kernel = tiles.kernel
-    if len(tiles.loops) != 1 or not kernel.reduced or kernel.scanned >= 0 or not tiles.independent:
+    if not tiles.loops or not kernel.reduced or kernel.scanned >= 0 or not tiles.independent:
         return False
-    dim, step = tiles.loops[0]
-    if tiles.sizes[dim] <= UNROLL * step:
+    if tile_count(tiles.sizes, tiles.loops) <= UNROLL:
         return False
     elements = prod(tiles.steps)
     each = timing.engine("activation", Stream.SCALAR, elements, alu=("copy",)).bound + timing.latency(Stream.SCALAR)
-    return tiles.ops > 1 and tiles.ops * each > timing.transfer(tiles.streamed * elements, timing.long_run).bound
+    return tiles.ops > 1 and 2 * tiles.ops * each > timing.transfer(tiles.streamed * elements, timing.long_run).bound

@@ -6,7 +6,6 @@ of the next tile wait for a section, not for the whole row.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
@@ -95,20 +94,3 @@ def emit_sections(
         reduce_rows(emitter, "add", kept, parts.of((parts.dims[0], *ones, parts.dims[1])))
     emitter.summing = (out, total) if total is not None and missed else None
     pool.give_back(parts)
-
-
-def by_halves(tiles: Sequence[Iterator[None]], count: int) -> None:
-    """Emit ``tiles`` of ``count`` ops each, after what loads them: the first half of each among the second of the last.
-
-    Engines take their instructions in order, so that one has work while another is busy with the other tile.
-    """
-    half = -(-count // 2)
-    next(tiles[0])
-    for at in range(half * (len(tiles) + 1)):
-        number = at // half
-        if at % half == 0 and number + 1 < len(tiles):
-            next(tiles[number + 1])
-        for tile in tiles[max(0, number - 1) : number + 1]:
-            next(tile, None)
-    for tile in tiles:
-        deque(tile, 0)
