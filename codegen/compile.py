@@ -31,6 +31,7 @@ def lower_module(
     transposes: Transposes = Transposes.VALUES,
     left: list[Left] | None = None,
     planner: Planner | None = None,
+    defined_codes: bool = False,
 ) -> tuple[Program, list[np.ndarray]]:
     """The program of ``module``'s entry computation, planned for ``machine``, and the data of its constants.
 
@@ -40,6 +41,8 @@ def lower_module(
 
     ``transposes`` says more of those of contractions; with ``WATCHED`` a program that transposes values has one result
     more than its module.
+
+    ``defined_codes``: whoever runs the program sees to it that no 8-bit code of the inputs that it says so of is NaN.
 
     ``planner`` chooses the schedules of contractions; the default takes the best by estimate.
 
@@ -53,7 +56,7 @@ def lower_module(
     parts = list(PARTS)
     with collector.paused():
         while True:
-            context = Context(module, machine, fast_relayout, transposes, planner, apart, parts[0])
+            context = Context(module, machine, fast_relayout, transposes, planner, apart, parts[0], defined_codes)
             context.left = left
             context.notes_needs = needs.wanted()
             try:

@@ -71,6 +71,7 @@ class Context:
         planner: Planner | None = None,
         apart: Set[hlo.Operation] = frozenset(),
         kept: tuple[int, int] = PARTS[0],
+        defined_codes: bool = False,
     ) -> None:
         self.module = module
         self.apart = apart
@@ -82,6 +83,8 @@ class Context:
         self.timing, self.sizes = self.builder.timing, self.builder.sizes
         self.planner = planner or Planner(self.timing)
         self.transposes = transposes
+        self.defined_codes = defined_codes
+        """Whether whoever runs the program sees to it that no code among its parameters is NaN."""
         self.watch = Watch(self.builder) if fast_relayout and transposes is Transposes.WATCHED else None
         self.homes: dict[hlo.SSAValue, list[View]] = {}
         self.constants: list[np.ndarray] = []
@@ -129,6 +132,18 @@ class Context:
         if found is None:
             found = self._elements[value] = elements(value)
         return found
+
+    def trusts(self, value: hlo.SSAValue) -> bool:
+        """Whether ``value`` is a view of a parameter of the program whose codes are not NaN, which is noted then."""
+        source, arguments = base(value), self.module.entry.block.args
+        if not self.defined_codes or hlo.shape_of(source).dtype != hlo.shape_of(value).dtype:
+            return False
+        if source not in arguments:
+            return False
+        variables, number = self.builder.program.variables, arguments.index(source)
+        at = next(at for at, each in enumerate(variables) if each.kind == "input" and each.index == number)
+        variables[at] = replace(variables[at], defined=True)
+        return True
 
     def moves_values(self, dtype: str) -> bool:
         """Whether contractions transpose values of ``dtype`` as such: 16- and 8-bit types, when that is allowed."""

@@ -58,9 +58,16 @@ def compile_data(data: bytes, source: str, parsed: "Parsed", session: Session, d
 
 @collector.paused()
 def compile_loaded(
-    module: "HloModule", parsed: "Parsed", session: Session, transposes: "Transposes | None" = None
+    module: "HloModule",
+    parsed: "Parsed",
+    session: Session,
+    transposes: "Transposes | None" = None,
+    defined_codes: bool | None = None,
 ) -> "Neff":
-    """Compile an imported module, which the passes change in place; ``transposes`` as for ``lower_module``."""
+    """Compile an imported module, which the passes change in place.
+
+    ``transposes`` and ``defined_codes`` as for ``lower_module``; as the options say by default.
+    """
     machine = planned_machine(parsed)
     context = run_pipeline(module, parsed, session, machine)
     warnings = [str(warning) for warning in context.warnings]
@@ -70,14 +77,14 @@ def compile_loaded(
         session.enter("trying schedules")
 
         def make(planner: "Planner") -> "Neff":
-            return generate(module.copy(), parsed, machine, [], transposes, None, planner)
+            return generate(module.copy(), parsed, machine, [], transposes, None, planner, defined_codes)
 
         planner = search(make, module, parsed, machine)
-        neff = generate(module, parsed, machine, warnings, transposes, None, planner)
+        neff = generate(module, parsed, machine, warnings, transposes, None, planner, defined_codes)
         neff.options = {**neff.options, **written(planner)}
     else:
         session.enter("generating code")
-        neff = generate(module, parsed, machine, warnings, transposes)
+        neff = generate(module, parsed, machine, warnings, transposes, defined_codes=defined_codes)
     dump_program(neff.program, parsed, session)
     return neff
 
@@ -90,6 +97,7 @@ def generate(
     transposes: "Transposes | None" = None,
     left: "list[Left] | None" = None,
     planner: "Planner | None" = None,
+    defined_codes: bool | None = None,
 ) -> "Neff":
     """Code generation alone, for a module after its passes; it is changed in place.
 
@@ -101,7 +109,8 @@ def generate(
 
     given = transposes or Transposes.VALUES
     planner = planner or planner_of(parsed, machine)
-    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, planner)
+    trusted = parsed.flag("defined_codes") if defined_codes is None else defined_codes
+    program, constants = lower_module(module, machine, parsed.flag("fast_relayout"), given, left, planner, trusted)
     if parsed.values.get("print_schedules"):
         for kernel, line in program.schedules.items():
             print(f"{kernel}: {line}")

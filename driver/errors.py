@@ -175,6 +175,11 @@ CATALOGUE: dict[str, Entry] = {
         "NaN", "A result has NaNs and NEURON_FAIL_ON_NAN is set.", "find their origin with jax_debug_nans"
     ),
     "ERUN905": Entry("nothing has run", "No program has run on a simulated device.", "set JAX_PLATFORMS=neuron"),
+    "ERUN906": Entry(
+        "NaN among codes",
+        "An input has codes that are NaN, and the program was compiled with --no-nan-codes.",
+        "compile it without",
+    ),
     "ERUN910": Entry("memory used for two things", "The program reads what was written for something else.", PLAN_ANEW),
     "ERUN911": Entry("race", "Two engines access the same memory and no semaphore orders them.", COMPILE_AGAIN),
     "ERUN912": Entry("undefined memory", "The program reads memory that nothing has written.", COMPILE_AGAIN),

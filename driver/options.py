@@ -276,6 +276,14 @@ PRECISION = (
         default="truncate",
     ),
     SATURATE_INFINITY,
+    Option(
+        ("--no-nan-codes",),
+        Kind.FLAG,
+        "contractions of f8e4m3fn parameters rely on it that none of their codes is NaN, which takes Vector half the "
+        "time; a run checks it, and refuses inputs with such codes",
+        dest="defined_codes",
+        default=False,
+    ),
     RELEASE,
 )
 

@@ -82,6 +82,7 @@ def signature_json(variables: Sequence[Variable]) -> bytes:
     def describe(variable: Variable) -> dict[str, Any]:
         entry = {"name": variable.name, "dtype": variable.dtype, "dims": variable.dims, "bytes": variable.nbytes}
         entry |= {"argument": variable.argument} if variable.argument else {}
+        entry |= {"defined": True} if variable.defined else {}
         return {**entry, "alias": variable.alias} if variable.alias >= 0 else entry
 
     return _dump({f"{kind}s": [describe(variable) for variable in of_kind(variables, kind)] for kind in KINDS[:2]})
@@ -190,7 +191,7 @@ def _groups(value: Any, devices: int) -> tuple[tuple[int, ...], ...]:
 
 def _variable(entry: Any, hbm_bytes: int) -> Variable:
     if isinstance(entry, dict):
-        entry = {"argument": ""} | entry  # which files of the first versions have not
+        entry = {"argument": "", "defined": False} | entry  # which files of the first versions have not
     if not isinstance(entry, dict) or set(entry) != set(Variable.__dataclass_fields__):
         raise malformed("sg00/def.json: a variable with unknown fields")
     name = _text(entry["name"], "variable name")
@@ -206,9 +207,10 @@ def _variable(entry: Any, hbm_bytes: int) -> Variable:
     nbytes = _number(entry["nbytes"], f"{what}: size", hbm_bytes - offset)
     index = _number(entry["index"] + 1 if type(entry["index"]) is int else None, f"{what}: index", 1 << 24) - 1
     alias = _number(entry["alias"] + 1 if type(entry["alias"]) is int else None, f"{what}: alias", 1 << 24) - 1
-    return Variable(
-        name, kind, offset, nbytes, dtype, dims, index, alias, _text(entry["argument"], f"{what}: argument")
-    )
+    argument, defined = _text(entry["argument"], f"{what}: argument"), entry["defined"]
+    if type(defined) is not bool:
+        raise malformed(f"{what}: defined")
+    return Variable(name, kind, offset, nbytes, dtype, dims, index, alias, argument, defined)
 
 
 def parse_debug(data: bytes) -> DebugMap:

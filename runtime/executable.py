@@ -236,7 +236,13 @@ class Executable:
     def _execute(
         self, executor: Executor, inputs: Sequence[Array], device: int, port: Port | None, functions: Functions | None
     ) -> None:
-        memory = executor.memory
+        memory, wrong = executor.memory, self.undefined(inputs)
+        if wrong is not None:
+            raise RunError(
+                "ERUN906",
+                f"{wrong} has codes that are NaN, and the program was compiled for inputs without",
+                "compile it without --no-nan-codes",
+            )
         for variable, array in zip(self._io.inputs, inputs, strict=True):
             self._place(memory, variable, array)
         for variable in self._io.devices:
@@ -245,6 +251,16 @@ class Executable:
         executor.state.port = port
         executor.state.host = HostCalls(self.program, functions, device) if functions else None
         executor.run()
+
+    def undefined(self, inputs: Sequence[Array]) -> str | None:
+        """The first input with NaNs where the program relies on it that there are none."""
+        for variable, array in zip(self._io.inputs, inputs, strict=True):
+            if variable.defined:
+                codes = np.arange(1 << 8, dtype=np.uint8)
+                nans = np.isnan(codes.view(STORAGE[variable.dtype]).astype(np.float32))
+                if nans[array.view(np.uint8)].any():
+                    return f"input {variable.index} ({Name(variable.name, variable.argument)})"
+        return None
 
     @property
     def fresh_bytes(self) -> int:

@@ -62,6 +62,8 @@ class Bound:
     data: np.ndarray | None = None
     """The elements of a constant that is still to be laid out; ``view`` says how they lie there."""
     staged: Staged | None = None
+    defined: bool = False
+    """Whether the program relies on it that none of its codes is NaN."""
 
     @property
     def home(self) -> Home:

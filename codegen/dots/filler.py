@@ -22,6 +22,8 @@ from neuronx_cc.ir.isa.program import Stream
 
 UNROLLED_CHUNKS = 64
 """Chunks transposed by instructions of their own."""
+LAG = 2
+"""Pieces that are converted before one is decoded: an engine waits for results of its last two instructions."""
 WORD = 4
 """Neighbouring codes, of which the DMA casts all or none."""
 UNROLLED_PIECES = 16
@@ -103,8 +105,12 @@ class Filler:
         if self.operand.on_chip:
             self.emitter.over("tensor_copy", Stream.VECTOR, [target], [source])
         elif source.dtype != target.dtype and self.operand.converted:
-            (target, source), part = self._cast(target, source)
-            conversion.decode(self.emitter, self.operand, self._convert(source, target, False, part))
+            (target, source), cast, part = self._cast(target, source)
+            left = self._convert(source, target, False, part)
+            if cast is not None:
+                copy(self.emitter.builder, *cast, self.bound.stream)
+                conversion.decode_cast(self.emitter, cast[0])
+            conversion.decode(self.emitter, self.operand, left)
         else:
             copy(self.emitter.builder, target, source, self.bound.stream)
 
@@ -126,6 +132,8 @@ class Filler:
                     parts = source.index(1 + dim, at, count), target.index(1 + dim, at, count)
                     if more:
                         left += self._convert(*parts, more, part)
+                        ready, left = left[:-LAG], left[-LAG:]
+                        conversion.decode(self.emitter, self.operand, ready)
                     else:
                         conversion.decode(self.emitter, self.operand, self._convert(*parts, more, part))
             return left
@@ -135,23 +143,21 @@ class Filler:
         conversion.convert(self.emitter, self.operand, target, raw, part)
         return [target]
 
-    def _cast(self, target: Block, source: Block) -> tuple[list[Block], float]:
-        """Have the DMA cast some of the outermost rows, or of the only one, where that takes less time.
+    def _cast(self, target: Block, source: Block) -> tuple[list[Block], tuple[Block, Block] | None, float]:
+        """What is left of a block, what the DMA casts, and which part of all that is.
 
-        What is left, and the part of all that was cast.
+        It casts some of the outermost rows, or of the only one, where that takes less time.
         """
         blocks = merge_free([target, source])
         if len(blocks[0].dims) < 2:
-            return [target, source], 0.0
+            return [target, source], None, 0.0
         size, unit = blocks[0].dims[1].size, WORD if len(blocks[0].dims) == 2 else 1
         count = conversion.cast_by_dma(self.emitter.builder.timing, self.operand, size, unit)
         if not count:
-            return [target, source], 0.0
-        cast, codes = (block.index(1, Affine(0), count) for block in blocks)
-        cast = replace(cast, dtype=conversion.SIGNED)
-        copy(self.emitter.builder, cast, replace(codes, dtype=conversion.CODES), self.bound.stream)
-        conversion.decode_cast(self.emitter, cast)
-        return [block.index(1, Affine(count), size - count) for block in blocks], count / size
+            return [target, source], None, 0.0
+        cast, codes = (block.index(1, Affine(size - count), count) for block in blocks)
+        left = [block.index(1, Affine(0), size - count) for block in blocks]
+        return left, (replace(cast, dtype=conversion.SIGNED), replace(codes, dtype=conversion.CODES)), count / size
 
     def transpose(self, source: Block, outs: Sequence[Block]) -> None:
         """Load rows [row, k dims...] to all partitions (unless they lie there) and transpose them chunk by chunk.

@@ -57,7 +57,7 @@ def bind(context: Context, contraction: Contraction) -> tuple[Bound, Bound]:
         for index, bound in enumerate((lhs, rhs))
     )
     if k_lhs is not None and k_rhs is not None and k_lhs != k_rhs:
-        lhs = Bound(lhs.value, context.hbm(lhs.value).transpose(contraction.order(0)))
+        lhs = Bound(lhs.value, context.hbm(lhs.value).transpose(contraction.order(0)), defined=lhs.defined)
     return lhs, rhs
 
 
@@ -77,7 +77,12 @@ def _bind(context: Context, contraction: Contraction, index: int) -> Bound:
             usable and not _wastes(context.timing, contraction, contracted, rows if index == 0 else None)
         ):
             return Bound(value, view)
-    return Bound(value, context.hbm(value).transpose(order))
+    return Bound(value, context.hbm(value).transpose(order), defined=_trusted(context, value))
+
+
+def _trusted(context: Context, value: hlo.SSAValue) -> bool:
+    """Whether these are codes that may be NaN by their type and are not, which the program relies on."""
+    return hlo.shape_of(value).dtype in DECODED and context.trusts(value)
 
 
 def _wastes(timing: Timing, contraction: Contraction, contracted: View, rows: View | None) -> bool:
@@ -119,7 +124,7 @@ def _dense(context: Context, contraction: Contraction, index: int, bound: Bound)
         return bound
     shape, order = hlo.shape_of(bound.value), contraction.order(index)
     if bound.data is None:
-        return Bound(bound.value, context.dense(bound.value).transpose(order))
+        return replace(bound, view=context.dense(bound.value).transpose(order))
     literal = context.literal(bound.value)
     assert literal is not None, "its data was taken"
     view, data = literal

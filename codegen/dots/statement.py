@@ -200,7 +200,9 @@ def _operands(
 
 
 def _is_defined(bound: Bound) -> bool:
-    """Whether these are codes of a constant without NaNs."""
+    """Whether these are codes of a constant without NaNs, or of what is given without them."""
+    if bound.defined:
+        return True
     if bound.data is None or bound.view.dtype not in DECODED:
         return False
     return not np.isnan(bound.data.astype(np.float32)).any()

@@ -117,7 +117,7 @@ def compile_unit(key: str, exact: str, code: bytes, division: Division, parsed: 
     session.enter("importing the module")
     module = import_local(local.code, division.replicas, division.partitions)
     signature = signature_of(module, local.result_kinds)
-    neff = compile_loaded(module, parsed, session, transposes_of(module, signature))
+    neff = compile_loaded(module, parsed, session, transposes_of(module, signature), defined_codes=True)
     shardings = local.parameter_shardings, local.result_shardings
     if division.partitions > 1 and local.parameter_shardings is None:
         whole = partition.replicated()
@@ -141,7 +141,10 @@ def transposes_of(module: hlo.HloModule, signature: Signature) -> Transposes:
 
 
 def careful_unit(unit: Unit) -> Unit:
-    """``unit`` with all transposes as bit patterns, for inputs with infinities or NaNs; compiled on first request."""
+    """``unit`` for inputs with infinities or NaNs; compiled on first request.
+
+    All transposes are of bit patterns, and any code of an 8-bit float may be NaN.
+    """
     if unit.careful is None:
         unit.careful = SERVICE.run(_compile_careful, unit)
     return unit.careful
@@ -152,7 +155,7 @@ def _compile_careful(unit: Unit) -> Unit:
     session = Session("jax", [], Log())
     session.parsed, session.module = unit.parsed, ("module.mlir", unit.code)
     module = import_local(unit.code, *unit.neff.program.devices)
-    neff = compile_loaded(module, unit.parsed, session, Transposes.BITS)
+    neff = compile_loaded(module, unit.parsed, session, Transposes.BITS, defined_codes=False)
     seconds = time.perf_counter() - started
     return replace(unit, neff=neff, executables=make_executables(neff), seconds=seconds)
 

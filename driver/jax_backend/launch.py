@@ -4,7 +4,8 @@ A launch is one program with the arguments of all its devices. It runs on the ca
 programs share the memories on chip, but for those that come while one waits for a function of the host (``turns``).
 
 A program that transposes 16- and 8-bit values says in one more result whether all were finite; if not, infinities and
-NaNs have spread, and the launch computes once more with a program that moves bit patterns.
+NaNs have spread, and the launch computes once more with a program that moves bit patterns. Arguments in 8-bit floats
+with NaNs where the program relies on it that there are none go to that one at once.
 """
 
 import time
@@ -52,6 +53,8 @@ def execute(
         seed = settings.stochastic_rounding_seed
         with TURNS.turn() as mine:
             begun = time.time_ns()
+            if any(unit.executables[0].undefined(row) is not None for row in rows):
+                unit = careful_unit(unit)
             found = [[np.zeros(1, np.float32)] for _ in rows] if unit.watched else [[] for _ in rows]
             course = _compute(unit, mine, rows, [[*row, *more] for row, more in zip(targets, found, strict=True)], seed)
             if np.isnan(found).any():

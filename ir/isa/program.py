@@ -215,6 +215,8 @@ class Variable:
     argument: str = ""
     """For inputs: path of the JAX function's argument, such as ``params['w']``, where the module says it. For outputs:
     what the model's framework calls them, where it has names."""
+    defined: bool = False
+    """For inputs: the program relies on it that no code is NaN."""
 
 
 def in_donated_memory(variables: Sequence[Variable]) -> frozenset[Variable]:

@@ -79,6 +79,23 @@ def case_infinities_do_not_spread_over_rows():
                 np.testing.assert_array_equal(np.float32(result), np.float32(want.astype(kind)))
 
 
+def case_nan_among_codes_of_weights():
+    """Programs rely on it that there are none, and another one runs where there are, also in AOT programs."""
+    x, w = np.ones((3, 130), ml_dtypes.bfloat16), np.ones((130, 70), ml_dtypes.float8_e4m3fn)
+    spoilt = w.copy()
+    spoilt[129, 5] = np.nan
+    for donated in ((), (0,)):
+        function = jax.jit(lambda x, w: (x @ w.astype(x.dtype), x + 1), donate_argnums=donated)
+        compiled = function.lower(x, w).compile()
+        if not donated:
+            parts = serialize_executable.serialize(compiled)
+            compiled = serialize_executable.deserialize_and_load(*parts, execution_devices=jax.devices()[:1])
+        for given in (w, spoilt, w):
+            result, more = compiled(jnp.asarray(x), given)
+            np.testing.assert_array_equal(np.float32(result), np.float32(x) @ np.float32(given))
+            np.testing.assert_array_equal(np.float32(more), np.float32(x) + 1)
+
+
 def case_many_results_and_empty_arrays():
     results = jax.jit(lambda x: (x + 1, x.sum(), x[:0], jnp.zeros((0, 3))))(X)
     assert [result.shape for result in results] == [(8, 4), (), (0, 4), (0, 3)]

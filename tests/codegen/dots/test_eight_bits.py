@@ -9,6 +9,7 @@ import pytest
 from generated import TRN1, compile_text, text_of
 
 import neuronx_cc
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
@@ -104,6 +105,57 @@ def test_not_finite() -> None:
     w[129, 1], w[5, 2] = np.inf, np.nan
     (result,) = compile_text(contraction(2, 130, 3, "f8e4m3", "bf16", "")).run([x, w])
     np.testing.assert_array_equal(result, x.astype(np.float32) @ w.astype(np.float32))
+
+
+def every_code(k: int, n: int) -> Array:
+    """Every code of f8e4m3fn but the NaNs, in all places in turn."""
+    codes = np.arange(254, dtype=np.uint8)
+    codes += codes >= 0x7F
+    return np.resize(codes, k * n).reshape(k, n).view(ml_dtypes.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("form", ["", "t", "w", "wt"])
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 127, 511), (3, 513, 130), (2, 4096, 2049), (129, 1031, 512)])
+def test_codes_that_are_not_nan(m: int, k: int, n: int, form: str) -> None:
+    """Parameters that whoever runs the program vouches for; a run looks."""
+    x, w = np.ones((m, k), ml_dtypes.bfloat16), every_code(k, n)
+    given = np.ascontiguousarray(w.T) if "t" in form else w
+    program = neuronx_cc.compile(
+        contraction(m, k, n, "f8e4m3fn", "bf16", form), auto_cast="none", defined_codes=True, fast_relayout=False
+    )
+    (result,) = program.run([x, given]).outputs
+    want = x.astype(np.float64) @ w.astype(np.float64)
+    np.testing.assert_array_equal(result, want.T if "w" in form else want)
+    given = given.copy()
+    given.view(np.uint8)[-1, -1] |= 0x7F
+    with pytest.raises(RunError, match=r"ERUN906.*input 1 \(w\)"):
+        program.run([x, given])
+
+
+def test_only_codes_that_the_program_relies_on_are_looked_at() -> None:
+    """Those of what it computes, and of parameters that no contraction reads, may be NaN."""
+    text = """HloModule reads
+ENTRY main {
+  x = bf16[4,64] parameter(0)
+  w = f8e4m3fn[64,32] parameter(1)
+  v = f8e4m3fn[64,32] parameter(2)
+  wide = bf16[64,32] convert(w)
+  first = f32[4,32] dot(x, wide), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  halves = f32[64,32] convert(v)
+  two = f32[] constant(2)
+  twos = f32[64,32] broadcast(two), dimensions={}
+  more = f32[64,32] multiply(halves, twos)
+  again = f8e4m3fn[64,32] convert(more)
+  code = bf16[64,32] convert(again)
+  second = f32[4,32] dot(x, code), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT both = (f32[4,32], f32[4,32]) tuple(first, second)
+}"""
+    x, w, v = np.ones((4, 64), ml_dtypes.bfloat16), every_code(64, 32), np.ones((64, 32), ml_dtypes.float8_e4m3fn)
+    v[5, 7] = np.nan
+    program = neuronx_cc.compile(text, auto_cast="none", defined_codes=True, fast_relayout=False)
+    first, second = program.run([x, w, v]).outputs
+    np.testing.assert_array_equal(first, x.astype(np.float64) @ w.astype(np.float64))
+    np.testing.assert_array_equal(second, x.astype(np.float64) @ (2 * v.astype(np.float64)))
 
 
 @pytest.mark.parametrize("form", ["", "t", "w", "wt"])
