@@ -53,6 +53,8 @@ from neuronx_cc.ir.types import itemsize
 
 MAX_SUMS = 64
 """Sums that are unrolled at a time."""
+SWAPPED_FROM = 0.75
+"""The taps move the operand of fewer features if products take at most this part of the time then."""
 
 
 def lower(context: Context, op: hlo.ConvolutionOp, step: int) -> None:
@@ -74,24 +76,7 @@ class _Gradient:
         self.tiles = Tiles(self.builder, op.loc.name, {}, self.pool)
         self.planned: tuple[dict[tuple[str, int], int], ...] = ({}, {})
         """Of each side, see ``Tiles``."""
-        dims = op.dims.data
-        lhs = hlo.shape_of(op.lhs)
-        channels = lhs.dims[dims.lhs_feature]
-        self.out_sizes = [op.shape.dims[axis] for axis in dims.out_spatial]
-        flipped = [
-            replace(dim, size=out, stride=dim.rhs_dilation, rhs_dilation=dim.stride)
-            for dim, out in zip(self.window, self.out_sizes, strict=True)
-        ]
-        images = [lhs.dims[axis] for axis in dims.lhs_spatial]
-        taps = [batch_axis(channels)]
-        taps += [
-            axis_of(size, dim.size, transposed)
-            for size, dim, transposed in zip(images, self.window, flipped, strict=True)
-        ]
-        plain = [batch_axis(channels), *(batch_axis(dim.size) for dim in self.window)]
-        self.axes = taps
-        order = (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)
-        self.out_order = form.orders[2]
+        self.out_sizes = [op.shape.dims[axis] for axis in op.dims.data.out_spatial]
         self.sum_banks = sum_banks(sizes)
         # all of PSUM, the sums in one piece first
         self.builder.psum.make_room(sizes.psum_bytes)
@@ -103,25 +88,67 @@ class _Gradient:
             turner = Turner(context, self.emitter, tiles, banks, self.fast)
             stages.append(Staging(self.emitter, tiles, turner, self.pe_dtype, self.raw_bytes))
         self.result_turner = Turner(context, self.emitter, self.tiles, banks, False)
-        self.left = Side(context, stages[0], op.lhs, order, taps)
-        order = (dims.rhs_input_feature, dims.rhs_output_feature, *dims.rhs_spatial)
-        self.right = Side(context, stages[1], op.rhs, order, plain)
+        self.stages = stages
         self.groups = form.groups
         self.pack = 1
         """Groups that share products."""
+        self.home = context.new_hbm(op.result)
+        context.homes[op.result] = [self.home]
+        self._face(form, False)
+        met = all(tap.count for tap in self.taps)
+        if met and self.groups == 1 and all(dim.rhs_dilation == 1 for dim in self.window):
+            plain = self._weight()
+            self._face(form, True)
+            if self._weight() >= SWAPPED_FROM * plain:
+                self._face(form, False)
+
+    def _face(self, form: Form, swapped: bool) -> None:
+        """Which operand the taps move, and with it ``n`` and ``o``: the one with positions of images, or the other.
+
+        ``out[t] = sum over k of x[k + t * stride - pad] * w[k] = sum over q of w[q - t * stride + pad] * x[q]``, which
+        are the same taps from the last to the first one.
+        """
+        op, dims = form.op, form.op.dims.data
+        lhs = hlo.shape_of(op.lhs)
+        channels, images = lhs.dims[dims.lhs_feature], [lhs.dims[axis] for axis in dims.lhs_spatial]
+        shifts = [
+            replace(dim, size=out, stride=dim.rhs_dilation, rhs_dilation=dim.stride)
+            for dim, out in zip(self.window, self.out_sizes, strict=True)
+        ]
+        others = [dim.size for dim in self.window]
+        sides = [
+            (op.lhs, (dims.lhs_feature, dims.lhs_batch, *dims.lhs_spatial)),
+            (op.rhs, (dims.rhs_input_feature, dims.rhs_output_feature, *dims.rhs_spatial)),
+        ]
+        order = form.orders[2]
+        if swapped:
+            shifts = [replace(dim, pad_low=(dim.size - 1) * dim.rhs_dilation - dim.pad_low) for dim in shifts]
+            images, others = others, images
+            sides.reverse()
+            order = (order[1], order[0], *order[2:])
+        pairs = zip(images, others, shifts, strict=True)
+        self.axes = [batch_axis(channels), *(axis_of(size, count, dim) for size, count, dim in pairs)]
+        plain = [batch_axis(channels), *map(batch_axis, others)]
+        self.left = Side(self.context, self.stages[0], *sides[0], self.axes)
+        self.right = Side(self.context, self.stages[1], *sides[1], plain)
         self.kept = self.left.inputs // self.groups, self.right.inputs // self.groups
         """Features of a group."""
         self.taps = [axis.taps[0] for axis in self.axes]
+        if swapped:
+            last = [0, *(size - 1 for size in self.out_sizes)]
+            self.taps = [replace(tap, first=end - tap.first, step=-1) for tap, end in zip(self.taps, last, strict=True)]
+        self.out = self.home.transpose(order)
+        self.features_last = atom_of(self.out, 1).stride == itemsize(self.out.dtype)
+        """Whether ``o``, not ``n``, are neighbours in the result."""
+
+    def _weight(self) -> float:
+        """Columns of the products of all positions."""
+        return self._columns(*self.kept) * prod(axis.rows for axis in self.axes)
 
     def emit(self) -> None:
         context = self.context
         for carrier in {carrier_of(self.pe_dtype, self.fast), carrier_of(self.op.shape.dtype, False)}:
             context.fixed.identity(carrier)
-        home = context.new_hbm(self.op.result)
-        context.homes[self.op.result] = [home]
-        self.out = home.transpose(self.out_order)
-        self.features_last = atom_of(self.out, 1).stride == itemsize(self.out.dtype)
-        """Whether ``o``, not ``n``, are neighbours in the result."""
         self.zeros = self.tiles.tile(self.pe_dtype, [self.tile_columns], 1, "zeros", 1)
         self.emitter.over("memset", Stream.VECTOR, [self.zeros], [], imm=[0.0])
         if all(tap.count for tap in self.taps):
@@ -266,9 +293,11 @@ class _Gradient:
         if self.columns_are_left:
             banks = -(-prod(taps) // self.sum_banks)
             whole = self.pack > 1 or prod(taps) * left <= self.tile_columns
-            most = self.tile_columns if whole else max(1, self.tile_columns // banks)
-            pieces = pieces_of(taps, left, min(most, self.tile_columns), [whole for _ in taps])
-            by_start = [list(group) for _, group in groupby(pieces, lambda piece: piece.start)]
+            most = left if whole else max(1, self.tile_columns // banks)
+            by_start = [
+                [replace(piece, start=start + piece.start) for piece in pieces_of(taps, size, self.tile_columns)]
+                for start, size in even(left, most)
+            ]
             return [[(piece, rows) for piece in group] for rows in even(right, self.tile_rows) for group in by_start]
         pieces = pieces_of(taps, left, self.tile_rows, self._stackable(left))
         return [[(piece, columns) for columns in even(right, self.tile_columns)] for piece in pieces]
@@ -280,10 +309,12 @@ class _Gradient:
         """Of each axis, whether several taps with all features are one progression of rows of the result."""
         found: list[bool] = []
         stride = atom_of(self.out, 0).stride * self.kept[0]
+        backwards = self.taps[-1].step < 0
         for axis in reversed(range(len(self.out_sizes))):
             apart = atom_of(self.out, 2 + axis).stride
             if self.out_sizes[axis] > 1:
-                found.insert(0, left == self.kept[0] and stride in (0, apart))
+                # taps from last to first are stored one by one
+                found.insert(0, left == self.kept[0] and (backwards or stride in (0, apart)))
                 stride = apart * self.taps[1 + axis].count
             else:
                 found.insert(0, True)

@@ -276,12 +276,14 @@ def even(total: int, most: int) -> Iterator[tuple[int, int]]:
         yield start, min(size, total - start)
 
 
-def pieces_of(taps: Sequence[int], features: int, most: int, together: Sequence[bool]) -> list[Piece]:
-    """All taps and features in pieces of at most ``most``; ``together``: axes of which several taps may be in one."""
+def pieces_of(taps: Sequence[int], features: int, most: int, together: Sequence[bool] = ()) -> list[Piece]:
+    """All taps and features in pieces of at most ``most``; ``together``: axes of which several taps may be in one, all
+    by default.
+    """
     sizes = [1 for _ in taps]
     room = most // features
     for axis in reversed(range(len(taps))):
-        if room < 2 or not together[axis]:
+        if room < 2 or (together and not together[axis]):
             break
         sizes[axis] = min(taps[axis], room)
         room = room // sizes[axis] if sizes[axis] == taps[axis] else 0

@@ -46,7 +46,7 @@ class Results:
     """Features of a group."""
     groups: int
     taps: Sequence[Taps]
-    """Of images (one), and of each axis of positions those that meet any input."""
+    """Of images (one), and of each axis of positions those that meet any input: ascending, or from last to first."""
     emitter: Emitter
     tiles: Tiles
     turner: Turner
@@ -93,16 +93,36 @@ class Results:
         """Where an element of the result lies; ``taps`` counted among those that meet any input."""
         offset = self.out.start + left * atom_of(self.out, 0).stride + right * atom_of(self.out, 1).stride
         for axis, at in enumerate(taps[1:]):
-            offset += (self.taps[1 + axis].first + at) * atom_of(self.out, 2 + axis).stride
+            tap = self.taps[1 + axis]
+            offset += (tap.first + tap.step * at) * atom_of(self.out, 2 + axis).stride
         return offset
+
+    @property
+    def backwards(self) -> bool:
+        return self.taps[-1].step < 0
 
     def _store_rows(self, sum_: Sum, left_start: int, right_start: int) -> None:
         rows, columns = self.shape(sum_)
         result = self._tile([columns], rows)
         self.emitter.leave(result, self.bank(rows, columns, sum_))
-        place = self.place(left_start + sum_.left.start, right_start + sum_.right[0], sum_.left.first)
-        dims = (Atom(rows, self._row_stride(sum_.left)), Atom(columns, atom_of(self.out, 1).stride))
-        copy(self.emitter.builder, Block(self.out.alloc, self.out.dtype, place, dims), result, Stream.DMA_STORE)
+        left, right = left_start + sum_.left.start, right_start + sum_.right[0]
+        if not self.backwards:
+            self._store_tap(result, left, right, sum_.left.first, self._row_stride(sum_.left))
+            return
+        places = product(
+            *(range(first, first + count) for first, count in zip(sum_.left.first, sum_.left.taps, strict=True))
+        )
+        for number, taps in enumerate(places):
+            part = replace(
+                result, partition=number * sum_.left.size, dims=(Atom(sum_.left.size, 1, True), result.dims[1])
+            )
+            self._store_tap(part, left, right, taps, atom_of(self.out, 0).stride)
+
+    def _store_tap(self, result: Block, left: int, right: int, taps: Sequence[int], stride: int) -> None:
+        """Rows ``stride`` bytes apart."""
+        dims = (Atom(result.dims[0].size, stride), Atom(result.dims[1].size, atom_of(self.out, 1).stride))
+        target = Block(self.out.alloc, self.out.dtype, self.place(left, right, taps), dims)
+        copy(self.emitter.builder, target, result, Stream.DMA_STORE)
 
     def _store_columns(self, sums: Sequence[Sum], left_start: int, right_start: int) -> None:
         """Sums of the same rows and features, for neighbouring taps."""
@@ -118,8 +138,21 @@ class Results:
         for sum_ in sums:
             bank = self.bank(*self.shape(sum_), sum_)
             dims = dense([*sum_.left.taps[1:], piece.size], "f32")
-            self.emitter.leave(_taps_of(result, sum_.left, first), replace(bank, dims=(bank.dims[0], *dims)))
-        self._send(result, self.place(left_start + piece.start, right_start + start, first))
+            self.emitter.leave(self._taps_of(result, sum_.left, first), replace(bank, dims=(bank.dims[0], *dims)))
+        lowest = [end - 1 for end in ends] if self.backwards else first
+        self._send(result, self.place(left_start + piece.start, right_start + start, lowest))
+
+    def _taps_of(self, result: Block, piece: Piece, first: Sequence[int]) -> Block:
+        """The taps of ``piece`` of [o, taps..., n], whose first are ``first`` (with that of images)."""
+        for axis, (at, begin) in enumerate(zip(piece.first[1:], first[1:], strict=True)):
+            dim, count = 1 + axis, piece.taps[1 + axis]
+            if not self.backwards:
+                result = result.index(dim, Affine(at - begin), count)
+                continue
+            total, stride = result.dims[dim].size, result.dims[dim].stride
+            result = result.moved((total - 1 - (at - begin)) * stride)
+            result = result.of((*result.dims[:dim], Atom(count, -stride), *result.dims[dim + 1 :]))
+        return result
 
     def _tile(self, sizes: Sequence[int], rows: int) -> Block:
         count = result_buffers(prod(sizes) * itemsize(self.out.dtype), self.emitter.builder.sizes)
@@ -159,7 +192,7 @@ class Results:
             tests = [("is_ge", [0.0, 0, *steps]), ("is_ge", [0.0, right - 1, *(-step for step in steps)])]
         for test, imm in tests:
             self.emitter.builder.emit("affine_select", Stream.GPSIMD, [wide], [wide], [test], imm)
-        target = _taps_of(result, sum_.left, [0 for _ in self.taps])
+        target = self._taps_of(result, sum_.left, [0 for _ in self.taps])
         sizes = sum_.left.taps[1:]
         split = wide.of((wide.dims[0], *dense([*sizes, groups, left], "f32")))
         by_group = split.select([*range(1 + len(sizes)), 2 + len(sizes), 1 + len(sizes)])
@@ -199,7 +232,7 @@ class Results:
 
     def store_unmet(self) -> None:
         """Zeros where the taps meet padding alone."""
-        met = [range(tap.first, tap.first + tap.count) for tap in self.taps[1:]]
+        met = [range(tap.first, tap.first + tap.step * tap.count, tap.step) for tap in self.taps[1:]]
         unmet = [
             index
             for index in product(*(range(size) for size in self.out.shape[2:]))
@@ -224,10 +257,3 @@ class Results:
                 target = Block(self.out.alloc, self.out.dtype, offset + (start * row + first * column), dims)
                 source = replace(zeros, dims=(Atom(partitions, 1, True), Atom(wide, itemsize(self.out.dtype))))
                 copy(self.emitter.builder, target, source, Stream.DMA_STORE)
-
-
-def _taps_of(result: Block, piece: Piece, first: Sequence[int]) -> Block:
-    """The taps of ``piece`` of [o, taps..., n], whose first are ``first`` (with that of images)."""
-    for axis, (at, begin) in enumerate(zip(piece.first[1:], first[1:], strict=True)):
-        result = result.index(1 + axis, Affine(at - begin), piece.taps[1 + axis])
-    return result

@@ -350,6 +350,8 @@ def block(g: Sketch) -> None:
     pads = g.random.choice(("'SAME'", "'SAME'", "'VALID'", str([(w // 2, w // 2) for w in window])))
     if pads == "'VALID'" and (height < window[0] or width < window[1]):
         pads = "'SAME'"
+    dilations = [g.random.choice((1, 1, 1, 2)) if pads.startswith("[") else 1] * 2
+    height, width = ((n - 1) * dilations[0] + 1 for n in (height, width))
     extents = [
         -(-n // s) if pads == "'SAME'" else (n - (w if pads == "'VALID'" else w - 2 * (w // 2))) // s + 1
         for n, w, s in zip((height, width), window, strides, strict=True)
@@ -361,7 +363,7 @@ def block(g: Sketch) -> None:
     depth = prod(window) * features // groups
     numbers = (x_form, k_form, x_form)
     convolve = (
-        f"lax.conv_general_dilated({{}}, {{}}, {strides}, {pads}, dimension_numbers={numbers}, "
+        f"lax.conv_general_dilated({{}}, {{}}, {strides}, {pads}, {dilations}, dimension_numbers={numbers}, "
         f"feature_group_count={groups}) / {depth**0.5:.3f}"
     )
     if g.chance(0.45):
@@ -371,10 +373,25 @@ def block(g: Sketch) -> None:
         x = widened(g, g.bounded(x, 9.0), dtype)
     first = len(g.values)
     y = g.let(convolve.format(x.name, k.name), dtype, dims, 9, False)
+    if g.chance(0.25):  # as where a block's shortcut has a kernel of its own
+        other = g.let(convolve.format(x.name, real(g, k.dtype, k.dims, 2.0).name), dtype, dims, 9, False)
+        y = g.like(y, f"{y.name} + {_inference(g, other, x_form.index('C')).name}", 60)
     for _ in range(g.random.randint(0, 4)):
-        y = _normal(g, y, _spatial(x_form, g)) if g.chance(0.15) else _step(g, y)
+        if g.chance(0.25):
+            y = _inference(g, g.bounded(y, 50.0), x_form.index("C"))
+        else:
+            y = _normal(g, y, _spatial(x_form, g)) if g.chance(0.15) else _step(g, y)
     alone(g, first, y)
     return None
+
+
+def _inference(g: Sketch, y: Value, axis: int) -> Value:
+    """The batch norm of inference, of features along ``axis``, maybe with a rectifier."""
+    at = tuple(size if number == axis else 1 for number, size in enumerate(y.dims))
+    mean, bias, scale, spread = (f"{real(g, y.dtype, (y.dims[axis],)).name}.reshape({at})" for _ in range(4))
+    text = f"({y.name} - {mean}) * ({scale} * lax.rsqrt({spread} * {spread} + 1)) + {bias}"
+    text = g.random.choice(("jax.nn.relu({})", "{}")).format(text)
+    return g.like(y, f"({text}).astype({y.name}.dtype)", 3 * y.most + 12)
 
 
 def _spatial(form: str, g: Sketch) -> list[int]:

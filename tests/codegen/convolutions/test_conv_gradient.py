@@ -63,6 +63,53 @@ def test_gradients_of_kernels(
     check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
+@pytest.mark.parametrize(
+    ("features", "outputs", "kernel", "dilation", "pads"),
+    [
+        (130, 1, (3, 3), 1, (1, 1)),
+        (129, 3, (5, 2), 2, (3, 1)),
+        (257, 24, (5, 5), 1, (2, 2)),
+        (64, 7, (7, 1), 1, (0, 0)),
+        (200, 2, (3, 5), 1, (0, 6)),
+        (512, 33, (3, 3), 3, (1, 4)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_taps_move_what_has_few_features(
+    layout: tuple[str, str, str],
+    features: int,
+    outputs: int,
+    kernel: tuple[int, int],
+    dilation: int,
+    pads: tuple[int, int],
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Results of few features: those are shifted, from the last tap to the first."""
+    faces: list[bool] = []
+    face = conv_gradient_kernel._Gradient._face
+    monkeypatch.setattr(
+        conv_gradient_kernel._Gradient,
+        "_face",
+        lambda self, form, swapped: (faces.append(swapped), face(self, form, swapped))[1],
+    )
+    random = np.random.default_rng(features)
+    image = {"N": 2, "C": features, "H": 13, "W": 12}
+    taps = {"O": outputs, "I": features, "H": kernel[0], "W": kernel[1]}
+    x, w = (normal(random, *(dims[c] for c in order)) for dims, order in ((image, layout[0]), (taps, layout[1])))
+
+    def forward(x: Any, w: Any) -> Any:
+        dilations = (dilation, 1)
+        return lax.conv_general_dilated(x, w, (1, 1), [pads, pads], rhs_dilation=dilations, dimension_numbers=layout)
+
+    y = jax.eval_shape(forward, x, w)
+    x, y = (array.astype(getattr(ml_dtypes, dtype, dtype)) for array in (x, normal(random, *y.shape)))
+    w = w.astype(x.dtype)
+    check_function(lambda x, y: jax.vjp(lambda w: forward(x, w), jnp.zeros_like(w))[1](y), x, y)
+    assert faces == [False, True]
+
+
 @pytest.mark.parametrize(
     ("batch", "features", "outputs", "size", "kernel", "stride"),
     [(2, 3, 8, (75, 140), 7, 2), (1, 2, 5, (66, 80), 3, 1), (3, 1, 4, (64, 130), 5, 2), (1, 3, 9, (130, 129), 4, 2)],
