@@ -150,7 +150,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "EJAX903": Entry(
         "computed whole",
-        "Several devices compute the same, from arrays that are gathered for it.",
+        "Several devices compute the same: from arrays that are gathered for it, or to keep a part of it each.",
         "split other dims of its operands, or use jax.shard_map for this part",
     ),
     "EJAX902": Entry(

@@ -2,9 +2,10 @@
 
 Input: ``flatten_control``'s form, collectives as ``resolve_collectives`` leaves them. Output: the same module, a
 warning for each operator that more devices would share if an all-gather did not stand before it, or an all-reduce
-before a contraction, and all of them in the module's header, where ``as_text()`` shows them. What the program itself
-wants whole (weights that are not split) is no matter of this pass, nor is what costs no more than its operands' bytes:
-elementwise ops and movements, products of matrices with one vector.
+before a contraction, and for random bits of which each device keeps a part; and all of them in the module's header,
+where ``as_text()`` shows them. What the program itself wants whole (weights that are not split) is no matter of this
+pass, nor is what costs no more than its operands' bytes: elementwise ops and movements, products of matrices with one
+vector.
 """
 
 from dataclasses import dataclass
@@ -29,9 +30,9 @@ class Whole:
     devices: int
     """How many compute the same."""
     bytes: int
-    """Of the arrays that are gathered or summed for it, on each device."""
+    """Of the arrays that are gathered or summed for it, on each device; of random bits, these."""
     how: str
-    """``gathered`` or ``summed``."""
+    """``gathered``, ``summed`` or ``made``."""
 
     def __str__(self) -> str:
         shape = self.op.results[0].type
@@ -64,6 +65,8 @@ def _is_light(op: hlo.Operation) -> bool:
 
 
 def _whole(op: hlo.HloOp, shares: Shares) -> Whole | None:
+    if isinstance(op, hlo.RngBitGeneratorOp):
+        return _made_whole(op, shares)
     kind: tuple[type[hlo.CollectiveOp], ...] = (hlo.AllGatherOp,)
     if isinstance(op, hlo.ContractionOp) and _multiplies_much(op):
         kind = (hlo.AllGatherOp, hlo.AllReduceOp)
@@ -81,6 +84,22 @@ def _whole(op: hlo.HloOp, shares: Shares) -> Whole | None:
     how = "gathered" if any(isinstance(each, hlo.AllGatherOp) for each in sources) else "summed"
     nbytes = sum(hlo.shape_of(each.results[0]).nbytes for each in sources)
     return Whole(op, shares.devices // kinds, nbytes, how)
+
+
+def _made_whole(op: hlo.RngBitGeneratorOp, shares: Shares) -> Whole | None:
+    """Random bits of which more devices keep a part each than make different ones."""
+    kinds, waiting, seen = len(set(shares.of(op.results[0]))), [op.results[0]], set()
+    while waiting:
+        value = waiting.pop()
+        for use in value.uses:
+            user = use.operation
+            if isinstance(user, hlo.DynamicSliceOp) and len(set(shares.of(user.results[0]))) > kinds:
+                return Whole(op, shares.devices // kinds, hlo.shape_of(user.operands[0]).nbytes, "made")
+            follows = _is_light(user) or isinstance(user, hlo.GetTupleElementOp)
+            if follows and isinstance(user, hlo.HloOp) and user not in seen:
+                seen.add(user)
+                waiting.append(user.results[0])
+    return None
 
 
 def _multiplies_much(op: hlo.ContractionOp) -> bool:

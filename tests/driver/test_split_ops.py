@@ -25,6 +25,7 @@ KEY = jax.random.key(3)
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 CUBE, IMAGES, KERNEL = (64, 32, 16), (16, 32, 32, 8), (3, 3, 8, 16)
 ROWS, SPACE = P("d"), P(None, "d")
+PIPELINE = (*PIPELINES["import"], ("operators", ("check_shares",)))
 HALO = 1.6
 """Times its share that a device may hold of an array: windows at the edges of a split dim."""
 
@@ -129,7 +130,7 @@ def divided(name, count):
     module = of_bytes(code.getvalue(), "", Fixed()).load()
     parsed = from_keywords(COMPILE, {"int64": "exact"})
     session = Session("test", [], parsed=parsed)
-    context = run_pipeline(module, parsed, session, planned_machine(parsed), PIPELINES["import"])
+    context = run_pipeline(module, parsed, session, planned_machine(parsed), PIPELINE)
     return module, [str(warning) for warning in context.warnings]
 
 
@@ -164,3 +165,14 @@ def test_a_device_holds_its_share(name, count):
     assert sum(gathered) <= whole / 50
     alone, _ = divided(name, 1)
     assert largest(module) <= HALO * max(whole, largest(alone)) / count
+
+
+@pytest.mark.parametrize("split", [ROWS, SPACE])
+def test_random_bits_that_are_made_whole_are_named(split, monkeypatch):
+    key = jax.random.key(3, impl="rbg")
+    monkeypatch.setitem(SPELLINGS, "bits", (lambda x: x + jax.random.normal(key, x.shape), split, (64, 512)))
+    _, warnings = divided("bits", 4)
+    (warning,) = (warning for warning in warnings if "EJAX903" in warning)
+    assert "rng-bit-generator is computed alike on 4 devices: 131072 bytes are made" in warning
+    _, warnings = divided("bits", 1)
+    assert not warnings
