@@ -63,6 +63,7 @@ PASSES = {
         "merge_contracted",
         "moments",
         "remove_barriers",
+        "repeated_operands",
         "quantize_weights",
         "reroll",
         "resolve_collectives",

@@ -60,6 +60,7 @@ DEFAULT_PIPELINE: Pipeline = (
             "expand_sort",
             "canonical_indexing",
             "canonicalize",
+            "repeated_operands",
             "dequantize",
             "hoist_invariants",
             "hoist_products",
