@@ -98,6 +98,10 @@ class Costs:
         numbers = 2 * count * self._run if height > 1 else 0.0
         return numbers + self.groups(count // height, height * table_rows, row_bytes, height * entries, scatter)
 
+    def moved(self, nbytes: int) -> float:
+        """``nbytes`` in long runs."""
+        return nbytes / self._rate
+
     def compared(self, elements: int, nbytes: int) -> float:
         """``elements`` compared, selected and folded on Vector, with ``nbytes`` moved under that."""
         return COMPARING * self._transfer + max(elements / PARTITIONS * COMPARED * self._vector, nbytes / self._rate)

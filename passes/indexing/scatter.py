@@ -58,7 +58,7 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
         valid,
         labels,
         [dim for dim in dims.scatter_dims_to_operand_dims if dim not in windows.paired],
-        op.unique_indices.data or windows.count == 1,
+        op.unique_indices.data or windows.count == 1 or _apart(windows),
         b.module.computation(op.to_apply.data[0]),
         exact,
     )
@@ -78,6 +78,12 @@ def _results(b: Build, op: hlo.ScatterOp, operands: list[Value], updates: list[V
         b.dynamic_update_slice(operand, result, [zero] * len(whole))
         for operand, result in zip(operands, results, strict=True)
     ]
+
+
+def _apart(windows: Windows) -> bool:
+    """Whether each window has a row of its own, whatever the indices say."""
+    axes = {axis for axis, size in enumerate(windows.batch) if size > 1}
+    return axes <= set(windows.paired.values())
 
 
 def _of_type(kind: str, dtype: str) -> str:

@@ -105,16 +105,28 @@ def scattered(s: Scatter, kind: str, operands: list[Value], updates: list[Value]
     by_tables, tables = _best(s, in_tables_ns, row)
     by_comparing, single = _best(s, comparing_ns, row)
     whole = prod(w.sizes[dim] for dim in w.between)
+    rows = costs.rows(count, row) * ways + _beside_rows(s, operands, count)
     both_ways = costs.transposed(2 * _nbytes(operands) + _nbytes(updates))
     transposed = both_ways + costs.rows(count // whole, row * whole) * ways if w.between else float("inf")
     choices: list[tuple[float, Callable[[], list[Value]]]] = [
-        (costs.rows(count, row) * ways, lambda: _by_rows(s, kind, operands, updates)),
+        (rows, lambda: _by_rows(s, kind, operands, updates)),
         (transposed, lambda: _transposed(s, kind, operands, updates)),
         (by_tables, lambda: _in_tables(s, kind, operands, updates, tables, False)),
         (by_comparing, lambda: _in_tables(s, kind, operands, updates, single, True)),
         (w.count * LOOP_TRANSFERS * costs.timing.transfer_latency, lambda: _one_by_one(s, kind, operands, updates)),
     ]
     return min(choices, key=lambda choice: choice[0])[1]()
+
+
+def _beside_rows(s: Scatter, operands: Sequence[Value], count: int) -> float:
+    """Nanoseconds of an operand that has to be filled, and read by what follows, and of finding duplicates."""
+    costs, height = costs_of(s.b), prod(s.windows.dims[: max(s.windows.reached, default=-1) + 1])
+    filled = [operand for operand in operands if splat_number(operand, s.b.module) is not None]
+    found = 0.0
+    if not s.unique and count > PAIRS:
+        found = tables_ns(costs, "minimum", "s32", 1, height, itemsize("s32"), count)
+        found += costs.groups(1, height, itemsize("s32"), count)
+    return costs.moved(2 * _nbytes(filled)) + found
 
 
 def _nbytes(values: Sequence[Value]) -> int:

@@ -11,6 +11,7 @@ from generated import check_function, check_text
 from indexing_cases import values, windows
 from jax import lax
 
+import neuronx_cc
 from neuronx_cc.ir.types import NUMPY_DTYPE
 
 KINDS = [lax.scatter, lax.scatter_add, lax.scatter_mul, lax.scatter_min, lax.scatter_max]
@@ -43,6 +44,24 @@ def test_unique(method: str, dims: tuple[int, ...], random: np.random.Generator)
     x, u = (values(random, np.float32, [size, *dims[1:]]) for size in (500, 300))
     i = random.permutation(600)[:300].astype(np.int32)
     check_function(lambda x, i, u: getattr(x.at[i], method)(u, mode="drop", unique_indices=True), x, i, u)
+
+
+@pytest.mark.parametrize("dims", [(3, 700), (2, 300, 513), (1, 40), (700, 5)])
+def test_an_element_of_each_row(dims: tuple[int, ...], random: np.random.Generator) -> None:
+    """Gradients of labels: no two updates meet, though nothing says so."""
+    i = random.integers(0, dims[-1], (*dims[:-1], 1)).astype(np.int32)
+    x, u = values(random, np.float32, [*dims]), values(random, np.float32, [*dims[:-1], 1])
+    take = lambda x, i: jnp.take_along_axis(x, i, -1)  # noqa: E731
+    check_function(lambda x, i, u: jax.vjp(lambda x: take(x, i), x)[1](u), x, i, u)
+    check_function(lambda x, i, u: jnp.put_along_axis(x, i, u, -1, inplace=False), x, i, u)
+
+
+def test_labels_of_many_rows_take_no_longer_than_their_array() -> None:
+    x, i = jax.ShapeDtypeStruct((4, 511, 4096), jnp.float32), jax.ShapeDtypeStruct((4, 511, 1), jnp.int32)
+    gradient = jax.grad(lambda x, i: (2 * jnp.take_along_axis(x, i, -1)).sum())
+    made = neuronx_cc.compile(jax.jit(gradient).lower(x, i)).run([], timing_only=True).report.time_ns
+    copied = neuronx_cc.compile(jax.jit(lambda x: x * 2).lower(x)).run([], timing_only=True).report.time_ns
+    assert made < 1.5 * copied
 
 
 def test_many_duplicates_of_long_rows(random: np.random.Generator) -> None:
