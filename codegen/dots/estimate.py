@@ -252,7 +252,8 @@ def _tiles(problem: Problem, timing: Timing) -> float:
 def _combined(problem: Problem, schedule: Schedule, timing: Timing) -> Work:
     """What the epilogue of one batch index reads is loaded."""
     work, rows, (m_blocks, _) = NOTHING, max(1, prod(problem.m)), blocks_of(problem, schedule)
-    times = {Kept.TILE: 1.0, Kept.BLOCK: m_blocks, Kept.WHOLE: 1 / prod(problem.b)}
+    visits = 1 if schedule.stays == "rhs" and schedule.sums is Sums.PSUM else m_blocks
+    times = {Kept.TILE: 1.0, Kept.BLOCK: visits, Kept.WHOLE: 1 / prod(problem.b)}
     for array, kept in zip(problem.arrays, schedule.rows, strict=True):
         if array.on_chip or array.repeats:
             continue

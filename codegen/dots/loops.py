@@ -84,18 +84,20 @@ class Loops:
         if self.schedule.stays == "rhs":
             for number, (n_at, columns) in enumerate(self.nest.columns()):
                 rhs = self._stage_rhs(batch, n_at, columns)
+                output = self.output.begun(batch, n_at, columns)
                 for m_at, rows in self.nest.rows():
                     lhs = self._stage_lhs(batch, m_at, rows, again=number > 0)
-                    self._multiply_later(Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
+                    self._multiply_later(output, Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
             return
         for number, (m_at, rows) in enumerate(self.nest.rows()):
             lhs = self._stage_lhs(batch, m_at, rows)
             for n_at, columns in self.nest.columns():
                 rhs = self._stage_rhs(batch, n_at, columns, again=number > 0)
-                self._multiply_later(Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
+                output = self.output.begun(batch, n_at, columns)
+                self._multiply_later(output, Part(batch, m_at, n_at, rows, columns), Pair(lhs, rhs), collected)
 
-    def _multiply_later(self, block: Part, pair: Pair, collected: Block | None) -> None:
-        self.nest.waiting.follow(pair, partial(self._block, self.output.begun(block), block, pair, collected))
+    def _multiply_later(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
+        self.nest.waiting.follow(pair, partial(self._block, output, block, pair, collected))
 
     def _block(self, output: Output, block: Part, pair: Pair, collected: Block | None) -> None:
         """All PSUM tiles of a block pair."""
@@ -149,7 +151,7 @@ class Loops:
         lhs = self._stage_lhs(batch, m_at, rows)
         for n_at, columns in self.nest.columns():
             block = Part(batch, m_at, n_at, rows, columns)
-            output = self.output.begun(block)
+            output = self.output.begun(batch, n_at, columns)
             banks = [
                 [(part, self.products.bank(part.rows, part.columns, several=True)) for part in self._bank_parts(row)]
                 for row in self._row_tiles(block)
@@ -211,7 +213,7 @@ class Loops:
         """Partial products of blocks of k, added up in SBUF in FP32."""
         height = self.builder.sizes.columns
         dims = [-(-block.rows // height), block.columns]
-        output = self.output.begun(block)
+        output = self.output.begun(block.batch, block.n_at, block.columns)
         sums = self.tiles.tile("f32", dims, min(block.rows, height), "sums", SUM_BUFFERS)
         add = False
         with self.builder.unrolled():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def place(context: Context, contraction: Contraction, bound: Sequence[Bound]) ->
     if _scatters(context, contraction, bound[1].view, out):
         bound = (bound[0], _dense(context, contraction, 1, bound[1]))
     context.homes[contraction.result] = [out]
-    adds = tuple(_array_view(context, contraction, array, out) for array in contraction.arrays)
+    adds = _array_views(context, contraction, bound, out)
     return _nest(context, contraction, bound, out, adds)
 
 
@@ -197,12 +197,39 @@ def _saves(context: Context, contraction: Contraction, bound: Sequence[Bound], r
     return times[0] <= times[1] + context.timing.arrival(shape.nbytes, context.timing.long_run)
 
 
-def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue, out: View) -> View:
-    """The home of what the epilogue reads: on chip as the result lies, or in HBM, where it may repeat along dims."""
+def _array_views(context: Context, contraction: Contraction, bound: Sequence[Bound], out: View) -> tuple[View, ...]:
+    """The homes of what the epilogue reads: on chip where sums leave PSUM in tiles of such rows, else in HBM."""
+    near = {array: view for array in contraction.arrays if (view := _near(context, array, out)) is not None}
+    outside = {array: _array_view(context, contraction, array) for array in contraction.arrays if array not in near}
+    if near and not out.in_sbuf:
+        hbm = Alloc(Space.HBM, 0, 0)
+        apart = {array: linear(hbm, 0, view.dtype, view.shape) for array, view in near.items()}
+        times = []
+        for views in (near, apart):
+            adds = [{**outside, **views}[array] for array in contraction.arrays]
+            found = problems_of(context, contraction, bound, out, adds)
+            times.append(context.planner.time(context.planner.easiest(found)) if found else inf)
+        nbytes, run = sum(prod(view.shape) * itemsize(view.dtype) for view in near.values()), context.timing.long_run
+        stored = sum(context.timing.transfer(nbytes, run, way).bound for way in ("write", "read"))
+        if times[0] > times[1] + stored or times[0] == inf:
+            near = {}
+    homes = {**outside, **near}
+    return tuple(homes.get(array) or _array_view(context, contraction, array) for array in contraction.arrays)
+
+
+def _near(context: Context, array: hlo.SSAValue, out: View) -> View | None:
+    """How an array lies on chip, as the result does if that lies there, too; None if it does not."""
+    if views_of_cast(context, array):
+        return None
+    return next(
+        (view for view in context.views(array) if view.in_sbuf and (not out.in_sbuf or view.dims == out.dims)), None
+    )
+
+
+def _array_view(context: Context, contraction: Contraction, array: hlo.SSAValue) -> View:
+    """The home in HBM of what the epilogue reads, where it may repeat along dims."""
     cast = views_of_cast(context, array)
     for view in cast or context.views(array):
-        if view.in_sbuf and out.in_sbuf and view.dims == out.dims:
-            return view
         simple = all(len(atoms) < 2 for atoms in view.dims)
         near = [atoms[-1].stride for atoms in view.dims if atoms][-1:]
         if not view.in_sbuf and simple and near in ([], [0], [itemsize(view.dtype)]):

@@ -129,27 +129,23 @@ class Output:
         emitters = tuple(replace(emitter) for _ in range(TAKING_TURNS))
         problem, none = placed.problem, (None,) * len(placed.problem.arrays)
         output = cls(placed, emitter, tiles, schedule, banks, none, emitters)
-        batch, rows = [Affine()] * len(problem.b), min(problem.m_tiled, emitter.builder.sizes.columns)
-        at = {dim: Affine() for dim in range(len(problem.m))}
-        part = Part(batch, at, {0: Affine()}, rows, problem.n_tiled)
-        return output._with_rows(Kept.WHOLE, part, problem.n_tiled)
+        return output._with_rows(Kept.WHOLE, [Affine()] * len(problem.b), {0: Affine()}, problem.n_tiled)
 
-    def begun(self, block: Part) -> Output:
-        """With the rows that are kept for a block of columns."""
-        return self._with_rows(Kept.BLOCK, block, block.columns)
+    def begun(self, batch: Sequence[Affine], n_at: dict[int, Affine], columns: int) -> Output:
+        """With the rows that are kept for a block of columns, whatever rows of the result it has."""
+        return self._with_rows(Kept.BLOCK, batch, n_at, columns)
 
-    def _with_rows(self, kept: Kept, part: Part, columns: int) -> Output:
+    def _with_rows(self, kept: Kept, batch: Sequence[Affine], n_at: dict[int, Affine], columns: int) -> Output:
         if kept not in self.schedule.rows:
             return self
-        buffers, part = 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS, self._one_tile(part)
+        problem, buffers = self.placed.problem, 1 if kept is Kept.WHOLE else EPILOGUE_BUFFERS
+        m_at = {dim: Affine() for dim in range(len(problem.m))}
+        part = Part(batch, m_at, n_at, min(problem.m_tiled, self.emitter.builder.sizes.columns), columns)
         found = (
             self._load(number, part, columns, buffers) if each is kept else row
             for number, (each, row) in enumerate(zip(self.schedule.rows, self.rows, strict=True))
         )
         return replace(self, rows=tuple(found))
-
-    def _one_tile(self, part: Part) -> Part:
-        return replace(part, rows=min(self.placed.problem.m_tiled, self.emitter.builder.sizes.columns))
 
     def target(self, part: Part, rows: Block | None = None) -> Block:
         """Where a part of the result is written: among ``rows`` that are collected on chip, if given."""

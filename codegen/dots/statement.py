@@ -121,12 +121,12 @@ def problems_of(
     for k, direct in _cuts(context.timing, refined, bound):
         lhs, rhs = _operands(contraction, bound, refined, k, direct)
         terms = _contracted_dim(context, k.sizes, (lhs, rhs), bound)
-        out_dims, lhs_dims = _marked(out.m), _marked(lhs.free)
-        if terms is None or (out_dims and lhs_dims and out_dims != lhs_dims):
+        marked = [dims for each in (out.m, *(array.m for array in arrays), lhs.free) if (dims := _marked(each))]
+        if terms is None or any(dims != marked[0] for dims in marked):
             continue  # a tile's rows are neighbours on the partitions
         tilings = list(
             product(
-                (out_dims or lhs_dims)[:1] or _tiled(m.sizes, [(lhs.free, lhs.stored)]),
+                (marked[0][:1] if marked else []) or _tiled(m.sizes, [(lhs.free, lhs.stored)]),
                 _marked(rhs.free)[:1] or _tiled(n.sizes, [(rhs.free, rhs.stored), (out.n, out.dtype)]),
             )
         )

@@ -48,6 +48,12 @@ Readable = Operand | Deferred
 """What float arithmetic and activations read; other rules take operands."""
 
 
+def reads_at_once(blocks: Sequence[Block]) -> bool:
+    """Whether Vector reads both operands of arithmetic at the rate of one: narrow ones, or one of them in PSUM."""
+    narrow = all(block.dtype == "bf16" and block.dims[-1].stride == itemsize("bf16") for block in blocks)
+    return narrow or len({block.alloc.space is Space.PSUM for block in blocks}) > 1
+
+
 @dataclass(slots=True)
 class Emitter:
     """What a rule may use: the builder, scratch tiles, and the balance between Vector and Scalar."""
@@ -56,7 +62,10 @@ class Emitter:
     scratch: Callable[[Block, str], Block]
     """A tile of the first argument's sizes in another element type."""
     vector_load: int = 0
+    """Elements that it reads, as an operand of an instruction."""
     scalar_load: int = 0
+    pace: float = 1.0
+    """Elements that Scalar is taken to read while Vector reads one."""
     summing: tuple[Block, Block] | None = None
     """A result whose rows an activation adds up as it makes them, and where to: the same dims, rows as repetitions."""
 
@@ -81,10 +90,14 @@ class Emitter:
             return
         size = prod(atom.size for atom in outs[0].dims[1:])
         if stream is Stream.VECTOR:
-            self.vector_load += max(64, size * max(1, len(tiles)))
+            self.vector_load += max(64, size * (2 if len(tiles) > 1 and not reads_at_once([*outs, *tiles]) else 1))
         elif stream is Stream.SCALAR:
             self.scalar_load += max(64, size)
         self.issue(op, stream, outs, ins, **modifiers)
+
+    def scalar_is_free(self, size: int = 0) -> bool:
+        """Whether Scalar is done sooner than Vector with what either has to do, and ``size`` elements more."""
+        return self.scalar_load + size < self.vector_load * self.pace
 
     def mark(self, loc: Loc) -> None:
         """What is emitted from here on comes from the HLO op at ``loc``."""
@@ -133,7 +146,7 @@ class Emitter:
         """Copy or cast (float to float, integer to float, same type) on the less loaded engine."""
         if isinstance(source, Splat):
             self.over("memset", Stream.VECTOR, [out], [], imm=[source.value])
-        elif (self.scalar_load < self.vector_load or self.summing is not None) and {
+        elif (self.scalar_is_free() or self.summing is not None) and {
             out.dtype,
             source.dtype,
         } <= SCALAR_COPIES:
@@ -142,7 +155,7 @@ class Emitter:
             self.over("tensor_copy", Stream.VECTOR, [out], [source])
 
     def _prefers_scalar(self) -> bool:
-        return self.scalar_load < self.vector_load or self.summing is not None
+        return self.scalar_is_free() or self.summing is not None
 
     def leave(self, out: Block, bank: Block, factor: float = 1.0) -> None:
         """Copy or cast ``factor`` times what TensorE made: on Scalar if it can, which takes less time, and keeps Vector

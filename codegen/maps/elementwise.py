@@ -24,6 +24,7 @@ from neuronx_cc.ir.isa.functions import ACTIVATION as SCALAR_FUNCTIONS
 from neuronx_cc.ir.isa.functions import UNARY
 from neuronx_cc.ir.isa.names import engine_name
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Tile
 from neuronx_cc.ir.types import FLOATS, INTEGERS, SIGNED, UNSIGNED, itemsize
 from neuronx_cc.passes.analysis.values import is_normal, tells_last_bit
 
@@ -48,23 +49,41 @@ def arithmetic(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -
         e.over("activation", Stream.SCALAR, [out], [block_of(e, out, lhs)], alu=["square"], imm=[1.0])
         return
     if isinstance(lhs, Block) and isinstance(rhs, Block):
-        scalar = (
-            partition_block(rhs) if partition_scalar(rhs) else partition_block(lhs) if partition_scalar(lhs) else None
-        )
-        if scalar is None:
-            e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
-            return
-        reverse = ["reverse0"] if not partition_scalar(rhs) else []
-        _with_partition_scalar(e, alu, out, lhs if not reverse else rhs, scalar, reverse)
+        for tile, other, reverse in ((lhs, rhs, []), (rhs, lhs, ["reverse0"])):
+            scalar = _one_a_partition(e, other, out)
+            if scalar is not None:
+                _with_partition_scalar(e, alu, out, tile, scalar, reverse)
+                return
+        e.over("tensor_tensor", Stream.VECTOR, [out], [lhs, rhs], alu=[alu])
         return
     block, splat = (lhs, rhs) if isinstance(lhs, Block) else (rhs, lhs)
     assert isinstance(block, Block)
     assert isinstance(splat, Splat)
     flags = [] if block is lhs else ["reverse0"]
-    if e.scalar_load < e.vector_load and alu == "multiply":
+    if e.scalar_is_free() and alu == "multiply":
         e.over("activation", Stream.SCALAR, [out], [block], alu=["copy"], imm=[splat.value])
         return
     e.over("tensor_scalar", Stream.VECTOR, [out], [block], alu=[alu], imm=[splat.value], flags=flags)
+
+
+def _one_a_partition(e: Emitter, block: Block, out: Block) -> Block | None:
+    """``block`` as FP32 scalars of the partitions, cast where that takes less time than reading a narrow tile."""
+    if any(atom.stride and atom.size > 1 for atom in block.dims[1:]):
+        return None
+    narrow, timing, size = partition_block(block), e.builder.timing, prod(atom.size for atom in out.dims[1:])
+    if block.dtype == "f32":
+        return narrow
+    if block.dtype not in ("bf16", "f16"):
+        return None
+    tiles = (Tile(out.dtype),), (Tile(block.dtype), Tile("f32"))  # whose steps are none of a narrow tile's
+    whole = timing.engine("tensor_tensor", Stream.VECTOR, size, *tiles, ("add",))
+    scalar = timing.engine("tensor_scalar", Stream.VECTOR, size, tiles[0], tiles[1][:1], ("add",))
+    cast = timing.engine("tensor_copy", Stream.VECTOR, 1, (Tile(),), tiles[1][:1])
+    if (scalar + cast).bound + timing.latency(Stream.VECTOR) >= whole.bound:
+        return None
+    widened = e.scratch(narrow, "f32")
+    e.copy(widened, narrow)
+    return widened
 
 
 def _after_deferred(e: Emitter, alu: str, out: Block, lhs: Readable, rhs: Readable) -> None:
@@ -159,7 +178,7 @@ def defer(op: hlo.HloOp, ins: Sequence[Readable], scale: int = -1, partition: in
 
 def _with_partition_scalar(e: Emitter, alu: str, out: Block, block: Block, scalar: Block, reverse: list[str]) -> None:
     """``block alu scalar``; sums, differences and products on Scalar if that has less to do."""
-    if alu in ("add", "subtract", "multiply") and e.scalar_load < e.vector_load:
+    if alu in ("add", "subtract", "multiply") and e.scalar_is_free():
         flag, sign = "scale_ap" if alu == "multiply" else "bias", 1.0
         if alu == "subtract" and reverse:
             sign = -1.0

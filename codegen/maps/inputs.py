@@ -413,11 +413,13 @@ def keep_column(context: Context, pool: TilePool, value: hlo.SSAValue, block: Bl
 
 
 def _whole_banks(sizes: Sequence[int], bank: int) -> bool:
-    """Whether a dense row of ``sizes`` in PSUM is cut along its outermost dims where banks of ``bank`` columns end."""
+    """Whether a dense row of ``sizes`` in PSUM is cut along its outermost dims where banks of ``bank`` columns end; the
+    last one need not be full.
+    """
     inner = 1
-    for size in reversed(sizes):
+    for outer, size in reversed([*enumerate(sizes)]):
         if inner * size >= bank:
-            return bank % inner == 0 and size % (bank // inner) == 0
+            return bank % inner == 0 and (size % (bank // inner) == 0 or prod(sizes[:outer]) == 1)
         inner *= size
     return True
 

@@ -361,9 +361,11 @@ class _Box:
             scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
             return scratch[-1]
 
-        emitter = Emitter(self.builder, make_scratch)
+        timing = self.builder.timing
+        pace = timing.cycle(Stream.VECTOR) / timing.cycle(Stream.SCALAR)
+        emitter = Emitter(self.builder, make_scratch, pace=pace)
         within = {*self.fusion.users, *self.fusion.functions}
-        ahead = only_on_vector(self.kernel, within, self.sums, self._is_array, prod(sizes))
+        ahead = only_on_vector(self.kernel, within, self.sums, self._is_array, prod(sizes), blocks)
         emitter.vector_load = sum(ahead.values())
         here = self._load(emitter, blocks, sizes, starts)
         yield

@@ -14,7 +14,7 @@ from neuronx_cc.codegen.maps.bits import logical_alu
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.maps.lifetimes import Member
 from neuronx_cc.ir import hlo
-from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Stream
+from neuronx_cc.ir.isa.program import MAX_FREE_DIMS, Space, Stream
 from neuronx_cc.ir.isa.timing import F32, Timing
 from neuronx_cc.ir.types import FLOATS, INTEGERS
 
@@ -52,11 +52,12 @@ def only_on_vector(
     sums: Mapping[hlo.HloOp, hlo.ReduceOp],
     is_array: Callable[[hlo.SSAValue], bool],
     size: int,
+    tiles: Mapping[hlo.SSAValue, Block],
 ) -> dict[hlo.HloOp, int]:
     """Ops of a tile of ``size`` elements a partition that no other engine can do -> elements that Vector reads.
 
     ``within``: ops that another's instruction does, or an activation; ``sums``: those of ops that may add them up;
-    ``is_array``: whether an operand has several values a partition.
+    ``is_array``: whether an operand has several values a partition; ``tiles``: of what lies on chip already.
     """
     found: dict[hlo.HloOp, int] = {}
     for op in kernel.ops:
@@ -66,7 +67,9 @@ def only_on_vector(
         if isinstance(op, hlo.ReduceOp) and op not in sums.values():
             found[op] = size
         elif op.opcode in ARITHMETIC and len(arrays) == 2:
-            found[op] = 2 * size
+            narrow = all(hlo.shape_of(value).dtype == "bf16" for value in (*op.operands, op.results[0]))
+            in_bank = any(tile is not None and tile.alloc.space is Space.PSUM for tile in map(tiles.get, op.operands))
+            found[op] = size if narrow or in_bank else 2 * size
     return found
 
 
@@ -93,7 +96,7 @@ def reduce_rows(e: Emitter, opcode: str, out: Block, source: Block, own: bool = 
     outer = len(out.dims)
     size = prod(atom.size for atom in source.dims[1:])
     source = _merge_tail(source, outer)
-    balanced = e.scalar_load + size <= e.vector_load
+    balanced = e.scalar_is_free(size)
     if own and balanced and alu == "add" and out.dtype == source.dtype == "f32" and len(source.dims) == outer + 1:
         rows = prod(atom.size for atom in out.dims[1:])
         if outer <= 2 and rows <= MOST_SUMMED and size >= LEAST_SUMMED * rows:

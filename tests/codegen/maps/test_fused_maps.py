@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from generated import Compiled, check_function
 
-from neuronx_cc.ir.isa.program import Instr, Stream
+from neuronx_cc.ir.isa.program import Instr, Space, Stream
 
 
 def instructions(compiled: Compiled) -> list[Instr]:
@@ -150,3 +150,23 @@ def test_each_op_is_part_of_one_instruction_at_most(chain: tuple[str, str, str],
         return x
 
     check_function(function, *(random.standard_normal((130, size)).astype(np.float32) for size in (70, 1)))
+
+
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + 1e-5) * scale + bias
+
+
+@pytest.mark.parametrize(("rows", "columns"), [*product([260], [127, 511, 513, 1021, 1025, 1536]), (2048, 768)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_norms_with_rows_that_end_within_a_bank(
+    dtype: str, rows: int, columns: int, random: np.random.Generator
+) -> None:
+    """Scale and bias stay in PSUM; means of narrow rows are scalars of the partitions."""
+    x = (random.standard_normal((rows, columns)) * 2 + 1).astype(jnp.dtype(dtype))
+    scale, bias = random.standard_normal((2, columns)).astype(jnp.dtype(dtype))
+    compiled = check_function(layer_norm, x, scale, bias, relative=1e-5 if dtype == "float32" else 4e-2)
+    if rows == 2048:
+        tiles = [each for each in instructions(compiled) if each.op == "tensor_tensor" and each.outs[0].dims[-1][0] > 1]
+        assert all(source.dims[-1][1] for each in tiles for source in each.ins)
+        assert dtype != "float32" or all(any(source.space is Space.PSUM for source in each.ins) for each in tiles)
