@@ -1,11 +1,11 @@
 """Records of either front end -> ``HloModule``: resolves names, infers types left out, builds the ops.
 
 Operands stand above their uses and computations above their callers, as XLA has it. Computations the entry does not
-reach are left out; combiners (of reduce, scatter, sort ...) with equal bodies become one. Every op is verified; an
-error is placed at the instruction it came from.
+reach are checked and left out; combiners (of reduce, scatter, sort ...) with equal bodies become one. Every op is
+verified; an error is placed at the instruction it came from.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from neuronx_cc.hlo_import.bitcast import build_bitcast
 from neuronx_cc.hlo_import.kept_types import constraints
@@ -39,7 +39,7 @@ class _Builder:
 
     def build(self) -> hlo.HloModule:
         entry = self._index()
-        ordered = list(self._callees_first(entry))
+        ordered = list(self._callees_first([entry]))
         combiners = self._combiner_names(ordered)
         block = self.module.op.body.block
         for computation in ordered:
@@ -51,6 +51,10 @@ class _Builder:
                     continue
             self.built[computation.name] = op
             block.add_op(op)
+        reached = {computation.name for computation in ordered}
+        for computation in self._callees_first(self.raw.computations):
+            if computation.name not in reached:
+                self.built[computation.name] = self._computation(computation)
         verify_structure(self.module)
         return self.module
 
@@ -79,11 +83,11 @@ class _Builder:
             for name in names.data
         ]
 
-    def _callees_first(self, entry: RawComputation) -> Iterator[RawComputation]:
-        """The computations that the entry reaches, in one order however the file has them."""
+    def _callees_first(self, roots: Sequence[RawComputation]) -> Iterator[RawComputation]:
+        """The computations that ``roots`` reach, in one order however the file has them."""
         places = {computation.name: place for place, computation in enumerate(self.raw.computations)}
         done: set[str] = set()
-        stack = [(entry, iter(self._called(entry)))]
+        stack = [(root, iter(self._called(root))) for root in reversed(roots)]
         while stack:
             computation, calls = stack[-1]
             for instruction, name in calls:
@@ -195,6 +199,8 @@ class _Builder:
             return self._same_tuple(raw, operands[0])
         if raw.opcode in ("async-update", "async-done"):
             self._check_started(raw, records)
+        if raw.opcode in ("send-done", "recv-done") and raw.operands:
+            self._check_channel(raw, records[raw.operands[0]])
         if raw.opcode == "bitcast" and len(operands) == 1:
             operand_layout = records[raw.operands[0]].layout
             if operand_layout is not None or raw.layout is not None:
@@ -224,6 +230,13 @@ class _Builder:
             )
             raise self.raw.error(raw.position, what, raw.loc)
 
+    def _check_channel(self, raw: RawInstruction, started: RawInstruction) -> None:
+        """What ends a transfer names the channel that its start names."""
+        wanted, found = (_extra(each, "channel_id") for each in (started, raw))
+        if started.opcode in ("send", "recv") and found != wanted:
+            what = f"{raw.opcode}: expected {_channel(wanted)}, as the {started.opcode} has, found {_channel(found)}"
+            raise self.raw.error(raw.position, what, raw.loc)
+
     def _inferred(self, raw: RawInstruction, operands: list[hlo.SSAValue], properties: Properties) -> hlo.Attribute:
         try:
             return infer_type(raw.opcode, properties, [operand.type for operand in operands], self.built)
@@ -246,8 +259,7 @@ class _Builder:
 
     def _check_constraints(self, raw: RawInstruction, operands: list[hlo.SSAValue]) -> None:
         """Layouts that a custom call wants are those of its operands' types."""
-        extra = raw.properties.get("extra")
-        text = dict(extra.data).get("operand_layout_constraints") if isinstance(extra, hlo.ExtraAttr) else None
+        text = _extra(raw, "operand_layout_constraints")
         if text is not None and (wanted := constraints(text)) != tuple(operand.type for operand in operands):
             found, is_ = (", ".join(map(type_text, types)) for types in (wanted, [each.type for each in operands]))
             what = f"custom-call: expected operand_layout_constraints of types {is_ or 'none'}, found {found or 'none'}"
@@ -257,6 +269,16 @@ class _Builder:
         if field not in CALL_FIELDS or not isinstance(attribute, hlo.StrsAttr):
             return attribute
         return hlo.StrsAttr(tuple(self.renamed.get(name, name) for name in attribute.data))
+
+
+def _extra(raw: RawInstruction, name: str) -> str | None:
+    """The attribute ``name`` that is kept as text."""
+    extra = raw.properties.get("extra")
+    return dict(extra.data).get(name) if isinstance(extra, hlo.ExtraAttr) else None
+
+
+def _channel(number: str | None) -> str:
+    return "no channel_id" if number is None else f"channel_id={number}"
 
 
 def _laid_out(value: hlo.SSAValue, raw: RawInstruction) -> hlo.SSAValue:

@@ -11,9 +11,9 @@ from neuronx_cc.hlo_import.lexer import SourceText
 from neuronx_cc.ir import hlo
 
 _ALIAS = re.compile(
-    r"(\{[\d,\s]*\})\s*:\s*\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*(?:,\s*(may-alias|must-alias)\s*)?\)\s*(?:,\s*|$)"
+    r"(\{[\d,\s]*\})\s*:\s*\(\s*(\d{0,9})\s*,\s*(\{[\d,\s]*\})\s*(?:,\s*(may-alias|must-alias)\s*)?\)\s*(?:,\s*|$)"
 )
-_DONOR = re.compile(r"\(\s*(\d{1,9})\s*,\s*(\{[\d,\s]*\})\s*\)\s*(?:,\s*|$)")
+_DONOR = re.compile(r"\(\s*(\d{0,9})\s*,\s*(\{[\d,\s]*\})\s*\)\s*(?:,\s*|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,13 @@ def _layout(text: str) -> None:
 
 
 def read_aliases(text: str) -> tuple[hlo.Alias, ...]:
-    """``{ {0}: (1, {}, may-alias) }``. Raises ValueError."""
+    """``{ {0}: (1, {}, may-alias) }``; a number that is left out is 0, as XLA reads it. Raises ValueError."""
     inside, position, aliases = braced(text), 0, []
     while position < len(inside):
         if match := _ALIAS.match(inside, position):
-            aliases.append(hlo.Alias(integers(match[1]), int(match[2]), integers(match[3]), match[4] == "must-alias"))
+            aliases.append(
+                hlo.Alias(integers(match[1]), int(match[2] or 0), integers(match[3]), match[4] == "must-alias")
+            )
         else:
             raise ValueError(f"expected an alias such as {{0}}: (1, {{}}, may-alias), found {inside[position:][:60]!r}")
         position = match.end()
@@ -78,6 +80,6 @@ def read_donors(text: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
         match = _DONOR.match(inside, position)
         if match is None:
             raise ValueError(f"expected a donor such as (1, {{}}), found {inside[position:][:60]!r}")
-        donors.append((int(match[1]), integers(match[2])))
+        donors.append((int(match[1] or 0), integers(match[2])))
         position = match.end()
     return tuple(donors)

@@ -63,7 +63,33 @@ LITERALS = (
     "s32[2] {1,2}", "{1,2}", "constant(2)", '"s32[] 2"', "s32[2]{0} {1,2,3}", "(s32[], s32[]) (1, 2)", "s32[] true",
     "(s32[] 1, s32[] 2", "s32[] 1 2", "token[]", "s32[]", "(s32[] 1 s32[] 2)", "(s32[] 1,)", "s8[] 200", "f32[] {1}",
 )  # fmt: skip
+CHANNELS = ("", ", channel_id=0", ", channel_id=1", ", channel_id=2, is_host_transfer=true", ", is_host_transfer=true")
+LEFT_OUT = (
+    "exponential(a), result_accuracy={tolerance={rtol=0.5, atol=1.0, ulps=}}",
+    "exponential(a), result_accuracy={tolerance={rtol=, atol=1.0}}",
+    "exponential(a), result_accuracy={mode=}",
+    'custom-call(a), custom_call_target="t", output_to_operand_aliasing={{}: (, {})}',
+    'custom-call(a), custom_call_target="t", output_to_operand_aliasing={{,}: (0, {})}',
+    "slice(a), slice={[:4]}",
+)
+"""Numbers that are not there, some of which XLA reads as 0."""
+BELOW = "below {\n  x = f32[] parameter(0)\n  ROOT r = f32[] add(x, y)\n  y = f32[] parameter(1)\n}\n\n"
 EITHER: dict[str, str] = {
+    **{f"left out in {each}": entry(A, f"r = f32[4] {each}") for each in LEFT_OUT},
+    **{
+        f"left out in {each}": entry(A, "r = f32[4] negate(a)").replace("HloModule m", f"HloModule m, {each}")
+        for each in ("input_output_alias={ {}: (, {}) }", "buffer_donor={ (, {}) }", "replica_count=")
+    },
+    **{
+        f"channels{one} |{other}": entry(A, "t = token[] after-all()", start + one, end + other, "r = f32[4] negate(a)")
+        for one in CHANNELS
+        for other in CHANNELS
+        for start, end in (
+            ("s = (f32[4], u32[], token[]) send(a, t)", "d = token[] send-done(s)"),
+            ("s = (f32[4], u32[], token[]) recv(t)", "d = (f32[4], token[]) recv-done(s)"),
+        )
+    },
+    **{f"unused {n}": entry(A, "r = f32[4] negate(a)", before=each) for n, each in enumerate((BELOW, FLIP, ADD))},
     **{f"nested {each}": entry(A, f"r = f32[4] {each}") for each in NESTED},
     **{
         f"dimensions {dims} of {each}": entry(A, f"r = {each}, dimensions={dims}", before=ADD)

@@ -14,6 +14,8 @@ RULE = re.compile(r": [a-z][a-z\d\-]*: expected ")
 """How a refusal begins that is the verifier's, which XLA runs later."""
 LAYOUT, BRACKET = re.compile(r"\]\{[\d,]*:"), re.compile("expected a layout|bracket")
 """XLA reads on where a part of a layout behind its order is no such part."""
+NO_ORDER = re.compile("expected a layout that permutes")
+"""XLA reads orders of dimensions that are none, as of {0,5}."""
 UNSUPPORTED = re.compile(r"ESPP004|EMOD025|which would be dynamic")
 """Element types without storage, and dynamic shapes."""
 
@@ -63,7 +65,8 @@ class Judge:
         if UNSUPPORTED.search(problem):
             return self.ELSEWHERE, problem
         if not RULE.search(problem):
-            return (self.OVERLOOKED if LAYOUT.search(text) and BRACKET.search(problem) else self.TEXT), problem
+            overlooked = NO_ORDER.search(problem) or (LAYOUT.search(text) and BRACKET.search(problem))
+            return (self.OVERLOOKED if overlooked else self.TEXT), problem
         return (self.RULES, problem) if self._xla.compiles(text) else (self.STRICT, problem)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ regnet_x_400mf 56, densenet121 40, mobilenet_v3_large 72, shufflenet_v2_x1_5 50,
 swin_v2_t 64, convnext_tiny 64, googlenet 64, inception_v3 80, maxvit_t 224
 """
 SEGMENTERS = "lraspp_mobilenet_v3_large 48, deeplabv3_mobilenet_v3_large 48, fcn_resnet50 48"
-VIDEOS = {"r3d_18": (4, 32, 32), "mc3_18": (4, 32, 32), "r2plus1d_18": (4, 32, 32), "s3d": (16, 64, 64)}
+VIDEOS = {"r3d_18": (4, 32, 32), "mc3_18": (4, 32, 32), "r2plus1d_18": (4, 32, 32), "s3d": (16, 224, 224)}
 TIMM = """
 levit_128s 224, mixer_s32_224 224, poolformer_s12 64, coatnet_nano_rw_224 224, xcit_nano_12_p16_224 64,
 cait_xxs24_224 224, pit_ti_224 224, edgenext_xx_small 64, efficientformer_l1 224, hrnet_w18_small 64,
@@ -36,7 +36,7 @@ selecsls42b 64, skresnet18 64, visformer_tiny 224, convmixer_768_32 56, tinynet_
 mobilenetv4_conv_small 64, hardcorenas_a 64, mobileone_s0 64, resnest14d 64, legacy_seresnet18 64, nf_regnet_b0 64,
 cspresnet50 64, vit_relpos_small_patch16_224 224, deit_tiny_patch16_224 224, crossvit_tiny_240 240, convit_tiny 224,
 tnt_s_legacy_patch16_224 224, regnetz_b16 64, inception_next_tiny 64, starnet_s1 64, mambaout_femto 64,
-hiera_tiny_224 224, halonet26t 64, bat_resnext26ts 64, lambda_resnet26t 128, volo_d1_224 224, sequencer2d_s 224,
+hiera_tiny_224 224, halonet26t 256, bat_resnext26ts 256, lambda_resnet26t 128, volo_d1_224 224, sequencer2d_s 224,
 efficientvit_b0 64, efficientvit_m0 224, repvit_m0_9 64, tiny_vit_5m_224 224, nextvit_small 64,
 eva02_tiny_patch14_224 224, beit_base_patch16_224 224, swiftformer_xs 64, shvit_s1 224, ghostnetv3_050 64, rdnet_tiny 64
 """
