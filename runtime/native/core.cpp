@@ -1,16 +1,13 @@
 // Entry points of the native core, called by library.py through ctypes, and the interpreter.
 #include "core.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
 
-#include "course.h"
-#include "decode.h"
-#include "indexing.h"
+#include "context.h"
 #include "threads.h"
 
 Tables* small_floats[16];
@@ -34,239 +31,6 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512cd");
 }
 #endif
-
-// An open loop: its item, iterations begun, those of earlier entries.
-struct Open {
-    i64 item, index, before;
-};
-
-struct Context {
-    const Kernels* kernels;
-    Limits limits;
-    Weights weights;
-    i64 run;
-    std::vector<char*> bases;
-    i64 *registers, *counters, slots;
-    Code* code;              // what is being run, from item `at` on
-    i64 at;
-    std::vector<Open> open;
-    std::vector<Region> regions;  // the first one is the code itself
-    Course course;
-};
-
-const i64 GRAIN = 65536;       // elements that are worth a thread: those that take some ten times what waking it costs
-const i64 SLOW_GRAIN = 16384;  // the same where each costs more than a few instructions
-const i64 PRODUCTS = 1 << 21;  // multiplications that are worth one
-
-struct Elementwise {
-    const Kernels* kernels;
-    const Item* item;
-    char* const* start;
-};
-
-template <auto Kernel>
-void call(void* data, i64 first, i64 last, Workspace& workspace) {
-    const Elementwise& job = *static_cast<Elementwise*>(data);
-    (job.kernels->*Kernel)(*job.item, job.start, first, last, workspace);
-}
-
-void call_copy(void* data, i64 first, i64 last, Workspace&) {
-    const Elementwise& job = *static_cast<Elementwise*>(data);
-    job.kernels->copy(job.item->nest, size_of(int(job.item->operands[0].type)), job.start[0], job.start[1], first, last);
-}
-
-struct Product {
-    Context* context;
-    const Item* item;
-    char* const* start;
-};
-
-void call_multiply(void* data, i64 first, i64 last, Workspace& workspace) {
-    const Product& job = *static_cast<Product*>(data);
-    job.context->kernels->multiply(*job.item, job.context->weights, job.start[0], job.start[1], first, last, workspace);
-}
-
-// Units of `each` elements in parallel.
-void spread(Context& context, const Item& item, char* const* start, i64 units, i64 each, i64 grain, Work work) {
-    Elementwise job{context.kernels, &item, start};
-    if (units * each < 2 * grain) return work(&job, 0, units, own_workspace());
-    in_parallel(units, grain / each > 1 ? grain / each : 1, work, &job);
-}
-
-// Whether a stationary tile lies in SBUF as FP32 rows.
-bool is_dense_tile(const Item& load) {
-    const Nest& free = load.inside;
-    return load.operands[0].type == F32 && free.rows == 1 && (free.inner == 1 || free.stride[0][0] == 4);
-}
-
-// A product with the identity matrix.
-struct Transpose {
-    const Kernels* kernels;
-    const Item* item;
-    const char* from;
-    i64 pitch, depth, rows;
-    char* out;
-    std::atomic<bool> finite;
-};
-
-void call_transposed(void* data, i64 first, i64 last, Workspace&) {
-    Transpose& job = *static_cast<Transpose*>(data);
-    if (!job.kernels->transposed(*job.item, job.from, job.pitch, job.depth, job.rows, job.out, first, last))
-        job.finite = false;
-}
-
-bool multiply(Context& context, Item& item, char* const* start) {
-    Weights& weights = context.weights;
-    const Operand &out = item.operands[0], &moving = item.operands[1];
-    if (weights.depth != moving.lanes || weights.rows != out.lanes) return false;
-    const i64 columns = item.inside.rows * item.inside.inner;
-    const bool accumulates = item.params[0] != 0, tf32 = item.params[1] != 0, constant = item.params[2] != 0;
-    if (columns == moving.lanes && !accumulates && !tf32) {
-        if (!constant || item.seen != context.run) {
-            item.identity = context.kernels->is_identity(item, start[1], own_workspace());
-            item.seen = context.run;
-        }
-        if (item.identity) {
-            if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
-            const char* from = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
-            const i64 pitch = weights.pending ? weights.item->operands[0].stride[0] : weights.rows * 4;
-            Transpose job{context.kernels, &item, from, pitch, weights.depth, weights.rows, start[0], {item.columns.empty()}};
-            if (job.finite) call_transposed(&job, 0, (weights.depth + 15) / 16, own_workspace());
-            if (job.finite) return true;
-        }
-    }
-    if (columns > 1) context.kernels->pack(weights, tf32);
-    else if (weights.pending && !is_dense_tile(*weights.item)) context.kernels->settle(weights);
-    Product job{&context, &item, start};
-    const i64 units = (columns + UNIT - 1) / UNIT;
-    const i64 each = weights.depth * weights.rows * UNIT, least = (PRODUCTS + each - 1) / each;
-    in_parallel(units, least > (units + 3) / 4 ? least : (units + 3) / 4, call_multiply, &job);
-    return true;
-}
-
-// Addresses of all operands; false when one leaves its bounds or overlaps another one.
-bool locate(const Context& context, Item& item, char** start) {
-    i64 offsets[MAX_OPERANDS];
-    if (item.overlapped) return false;
-    for (size_t o = 0; o < item.operands.size(); ++o) {
-        const Operand& operand = item.operands[o];
-        if (operand.base < 0) {
-            start[o] = reinterpret_cast<char*>(&item.params[1]);
-            continue;
-        }
-        i64 offset = operand.offset, step;
-        for (int c = 0; c < operand.ncoefs; ++c)
-            if (__builtin_mul_overflow(context.registers[operand.place[c]], operand.coef[c], &step) ||
-                __builtin_add_overflow(offset, step, &offset))
-                return false;
-        char* base = context.bases[size_t(operand.base)];
-        if (offset < operand.low || offset > operand.high || !base) return false;
-        offsets[o] = offset;
-        start[o] = base + operand.origin + offset;
-    }
-    for (const auto& [a, b] : item.overlaps)
-        if (overlap(item, a, b, offsets[a], offsets[b])) return false;
-    return true;
-}
-
-bool execute(Context& context, Item& item);
-
-void set_weights(Weights& weights, const Item& load, char* source) {
-    weights.pending = true;
-    weights.source = source;
-    weights.item = &load;
-    weights.depth = load.operands[0].lanes;
-    weights.rows = load.inside.rows * load.inside.inner;
-    weights.packed = 0;
-}
-
-const int MOST_TOGETHER = 16;
-
-void call_transposes(void* data, i64 first, i64 last, Workspace& workspace) {
-    Transpose* jobs = static_cast<Transpose*>(data);
-    for (i64 k = first; k < last; ++k) call_transposed(&jobs[k], 0, (jobs[k].depth + 15) / 16, workspace);
-}
-
-// Carries out the transposes that follow each other from item `at` on, each on one thread, and returns how many items
-// those are. A transpose is two: a tile in SBUF is loaded, then multiplied with the identity matrix, to a part of PSUM.
-i64 transpose_together(Context& context, Code& code, i64 at) {
-    Transpose jobs[MOST_TOGETHER];
-    char* source[MAX_OPERANDS];
-    int count = 0;
-    for (i64 k = at; k + 1 < i64(code.items.size()) && count < MOST_TOGETHER; k += 2) {
-        Item &load = code.items[k], &product = code.items[k + 1];
-        const bool known = load.kind == LOAD && product.kind == MULTIPLY && product.identity &&
-                           product.seen == context.run && product.params[2] && product.columns.empty();
-        if (!known || !is_dense_tile(load)) break;
-        const i64 depth = load.operands[0].lanes, rows = load.inside.inner;
-        char* start[MAX_OPERANDS];
-        if (depth != product.operands[1].lanes || rows != product.operands[0].lanes) break;
-        if (!locate(context, load, source) || !locate(context, product, start)) break;
-        bool apart = true;  // from the results so far, all of which have columns of 4 bytes
-        for (int other = 0; other < count; ++other)
-            apart &= start[0] >= jobs[other].out + jobs[other].depth * 4 || start[0] + depth * 4 <= jobs[other].out;
-        if (!apart) break;
-        Transpose& job = jobs[count++];
-        job.kernels = context.kernels, job.item = &product, job.from = source[0];
-        job.pitch = load.operands[0].stride[0], job.depth = depth, job.rows = rows;
-        job.out = start[0], job.finite = true;
-    }
-    if (count < 2) return 0;
-    in_parallel(count, MOST_TOGETHER / 2, call_transposes, jobs);
-    for (int k = 0; k < count; ++k) {
-        const Item& load = code.items[at + 2 * k];
-        set_weights(context.weights, load, const_cast<char*>(jobs[k].from));
-        if (!jobs[k].finite) execute(context, code.items[at + 2 * k + 1]);
-    }
-    return 2 * count;
-}
-
-// Carries out one instruction; false when Python must.
-bool execute(Context& context, Item& item) {
-    Weights& weights = context.weights;
-    if (item.writes_sbuf && weights.pending) context.kernels->settle(weights);
-    char* start[MAX_OPERANDS];
-    if (item.kind == FALLBACK || !locate(context, item, start)) return false;
-    const Nest& nest = item.nest;
-    switch (item.kind) {
-        case MAP: {
-            bool slow = false;
-            for (const Operation& operation : item.operations) slow |= operation.step >= EXP;
-            spread(context, item, start, nest.rows, nest.inner, slow ? SLOW_GRAIN : GRAIN, call<&Kernels::map>);
-            return true;
-        }
-        case ACCUMULATE: {
-            const i64 each = item.params.back() * nest.inner;
-            spread(context, item, start, nest.rows * nest.inner / each, each, SLOW_GRAIN, call<&Kernels::accumulate>);
-            return true;
-        }
-        case COPY: spread(context, item, start, nest.rows, nest.inner, GRAIN, call_copy); return true;
-        case SELECT: spread(context, item, start, nest.rows, nest.inner, GRAIN, call<&Kernels::select>); return true;
-        case BITS: spread(context, item, start, nest.rows, nest.inner, SLOW_GRAIN, call<&Kernels::bits>); return true;
-        case INTEGER: spread(context, item, start, nest.rows, nest.inner, SLOW_GRAIN, call<&Kernels::integer>); return true;
-        case REDUCE:
-            spread(context, item, start, nest.rows * nest.inner, item.inside.rows * item.inside.inner, GRAIN,
-                   call<&Kernels::reduce>);
-            return true;
-        case SCAN:
-            spread(context, item, start, nest.rows * nest.inner, item.inside.rows * item.inside.inner, SLOW_GRAIN,
-                   call<&Kernels::scan>);
-            return true;
-        case LOAD:
-            set_weights(weights, item, start[0]);
-            return true;
-        case MULTIPLY: return multiply(context, item, start);
-        case GATHER: return gather(*context.kernels, item, start);
-        case GROUP_GATHER: return group_gather(item, start);
-        case GROUP_SCATTER: return group_scatter(item, start);
-        case REG_LOAD: {
-            const i64 value = element(item.operands[0], start[0]), least = item.params[0], most = item.params[1];
-            context.registers[item.params[2]] = value < least ? least : value > most ? most : value;
-            return true;
-        }
-        default: return false;
-    }
-}
 
 void set_registers(Context& context, const Item& loop, const Open& open) {
     context.registers[loop.params[1]] = open.index;
@@ -371,6 +135,9 @@ i64 interpret(Context& context, i64 most_nanoseconds) {
             open.pop_back();
         } else if (const i64 turned = item.kind == LOAD ? transpose_together(context, code, at) : 0) {
             at += turned - 1;
+        } else if (const i64 done = item.strips ? strip(context, code, at) : 0) {
+            for (i64 k = 1; k < done; ++k) effort += code.items[size_t(at + k)].effort;
+            at += done - 1;
         } else if (!execute(context, item)) {
             ++at;
             return item.number;
@@ -441,6 +208,7 @@ EXPORTED i64 core_start(Context* context, i64 run, char* const* addresses, const
     weights.pending = false;
     weights.depth = weights.rows = 128;
     weights.packed = 0;
+    weights.ones = 0;
     for (float& weight : weights.dense) weight = std::numeric_limits<float>::quiet_NaN();
     context->run = run;
     context->registers = registers;

@@ -76,6 +76,12 @@ struct Operation {
     };
 };
 
+// The partitions that an item works on, each for itself: the first one, their number (0: they depend on each other, or
+// there are none), and how many of the kernel's units each is.
+struct Lanes {
+    i64 first, count, units;
+};
+
 struct Item {
     Kind kind;
     i64 number;             // index of the record
@@ -91,6 +97,8 @@ struct Item {
     Nest nest;              // of all operands; reductions: of the outer dims; scans: of the partitions; TensorE, gather: of the result's free dims
     Nest inside;            // reductions: the dims that go; scans: those walked along; TensorE, gather: the source's free dims
     i64 jump;               // LOOP, WHILE, BRANCH: index of its END and back; ELSE: index of its BRANCH
+    Lanes lanes{};
+    i64 strips = 0;         // items from this one on that keep to their partitions, if that is worth something
     i64 effort;             // about how long it takes, in units of some nanoseconds
     i64 seen = -1;          // MULTIPLY: run in which a constant moving tile was looked at
     bool identity = false;
@@ -111,6 +119,8 @@ struct Weights {
     const Item* item;
     i64 depth, rows;
     int packed;             // 0: not packed; 1: packed; 2: packed and rounded to tf32
+    int ones;               // -1: not known; 0: not only a few ones among zeros; else how many ones, at these places
+    uint8_t lane[256], row[256];
     alignas(64) float dense[128 * 128];
     alignas(64) float panels[128 * 144];
 };
@@ -136,6 +146,7 @@ struct Kernels {
     bool (*is_identity)(const Item&, const char*, Workspace&);
     void (*pack)(Weights&, bool);
     void (*multiply)(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);
+    bool (*add_up)(const Item&, Weights&, char*, const char*, Workspace&);  // false: not with these operands
 };
 
 extern const Kernels kernels_base;

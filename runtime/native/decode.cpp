@@ -4,6 +4,8 @@
 #include <cstring>
 #include <memory>
 
+#include "strips.h"
+
 namespace {
 
 // Gives 0 behind the end.
@@ -170,6 +172,7 @@ bool prepare(Item& item, const Limits& limits) {
     find_overlaps(item);
     if (!join_item(item)) return false;
     const Nest &nest = item.nest, &inside = item.inside;
+    item.lanes = lanes_of(item);
     item.effort = 64;
     if (nest.ndims) item.effort += nest.rows * nest.inner * (inside.ndims ? inside.rows * inside.inner : 1) / 16;
     if (item.kind == GROUP_GATHER || item.kind == GROUP_SCATTER) item.effort += item.operands[2].lanes * item.operands[2].count[1];
@@ -255,6 +258,14 @@ Code* decode(const i64* words, i64 count, const Limits& limits) {
             if (item.kind == LOAD || item.kind == MULTIPLY) return nullptr;
             item.kind = FALLBACK;
         }
+    }
+    i64 run = 0;
+    bool worth = false;
+    for (size_t k = code->items.size(); k-- > 0;) {
+        Item& item = code->items[k];
+        run = item.lanes.count ? run + 1 : 0;
+        worth = item.lanes.count && (worth || is_long(item));
+        item.strips = worth && run > 1 ? run : 0;
     }
     return open.empty() ? code.release() : nullptr;
 }

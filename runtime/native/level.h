@@ -23,5 +23,6 @@ bool transposed(const Item&, const char*, i64, i64, i64, char*, i64, i64);
 bool is_identity(const Item&, const char*, Workspace&);
 void pack(Weights&, bool);
 void multiply(const Item&, const Weights&, char*, const char*, i64, i64, Workspace&);
+bool add_up(const Item&, Weights&, char*, const char*, Workspace&);
 
 }  // namespace LEVEL

@@ -282,4 +282,65 @@ void multiply(const Item& item, const Weights& weights, char* out, const char* m
     }
 }
 
+namespace {
+
+// Where the ones of a stationary tile are, in the order of the lanes; 0 when it has other values than zeros and a few ones.
+int find_ones(const char* tile, i64 pitch, Weights& w) {
+    const int most = int(sizeof w.lane);
+    int found = 0;
+    for (i64 k = 0; k < w.depth; ++k)
+        for (i64 from = 0; from < w.rows; from += 16) {
+            const float* part = reinterpret_cast<const float*>(tile + k * pitch) + from;
+            const int n = int(w.rows - from < 16 ? w.rows - from : 16);
+            uint32_t any = 0;
+            for (int m = 0; m < n; ++m) any |= bits_of(part[m]) << 1;
+            if (!any) continue;
+            for (int m = 0; m < n; ++m) {
+                if (part[m] == 0.f) continue;
+                if (part[m] != 1.f || found == most) return 0;
+                w.lane[found] = uint8_t(k), w.row[found++] = uint8_t(from + m);
+            }
+        }
+    return found;
+}
+
+}  // namespace
+
+// The product with a stationary tile of zeros and a few ones, as sums of lanes: the same bits as long as the lanes are
+// finite, for a chain of sums from 0 up is never -0, and what else is added to it is 0.
+bool add_up(const Item& item, Weights& weights, char* out, const char* moving, Workspace& w) {
+    const Operand& x = item.operands[1];
+    const i64 n = item.inside.rows * item.inside.inner, pitch = lane_pitch(item.operands[0]), x_pitch = lane_pitch(x);
+    if (!is_dense(item.inside, x.type) || !item.columns.empty() || weights.ones == 0) return false;
+    if (weights.ones < 0) {
+        const char* tile = weights.pending ? weights.source : reinterpret_cast<const char*>(weights.dense);
+        weights.ones = find_ones(tile, weights.pending ? lane_pitch(weights.item->operands[0]) : weights.rows * 4, weights);
+        if (weights.ones == 0) return false;
+    }
+    float check[16] = {};
+    for (i64 k = 0; k < weights.depth; ++k) {
+        const float* lane = reinterpret_cast<const float*>(moving + k * x_pitch);
+        i64 i = 0;
+        for (; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; ++j) check[j] += lane[i + j] * 0.f;
+        for (; i < n; ++i) check[0] += lane[i] * 0.f;
+    }
+    for (float each : check)
+        if (each != 0.f) return false;
+    std::memset(w.row, 0, size_t(weights.rows * n) * sizeof(float));
+    for (int one = 0; one < weights.ones; ++one) {
+        const float* lane = reinterpret_cast<const float*>(moving + weights.lane[one] * x_pitch);
+        float* total = w.row + weights.row[one] * n;
+        _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) total[i] += lane[i];
+    }
+    const bool add = item.params[0] != 0;
+    for (i64 m = 0; m < weights.rows; ++m) {
+        float* to = reinterpret_cast<float*>(out + m * pitch);
+        const float* total = w.row + m * n;
+        if (add) _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(to[i] + total[i]);
+        else _Pragma("GCC ivdep") for (i64 i = 0; i < n; ++i) to[i] = one_nan(total[i]);
+    }
+    return true;
+}
+
 }  // namespace LEVEL

@@ -682,6 +682,70 @@ def test_regions_are_repeated_as_python_does(trips, other):
     assert courses[0] == courses[1]
 
 
+@built
+@pytest.mark.parametrize("special", [(), (np.inf,), (np.nan,), (-np.inf, np.inf)])
+@pytest.mark.parametrize(("depth", "rows", "columns"), [(128, 128, 64), (127, 104, 512), (5, 3, 17), (128, 1, 2)])
+def test_products_with_a_few_ones(rng, depth, rows, columns, special):
+    """Ones among zeros of both signs, none or several for a row of the result, added to what there is, one moving tile
+    after the other; a value that is not finite is in all sums. Other values among the ones."""
+    bench = Bench()
+    hot = (rng.integers(0, rows + 2, depth)[:, None] == np.arange(rows)).astype(np.float32)
+    hot[0] = np.where(hot[0] == 0, np.float32(-0.0), hot[0])
+    other = hot.copy()
+    other[depth // 2] = -1
+    moving = [rng.integers(-9, 9, (depth, columns)).astype(np.float32) for _ in range(2)]
+    moving[1][rng.integers(0, depth, len(special)), 1] = special
+    stationary, wrong = bench.load(hot, "f32"), bench.load(other, "f32")
+    tiles_ = [bench.load(each, "f32") for each in moving]
+    outs = []
+    for weights in (stationary, wrong):
+        bench.emit(Instr("load_stationary", T, (), (weights,)))
+        outs.append(dense(Space.PSUM, "f32", 2048 * len(outs), (rows, columns)))
+        bench.emit(Instr("multiply_moving", T, outs[-1:], tiles_[:1]))
+        for tile in tiles_:
+            bench.emit(Instr("multiply_moving", T, outs[-1:], (tile,), (), (), frozenset(["accumulate"])))
+    agree(bench, outs)
+
+
+@built
+@pytest.mark.parametrize("shift", [0, 4, 64, 4096])
+@pytest.mark.parametrize("rows", [128, 127, 33])
+def test_strips_of_partitions_keep_the_order_of_instructions(rng, rows, shift):
+    """Long instructions of all kinds that keep to their partitions, other partitions among them; what one stores in HBM
+    the next loads, ``shift`` bytes further, so that other partitions get it; loops and products in between."""
+    bench, n = Bench(), 384
+    x = bench.load(rng.standard_normal((rows, n)).astype(np.float32), "f32")
+    row = bench.load(rng.standard_normal((1, n)).astype(np.float32), "f32")
+    whole = bench.variable("scratch", "f32", (rows + 16, n), 0)
+    tile = lambda k, dtype="f32", first=0, last=rows, m=n: Ref(  # noqa: E731
+        Space.SBUF, dtype, 40000 + 2048 * k, ((last - first, 0), (m, STORAGE[dtype].itemsize)), first
+    )
+    out, back = (Ref(Space.HBM, "f32", whole.offset + by, ((rows, n * 4), (n, 4))) for by in (0, shift))
+    spread = tile(10)
+    emit, copy = bench.emit, lambda y, x: bench.emit(Instr("dma_copy", Stream.DMA_STORE, (y,), (x,)))
+    emit(Instr("partition_broadcast", G, (spread,), (row,)))
+    for offset in range(0, 16 * n * 4, n * 4):
+        copy(replace(row, space=Space.HBM, offset=whole.offset + rows * n * 4 + offset), row)
+    for k in range(2):
+        emit(Instr("tensor_tensor", V, (tile(0),), (x, spread), ("multiply",)))
+        emit(
+            Instr("activation", S, (tile(1), tile(2, m=1)), (tile(0),), ("square",), (0.5,), frozenset(["accumulate"]))
+        )
+        emit(Instr("tensor_reduce", V, (tile(3, m=1),), (tile(1),), ("max",)))
+        emit(Instr("tensor_scalar", V, (tile(4),), (tile(0), tile(3, m=1)), ("min",), (), frozenset(["ap0"])))
+        emit(Instr("tensor_tensor", V, (tile(5, "pred"),), (tile(4), spread), ("is_gt",)))
+        emit(Instr("copy_predicated", V, (tile(4),), (tile(5, "pred"), x)))
+        emit(Instr("tensor_tensor", V, (tile(6, first=32),), (tile(4, first=32), tile(0, first=32)), ("add",)))
+        copy(tile(4, first=0, last=rows - 32), tile(6, first=32))
+        copy(out, tile(4))
+        copy(tile(7), back)
+        emit(Instr("int_tensor_tensor", G, (tile(8, "s32"),), (tile(7, "s32"), tile(k, "s32")), ("add",)))
+        emit(Instr("tensor_tensor_scan", V, (tile(9),), (tile(7), tile(1)), ("max", "min"), (0.25,)))
+        copy(back, tile(9))
+        copy(x, out)
+    agree(bench, [x, *[tile(k) for k in (0, 1, 4, 6, 7, 8, 9)]])
+
+
 class Late(Exception):
     """Raised by a signal handler."""
 

@@ -1,0 +1,32 @@
+// What a program runs on, and how the interpreter has its items carried out.
+#pragma once
+
+#include "course.h"
+#include "decode.h"
+
+// An open loop: its item, iterations begun, those of earlier entries.
+struct Open {
+    i64 item, index, before;
+};
+
+struct Context {
+    const Kernels* kernels;
+    Limits limits;
+    Weights weights;
+    i64 run;
+    std::vector<char*> bases;
+    i64 *registers, *counters, slots;
+    Code* code;              // what is being run, from item `at` on
+    i64 at;
+    std::vector<Open> open;
+    std::vector<Region> regions;  // the first one is the code itself
+    Course course;
+};
+
+// Carries out one instruction; false when Python must.
+bool execute(Context& context, Item& item);
+
+// Carries out several items from `at` on together, if that is worth it, and returns how many: transposes that follow each
+// other, each on one thread; items that keep to their partitions, in strips.
+i64 transpose_together(Context& context, Code& code, i64 at);
+i64 strip(Context& context, Code& code, i64 at);
