@@ -15,12 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from neuronx_cc.driver.check import Progress, difference, largest_difference, outputs_of
-from neuronx_cc.ir import hlo
+from neuronx_cc.ir import hlo, reference
 from neuronx_cc.ir.hlo import HloModule
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.passes.precision.rounding import Cast, RoundingEvaluator
@@ -85,6 +86,10 @@ def analyse(
     progress: Progress = lambda what, done, of: None,
 ) -> Accuracy:
     """Errors by op. ``inputs`` holds an array for each parameter; results have no tuples, as the passes leave them."""
+    if not casts:
+        steps, seen = sum(1 for _ in module.entry.block.ops), count(1)
+        expected = reference.evaluate(module, inputs, lambda op, value: progress("op in FP32", next(seen), steps))
+        return Accuracy(tuple(expected), 0.0, (), ())
     with one_thread():
         started = time.monotonic()
         walk = _Walk(module, casts, inputs, progress)
@@ -110,6 +115,16 @@ class Uncast:
         for number, op in enumerate(self.ops, 1):
             self.values[op.results[0]] = self.plain.apply(op, [self.values[operand] for operand in op.operands])
             progress("op in FP32", number, len(self.ops))
+        kept = frozenset(outputs_of(module))
+        last = {operand: op for op in self.ops for operand in op.operands if operand not in kept}
+        self._read_last: dict[hlo.HloOp, list[hlo.SSAValue]] = {}
+        for operand, op in last.items():
+            self._read_last.setdefault(op, []).append(operand)
+
+    def drop(self, values: Values, op: hlo.HloOp) -> None:
+        """Forget what no op after ``op`` reads, unless it is an output: such values are many times the model."""
+        for value in self._read_last.get(op, ()):
+            values.pop(value, None)
 
     def outputs(self, values: Values) -> list[Array]:
         """The arrays that the entry computation results in."""
@@ -129,6 +144,7 @@ class Uncast:
             reached = op in casts or any(operand in values for operand in op.operands)
             if reached or (called and isinstance(op, hlo.RegionOp)):
                 values[op.results[0]] = chosen.apply(op, [values.get(o, self.values[o]) for o in op.operands])
+            self.drop(values, op)
         return self.outputs({**self.values, **values})
 
     def error(self, casts: Mapping[hlo.HloOp, Cast]) -> float:
@@ -149,6 +165,8 @@ class _Walk:
         cast = _Watching(module, casts)
         self.cast: Values = dict(zip(module.entry.block.args, inputs, strict=True))
         self.added, self.inherited = cast.added, dict[hlo.HloOp, float]()
+        self._before: dict[hlo.HloOp, float] = {}
+        """Of sums: the largest error among their operands."""
         for number, op in enumerate(self._ops, 1):
             result = op.results[0]
             operands = [self.cast[operand] for operand in op.operands]
@@ -157,7 +175,10 @@ class _Walk:
             else:
                 inherited = self._uncast.plain.apply(op, operands)
             self.inherited[op] = _distance(inherited, self.exact[result])
+            if isinstance(op, SUMS):
+                self._before[op] = max((_distance(self.cast[o], self.exact[o]) for o in op.operands), default=0.0)
             self.cast[result] = cast.apply_after(op, operands, inherited)
+            self._uncast.drop(self.cast, op)
             progress("op with casts", number, len(self._ops))
 
     def expected(self) -> list[Array]:
@@ -180,10 +201,7 @@ class _Walk:
     def cancellations(self) -> Iterable[Cancellation]:
         """Worst first."""
         found = []
-        for op in self._ops:
-            if not isinstance(op, SUMS):
-                continue
-            before = max((_distance(self.cast[o], self.exact[o]) for o in op.operands), default=0.0)
+        for op, before in self._before.items():
             after = self.inherited[op]
             if before > LEAST_ERROR and after > CANCELS * before:
                 found.append(Cancellation(op, before, after))

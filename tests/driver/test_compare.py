@@ -1,6 +1,7 @@
 """Errors by op: a planted cancellation is found by its line, single casts add up, groups stand for like ops."""
 
 import json
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ import pytest
 import neuronx_cc
 from neuronx_cc.driver import accuracy, cli
 from neuronx_cc.driver.compare import Comparison
+from neuronx_cc.hlo_import.parser import parse_text
+from neuronx_cc.ir import hlo
+from neuronx_cc.passes.precision.rounding import Cast
 
 
 def planted(x, w, v):
@@ -49,6 +53,29 @@ def test_nothing_is_cast() -> None:
     assert found.rows == ()
     assert found.error < 1e-6
     assert "nothing is cast" in str(found)
+
+
+@pytest.mark.parametrize(("cast", "most"), [(False, 12), (True, 65)])
+def test_values_are_forgotten_once_they_are_read(cast: bool, most: int) -> None:
+    """40 steps of 1 MB each: without casts few of them are kept, with one the exact ones alone."""
+    steps = "\n".join(f"  v{n + 1} = f32[512,512] add(v{n}, v{n})" for n in range(40))
+    module = parse_text(f"""HloModule chain
+ENTRY main {{
+  x = f32[512,512] parameter(0)
+  v0 = f32[512,512] dot(x, x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+{steps}
+  ROOT out = f32[512,512] negate(v40)
+}}""")
+    x = arrays(512, 1)[0]
+    dot = next(op for op in module.entry.block.ops if isinstance(op, hlo.DotOp))
+    accuracy.analyse(module, {dot: Cast("bf16", rounded=(0, 1))} if cast else {}, [x])
+    tracemalloc.start()
+    found = accuracy.analyse(module, {dot: Cast("bf16", rounded=(0, 1))} if cast else {}, [x])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.ops) == cast
+    assert (found.predicted > 0) == cast
+    assert peak < most * 2**20
 
 
 @pytest.mark.parametrize("mode", ["matmult", "all"])
