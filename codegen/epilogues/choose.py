@@ -39,6 +39,8 @@ ROOM = 6
 BUFFERS = 2
 LONG = 4
 """Banks that a tile of a map is as wide as, at most."""
+CLEAR = 1.1
+"""How much longer no epilogue must take than one after which a map follows."""
 LOOKED_AT = 16
 """Ops after an epilogue of which a map is taken to consist."""
 
@@ -181,6 +183,8 @@ class _Option:
     inside: Work
     """Of all tiles as sums leave PSUM."""
     apart: Work
+    across: Work
+    """The same on all partitions, which what lies on few reaches through HBM."""
     read: Work
     """Arrays that the ops read."""
     moved: Work
@@ -196,15 +200,19 @@ def _best(context: Context, contraction: Contraction, grown: Sequence[Grown]) ->
     own, last = contraction.work(timing), options[-1]
     result = last.ops[-1]
     after = _after(last.ops, timing, context.sizes.partitions)
+    shape = last.ops[-1].shape
+    crossing = timing.transfer(shape.size * itemsize(shape.dtype), timing.long_run).times(2)
     kept = any(not _in_shape(use.operation, result) for use in result.results[0].uses)
 
     def time(option: _Option) -> float:
         kernel = (own + option.inside + option.read + option.moved).bound
         if option is last and not after.bound:
             return kernel
-        rest = [option.moved, after, _less(last.apart, option.apart), _less(last.read, option.read)]
+        rest = [option.moved, after, _less(last.read, option.read)]
         rest += [last.moved] * (bool(after.bound) + (option is not last and (kept or not after.bound)))
-        return kernel + total(rest).bound + timing.transfer_latency
+        near = total([*rest, _less(last.apart, option.apart)]).bound
+        far = total([*rest, _less(last.across, option.across), crossing]).bound + 2 * timing.transfer_latency
+        return (kernel + min(near, far) + timing.transfer_latency) * (CLEAR if option.ops else 1.0)
 
     return min((option for option in options if option.fits), key=lambda each: (time(each), -len(each.ops))).ops
 
@@ -222,11 +230,12 @@ def _option(context: Context, contraction: Contraction, ops: Grown) -> _Option:
     wide = contraction.wide(timing)
     tiles = contraction.tiles(timing)
     # a map has tiles of other sizes, on as many partitions
-    long = max(wide, min(LONG * sizes.bank_columns, shape.size // partitions))
-    spread = shape.size / (partitions * long)
+    long, every = (
+        max(wide, min(LONG * sizes.bank_columns, shape.size // count)) for count in (partitions, sizes.partitions)
+    )
     chain = Chain.of(context, contraction.op.result, ops)
     if chain is None:
-        return _Option(ops, True, leave(wide, shape.dtype, timing).times(tiles), NOTHING, NOTHING, moved)
+        return _Option(ops, True, leave(wide, shape.dtype, timing).times(tiles), NOTHING, NOTHING, NOTHING, moved)
     read, repeats = NOTHING, []
     for array in chain.arrays:
         view = _lies(array)
@@ -238,8 +247,10 @@ def _option(context: Context, contraction: Contraction, ops: Grown) -> _Option:
     dtypes = [hlo.shape_of(array).dtype for array in chain.arrays]
     epilogue = chain.ready(tuple(repeats)).record(dtypes, shape.dtype, 1.0)
     room = BUFFERS * ROOM * sizes.bank_bytes * (epilogue.tiles + len(repeats) - sum(repeats))
-    inside, apart = epilogue.work(wide, timing).times(tiles), epilogue.work(long, timing).times(spread)
-    return _Option(ops, room <= sizes.sbuf_bytes, inside, apart, read, moved)
+    inside = epilogue.work(wide, timing).times(tiles)
+    apart = epilogue.work(long, timing).times(shape.size / (partitions * long))
+    across = epilogue.work(every, timing).times(shape.size / (sizes.partitions * every))
+    return _Option(ops, room <= sizes.sbuf_bytes, inside, apart, across, read, moved)
 
 
 def _in_shape(user: hlo.Operation, op: hlo.HloOp) -> bool:

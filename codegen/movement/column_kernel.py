@@ -16,19 +16,21 @@ from neuronx_cc.ir.isa.limits import PARTITIONS
 from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.rules import SQUARE
 from neuronx_cc.ir.isa.timing import Timing
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import FLOATS, itemsize
 
 
 def copy(builder: Builder, target: Block, source: Block, stream: Stream) -> None:
-    """Load ``source`` from HBM into ``target`` [partitions, ...] in SBUF, transposed where that is faster."""
+    """Load ``source`` from HBM into ``target`` [partitions, ...] in SBUF, transposed where that is faster; it may cast
+    floats.
+    """
     if not _applies(builder, target, source):
         transfer.copy(builder, target, source, stream)
         return
     target, source = merge_free([target, source])
     partitions, rows = source.dims
-    width = itemsize(source.dtype)
+    width = itemsize(target.dtype)
     with TilePool(builder, "rows of a column") as pool:
-        tile = tile_in(builder, pool.ring(partitions.size * width, 2), [partitions.size], source.dtype, rows.size)
+        tile = tile_in(builder, pool.ring(partitions.size * width, 2), [partitions.size], target.dtype, rows.size)
         builder.emit("dma_copy", stream, [tile], [source.select([1, 0])])
         turn_squares(builder, target, tile)
 
@@ -48,11 +50,12 @@ def _rows_ns(timing: Timing, source: Block) -> float:
 def _applies(builder: Builder, target: Block, source: Block) -> bool:
     """Whether single elements would be moved that are neighbours in memory, and SBUF has room for them as rows."""
     partitions = target.dims[0]
-    if target.dtype != source.dtype or source.dims[0].stride != itemsize(source.dtype):
+    casts = target.dtype != source.dtype and not {target.dtype, source.dtype} <= FLOATS
+    if casts or source.dims[0].stride != itemsize(source.dtype):
         return False
     target, source = merge_free([target, source])
     if len(source.dims) != 2 or source.dims[1].size > PARTITIONS:
         return False
     if _rows_ns(builder.timing, source) >= builder.timing.transfer(_nbytes(source), itemsize(source.dtype)).bound:
         return False
-    return builder.sbuf.largest_gap() >= 4 * partitions.size * itemsize(source.dtype)
+    return builder.sbuf.largest_gap() >= 4 * partitions.size * itemsize(target.dtype)
