@@ -223,11 +223,17 @@ def _repeats(block: Block) -> bool:
 
 
 def select(e: Emitter, out: Block, predicate: Operand, on_true: Operand, on_false: Operand) -> None:
-    e.copy(out, on_false) if isinstance(on_false, Splat) else e.over("tensor_copy", Stream.VECTOR, [out], [on_false])
+    """Copies one operand, from where Vector need not, and the other where the predicate says so: a constant, which
+    Vector reads nowhere, rather than an array.
+    """
     if isinstance(predicate, Splat):
-        if predicate.value:
-            e.copy(out, on_true)
+        e.copy(out, on_true if predicate.value else on_false)
         return
+    if isinstance(on_false, Splat) and not isinstance(on_true, Splat):
+        e.copy(out, on_true)
+        e.over("copy_predicated", Stream.VECTOR, [out], [predicate], imm=[on_false.value], flags=["reverse"])
+        return
+    e.copy(out, on_false)
     if isinstance(on_true, Splat):
         e.over("copy_predicated", Stream.VECTOR, [out], [predicate], imm=[on_true.value])
     else:
