@@ -87,6 +87,7 @@ def check_module(module: "hlo.HloModule", release: str = "latest", demotes: bool
         for name in cast(Any, op).to_apply.data
     }
     problems: list[Problem] = []
+    right: set[tuple[str, ...]] = set()
     for computation in module.computations():
         if computation.computation_name in combiners:
             continue
@@ -95,9 +96,20 @@ def check_module(module: "hlo.HloModule", release: str = "latest", demotes: bool
                 loc = computation.parameter_loc(index)
                 problems += _dtype_problems(OPERATORS["parameter"], [argument.type], loc, narrowed)
         for op in computation.block.ops:
-            if hasattr(op, "opcode"):
-                problems += check_op(cast("hlo.HloOp", op), module, release, narrowed)
+            if hasattr(op, "opcode") and (kind := _kind(cast("hlo.HloOp", op), release)) not in right:
+                found = check_op(cast("hlo.HloOp", op), module, release, narrowed)
+                problems += found
+                if kind and not found:
+                    right.add(kind)
     return problems
+
+
+def _kind(op: "hlo.HloOp", release: str) -> tuple[str, ...]:
+    """Opcode and element types, where ops that have them in common have all problems in common; else nothing."""
+    if op.opcode == "custom-call" or OPERATORS[op.opcode].limits_of(release):
+        return ()
+    dtypes = [getattr(getattr(value.type, "data", None), "dtype", "") for value in (*op.operands, *op.results)]
+    return (op.opcode, *dtypes) if all(dtypes) else ()
 
 
 def check_op(

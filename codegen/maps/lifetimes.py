@@ -93,8 +93,7 @@ def tiles_alive(
                 alive[own] += 1
         # a clamp, or a reduction of integers, needs a tile of its own
         spare = op.opcode == "clamp" or (isinstance(op, hlo.ReduceOp) and op.shape.dtype in INTEGERS)
-        for size, count in alive.items():
-            most[size] = max(most[size], count + (spare and size == own))
+        most[own] = max(most[own], alive[own] + spare)  # of other sizes there are no more than before
         for value in dying.get(index, ()):
             rows.discard(value)
             if value in sizes:

@@ -106,7 +106,7 @@ def choose_partitions(
             if partitions is not None and partitions.axis < row_axes and partitions.axis != kernel.scanned:
                 votes[partitions] = votes.get(partitions, 0) + prod(hlo.shape_of(value).dims)
                 elements[partitions] = elements.get(partitions, 0) + prod(hlo.shape_of(base(value)).dims)
-    largest = max((prod(squeeze(hlo.shape_of(op.results[0]).dims)) for op in kernel.ops), default=1)
+    largest = max(map(prod, {op.shape.dims for op in kernel.ops}), default=1)
     if kernel.scanned >= 0:
         # a partition of several rows would leave single elements of the others' arrays to the DMA
         votes = {partitions: count for partitions, count in votes.items() if partitions.inner == 1}
