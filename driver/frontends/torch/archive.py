@@ -31,6 +31,7 @@ from neuronx_cc.driver.frontends.torch.export import quiet
 from neuronx_cc.driver.frontends.torch.interpreter import HIGHER
 from neuronx_cc.ir.errors import CompileError, UsageError
 
+EXPERTS_ADVICE = 'before the export, say model.set_experts_implementation("batched_mm"), which is made of ATen alone'
 REMEDY = "write the file again with torch.export.save"
 TARGET = re.compile(
     r"torch\.ops\.(aten|prims)\.\w+(\.\w+)?|_operator\.\w+|math\.\w+"
@@ -138,7 +139,9 @@ class _Reader:
                 raise CompileError(
                     "EVRF001",
                     f"{self.name}: operator {target[:100]} of node {place[:100]} is not one of ATen",
-                    "custom operators have no meaning outside their process: write the model without it",
+                    EXPERTS_ADVICE
+                    if target.startswith("torch.ops.transformers.grouped_mm")
+                    else "custom operators have no meaning outside their process: write the model without it",
                 )
             if "expr_str" in parent and not re.fullmatch(r"-?\d+", str(parent["expr_str"])):
                 raise CompileError(

@@ -72,14 +72,14 @@ def _min_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
 
 @row("var_mean")
 def var_mean(x: Any, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Any:
-    """Variance and mean; ``correction`` is taken off the number of elements, or is a flag for one."""
+    """Variance and mean; ``correction``, any number, is taken off that of elements, or is a flag for one."""
     axes = axes_of(dim, x.ndim)
     mean = jnp.mean(x, axes, keepdims=True)
     apart = x - mean
     squares = jnp.square(jnp.abs(apart)) if kind(x.dtype) == 3 else jnp.square(apart)
     total = jnp.sum(squares, axes, keepdims=keepdim)
     count = int(np.prod([x.shape[axis] for axis in axes]))
-    less = 1 if correction is None else int(correction)
+    less = 1 if correction is None else correction
     variance = total / count if not less else total / max(count - less, 0)
     return variance, mean if keepdim else jnp.squeeze(mean, axes)
 

@@ -290,3 +290,17 @@ def test_what_only_checks_read_is_left_out():
 @pytest.mark.parametrize("values", [[], [[]], [1.0, 2.0, 3.0, 2.5], [2.0, 2.0]])
 def test_histograms_of_few_values(values, span):
     agrees(lambda x: torch.histc(x, 3, *span), torch.tensor(values))
+
+
+@pytest.mark.parametrize("correction", [0, 0.5, 1.3, 2, -1, 4, 4.5, True, False])
+def test_variances_with_corrections_of_any_number(correction):
+    x = torch.randn(3, 4, dtype=torch.float32).requires_grad_(not isinstance(correction, bool) and correction < 4)
+
+    def moments(x):
+        if isinstance(correction, bool):
+            return x.var(1, correction), x.std(correction), torch.var_mean(x, 0, correction)[0]
+        return tuple(kind(x, 1, correction=correction) for kind in (torch.var, torch.std)) + torch.var_mean(
+            x, (0, 1), correction=correction, keepdim=True
+        )
+
+    agrees(moments, x)
