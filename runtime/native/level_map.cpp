@@ -73,7 +73,7 @@ void chain(const Item& item, int source, const Stretches& s, float* to, Workspac
     }
 }
 
-const i64 LONG = 64;  // elements of rows that are worked on where they are, one by one
+const i64 LONG = 129;  // elements of rows that are worked on where they are, one by one
 
 // Calls f(stretches) for all elements of rows [first, last): several short rows or parts of a long one at a time.
 template <class F>
