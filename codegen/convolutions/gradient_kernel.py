@@ -142,8 +142,17 @@ class _Gradient:
         """Whether ``o``, not ``n``, are neighbours in the result."""
 
     def _weight(self) -> float:
-        """Columns of the products of all positions."""
-        return self._columns(*self.kept) * prod(axis.rows for axis in self.axes)
+        """Nanoseconds of the products of all positions, and of storing the result, whose rows lie on the partitions."""
+        timing, width = self.builder.timing, itemsize(self.out.dtype)
+        tiles = -(-prod(axis.rows for axis in self.axes) // self.tile_rows)
+        run = width
+        free = [0, *range(2, len(self.out.dims))] if self.columns_are_left else [1]
+        for atom in sorted((atom_of(self.out, dim) for dim in free), key=lambda atom: atom.stride):
+            if atom.size > 1 and atom.stride != run:
+                break
+            run *= atom.size
+        stored = timing.transfer(prod(self.out.shape) * width, run, "write").bound
+        return self._columns(*self.kept) * tiles * timing.column(self.pe_dtype) + stored
 
     def emit(self) -> None:
         context = self.context
@@ -294,10 +303,11 @@ class _Gradient:
             banks = -(-prod(taps) // self.sum_banks)
             whole = self.pack > 1 or prod(taps) * left <= self.tile_columns
             most = left if whole else max(1, self.tile_columns // banks)
-            by_start = [
-                [replace(piece, start=start + piece.start) for piece in pieces_of(taps, size, self.tile_columns)]
-                for start, size in even(left, most)
-            ]
+            by_start = []
+            for start, size in even(left, most):
+                # several taps fill the columns of a product that one does not
+                pieces = pieces_of(taps, size, self.tile_columns, [whole or size < 64 for _ in taps])
+                by_start.append([replace(piece, start=start + piece.start) for piece in pieces])
             return [[(piece, rows) for piece in group] for rows in even(right, self.tile_rows) for group in by_start]
         pieces = pieces_of(taps, left, self.tile_rows, self._stackable(left))
         return [[(piece, columns) for columns in even(right, self.tile_columns)] for piece in pieces]
