@@ -26,10 +26,12 @@ MOST_BETWEEN = 64
 LEAST_STEPS = 2
 """Elements from which it pays to load that, too."""
 
+NARROW, NARROW_MOST = frozenset(["bf16", "f16"]), 2048
+"""Element types of rows that stay in SBUF, as they are, and elements up to which they leave tiles enough room."""
 SPREAD_LEAST, SPREAD_MOST = 128, 4096
 """Elements of a row that is repeated over the partitions once and stays there; longer ones need no second copy."""
-MOST_KEPT = 512
-"""Elements a partition of an input or of reduced rows that stays while tiles pass."""
+MOST_KEPT, MOST_REREAD = 512, 4096
+"""Elements a partition of an input or of reduced rows that stays while tiles pass; of one that would come again."""
 
 
 APART = 24
@@ -324,8 +326,8 @@ def kept_in(wanted: Mapping[hlo.SSAValue, int], room: int) -> dict[hlo.SSAValue,
 def is_row(block: Block) -> bool:
     """Whether all partitions read the same row in HBM, of a length that may stay on each of them."""
     row = prod(atom.size for atom in block.dims[1:] if atom.stride)
-    repeats = block.alloc.space is Space.HBM and not block.dims[0].stride and block.dtype == "f32"
-    return repeats and row >= SPREAD_LEAST
+    repeats = block.alloc.space is Space.HBM and not block.dims[0].stride
+    return repeats and row >= SPREAD_LEAST and (block.dtype == "f32" or (block.dtype in NARROW and row <= NARROW_MOST))
 
 
 def spread_bytes(block: Block) -> int:
@@ -337,8 +339,8 @@ def spread_bytes(block: Block) -> int:
 def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Block, partitions: int) -> Block:
     """A row in HBM as a tile on all partitions that stays: one load, and products with ones (-0 becomes 0).
 
-    It stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the rate. Where
-    PSUM is full of such rows, and for long rows, it is loaded onto each partition.
+    In FP32 it stays in PSUM where it fits whole banks there: Vector reads it beside an operand in SBUF at twice the
+    rate. Where PSUM is full of such rows, and for long rows, it is loaded onto each partition.
     """
     builder = context.builder
     dims = [dim for dim, atom in enumerate(block.dims) if dim and atom.stride and atom.size > 1]
@@ -349,15 +351,15 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
     stream = load_stream(value)
     source = replace(block, dims=(Atom(1, 0), *(block.dims[dims[at]] for at in in_order)))
     if row > SPREAD_MOST or not builder.psum.largest_gap():
-        target = pool.apart(sizes, "f32", partitions)
+        target = pool.apart(sizes, block.dtype, partitions)
         every = replace(source, dims=(Atom(partitions, 0), *source.dims[1:]))
         copy(builder, target.select([0, *(1 + at for at in in_order)]), every, stream)
         return _repeated(target, block, dims)
-    loaded = pool.apart(stored, "f32", 1)
+    loaded = pool.apart(stored, block.dtype, 1)
     copy(builder, loaded, source, stream)
-    whole = _whole_banks(sizes, context.sizes.bank_columns)
+    whole = block.dtype == "f32" and _whole_banks(sizes, context.sizes.bank_columns)
     kept = pool.bank(row * 4) if whole else None
-    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions)])
+    builder.emit("load_stationary", Stream.TENSOR, [], [context.fixed.ones(partitions, block.dtype)])
     if kept is not None:
         target = tile_in(builder, kept, sizes, "f32", partitions)
         ordered = loaded.select([0, *(1 + in_order.index(at) for at in range(len(dims)))])
@@ -365,7 +367,7 @@ def spread_row(context: Context, pool: TilePool, value: hlo.SSAValue, block: Blo
             blocks = merge_free([part, _part(ordered, start, size)])
             builder.emit("multiply_moving", Stream.TENSOR, [blocks[0]], [blocks[1]])
     else:
-        target = pool.apart(sizes, "f32", partitions)
+        target = pool.apart(sizes, block.dtype, partitions)
         ordered = target.select([0, *(1 + at for at in in_order)])
         with TilePool(builder, "row") as banks:
             bank = banks.psum(2)
@@ -386,11 +388,16 @@ def _repeated(tile: Block, block: Block, dims: Sequence[int]) -> Block:
 
 
 def is_column(block: Block, looped: Sequence[int]) -> bool:
-    """Whether an array in HBM has few elements a partition, but others for each tile of loops over ``looped``."""
+    """Whether an array in HBM has few elements a partition, but others for each tile of loops over ``looped``, or not
+    many, which the outermost loop would load again each time.
+    """
     if block.alloc.space is not Space.HBM or not block.dims[0].stride or block.offset.terms:
         return False
-    few = prod(atom.size for atom in block.dims[1:] if atom.stride) <= MOST_KEPT
-    return few and any(block.dims[dim].stride for dim in looped)
+    elements = prod(atom.size for atom in block.dims[1:] if atom.stride)
+    again = 1 in looped and block.dims[1].size > 1 and not block.dims[1].stride
+    if again and LEAST_STEPS < elements <= MOST_REREAD:
+        return True
+    return elements <= MOST_KEPT and any(block.dims[dim].stride for dim in looped)
 
 
 def column_of(pool: TilePool, block: Block, partitions: int) -> Block:

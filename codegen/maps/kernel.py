@@ -292,7 +292,7 @@ class _Box:
         )
         self.overlap = overlap_of(tiles, self.builder.timing)
         self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare
-        if self.overlap.under_way > 1:
+        if self.overlap.loading:
             self.loads = TilePool(self.builder, self.pool.name, self.overlap.loading)
             self.stores = TilePool(self.builder, self.pool.name, self.overlap.storing)
 

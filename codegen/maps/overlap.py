@@ -31,6 +31,8 @@ UNDER_WAY = ((4, 2), (3, 2), (2, 2), (3, 1), (2, 1))
 """How many are, and buffers of what their ops make."""
 TRANSFERS = ((2, 3), (1, 2))
 """Buffers of what each of them loads and stores: results wait for the queue, too."""
+STREAMED = ((2, 3, 3), (2, 2, 3))
+"""Buffers of what elementwise ops make, load and store, a tile at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ def overlap_of(tiles: Tiles, timing: Timing) -> Overlap:
             given = (several + AHEAD) * loading * tiles.read + storing * (tiles.written + several * tiles.kept)
             if several * each * tiles.made + given <= room:
                 return Overlap(each, under_way=several, loading=loading, storing=storing)
+    if buffers == BUFFERS and not tiles.kernel.reduced and tiles.kernel.scanned < 0 and tiles.independent:
+        for each, loading, storing in STREAMED:
+            if each * tiles.made + loading * tiles.read + storing * (tiles.written + tiles.kept) <= room:
+                return Overlap(each, loading=loading, storing=storing)
     if not tiles.loops or buffers > 2 or not tiles.kernel.reduced or tiles.kernel.scanned >= 0:
         return Overlap(buffers)
     sections = sections_of(timing, tiles.steps, tiles.reduced)

@@ -170,3 +170,21 @@ def test_norms_with_rows_that_end_within_a_bank(
         tiles = [each for each in instructions(compiled) if each.op == "tensor_tensor" and each.outs[0].dims[-1][0] > 1]
         assert all(source.dims[-1][1] for each in tiles for source in each.ins)
         assert dtype != "float32" or all(any(source.space is Space.PSUM for source in each.ins) for each in tiles)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns"), [(3, 127, 129), (24, 512, 512), (5, 513, 64), (2, 128, 4099), (33, 640, 8)]
+)
+def test_what_each_of_many_reads_stays(
+    batch: int, rows: int, columns: int, dtype: str, random: np.random.Generator
+) -> None:
+    """An array that the outermost loop would load again stays on chip."""
+    x = random.standard_normal((batch, rows, columns)).astype(jnp.dtype(dtype))
+    scale, bias = random.standard_normal((2, rows, columns)).astype(jnp.dtype(dtype))
+    relative = 1e-5 if dtype == "float32" else 2e-2
+    compiled = check_function(lambda x, scale, bias: jnp.tanh(x * scale) + bias, x, scale, bias, relative=relative)
+    if (batch, dtype) == (24, "float32"):
+        loads = [each for each in instructions(compiled) if each.stream in (Stream.DMA_WEIGHT, Stream.DMA_LOAD)]
+        fixed = [each for each in loads if not each.ins[0].coefs]
+        assert len(loads) > len(fixed) == 2, "scale and bias come once, ahead of the loop"
