@@ -284,11 +284,11 @@ class _Box:
             max(least, aligned),
             room,
             up(prod(steps) * max((itemsize(self.blocks[value].dtype) for value in loaded), default=0), alignment),
-            up(itemsize("f32") * prod(steps), alignment),
             sum(up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded),
             self._bytes_of(made, (), loops),
             sum(nbytes for value, nbytes in stored.items() if value in at_once),
             sum(nbytes for value, nbytes in stored.items() if value not in at_once),
+            up(itemsize("f32") * prod(steps), alignment),
         )
         self.overlap = overlap_of(tiles, self.builder.timing)
         self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare
