@@ -39,8 +39,6 @@ ROOM = 6
 BUFFERS = 2
 LONG = 4
 """Banks that a tile of a map is as wide as, at most."""
-CLEAR = 1.1
-"""How much longer no epilogue must take than one after which a map follows."""
 LOOKED_AT = 16
 """Ops after an epilogue of which a map is taken to consist."""
 
@@ -212,7 +210,7 @@ def _best(context: Context, contraction: Contraction, grown: Sequence[Grown]) ->
         rest += [last.moved] * (bool(after.bound) + (option is not last and (kept or not after.bound)))
         near = total([*rest, _less(last.apart, option.apart)]).bound
         far = total([*rest, _less(last.across, option.across), crossing]).bound + 2 * timing.transfer_latency
-        return (kernel + min(near, far) + timing.transfer_latency) * (CLEAR if option.ops else 1.0)
+        return kernel + min(near, far) + timing.transfer_latency
 
     return min((option for option in options if option.fits), key=lambda each: (time(each), -len(each.ops))).ops
 
