@@ -148,10 +148,10 @@ def dot(g: WholeGraph) -> None:
     y = g.choices.choose(partners)
     size = g.choices.choose(sorted(set(x.dims) & set(y.dims)))
     bound = g.bound(x) * g.bound(y) * max(size, 1)
-    if bound > BOUND:
-        return binary(g)
     left, right = x.dims.index(size), y.dims.index(size)
     dims = x.dims[:left] + x.dims[left + 1 :] + y.dims[:right] + y.dims[right + 1 :]
+    if bound > BOUND or prod(dims) > 100 * LARGEST:
+        return binary(g)
     text = f"dot({x.name}, {y.name}), lhs_contracting_dims={{{left}}}, rhs_contracting_dims={{{right}}}"
     z = g.add("f32", dims, text)
     g.bounds[z.name] = max(bound, 1)
