@@ -9,7 +9,7 @@ outputs are written where they will stay resident, or stored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -63,6 +63,7 @@ from neuronx_cc.codegen.movement.transfer import put
 from neuronx_cc.codegen.reductions import reduce_kernel
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Space, Stream
+from neuronx_cc.ir.isa.timing import Timing
 from neuronx_cc.ir.scans import scan_of
 from neuronx_cc.ir.types import itemsize
 from neuronx_cc.passes.analysis.values import identity_of
@@ -361,9 +362,7 @@ class _Box:
             scratch.append(self.pool.tile([atom.size for atom in like.dims[1:]], dtype, like.dims[0].size))
             return scratch[-1]
 
-        timing = self.builder.timing
-        pace = timing.cycle(Stream.VECTOR) / timing.cycle(Stream.SCALAR)
-        emitter = Emitter(self.builder, make_scratch, pace=pace)
+        emitter = Emitter(self.builder, make_scratch, pace=_pace(self.builder.timing))
         within = {*self.fusion.users, *self.fusion.functions}
         ahead = only_on_vector(self.kernel, within, self.sums, self._is_array, prod(sizes), blocks)
         emitter.vector_load = sum(ahead.values())
@@ -406,18 +405,25 @@ class _Box:
                 if total is not None and total.result in here and emitter.summing is None:
                     summed.add(total)
                 emitter.summing = None
-            if home is not None and home.alloc.space is Space.HBM:
-                there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
-                for target, source in [(there, out)] if sections is None else sections.of(there, out):
-                    put(self.builder, target, source, Stream.DMA_STORE)
+            self._store(home, out, row_dims, is_row)
             while scratch:
                 self.pool.give_back(scratch.pop(0))
-            for value in self.dying.get(index, ()):
-                if value in here:
-                    for pool in self._pools():
-                        pool.give_back(here[value], stored=value in blocks and value not in self.inputs)
+            self._give_back({value: here[value] for value in self.dying.get(index, ()) if value in here})
             yield
         self.builder.mark(self.kernel.ops[-1].loc)
+
+    def _give_back(self, tiles: Mapping[hlo.SSAValue, Block]) -> None:
+        """The tiles of values that nothing reads any more."""
+        for value, tile in tiles.items():
+            for pool in self._pools():
+                pool.give_back(tile, stored=value in self.blocks and value not in self.inputs)
+
+    def _store(self, home: Block | None, out: Block, row_dims: Sequence[int], is_row: bool) -> None:
+        """Store what is ``out`` where it lives, if that is HBM."""
+        if home is not None and home.alloc.space is Space.HBM:
+            there, sections = (home.select(row_dims), None) if is_row else (home, self.overlap.sections)
+            for target, source in [(there, out)] if sections is None else sections.of(there, out):
+                put(self.builder, target, source, Stream.DMA_STORE)
 
     def _load(
         self, emitter: Emitter, blocks: dict[hlo.SSAValue, Block], sizes: Sequence[int], starts: Starts
@@ -481,3 +487,8 @@ class _Box:
         # the engines sum from +0, which either zero leaves as it is
         if not isinstance(start, Splat) or start.value != identity_of(opcode, dtype):
             elementwise.emit_binary(emitter, opcode, dtype, out, out, start)
+
+
+def _pace(timing: Timing) -> float:
+    """How many elements Scalar makes while Vector makes one."""
+    return timing.cycle(Stream.VECTOR) / timing.cycle(Stream.SCALAR)
