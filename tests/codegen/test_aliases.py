@@ -209,7 +209,9 @@ def test_an_update_between_that_is_read_later():
     """The first update lies in the parameter's memory until the dot has read it; the result may not be there."""
     after = """
       n = f32[64,128,32] broadcast(u.1), dimensions={0,2}
-      m = f32[64,128,32] exponential(n)
+      places = f32[64,128,32] iota(), iota_dimension=1
+      moved = f32[64,128,32] add(n, places)
+      m = f32[64,128,32] sine(moved)
       w = f32[32,32] parameter(3)
       p = f32[64,128,32] dot(m, w), lhs_contracting_dims={2}, rhs_contracting_dims={0}
       o = f32[64,128,32] dot(p, w), lhs_contracting_dims={2}, rhs_contracting_dims={0}
