@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Ref, Space
 from neuronx_cc.runtime.host_memory import forget as forget_pages
@@ -43,7 +44,12 @@ class Region:
         """Called when views of the region become stale."""
 
     def bind(self, array: Array) -> None:
-        """Let the region show ``array``, which has its size and is dense."""
+        """Let the region show ``array``, which is dense.
+
+        Raises RunError ERUN914 where that is smaller: in an empty array NumPy places views without a look at its size.
+        """
+        if array.nbytes < self.hi - self.lo:
+            raise RunError("ERUN914", f"bytes {self.lo} to {self.hi} of HBM are an array of only {array.nbytes}")
         before, self.bytes = self.bytes, array.reshape(-1).view(np.uint8)
         if before is None or before.__array_interface__["data"] != self.bytes.__array_interface__["data"]:
             for forget in self.forget:
