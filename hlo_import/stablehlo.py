@@ -81,6 +81,10 @@ def _translated(data: bytes) -> bytes:
     return serialized
 
 
+SECONDS, BYTES_A_SECOND = 60, 1 << 20
+"""Processor time that a reader may take for any bytecode, and what it must read in a second more."""
+
+
 class _Apart:
     """The process that reads bytecode."""
 
@@ -107,10 +111,12 @@ class _Apart:
             if not answer:
                 self._process = None
                 status = process.wait()
-                why = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+                why = f"ends with signal {signal.Signals(-status).name}" if status < 0 else f"ends with status {status}"
+                if status == -signal.SIGPROF:
+                    why = f"has not ended after {_seconds(data):.0f} s"
                 raise CompileError(
                     "EVRF064",
-                    f"{name}: expected StableHLO bytecode, found bytes on which jaxlib's reader ends with {why}",
+                    f"{name}: expected StableHLO bytecode, found bytes on which jaxlib's reader {why}",
                     "write the file again: it is damaged",
                 )
         if answer[:1] == b"+":
@@ -135,15 +141,25 @@ def _read(file: IO[bytes]) -> bytes:
     return data if len(data) == size else b""
 
 
+def _seconds(data: bytes) -> float:
+    """Processor time after which reading ``data`` is given up: far more than any module takes that can be read."""
+    return SECONDS + len(data) / BYTES_A_SECOND
+
+
 def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer until the other end is closed."""
+    """Answer until the other end is closed.
+
+    There are bytes on which the reader does not end: SIGPROF ends it then, also when nobody waits for it any more.
+    """
     while data := _read(requests):
+        signal.setitimer(signal.ITIMER_PROF, _seconds(data))
         try:
             answer = b"+" + _to_proto(data)
         except ImportError as problem:
             answer = b"-i" + str(problem).encode()
         except _DiagnosticError as problem:
             answer = b"-d" + str(problem).encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
         _write(answers, answer)
 
 
