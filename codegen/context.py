@@ -240,14 +240,7 @@ class Context:
         array = self.module.constants[source.op.value.data]
         if array.size <= 1 or not array.flags.c_contiguous:
             return None
-        view: View | None = linear(Alloc(Space.HBM, 0, array.nbytes), 0, source.op.shape.dtype, array.shape)
-        chain = []
-        while value is not source:
-            assert isinstance(value, hlo.OpResult)
-            chain.append(value.op)
-            value = value.op.operands[0]
-        for op in reversed(chain):
-            view = apply_view(op, view) if view is not None else None  # type: ignore[arg-type]
+        view = seen_by(value, linear(Alloc(Space.HBM, 0, array.nbytes), 0, source.op.shape.dtype, array.shape))
         return None if view is None or view.dtype != source.op.shape.dtype else (view, array)
 
     def homes_of_constant(self, value: hlo.SSAValue) -> View:
@@ -422,6 +415,18 @@ def apply_view(op: hlo.HloOp, view: View) -> View | None:
     if isinstance(op, hlo.BitcastConvertOp | hlo.ConvertOp):
         return view.retyped(op.shape.dtype)
     return view
+
+
+def seen_by(value: hlo.SSAValue, view: View) -> View | None:
+    """``view``, of the ``base`` of ``value``, as ``value`` sees it; None if it is no view of that buffer."""
+    chain = []
+    while isinstance(value, hlo.OpResult) and is_view(value.op):
+        chain.append(value.op)
+        value = value.op.operands[0]
+    found: View | None = view
+    for op in reversed(chain):
+        found = apply_view(op, found) if found is not None else None
+    return found
 
 
 def squeezed(view: View) -> View:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import prod
 
-from neuronx_cc.codegen.context import Context, apply_view
+from neuronx_cc.codegen.context import Context, seen_by
 from neuronx_cc.codegen.emission.accesses import Alloc
 from neuronx_cc.codegen.emission.views import View, linear
 from neuronx_cc.codegen.epilogues.chain import Chain
 from neuronx_cc.codegen.epilogues.contraction import FLOATS, Contraction
 from neuronx_cc.codegen.epilogues.work import leave
-from neuronx_cc.codegen.formation.graph import computes_elementwise, is_view, squeeze
+from neuronx_cc.codegen.formation.graph import base, computes_elementwise, squeeze
 from neuronx_cc.codegen.maps.elementwise import ACTIVATION, ARITHMETIC
 from neuronx_cc.codegen.residents import RESIDENT_VALUE_SHARE
 from neuronx_cc.ir import hlo
@@ -156,17 +156,11 @@ class _Growth:
 
 def _lies(value: hlo.SSAValue) -> View | None:
     """``value`` as a view of what it is made of, if that lay in HBM; None if it is none, or counts."""
-    chain = []
-    while isinstance(value, hlo.OpResult) and is_view(value.op):
-        chain.append(value.op)
-        value = value.op.operands[0]
-    if isinstance(value.owner, hlo.IotaOp) or not isinstance(value.type, hlo.ArrayType):
+    source = base(value)
+    if isinstance(source.owner, hlo.IotaOp) or not isinstance(source.type, hlo.ArrayType):
         return None
-    shape = hlo.shape_of(value)
-    view: View | None = linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims)
-    for op in reversed(chain):
-        view = apply_view(op, view) if view is not None else None
-    return view
+    shape = hlo.shape_of(source)
+    return seen_by(value, linear(Alloc(Space.HBM, 0, 0), 0, shape.dtype, shape.dims))
 
 
 # ---- whether it is worth it -----------------------------------------------------------------------------------

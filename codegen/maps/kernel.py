@@ -271,25 +271,26 @@ class _Box:
         }
         at_once = {op.results[0] for index, op in enumerate(kernel.ops) if op.results[0] in self.dying.get(index, ())}
         elsewhere = {*loaded, *stored, *(value for value, b in self.blocks.items() if b.alloc.space is not Space.HBM)}
+        read = [up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded]
         made = tiles_alive(kernel, [*self.plan.iotas], self.dying, {*self.fusion.within}, elsewhere)
         tiles = Tiles(
-            kernel,
-            tuple(loops),
-            tuple(self.sizes),
-            tuple(steps),
-            tuple(self.reduced),
-            sum(op not in self.fusion and not kernel.is_row(op.shape) for op in kernel.ops),
-            sum(itemsize(block.dtype) for block in streamed) * self.partitions,
-            not self.plan.transposed and not counted,
-            least,
-            max(least, aligned),
-            room,
-            up(prod(steps) * max((itemsize(self.blocks[value].dtype) for value in loaded), default=0), alignment),
-            sum(up(prod(steps) * itemsize(self.blocks[value].dtype), alignment) for value in loaded),
-            self._bytes_of(made, (), loops),
-            sum(nbytes for value, nbytes in stored.items() if value in at_once),
-            sum(nbytes for value, nbytes in stored.items() if value not in at_once),
-            up(itemsize("f32") * prod(steps), alignment),
+            kernel=kernel,
+            loops=tuple(loops),
+            sizes=tuple(self.sizes),
+            steps=tuple(steps),
+            reduced=tuple(self.reduced),
+            ops=sum(op not in self.fusion and not kernel.is_row(op.shape) for op in kernel.ops),
+            streamed=sum(itemsize(block.dtype) for block in streamed) * self.partitions,
+            independent=not self.plan.transposed and not counted,
+            least=least,
+            aligned=max(least, aligned),
+            room=room,
+            loaded=max(read, default=0),
+            read=sum(read),
+            made=self._bytes_of(made, (), loops),
+            written=sum(nbytes for value, nbytes in stored.items() if value in at_once),
+            kept=sum(nbytes for value, nbytes in stored.items() if value not in at_once),
+            f32=up(itemsize("f32") * prod(steps), alignment),
         )
         self.overlap = overlap_of(tiles, self.builder.timing)
         self.pool.buffers, self.pool.spare = self.overlap.buffers, self.overlap.spare

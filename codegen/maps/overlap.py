@@ -46,7 +46,7 @@ class Overlap:
     under_way: int = 1
     """Tiles of a loop's body that are emitted together, each some ops after the one before."""
     loading: int = 0
-    """Buffers of tiles that are loaded, and of those that are stored, where several are under way."""
+    """Buffers of tiles that are loaded, and of those that are stored, where these have memory of their own; else 0."""
     storing: int = 0
     sections: Sections | None = None
     """Of the rows of tiles for which there are one or two buffers."""
