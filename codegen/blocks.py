@@ -118,13 +118,13 @@ class Block:
         elif kernel.is_map:
             map_kernel.lower(context, kernel, self.member, step)
         elif first.opcode in CONTRACTIONS:
-            CONTRACTIONS[first.opcode](context, kernel, step)
+            CONTRACTIONS[first.opcode].lower(context, kernel, step)
         elif isinstance(first, hlo.WhileOp):
             control.lower_while(context, first, step, name, Block.of)
         elif isinstance(first, hlo.ConditionalOp):
             control.lower_conditional(context, first, step, name, Block.of)
         elif first.opcode in LOWERINGS:
-            LOWERINGS[first.opcode](context, first, step)
+            LOWERINGS[first.opcode].lower(context, first, step)
         else:
             raise CompileError(
                 "EVRF001",

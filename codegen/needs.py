@@ -8,25 +8,9 @@ from neuronx_cc.codegen.attention.pattern import Attention
 from neuronx_cc.codegen.context import Context, apply_view
 from neuronx_cc.codegen.emission.views import View
 from neuronx_cc.codegen.formation.graph import Kernel, base, is_view, operands_of, trace
+from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.isa.program import Home, Need
-
-READ_WHOLE = frozenset(["attention", "bitcast-convert", "concatenate", "dot", "map", "reduce", "sort", "topk"])
-"""Kinds of kernels that read each element of each operand."""
-READ_IN_PART = {
-    "conditional": "its kernels have needs of their own",
-    "convolution": "strides step over elements",
-    "custom-call": "one instruction with a buffer of its own",
-    "dynamic-slice": "a window",
-    "dynamic-update-slice": "what the update replaces is not read, the rest may stay where it is",
-    "gather": "what the indices say",
-    "pad": "negative padding cuts elements off",
-    "reduce-window": "windows may lie apart",
-    "scatter": "rows that are replaced, and updates that lie outside",
-    "select-and-scatter": "windows may lie apart",
-    "while": "its kernels have needs of their own",
-} | dict.fromkeys(hlo.opcodes(hlo.CollectiveOp, hlo.DeviceNumberOp), "one instruction between whole arrays")
-"""Kinds that may leave elements out, and why."""
 
 
 def wanted() -> bool:
@@ -34,11 +18,19 @@ def wanted() -> bool:
     return os.environ.get("NEURONX_CC_PROVENANCE") == "1"
 
 
+def reads_all(kernel: Kernel) -> bool:
+    """Whether ``kernel`` reads each element of each operand."""
+    if kernel.is_map or isinstance(kernel.attention, Attention):
+        return True
+    lowering = CONTRACTIONS.get(kernel.kind) or LOWERINGS.get(kernel.kind)
+    return lowering is not None and not lowering.in_part
+
+
 def note(context: Context, kernel: Kernel, member: dict[hlo.SSAValue, Kernel], first: int) -> None:
     """Add what ``kernel``, whose records begin at ``first``, has to read to the program's needs."""
     program = context.builder.program
     kind = kernel.kind
-    if kind not in READ_WHOLE or first == len(program.records):
+    if not reads_all(kernel) or first == len(program.records):
         return
     attention = kernel.attention
     part = set(map(base, attention.read_in_part())) if isinstance(attention, Attention) else set()

@@ -38,7 +38,7 @@ TRIALS = 12
 _REACH = 4
 """Times the largest difference that these evaluations show which rounding may make."""
 _SUMS = (hlo.ContractionOp, hlo.ReduceOp, hlo.ReduceWindowOp)
-_MOVES = (hlo.MovementOp, hlo.ConstantOp, hlo.IotaOp, hlo.GetTupleElementOp)
+_MOVES = (hlo.MovementOp, hlo.NullaryOp, hlo.GetTupleElementOp)
 
 
 @dataclass(frozen=True, slots=True)

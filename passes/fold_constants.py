@@ -20,13 +20,6 @@ SMALL = 4096
 """Elements of operands and results that an early fold may have."""
 
 
-NEVER = (
-    *(hlo.BroadcastOp, hlo.OptBarrierOp, hlo.StochasticConvertOp, hlo.RandomOp),
-    *(hlo.RegionOp, hlo.CustomCallOp, hlo.CollectiveOp),
-)
-"""Without a value at compile time, or with one that other devices decide: the reference semantics know one alone."""
-
-
 SYMBOLIC = (hlo.ConstantOp, hlo.BroadcastOp)
 """What an operand must come from for a fold: a literal, or a splat."""
 
@@ -44,7 +37,7 @@ def fold(module: HloModule, limit: int | None) -> None:
     apply = evaluator(module).apply
     for computation in module.computations():
         for op in ops_of(computation.block):
-            if isinstance(op, NEVER) or not op.operands:
+            if isinstance(op, hlo.OpaqueOp | hlo.BroadcastOp) or not op.operands:
                 continue
             sources = [defining_op(operand) for operand in op.operands]
             if not all(type(source) in SYMBOLIC for source in sources):

@@ -39,10 +39,6 @@ CARRIED = {**BYTE, **dict.fromkeys(DTYPES, "u8")}
 
 MOVES = (hlo.MovementOp, hlo.ExchangeOp, hlo.RegionOp, hlo.TupleOp, hlo.GetTupleElementOp)
 """Ops that never look at elements."""
-IN_RANGE = (hlo.BitwiseOp, hlo.ExtremeOp, hlo.ClampOp, hlo.RemainderOp, hlo.SignOp, hlo.SortOp, hlo.TopkOp)
-"""Ops whose results fit where their operands do."""
-OF_BITS = (hlo.CountLeadingZerosOp, hlo.MulhiOp, hlo.PopcntOp, hlo.ShiftRightArithmeticOp, hlo.ShiftRightLogicalOp)
-"""Ops for which it matters where in a byte an integer ends."""
 SUBNORMAL = frozenset(["f8e5m2fnuz"])
 """Types some of whose numbers are subnormal in FP16."""
 
@@ -132,12 +128,12 @@ class _Widener:
             dtype = result.type.data.dtype if isinstance(result.type, hlo.ArrayType) else ""
             if isinstance(op, hlo.ConstantOp) and dtype in COMPUTED:
                 self._constant(op, COMPUTED[dtype])
-            elif (dtype in COMPUTED and isinstance(op, (*OF_BITS, hlo.BitcastConvertOp))) or (
+            elif (dtype in COMPUTED and isinstance(op, hlo.HighBitsOp | hlo.BitcastConvertOp)) or (
                 dtype in BITS and isinstance(op, hlo.ConvertOp) and hlo.shape_of(op.operand).dtype in FLOATS
             ):
                 raise _refusal(op, dtype)
             retype(result, with_dtypes(result.type, COMPUTED))
-            if wraps and dtype in BITS and not isinstance(op, (*IN_RANGE, *MOVES, hlo.ConstantOp)):
+            if wraps and dtype in BITS and not isinstance(op, (hlo.InRangeOp, *MOVES, hlo.ConstantOp)):
                 self._after(op, result, partial(wrapped, dtype=dtype))
 
     def _after(self, op: hlo.HloOp, result: Value, make: Callable[[Build, Value], Value]) -> Value:
@@ -165,7 +161,7 @@ class _Widener:
             self._bits(op)
         elif isinstance(op, MOVES) or (isinstance(op, hlo.ScatterOp) and self._replaces(op)):
             self._carry(result)
-        elif dtype in BITS and isinstance(op, OF_BITS):
+        elif dtype in BITS and isinstance(op, hlo.HighBitsOp):
             self._becomes(op, self._of_bits(Build.before(self.module, op), op, dtype), dtype)
         elif isinstance(op, hlo.ReducePrecisionOp) and dtype in SUBNORMAL:
             self._reduce_precision(op, dtype)
@@ -263,7 +259,7 @@ class _Widener:
         """A computed value as it is carried."""
         if small in DTYPES:
             return encode(b, value, small)
-        if small not in BITS or isinstance(op, IN_RANGE) or (isinstance(op, hlo.NotOp) and small.startswith("s")):
+        if small not in BITS or isinstance(op, hlo.InRangeOp) or (isinstance(op, hlo.NotOp) and small.startswith("s")):
             return value
         if isinstance(op, hlo.ConvertOp) and hlo.shape_of(op.operand).dtype in FLOATS:
             return clamped(b, value, small)

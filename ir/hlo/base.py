@@ -173,7 +173,15 @@ class IdempotentOp(CombinerOp):
     """Combines a value with itself to itself: an element may be met twice."""
 
 
-class ExtremeOp(IdempotentOp):
+class InRangeOp(HloOp):
+    """Its result fits any type of integers that its operands do."""
+
+
+class HighBitsOp(HloOp):
+    """Where in a word an integer ends matters to its result."""
+
+
+class ExtremeOp(IdempotentOp, InRangeOp):
     """Which of two zeros, or of two NaNs, it gives depends on the order of the operands."""
 
 
@@ -183,6 +191,10 @@ class ChoosingOp(ElementwiseOp):
 
 class DiscontinuousOp(HloOp):
     """Its result jumps: an error of an operand in the last place may make it another number."""
+
+
+class FormatOp(ElementwiseOp):
+    """About the format of its operands itself, which no pass may choose for it."""
 
 
 class MovementOp(HloOp):
@@ -200,6 +212,10 @@ class IdentityOp(MovementOp):
     """The result is the operand."""
 
 
+class OpaqueOp(HloOp):
+    """Its result does not follow from its operands alone: chance, other devices, the host or a loop decide."""
+
+
 class ContractionOp(HloOp):
     """Sums of products of two arrays."""
 
@@ -210,7 +226,7 @@ class ApplyingOp(HloOp):
     to_apply = prop_def(StrsAttr)
 
 
-class CollectiveOp(HloOp):
+class CollectiveOp(OpaqueOp):
     """Its result depends on what other devices hold."""
 
 
@@ -230,11 +246,11 @@ class HostOp(HloOp):
     """Speaks to the host, or to other programs, from inside a program."""
 
 
-class RandomOp(HloOp):
+class RandomOp(OpaqueOp):
     """Random numbers."""
 
 
-class RegionOp(HloOp):
+class RegionOp(OpaqueOp):
     """Which of the computations that it calls run, and how often, run-time values decide."""
 
 
@@ -320,12 +336,16 @@ __all__ = [
     "ElementwiseUnaryOp",
     "ExchangeOp",
     "ExtremeOp",
+    "FormatOp",
+    "HighBitsOp",
     "HloOp",
     "HostOp",
     "IdempotentOp",
     "IdentityOp",
+    "InRangeOp",
     "MovementOp",
     "NullaryOp",
+    "OpaqueOp",
     "RandomOp",
     "ReducingOp",
     "RegionOp",

@@ -17,7 +17,16 @@ from neuronx_cc.ir.hlo.attrs import (
     StrsAttr,
     WindowAttr,
 )
-from neuronx_cc.ir.hlo.base import ApplyingOp, BinaryOp, ContractionOp, MovementOp, RandomOp, UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.base import (
+    ApplyingOp,
+    BinaryOp,
+    ContractionOp,
+    InRangeOp,
+    MovementOp,
+    RandomOp,
+    UnaryOp,
+    VariadicOp,
+)
 
 
 @irdl_op_definition
@@ -116,7 +125,7 @@ class ScanOp(VariadicOp):
 
 
 @irdl_op_definition
-class SortOp(VariadicOp, ApplyingOp):
+class SortOp(VariadicOp, ApplyingOp, InRangeOp):
     """Sorts the operands together along ``dimension`` by the comparator ``to_apply``."""
 
     name = "hlo.sort"
@@ -132,7 +141,7 @@ class SortOp(VariadicOp, ApplyingOp):
 
 
 @irdl_op_definition
-class TopkOp(UnaryOp):
+class TopkOp(UnaryOp, InRangeOp):
     """The k largest (or smallest) of the last dim, with indices."""
 
     name = "hlo.topk"

@@ -3,7 +3,7 @@
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
 from neuronx_cc.ir.hlo.attrs import IntAttr, StrAttr, StrsAttr
-from neuronx_cc.ir.hlo.base import HostOp, IdentityOp, RegionOp, StartOp, UnaryOp, VariadicOp
+from neuronx_cc.ir.hlo.base import HostOp, IdentityOp, OpaqueOp, RegionOp, StartOp, UnaryOp, VariadicOp
 
 
 @irdl_op_definition
@@ -56,7 +56,7 @@ class ConditionalOp(VariadicOp, RegionOp):
 
 
 @irdl_op_definition
-class CustomCallOp(VariadicOp):
+class CustomCallOp(VariadicOp, OpaqueOp):
     """Calls a target known by name."""
 
     name = "hlo.custom_call"
@@ -66,7 +66,7 @@ class CustomCallOp(VariadicOp):
 
 
 @irdl_op_definition
-class OptBarrierOp(UnaryOp, IdentityOp):
+class OptBarrierOp(UnaryOp, IdentityOp, OpaqueOp):
     """Identity that no pass moves code across."""
 
     name = "hlo.opt_barrier"

@@ -10,13 +10,17 @@ from neuronx_cc.ir.hlo.base import (
     ElementwiseBinaryOp,
     ElementwiseUnaryOp,
     ExtremeOp,
+    FormatOp,
+    HighBitsOp,
     IdempotentOp,
     IdentityOp,
+    InRangeOp,
     MovementOp,
+    OpaqueOp,
 )
 
 
-class BitwiseOp(CombinerOp):
+class BitwiseOp(CombinerOp, InRangeOp):
     """Combines bit by bit."""
 
 
@@ -120,7 +124,7 @@ class CoshOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class CountLeadingZerosOp(ElementwiseUnaryOp):
+class CountLeadingZerosOp(ElementwiseUnaryOp, HighBitsOp):
     """Number of leading zero bits."""
 
     name = "hlo.count_leading_zeros"
@@ -155,7 +159,7 @@ class FloorOp(RoundingOp):
 
 
 @irdl_op_definition
-class ImagOp(ElementwiseUnaryOp):
+class ImagOp(ElementwiseUnaryOp, FormatOp):
     """Imaginary part."""
 
     name = "hlo.imag"
@@ -204,14 +208,14 @@ class NotOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class PopcntOp(ElementwiseUnaryOp):
+class PopcntOp(ElementwiseUnaryOp, HighBitsOp):
     """Number of set bits."""
 
     name = "hlo.popcnt"
 
 
 @irdl_op_definition
-class RealOp(ElementwiseUnaryOp):
+class RealOp(ElementwiseUnaryOp, FormatOp):
     """Real part."""
 
     name = "hlo.real"
@@ -239,7 +243,7 @@ class RsqrtOp(ElementwiseUnaryOp):
 
 
 @irdl_op_definition
-class SignOp(ElementwiseUnaryOp, DiscontinuousOp):
+class SignOp(ElementwiseUnaryOp, DiscontinuousOp, InRangeOp):
     """``-1, 0 or 1 by sign; NaN stays``."""
 
     name = "hlo.sign"
@@ -302,7 +306,7 @@ class Atan2Op(ElementwiseBinaryOp):
 
 
 @irdl_op_definition
-class ComplexOp(ElementwiseBinaryOp):
+class ComplexOp(ElementwiseBinaryOp, FormatOp):
     """``lhs + i rhs``."""
 
     name = "hlo.complex"
@@ -330,7 +334,7 @@ class MinimumOp(ExtremeOp, ChoosingOp):
 
 
 @irdl_op_definition
-class MulhiOp(ElementwiseBinaryOp):
+class MulhiOp(ElementwiseBinaryOp, HighBitsOp):
     """High half of the double-width product."""
 
     name = "hlo.mulhi"
@@ -358,7 +362,7 @@ class PowerOp(ElementwiseBinaryOp):
 
 
 @irdl_op_definition
-class RemainderOp(ElementwiseBinaryOp, DiscontinuousOp):
+class RemainderOp(ElementwiseBinaryOp, DiscontinuousOp, InRangeOp):
     """``lhs - rhs * trunc(lhs / rhs)``."""
 
     name = "hlo.remainder"
@@ -372,21 +376,21 @@ class ShiftLeftOp(ShiftOp):
 
 
 @irdl_op_definition
-class ShiftRightArithmeticOp(ShiftOp):
+class ShiftRightArithmeticOp(ShiftOp, HighBitsOp):
     """Signed lhs >> rhs."""
 
     name = "hlo.shift_right_arithmetic"
 
 
 @irdl_op_definition
-class ShiftRightLogicalOp(ShiftOp):
+class ShiftRightLogicalOp(ShiftOp, HighBitsOp):
     """Unsigned lhs >> rhs."""
 
     name = "hlo.shift_right_logical"
 
 
 @irdl_op_definition
-class StochasticConvertOp(ElementwiseBinaryOp, DiscontinuousOp):
+class StochasticConvertOp(ElementwiseBinaryOp, DiscontinuousOp, FormatOp, OpaqueOp):
     """``lhs rounded by the random bits rhs``."""
 
     name = "hlo.stochastic_convert"
@@ -416,7 +420,7 @@ class CompareOp(ElementwiseBinaryOp, DiscontinuousOp):
 
 
 @irdl_op_definition
-class ReducePrecisionOp(ElementwiseUnaryOp):
+class ReducePrecisionOp(ElementwiseUnaryOp, FormatOp):
     """Rounds to a smaller format and back."""
 
     name = "hlo.reduce_precision"
@@ -435,7 +439,7 @@ class SelectOp(ChoosingOp, MovementOp):
 
 
 @irdl_op_definition
-class ClampOp(ChoosingOp):
+class ClampOp(ChoosingOp, InRangeOp):
     """``min(max(operand, minimum), maximum)``; bounds may be scalars."""
 
     name = "hlo.clamp"

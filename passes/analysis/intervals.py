@@ -47,7 +47,9 @@ def union(parts: Sequence[Interval]) -> Interval:
 
 def _corners(function: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
     found = [function(x, y) for x in a for y in b]
-    return min(found), max(found)
+    # infinite floats may give a NaN (``passes.analysis.spans``), which ``min`` overlooks
+    nowhere = [x for x in found if x != x] * 2
+    return (nowhere[0], nowhere[1]) if nowhere else (min(found), max(found))
 
 
 # what combines two integers; ``dtype`` is the type of both
@@ -90,9 +92,6 @@ def _spanned(a: Interval, b: Interval) -> Interval:
     return (-(1 << size) if min(a[0], b[0]) < 0 else 0), (1 << size) - 1
 
 
-Combiner = Callable[[Interval, Interval, str], Interval]
-
-
 def folded(kind: str, value: Interval, start: Interval, least: int, most: int, dtype: str) -> Interval:
     """A fold of ``start`` and ``least`` to ``most`` elements of ``value``."""
     if most == 0:
@@ -107,7 +106,7 @@ def folded(kind: str, value: Interval, start: Interval, least: int, most: int, d
         power = size ** min(most, 65) if size > 1 else size
         largest = max(1, power) * max(abs(start[0]), abs(start[1]))
         return (0 if value[0] >= 0 and start[0] >= 0 else -largest), largest
-    combined = BINARY[kind](value, start, dtype)
+    combined = ELEMENTWISE[kind](value, start, dtype)
     return combined if least else union([combined, start])
 
 
@@ -199,24 +198,6 @@ def refined(a: Interval, b: Interval, direction: str) -> Interval:
 MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 OPPOSITE = {"LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT", "EQ": "NE", "NE": "EQ"}
 
-BINARY: dict[str, Combiner] = {
-    "add": added,
-    "subtract": lambda a, b, dtype: (a[0] - b[1], a[1] - b[0]),
-    "multiply": multiplied,
-    "maximum": larger,
-    "minimum": smaller,
-    "and": conjoined,
-    "or": disjoined,
-    "xor": differing,
-    "divide": quotient,
-    "remainder": remainder,
-    "shift-left": shifted_left,
-    "shift-right-arithmetic": shifted_right,
-    "shift-right-logical": shifted_in_zeros,
-    "power": power,
-    "mulhi": lambda a, b, dtype: _corners(lambda x, y: x * y >> bits(dtype), a, b),
-}
-
 
 def _abs(a: Interval, dtype: str) -> Interval:
     low, high = a
@@ -235,15 +216,30 @@ def _leading_zeros(a: Interval, dtype: str) -> Interval:
     return (0 if a[0] < 0 else size - a[1].bit_length()), (0 if a[1] < 0 else size - max(a[0], 0).bit_length())
 
 
-UNARY: dict[type, Callable[[Interval, str], Interval]] = {
-    hlo.NegateOp: lambda a, dtype: (-a[1], -a[0]),
-    hlo.AbsOp: _abs,
-    hlo.NotOp: _not,
-    hlo.SignOp: lambda a, dtype: (max(-1, min(1, a[0])), max(-1, min(1, a[1]))),
-    hlo.PopcntOp: lambda a, dtype: (0, bits(dtype) if a[0] < 0 else a[1].bit_length()),
-    hlo.CountLeadingZerosOp: _leading_zeros,
+ELEMENTWISE: dict[str, Callable[..., Interval]] = {
+    "add": added,
+    "subtract": lambda a, b, dtype: (a[0] - b[1], a[1] - b[0]),
+    "multiply": multiplied,
+    "maximum": larger,
+    "minimum": smaller,
+    "and": conjoined,
+    "or": disjoined,
+    "xor": differing,
+    "divide": quotient,
+    "remainder": remainder,
+    "shift-left": shifted_left,
+    "shift-right-arithmetic": shifted_right,
+    "shift-right-logical": shifted_in_zeros,
+    "power": power,
+    "mulhi": lambda a, b, dtype: _corners(lambda x, y: x * y >> bits(dtype), a, b),
+    "negate": lambda a, dtype: (-a[1], -a[0]),
+    "abs": _abs,
+    "not": _not,
+    "sign": lambda a, dtype: (max(-1, min(1, a[0])), max(-1, min(1, a[1]))),
+    "popcnt": lambda a, dtype: (0, bits(dtype) if a[0] < 0 else a[1].bit_length()),
+    "count-leading-zeros": _leading_zeros,
 }
-
+"""Opcode -> the bounds of the result, given those of each operand and the type."""
 
 Bounds = Callable[[hlo.SSAValue], Interval]
 Rule = Callable[[Bounds, hlo.HloOp, HloModule], Interval]
@@ -349,9 +345,6 @@ def bounds(of: Bounds, op: hlo.HloOp, module: HloModule) -> Interval | None:
         return union([of(operand) for operand in op.operands[: op.PLACES]])
     if isinstance(op, hlo.AllGatherOp | hlo.AllToAllOp | hlo.CollectiveBroadcastOp):
         return of(op.operands[0])
-    if op.opcode in BINARY:
-        a, b = (of(operand) for operand in op.operands)
-        return BINARY[op.opcode](a, b, op.shape.dtype)
-    if type(op) in UNARY and is_integer(op.operands[0]):
-        return UNARY[type(op)](of(op.operands[0]), op.shape.dtype)
+    if op.opcode in ELEMENTWISE:
+        return ELEMENTWISE[op.opcode](*map(of, op.operands), op.shape.dtype)
     return None

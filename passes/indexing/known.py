@@ -21,11 +21,6 @@ from neuronx_cc.passes.expansions.build import Build
 Value = hlo.SSAValue
 Array = np.ndarray[Any, Any]
 
-NEVER = (
-    *(hlo.RandomOp, hlo.OptBarrierOp, hlo.StochasticConvertOp),
-    *(hlo.RegionOp, hlo.CustomCallOp, hlo.CollectiveOp),
-)
-"""Without one value at compile time, or made by loops."""
 MOST_ELEMENTS = 1 << 21
 """Of an array that is computed at compile time to see places and weights."""
 MOST_OPS = 256
@@ -100,7 +95,7 @@ def _made_of_constants(value: Value, order: list[hlo.HloOp], seen: set[Value]) -
     op = defining_op(value)
     if (
         not isinstance(op, hlo.HloOp)
-        or isinstance(op, NEVER)
+        or isinstance(op, hlo.OpaqueOp)
         or not isinstance(op.results[0].type, hlo.ArrayType)
         or op.shape.size > MOST_ELEMENTS
         or len(seen) > MOST_OPS

@@ -19,9 +19,6 @@ from neuronx_cc.passes.manager import PassContext
 from neuronx_cc.passes.precision.casts import TF32_BITS, Casts
 from neuronx_cc.passes.precision.decisions import Contraction, Decision, of_result, sums_in_f32
 
-KEPT = (hlo.ReducePrecisionOp, hlo.StochasticConvertOp, hlo.ComplexOp, hlo.RealOp, hlo.ImagOp)
-"""Elementwise ops that are about the format itself."""
-
 
 class Lowering:
     """Changes one computation; a value is *low* once its own type has been changed from f32."""
@@ -90,7 +87,7 @@ class Lowering:
         result = op.results[0]
         if isinstance(op, hlo.ConstantOp) or not isinstance(result.type, hlo.ArrayType):
             return
-        if decision.ruled and is_f32(result) and decision.dtype != "f32" and not isinstance(op, KEPT):
+        if decision.ruled and is_f32(result) and decision.dtype != "f32" and not isinstance(op, hlo.FormatOp):
             self._record(op, "result", decision.dtype, decision.reason)
             self._round_result(op, decision.dtype)
         elif isinstance(op, Contraction):
@@ -140,7 +137,7 @@ class Lowering:
 
 
 def computes_in_any_float(op: hlo.HloOp) -> bool:
-    if isinstance(op, KEPT) or not isinstance(op.results[0].type, hlo.ArrayType):
+    if isinstance(op, hlo.FormatOp) or not isinstance(op.results[0].type, hlo.ArrayType):
         return False
     return isinstance(op, hlo.MovementOp | hlo.ElementwiseOp)
 

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from generated import compile_text, text_of
 
-from neuronx_cc.codegen import needs
-from neuronx_cc.codegen.kernels import CONTRACTIONS, LOWERINGS
-from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.program import Instr, Program, Space
 from neuronx_cc.runtime import provenance
@@ -74,9 +71,3 @@ def test_every_offset_that_is_dropped(function, dims) -> None:
             moved += 1
     assert moved
     provenance.check(made)
-
-
-def test_each_kind_of_kernel_is_told_apart() -> None:
-    kinds = {*LOWERINGS, *CONTRACTIONS, *hlo.opcodes(hlo.CollectiveOp), "attention", "map", "while", "conditional"}
-    assert kinds == needs.READ_WHOLE | set(needs.READ_IN_PART)
-    assert not needs.READ_WHOLE & set(needs.READ_IN_PART)
