@@ -309,16 +309,18 @@ def _transposed(context: Context, value: hlo.SSAValue, axis: int) -> View:
 def lies_across(view: View, partitions: Partitions, timing: Timing) -> bool:
     """Whether neighbours in memory go to different partitions, so that copying the array first costs less.
 
-    Every run of a DMA has ``partitions.inner`` elements then; a copy is read, written, and read again in long ones,
-    each of which waits for the one before.
+    Every run of a DMA is one element then; a copy with the partitions outermost is read, written, and read again in
+    long ones, each of which waits for the one before. Neighbours on one partition would lie apart in such a copy.
     """
+    if partitions.inner > 1:
+        return False
     size = itemsize(view.dtype)
     atoms = [(axis, atom) for axis, dims in enumerate(view.dims) for atom in dims if atom.stride]
     contiguous = [axis for axis, atom in atoms if abs(atom.stride) == size]
     if contiguous != [partitions.axis] or len(view.dims) < 2:
         return False
     nbytes = prod(atom.size for _, atom in atoms) * size
-    here, there = (timing.transfer(nbytes, run).bound for run in (partitions.inner * size, timing.long_run))
+    here, there = (timing.transfer(nbytes, run).bound for run in (size, timing.long_run))
     return here > COPIED * (there + timing.transfer_latency)
 
 
