@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from neuronx_cc.codegen.emission.views import View
+from neuronx_cc.codegen.emission.views import Atom, View
 from neuronx_cc.codegen.formation.graph import is_view, squeeze
 from neuronx_cc.ir import hlo
 
@@ -52,14 +52,15 @@ class Band:
 
 
 def band_of(
-    mask: hlo.SSAValue, marks: View, rows: int, columns: int, splat: Callable[[hlo.SSAValue], float | None]
+    mask: hlo.SSAValue, marks: View, rows: Atom, columns: Atom, splat: Callable[[hlo.SSAValue], float | None]
 ) -> Band | None:
     """``mask``, whose dims lie on the scores as ``marks`` says, if it compares numbers of rows and columns.
 
-    ``rows`` and ``columns``: strides in ``marks`` of these dims of the scores.
+    ``rows`` and ``columns``: these dims of the scores in ``marks``. A part of one, or another dim with the stride of a
+    single row, counts something else.
     """
-    axes = {rows: "row", columns: "column"}
-    names = tuple(axes.get(atoms[0].stride, "") if len(atoms) == 1 else "" for atoms in marks.dims)
+    axes = {(rows,): "row", (columns,): "column"}
+    names = tuple(axes.get(atoms, "") for atoms in marks.dims)
     while isinstance(mask, hlo.OpResult) and isinstance(mask.op, hlo.BroadcastOp | hlo.ReshapeOp):
         inner = _below(mask.op, names)
         if inner is None:

@@ -311,7 +311,8 @@ class _Search:
                 return None
             if not all(self._is_along(op, prod(dims), 0) for op in self.after):
                 return None
-            steps = tuple(self._step(op, main, strides[rows], strides[column]) for op, main in path)
+            ends = [Atom(dims[axis], strides[axis]) for axis in (rows, column)]
+            steps = tuple(self._step(op, main, *ends) for op, main in path)
             attention = Attention(
                 _in_order(self.ops), scores, steps, shifted, self.product, self.index, marks, result, made,
                 queries, rows, column,
@@ -363,7 +364,7 @@ class _Search:
         marks = [found for operand in op.operands if (found := self._marks(operand)) is not None]
         return bool(marks) and all(_agree(marks[0], each, stride) for each in marks[1:])
 
-    def _step(self, op: hlo.HloOp, main: int, rows: int, columns: int) -> Step:
+    def _step(self, op: hlo.HloOp, main: int, rows: Atom, columns: Atom) -> Step:
         marks = self._marks(op.result)
         assert marks is not None, "an op on the way from the scores"
         if isinstance(op, hlo.SelectOp) and main in (1, 2):
@@ -378,9 +379,9 @@ class _Search:
         return Step(op, main, marks, None, span=span)
 
     def _is_whole(self, attention: Attention) -> bool:
-        """Whether nothing else reads what stays on chip."""
+        """Whether nothing else reads what stays on chip, nor the second product as its values."""
         own = set(attention.ops)
-        return all(
+        return base(attention.product.operands[1 - attention.weights]).owner not in own and all(
             use.operation in own
             for op in attention.ops
             if op.result is not attention.result

@@ -15,13 +15,16 @@ from typing import TypeAlias
 
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.hlo.editing import defining_op
-from neuronx_cc.ir.types import itemsize
+from neuronx_cc.ir.types import INTEGERS, itemsize
+from neuronx_cc.passes.analysis.intervals import type_range
 from neuronx_cc.passes.analysis.values import splat_number
 from neuronx_cc.passes.expansions.build import Build
 from neuronx_cc.passes.indexing.costs import costs_of
 
 Value = hlo.SSAValue
 Label: TypeAlias = tuple[str, int]
+WHOLE = {"f32": 1 << 24, "bf16": 1 << 8, "f16": 1 << 11}
+"""Whole numbers from 0 up to which a float type has all."""
 
 
 @dataclass(slots=True)
@@ -106,7 +109,7 @@ def _counts_along(value: Value, b: Build) -> int | None:
     """The dim along which integers ``value`` are 0, 1, 2 ..., where that shows."""
     op, dims = defining_op(value), hlo.shape_of(value).dims
     if isinstance(op, hlo.IotaOp):
-        return op.iota_dimension.data if itemsize(op.shape.dtype) == 4 else None
+        return op.iota_dimension.data if _counts_to(op.shape.dtype) >= dims[op.iota_dimension.data] else None
     if isinstance(op, hlo.SelectOp):  # what is negative is counted from the end
         test = defining_op(op.operands[0])
         if not isinstance(test, hlo.CompareOp) or test.direction.data != "LT" or test.lhs is not op.operands[2]:
@@ -117,8 +120,10 @@ def _counts_along(value: Value, b: Build) -> int | None:
     if not isinstance(op, hlo.ReshapeOp | hlo.BroadcastOp | hlo.ConvertOp):
         return None
     inner = _counts_along(op.operands[0], b)
-    if inner is None or isinstance(op, hlo.ConvertOp):
-        return inner
+    if inner is None:
+        return None
+    if isinstance(op, hlo.ConvertOp):
+        return inner if _counts_to(op.shape.dtype) >= dims[inner] else None
     before = hlo.shape_of(op.operands[0]).dims
     if isinstance(op, hlo.BroadcastOp):
         return op.dimensions.data[inner]
@@ -126,6 +131,11 @@ def _counts_along(value: Value, b: Build) -> int | None:
         return None
     many = [axis for axis, size in enumerate(dims) if size > 1]
     return many[[axis for axis, size in enumerate(before) if size > 1].index(inner)]
+
+
+def _counts_to(dtype: str) -> int:
+    """How many whole numbers from 0 on ``dtype`` has, without a gap; 0 of types that no index has."""
+    return type_range(dtype)[1] + 1 if dtype in INTEGERS else WHOLE.get(dtype, 0)
 
 
 def bounded(b: Build, start: Value, limit: int) -> Value:

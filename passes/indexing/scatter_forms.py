@@ -6,6 +6,8 @@ or one of rows that no two updates share and that replace the operand's.
 
 from __future__ import annotations
 
+from math import isfinite
+
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.types import FLOATS, itemsize
 from neuronx_cc.passes.analysis.values import identity_of, splat_number
@@ -61,7 +63,9 @@ def scatter_tables(b: Build, kind: str, tables: Value, numbers: Value, updates: 
     row = width * itemsize(dtype)
     splat, costs = splat_number(updates, b.module), costs_of(b)
     shape = (dtype, count, height, row, entries)
-    if exact and kind == "add" and splat is not None and counts_ns(costs, *shape) < tables_ns(costs, kind, *shape):
+    counts = exact and kind == "add" and splat is not None and isfinite(splat)  # no row is to get 0 times infinity
+    if counts and counts_ns(costs, *shape) < tables_ns(costs, kind, *shape):
+        assert splat is not None
         return _counted(b, tables, numbers, splat)
     if splat is None and _sums_ns(costs, kind, *shape) < _walk_ns(costs, kind, *shape):
         return _summed(b, tables, numbers, updates)
