@@ -69,8 +69,24 @@ def measured(name: str, before: dict[str, Any] | None) -> dict[str, Any]:
     from neuronx_cc.passes.precision.policy import Policy
 
     program = PROGRAMS[name]()
-    bench = Bench(model_of(lambda: load_module(program.proto), {}), [np.asarray(each) for each in program.arguments])
     known: dict[Policy, Trial] = {}
+    clocked: dict[Policy, tuple[float, float]] = {}
+    evaluated: dict[Policy, float] = {}
+
+    class Once(Bench):
+        """Asks the clock and the reference semantics once for equal policies."""
+
+        def timed(self, policy: Policy) -> tuple[float, float]:
+            if policy not in clocked:
+                clocked[policy] = super().timed(policy)
+            return clocked[policy]
+
+        def evaluated(self, policy: Policy) -> float:
+            if policy not in evaluated:
+                evaluated[policy] = super().evaluated(policy)
+            return evaluated[policy]
+
+    bench = Once(model_of(lambda: load_module(program.proto), {}), [np.asarray(each) for each in program.arguments])
 
     def once(policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
         for policy in policies:
@@ -85,7 +101,8 @@ def measured(name: str, before: dict[str, Any] | None) -> dict[str, Any]:
         document = found.to_json()
         if kind is Mixing and goal.tolerance == TOLERANCES[0]:
             (IMAGES / f"tuning-{name}.svg").write_text(chart(found))
-        keys = ("error", "microseconds", "fp32_microseconds", "trials", "evaluated", "complete", "front")
+        keys = ["error", "microseconds", "fp32_microseconds", "trials", "timed", "evaluated", "complete", "front"]
+        keys.append("not_additive")
         return {key: document[key] for key in keys} | {"contractions": len(document["groups"])}
 
     if before is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from neuronx_cc.driver.compare import Comparison
     from neuronx_cc.driver.jax_objects import Source
     from neuronx_cc.driver.tuning.model import Evaluate
-    from neuronx_cc.driver.tuning.tuner import Tuning
+    from neuronx_cc.driver.tuning.results import Tuning
     from neuronx_cc.ir.hlo import HloModule
     from neuronx_cc.ir.neff import Neff
     from neuronx_cc.runtime import Executable
@@ -174,6 +174,7 @@ def tune(
     max_trials: int = 1000,
     timeout: float = 0.0,
     front: int = 0,
+    objective: str = options.TUNE_OBJECTIVES[0],
     workers: int = 1,
     scheduler: str | None = None,
     workspace: str | os.PathLike[str] | None = None,
@@ -185,10 +186,10 @@ def tune(
     ``module`` is what ``compile`` takes, ``inputs`` the arguments of its function, or an array for each parameter;
     errors are relative 2-norms against FP32. With ``evaluate``, a function of the program (which takes and gives lists
     of arrays) to a number, at most ``tolerable_loss`` of its value in FP32 may be lost instead. ``strategy`` is
-    ``error-model``, or ``basic``: op by op. What was measured is kept in ``workspace``, so that a tuning that was
-    stopped goes on. The result's ``policy`` prints, and ``to_json()["policy"]`` is what ``compile`` takes as
-    ``precision_policy``. Raises UsageError EARG912 when the evaluator fails, EARG913 when nothing meets the tolerance,
-    and what ``compile`` raises.
+    ``error-model``, or ``basic``: op by op. ``objective`` is ``time``, or ``memory``: bytes of HBM. What was measured
+    is kept in ``workspace``, so that a tuning that was stopped goes on. The result's ``policy`` prints, and
+    ``to_json()["policy"]`` is what ``compile`` takes as ``precision_policy``. Raises UsageError EARG912 when the
+    evaluator fails, EARG913 when nothing meets the tolerance, and what ``compile`` raises.
     """
     from neuronx_cc.driver import jax_objects
     from neuronx_cc.driver.engines import engine_of
@@ -204,7 +205,7 @@ def tune(
     fixed = fixed_by(from_keywords(options.COMPILE, options_))
     model = model_of(lambda: load_module(*given, fixed) if isinstance(given, tuple) else given.copy(), options_)
     metric = Metric(evaluate, tolerable_loss, relative, higher_is_better) if evaluate is not None else None
-    goal = Goal(tolerance, None, max_trials, timeout, front)
+    goal = Goal(tolerance, None, max_trials, timeout, front, objective)
     place = None if workspace is None else os.fspath(workspace)
     arrays = _arrays(source, inputs)
     engine = engine_of(workers, scheduler) if workers > 1 or scheduler is not None else None

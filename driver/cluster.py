@@ -142,7 +142,8 @@ def _read(text: str) -> tuple[Outcome, str]:
     """An outcome, and the digest of its NEFF."""
     found = json.loads(text)
     numbers = {key: float(found[key]) if found[key] is not None else None for key in ("microseconds", "difference")}
-    return Outcome(error=str(found["error"]), status=int(found["status"]), **numbers), str(found["digest"])
+    said, status, nbytes = str(found["error"]), int(found["status"]), float(found["nbytes"])
+    return Outcome(error=said, status=status, nbytes=nbytes, **numbers), str(found["digest"])
 
 
 def perform(request: str, module: bytes, data: bytes | None) -> tuple[str, bytes]:

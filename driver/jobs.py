@@ -46,6 +46,8 @@ class Outcome:
     """Exit status that ``compile`` would have had."""
     difference: float | None = None
     """Largest relative 2-norm of the difference to an expected output, of a job with data."""
+    nbytes: float = 0.0
+    """Of HBM that the program needs, of a job with data."""
 
 
 Do = Callable[[Job], Outcome]

@@ -19,6 +19,7 @@ CAST_TYPES = ("bf16", "fp16", "tf32", "fp8_e4m3")
 TUNE_TYPES = (*CAST_TYPES, "int8")
 """Those that are tried: ``int8`` are weights in 8 bits beside BF16."""
 TUNE_STRATEGIES = ("error-model", "basic")
+TUNE_OBJECTIVES = ("time", "memory")
 
 
 class Effect(Enum):
@@ -279,8 +280,8 @@ PRECISION = (
     Option(
         ("--no-nan-codes",),
         Kind.FLAG,
-        "contractions of f8e4m3fn parameters rely on it that none of their codes is NaN, which takes Vector half the "
-        "time; a run checks it, and refuses inputs with such codes",
+        "no f8e4m3fn parameter of a contraction holds a NaN, as weights do not: products that read many codes take two "
+        "thirds of the time; each run looks first, and refuses inputs with NaNs; without it all codes count as stored",
         dest="defined_codes",
         default=False,
     ),
@@ -714,8 +715,12 @@ TUNE = Command(
             default=TUNE_STRATEGIES[0],
         ),
         _plain(
-            "--max-trials", "compilations and runs of the whole model to make at most", Kind.INTEGER, "N", default=1000
+            "--objective",
+            "what is to be small: simulated time, or the HBM that parameters, constants and results take",
+            values=TUNE_OBJECTIVES,
+            default=TUNE_OBJECTIVES[0],
         ),
+        _plain("--max-trials", "compilations of the whole model to make at most", Kind.INTEGER, "N", default=1000),
         _plain("--timeout", "seconds after which nothing more is tried; 0: none", Kind.INTEGER, "N", default=0),
         _plain("--front", "points of the Pareto front to look for besides", Kind.INTEGER, "N", default=0),
         replace(JOBS[0], doc="processes that make trials at once", default=1),

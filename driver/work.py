@@ -35,4 +35,4 @@ def _tried(job: Job) -> Outcome:
     policy = options.pop("precision_policy")
     assert isinstance(policy, str)
     found = bench_of(job.path, job.data, tuple(options.items())).trial(policy_of(policy, (), None))
-    return Outcome(found.microseconds, difference=found.error)
+    return Outcome(found.microseconds, difference=found.error, nbytes=found.nbytes)

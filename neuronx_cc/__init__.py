@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neuronx_cc.driver.frontends.door import load_model
     from neuronx_cc.driver.frontends.model import Model
     from neuronx_cc.driver.jax_backend.report import Run, last_run, recording, write_xprof
-    from neuronx_cc.driver.tuning.tuner import Tuning
+    from neuronx_cc.driver.tuning.results import Tuning
     from neuronx_cc.ir.errors import CompileError, NeuronError, RunError, UsageError
     from neuronx_cc.runtime.executable import Executable, RunResult
     from neuronx_cc.runtime.report import RunReport
@@ -50,7 +50,7 @@ _HOMES = {
     "neuronx_cc.driver.compare": ("Comparison",),
     "neuronx_cc.driver.frontends.door": ("load_model",),
     "neuronx_cc.driver.frontends.model": ("Model",),
-    "neuronx_cc.driver.tuning.tuner": ("Tuning",),
+    "neuronx_cc.driver.tuning.results": ("Tuning",),
     "neuronx_cc.driver.jax_backend.report": ("Run", "last_run", "recording", "write_xprof"),
     "neuronx_cc.ir.errors": ("CompileError", "NeuronError", "RunError", "UsageError"),
     "neuronx_cc.runtime.executable": ("Executable", "RunResult"),

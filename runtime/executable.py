@@ -256,9 +256,10 @@ class Executable:
         """The first input with NaNs where the program relies on it that there are none."""
         for variable, array in zip(self._io.inputs, inputs, strict=True):
             if variable.defined:
-                codes = np.arange(1 << 8, dtype=np.uint8)
-                nans = np.isnan(codes.view(STORAGE[variable.dtype]).astype(np.float32))
-                if nans[array.view(np.uint8)].any():
+                every, codes = np.arange(1 << 8, dtype=np.uint8), array.view(np.uint8)
+                nans = every[np.isnan(every.view(STORAGE[variable.dtype]).astype(np.float32))]
+                # comparing is many times as fast as looking each code up
+                if any((codes == nan).any() for nan in nans):
                     return f"input {variable.index} ({Name(variable.name, variable.argument)})"
         return None
 

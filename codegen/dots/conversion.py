@@ -24,8 +24,8 @@ from neuronx_cc.ir.isa.program import Stream
 from neuronx_cc.ir.isa.timing import NOTHING, Tile, Timing, Work
 from neuronx_cc.ir.types import itemsize
 
-BUFFERS = 3
-"""Of what is loaded and not converted yet: two under way while one is converted."""
+BUFFERS = 8
+"""Of what is loaded and not converted yet: the DMA goes on while the engines are at what comes before."""
 ELEMENTS = 2000
 """Elements of a row that are measured: neither starts nor latencies count in long ones."""
 CASTS = tuple(step / 32 for step in range(16))

@@ -27,8 +27,8 @@ FEW = 16
 ROW_BUFFERS = 2
 """Of parts of bit patterns that are transposed next, and of rows of the result."""
 
-UNCONVERTED_SHARE = 22
-"""What is loaded at a time to be converted takes at most one part in so many of the room: three buffers of each operand
+UNCONVERTED_SHARE = 58
+"""What is loaded at a time to be converted takes at most one part in so many of the room: the buffers of both operands
 leave three quarters for blocks."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from neuronx_cc import runtime
+from neuronx_cc.driver.accuracy import Uncast
 from neuronx_cc.driver.check import Progress, largest_difference
 from neuronx_cc.driver.jobs import Engine, Job
 from neuronx_cc.driver.options import COMPILE
@@ -27,6 +28,7 @@ from neuronx_cc.ir import reference
 from neuronx_cc.ir.errors import CompileError, RunError
 from neuronx_cc.ir.isa.blas import one_thread
 from neuronx_cc.passes.precision.policy import NO_RULES, Policy, entries_of
+from neuronx_cc.passes.precision.rounding import casts_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,10 +41,12 @@ class Trial:
     """Largest relative 2-norm of the difference to an output of FP32; infinite where one is not finite."""
     microseconds: float
     """Infinite where nothing fits the core."""
+    nbytes: float
+    """Of HBM, for parameters, constants, results and what does not fit on chip; infinite with the time."""
 
 
 PER_TRIAL = ("precision_policy", "keep_fp32")
-FAILED = Trial(math.inf, math.inf)
+FAILED = Trial(math.inf, math.inf, math.inf)
 
 
 class Bench:
@@ -75,14 +79,37 @@ class Bench:
 
     def trial(self, policy: Policy) -> Trial:
         """Compile and run once. Raises what compiling without any casts raises."""
+        executable = self._fitting(policy)
+        if executable is None:
+            return FAILED
+        result = executable.run(self.inputs, machine=self.model.machine)
+        error = largest_difference(result.outputs, self.expected)
+        return Trial(error, result.report.time_ns / 1e3, executable.program.hbm_bytes)
+
+    def timed(self, policy: Policy) -> tuple[float, float]:
+        """Microseconds and bytes of a trial, without computing values."""
+        executable = self._fitting(policy)
+        if executable is None:
+            return FAILED.microseconds, FAILED.nbytes
+        result = executable.run([], timing_only=True, machine=self.model.machine)
+        return result.report.time_ns / 1e3, executable.program.hbm_bytes
+
+    def _fitting(self, policy: Policy) -> runtime.Executable | None:
+        """None where casts make a program that fits no more."""
         try:
-            executable = self.model.executable(policy)
+            return self.model.executable(policy)
         except CompileError:
             if policy == NO_RULES or not any(rule.operands not in ("", "fp32") for rule in policy.rules):
                 raise
-            return FAILED
-        result = executable.run(self.inputs, machine=self.model.machine)
-        return Trial(largest_difference(result.outputs, self.expected), result.report.time_ns / 1e3)
+            return None
+
+    def evaluated(self, policy: Policy) -> float:
+        """The error of the casts of ``policy``, by the reference semantics: nothing is compiled."""
+        return self._uncast.error(casts_of(self.model.before_casts()[0], replace(self.model.options, policy=policy)))
+
+    @cached_property
+    def _uncast(self) -> Uncast:
+        return Uncast(self.model.before_casts()[0], self.inputs, self._progress)
 
     def trials(self, policies: Sequence[Policy]) -> Iterator[tuple[Policy, Trial]]:
         """Each of them, as it is done."""
@@ -109,7 +136,7 @@ def sent(bench: Bench, engine: Engine, folder: Path) -> Measure:
         for job, outcome in engine.outcomes(list(jobs)):
             if outcome.microseconds is None or outcome.difference is None:
                 raise RunError("ERUN924", f"a trial failed: {outcome.error}")
-            yield jobs[job], Trial(outcome.difference, outcome.microseconds)
+            yield jobs[job], Trial(outcome.difference, outcome.microseconds, outcome.nbytes)
 
     return trials
 

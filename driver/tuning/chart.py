@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from neuronx_cc.driver.tuning.tuner import Point, Tuning
+from neuronx_cc.driver.tuning.results import Point, Tuning
 
 WIDTH, HEIGHT, MARGIN = 640, 400, 70
 LEAST, MOST = 1e-9, 1e3
@@ -17,17 +17,22 @@ STYLE = "text{font:12px sans-serif;fill:#333}line,path{stroke:#888;fill:none}.fr
 def chart(tuning: Tuning) -> str:
     """Dots say their types where the pointer rests; the chosen one is filled, predicted errors are crosses."""
     points = tuning.points
-    times = _Axis([p.microseconds for p in points], MARGIN, WIDTH - MARGIN / 2)
+    memory = tuning.objective == "memory"
+
+    def cost(point: Point) -> float:
+        return point.nbytes / 1e6 if memory else point.microseconds
+
+    times = _Axis([cost(p) for p in points], MARGIN, WIDTH - MARGIN / 2)
     drawn = [e for p in points for e in (p.error, p.predicted) if e is not None]
     errors = _Axis([_height(e) for e in drawn], HEIGHT - MARGIN, 30)
 
     def place(point: Point, error: float) -> tuple[float, float]:
-        return times.at(point.microseconds), errors.at(_height(error))
+        return times.at(cost(point)), errors.at(_height(error))
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">',
         f'<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>',
-        _text(WIDTH / 2, HEIGHT - 15, "simulated time, us"),
+        _text(WIDTH / 2, HEIGHT - 15, "memory, MB" if memory else "simulated time, us"),
         _text(MARGIN + 30, 18, "error (crosses: predicted)"),
     ]
     for value in times.ticks():
@@ -44,7 +49,9 @@ def chart(tuning: Tuning) -> str:
             parts.append(f'<path d="M{x - 4:.1f},{y - 4:.1f}l8,8m0,-8l-8,8"/>')
         x, y = place(point, point.error)
         fill = "#1565c0" if point.types == tuning.chosen.types else "#fff"
-        title = escape(f"{point.error:.1e}, {point.microseconds:.1f} us: {' '.join(point.types)}")
+        title = escape(
+            f"{point.error:.1e}, {point.microseconds:.1f} us, {point.nbytes / 1e6:.2f} MB: {' '.join(point.types)}"
+        )
         parts.append(
             f'<circle class="front" cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}"><title>{title}</title></circle>'
         )

@@ -31,7 +31,8 @@ def tune_command(session: Session) -> int:
     if image is not None:
         files.check_writable(image, "--chart", [path])
     bounds = parsed.integer("max_trials"), float(parsed.integer("timeout")), parsed.integer("front")
-    goal = Goal(_share(parsed, "tolerance"), None, *bounds)
+    objective = parsed.text("objective")
+    goal = Goal(_share(parsed, "tolerance"), None, *bounds, objective)
     metric = _metric(parsed)
     session.enter("reading the module")
     data = read(path)

@@ -7,7 +7,9 @@
    half of it evenly and half by their work. The fastest assignment under the tolerance is solved exactly, and
    measured. Where the sum of squares was wrong, the bound is moved by as much, and it is solved again.
 3. Of the fastest assignments like contractions go back to FP32, or get another type that is tolerated everywhere, the
-   smallest first, where that is faster: there a cast may cost more than it saves.
+   smallest first, where that is faster, by the clock alone: there a cast may cost more than it saves.
+4. Where the errors of a type did not add up, so that step 2 is no guide, a small set of ops that must not have it is
+   found by delta debugging, on the reference semantics; that assignment is measured too.
 
 With a user's metric the same is done for tolerances between the last uniform assignment that it accepts and the first
 that it does not, and the front is bisected.
@@ -17,16 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from neuronx_cc.driver.accuracy import Uncast
 from neuronx_cc.driver.tuning.assignments import Assignment, fastest
-from neuronx_cc.driver.tuning.tuner import KEPT, Point, Tuner, pareto
-from neuronx_cc.passes.precision.rounding import casts_of
+from neuronx_cc.driver.tuning.delta import smallest
+from neuronx_cc.driver.tuning.results import Point, Together, pareto
+from neuronx_cc.driver.tuning.tuner import KEPT, Tuner
 
 PER_SWAP = 10
 """Ops for which like ones get another type once, to see whether that is faster."""
@@ -41,6 +41,10 @@ FORMATS = {"fp16": (2, 10), "tf32": (4, 10), "bf16": (2, 7), "fp8_e4m3": (1, 3)}
 accurate, by as much, as long as nothing overflows."""
 ROOM = 0.03
 """Share of its squared error that a type must have room for under the tolerance, else it is not tried."""
+ADDS = 0.2
+"""Relative difference of a predicted and a true error up to which errors are said to add up."""
+MOST = 48
+"""Evaluations by which a set of ops is looked for."""
 BETWEEN = 4
 """Tolerances that are tried between two uniform assignments for a user's metric."""
 
@@ -56,6 +60,7 @@ class Mixing(Tuner):
         if self._goal.loss is not None:
             return self._by_metric()
         self._reach(self._goal.tolerance)
+        self._without_few(self._goal.tolerance)
         self._swap(self._goal.tolerance)
         chosen = self._fastest(self._goal.tolerance)
         for tolerance in self._between(list(self._ends.values()), self._goal.front):
@@ -83,29 +88,47 @@ class Mixing(Tuner):
 
     def _swap(self, tolerance: float) -> None:
         """Give like ops of the fastest assignments FP32, then each other type that is tolerated everywhere, the
-        smallest ops first, where that is faster."""
+        smallest ops first, where that is faster by the clock; what comes of it is measured where it is worth that."""
         alike: dict[tuple[str, ...], list[int]] = {}
         for number, group in enumerate(self.groups):
             alike.setdefault(group.likeness, []).append(number)
-        smallest = sorted(alike.values(), key=lambda ops: self.groups[ops[0]].work)
+        ordered = sorted(alike.values(), key=lambda ops: self.groups[ops[0]].work)
         ends = [end for end in self._ends.values() if end.error <= tolerance]
         left = len(self.groups) // PER_SWAP
-        for start in sorted({self._fastest(tolerance), *ends}, key=lambda point: (point.microseconds, point.error)):
-            point = start
+        for start in sorted({self._fastest(tolerance), *ends}, key=lambda point: (point.cost, point.error)):
+            best, cost = start.types, start.cost
             # FP32 is no faster than what takes no casts
             others = [end for end in ends if end != start and not set(end.types) | set(start.types) <= {KEPT, "tf32"}]
-            for other, ops in product(others, smallest):
-                types = tuple(other.types[n] if n in ops else dtype for n, dtype in enumerate(point.types))
+            for other, ops in product(others, ordered):
+                types = tuple(other.types[n] if n in ops else dtype for n, dtype in enumerate(best))
                 if left and types not in self._points:
                     left -= 1
-                    found = self._measured([types])
-                    if found and found[0].microseconds < point.microseconds and found[0].error <= tolerance:
-                        point = found[0]
+                    found = self._timed_cost(types)
+                    if found is not None and found < cost:
+                        best, cost = types, found
+            if cost < (1 - LEAST_GAIN) * self._fastest(tolerance).cost:
+                self._measured([best])
+
+    def _without_few(self, tolerance: float) -> None:
+        """Give a type whose errors do not add up to all but few ops, which keep what is the fastest so far."""
+        for end in sorted(self._ends.values(), key=lambda point: point.cost):
+            base, predicted = self._fastest(tolerance), self._predicted(end.types)
+            slow = end.cost >= (1 - LEAST_GAIN) * base.cost
+            if slow or end.error <= tolerance or predicted is None or _adds(predicted, end.error):
+                continue
+            pairs = list(zip(end.types, base.types, strict=True))
+
+            def without(kept: Sequence[int], pairs: list[tuple[str, str]] = pairs) -> Assignment:
+                return tuple(old if number in kept else new for number, (new, old) in enumerate(pairs))
+
+            unlike = [number for number, (new, old) in enumerate(pairs) if new != old]
+            kept = smallest(unlike, lambda kept, made=without: self._cast(made(kept)) <= tolerance, MOST)  # type: ignore[misc]
+            self._measured([without(kept)])
 
     def _fastest(self, tolerance: float) -> Point:
         """Of what was measured; FP32 where nothing is tolerated."""
         fitting = [point for point in self._points.values() if point.error <= tolerance]
-        return min(fitting, key=lambda point: (point.microseconds, point.error), default=self._ends[KEPT])
+        return min(fitting, key=lambda point: (point.cost, point.error), default=self._ends[KEPT])
 
     @staticmethod
     def _between(points: Sequence[Point], count: int) -> list[float]:
@@ -138,31 +161,28 @@ class Mixing(Tuner):
         """Look for the fastest assignment at ``tolerance``, where a type that is not tolerated would be faster."""
         floor, bound, seen = self._ends[KEPT].error, tolerance, set[Assignment]()
         for _ in range(CHECKS):
-            best = (1 - LEAST_GAIN) * self._fastest(tolerance).microseconds
-            if floor > tolerance or all(p.error <= tolerance or p.microseconds >= best for p in self._ends.values()):
+            best = (1 - LEAST_GAIN) * self._fastest(tolerance).cost
+            if floor > tolerance or all(p.error <= tolerance or p.cost >= best for p in self._ends.values()):
                 return
-            types, square, microseconds = self._solved(max(bound**2 - floor**2, 0.0) ** 0.5)
-            if types in seen or microseconds >= best or not (found := self._measured([types])):
+            types, cost = self._solved(max(bound**2 - floor**2, 0.0) ** 0.5)
+            if types in seen or cost >= best or not (found := self._measured([types])):
                 return
             seen.add(types)
             point = found[0]
-            if len(set(types)) > 1:
-                self._points[types] = replace(point, predicted=math.sqrt(square + floor**2))
             if FULL * tolerance <= point.error <= tolerance:
                 return
             # at most by half, for a single op may be what was estimated wrongly
             bound *= min(max((1 + FULL) / 2 * tolerance / max(point.error, 1e-30), 0.5), 2.0)
 
-    def _solved(self, bound: float) -> tuple[Assignment, float, float]:
-        """The fastest assignment whose casts are off by ``bound`` at most: its squared error, and its time."""
+    def _solved(self, bound: float) -> tuple[Assignment, float]:
+        """The assignment of least cost whose casts are off by ``bound`` at most, and that cost, both by estimate."""
         errors = [self._errors(number) for number in range(len(self.groups))]
-        fp32, whole = self._ends[KEPT].microseconds, sum(group.work for group in self.groups)
+        fp32, whole = self._ends[KEPT].cost, sum(group.work for group in self.groups)
         shares = [(group.work / whole + 1 / len(self.groups)) / 2 for group in self.groups]
-        times = [{dtype: (end.microseconds - fp32) * share for dtype, end in self._ends.items()} for share in shares]
-        chosen = fastest(errors, times, bound)
-        square = sum(row[dtype] ** 2 for row, dtype in zip(errors, chosen, strict=True))
+        costs = [{dtype: (end.cost - fp32) * share for dtype, end in self._ends.items()} for share in shares]
+        chosen = fastest(errors, costs, bound)
         types = tuple(self._ends[dtype].types[number] for number, dtype in enumerate(chosen))
-        return types, square, fp32 + sum(row[dtype] for row, dtype in zip(times, chosen, strict=True))
+        return types, fp32 + sum(row[dtype] for row, dtype in zip(costs, chosen, strict=True))
 
     def _errors(self, number: int) -> dict[str, float]:
         """Of one group in each type; types of as many bits are equally accurate, as long as nothing overflows."""
@@ -174,25 +194,66 @@ class Mixing(Tuner):
             errors[dtype] = by_bits[bits] = known if known < math.inf else self._alone(number, dtype)
         return errors
 
-    @cached_property
-    def _uncast(self) -> Uncast:
-        module, _ = self._bench.model.before_casts()
-        return Uncast(module, self._bench.inputs, self._progress)
-
     def _alone(self, number: int, dtype: str) -> float:
         """The error of one group in ``dtype``, all others in FP32, by the reference semantics."""
         if self._ends[dtype].types[number] == KEPT:
             return 0.0
-        types = tuple(dtype if other == number else KEPT for other in range(len(self.groups)))
+        types = self._only([number], [dtype] * len(self.groups))
+        self._progress("single cast", number + 1, len(self.groups))
+        return self._cast(types)
+
+    def _cast(self, types: Assignment) -> float:
+        """The error of an assignment by the reference semantics, the same in every program that has these casts."""
 
         def evaluated() -> float:
             self._evaluated += 1
-            model = self._bench.model
-            policy = replace(model.options, policy=self.policy(types))
-            self._progress("single cast", number + 1, len(self.groups))
-            return self._uncast.error(casts_of(model.before_casts()[0], policy))
+            return self._bench.evaluated(self.policy(types))
 
-        return self._history.measured(f"alone {number} {dtype}", evaluated)
+        return self._history.measured(f"cast {' '.join(types)}", evaluated)
+
+    def _known(self, number: int, dtype: str) -> float | None:
+        """The error of one group in ``dtype``, all others in FP32, or in a type of as many bits, if it was asked."""
+        if dtype == KEPT:
+            return 0.0
+        _, bits = FORMATS.get(dtype, (0, 0))
+        for other in (dtype, *(name for name, row in FORMATS.items() if row[1] == bits)):
+            known = self._history.get(f"cast {' '.join(self._only([number], [other] * len(self.groups)))}")
+            if known is not None and (other == dtype or known[0] < math.inf):
+                return known[0]
+        return None
+
+    def _only(self, numbers: Sequence[int], types: Sequence[str]) -> Assignment:
+        """``types`` of some groups, FP32 of the others."""
+        return tuple(dtype if number in numbers else KEPT for number, dtype in enumerate(types))
+
+    def _predicted(self, types: Assignment) -> float | None:
+        parts = [self._known(number, dtype) for number, dtype in enumerate(types)]
+        if set(types) <= {KEPT} or None in parts:
+            return None
+        squares = sum(part**2 for part in (*parts, self._ends[KEPT].error) if part is not None)
+        return math.sqrt(squares) if squares < math.inf else None
+
+    def _together(self, front: Sequence[Point]) -> Together | None:
+        told = [(p.predicted, p) for p in front if p.predicted and 0 < p.error < math.inf]
+        off = [(abs(math.log(predicted / p.error)), p.types) for predicted, p in told if not _adds(predicted, p.error)]
+        if not off:
+            return None
+        types = max(off)[1]
+
+        def differs(numbers: Sequence[int]) -> bool:
+            some = self._only(numbers, types)
+            return not _adds(self._predicted(some) or 0.0, self._cast(some))
+
+        cast = [number for number, dtype in enumerate(types) if dtype != KEPT]
+        if not differs(cast):  # they do by evaluation: the program rounds at other places
+            return None
+        found = tuple(smallest(cast, differs, MOST))
+        some = self._only(found, types)
+        return Together(found, types, self._cast(some), self._predicted(some) or 0.0)
+
+
+def _adds(predicted: float, error: float) -> bool:
+    return abs(predicted - error) <= ADDS * error
 
 
 def _preference(dtype: str) -> tuple[int, int]:

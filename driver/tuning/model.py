@@ -18,14 +18,15 @@ import numpy as np
 from neuronx_cc import runtime
 from neuronx_cc.driver.check import Progress
 from neuronx_cc.driver.jobs import Engine
-from neuronx_cc.driver.options import COMPILE, TUNE_STRATEGIES
+from neuronx_cc.driver.options import COMPILE, TUNE_OBJECTIVES, TUNE_STRATEGIES
 from neuronx_cc.driver.parse import from_keywords
 from neuronx_cc.driver.recompile import Model
 from neuronx_cc.driver.tuning.bench import Bench, sent
 from neuronx_cc.driver.tuning.history import History
 from neuronx_cc.driver.tuning.mixing import Mixing
 from neuronx_cc.driver.tuning.op_wise import OpWise
-from neuronx_cc.driver.tuning.tuner import Goal, Runs, Tuner, Tuning
+from neuronx_cc.driver.tuning.results import Tuning
+from neuronx_cc.driver.tuning.tuner import Goal, Runs, Tuner
 from neuronx_cc.driver.version import COMPILER_VERSION
 from neuronx_cc.ir import hlo
 from neuronx_cc.ir.errors import NeuronError, UsageError
@@ -71,6 +72,9 @@ def tune_model(
     tolerated = goal.tolerance if metric is None else metric.tolerable_loss
     if not tolerated >= 0:
         raise UsageError("EARG902", f"a tolerance of {tolerated}", "give a number that is not negative, such as 0.01")
+    if goal.objective not in TUNE_OBJECTIVES:
+        remedy = f"one of {', '.join(TUNE_OBJECTIVES)}"
+        raise UsageError("EARG902", f"no objective {goal.objective!r} to tune for", remedy)
     if strategy not in STRATEGIES:
         raise UsageError("EARG902", f"no strategy {strategy!r} to tune with", f"one of {', '.join(STRATEGIES)}")
     identity = {"module": _digest(model.load()), "inputs": _digest_of(inputs), "machine": model.machine.digest()}

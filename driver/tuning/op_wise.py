@@ -13,7 +13,8 @@ The first assignment that is tolerated ends the search for its type; of the type
 from __future__ import annotations
 
 from neuronx_cc.driver.tuning.assignments import Assignment
-from neuronx_cc.driver.tuning.tuner import KEPT, Point, Tuner
+from neuronx_cc.driver.tuning.results import Point
+from neuronx_cc.driver.tuning.tuner import KEPT, Tuner
 
 
 class OpWise(Tuner):
@@ -25,7 +26,7 @@ class OpWise(Tuner):
             types = self._first_tolerated(dtype)
             if types is not None:
                 found += self._measured([types], bounded=False)
-        return min(found, key=lambda point: (point.microseconds, point.error))
+        return min(found, key=lambda point: (point.cost, point.error))
 
     def _first_tolerated(self, dtype: str) -> Assignment | None:
         """None where only FP32 is, or trials or time ran out."""

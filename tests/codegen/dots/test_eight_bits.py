@@ -262,3 +262,16 @@ def test_decoding_is_bound_by_the_dma(weights: str) -> None:
     np.testing.assert_array_equal(result.outputs[0], x.astype(np.float64) @ w.astype(np.float64) * scales)
     ends = result.report.time_ns - result.report.kernel_ns
     assert result.report.time_ns <= 1.3 * (ends + size * size / Timing(TRN1).dma_rate)
+
+
+def test_conversions_of_many_columns_wait_for_nothing() -> None:
+    """What is loaded next comes while both engines are at other blocks, or at sums that leave on one partition."""
+    terms, columns = 1024, 32_000
+    text = contraction(1, terms, columns, "s8", "bf16", "").replace("ROOT dot", "dot").removesuffix("}")
+    text += f"""  s = f32[{columns}] parameter(2)
+  row = f32[1,{columns}] reshape(s)
+  ROOT scaled = f32[1,{columns}] multiply(dot, row)
+}}"""
+    report = neuronx_cc.compile(text, auto_cast="none").run([], timing_only=True).report
+    ends = report.time_ns - report.kernel_ns
+    assert report.time_ns <= ends + 1.3 * terms * columns / Timing(TRN1).dma_rate

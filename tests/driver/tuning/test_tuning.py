@@ -53,6 +53,33 @@ def test_what_must_stay_in_fp32_does_and_nothing_else() -> None:
     assert executable.run(inputs).report.time_ns / 1e3 == pytest.approx(found.chosen.microseconds, rel=1e-6)
 
 
+def correlated(x, w, v, u):
+    """Casts of both products of ``h`` spoil the difference by as much, and leave it as it is together; those of ``u``
+    may not be."""
+    h = jnp.tanh(x @ w)
+    near = h @ v
+    same = h @ (v + 2.0**-10)
+    return jnp.tanh((near - same) * 30), jnp.tanh(1e3 * (x @ u - u @ x))
+
+
+def test_where_errors_do_not_add_up_few_ops_are_left_out() -> None:
+    random = np.random.default_rng(0)
+    inputs = [*arrays(), random.standard_normal((SIZE, SIZE)).astype(np.float32)]
+    inputs[2] = np.round(inputs[2] * 8) / 8
+    found, op_wise = (
+        neuronx_cc.tune(jax.jit(correlated), inputs, 0.2, types=("bf16",), strategy=strategy)
+        for strategy in ("error-model", "basic")
+    )
+    assert found.chosen.error <= 0.2
+    assert found.chosen.microseconds <= op_wise.chosen.microseconds * (1 + 1e-6)
+    assert found.together is not None
+    said = found.to_json()["not_additive"]
+    assert said["error"] < 0.01 * said["predicted"]
+    lines = {int(row["source"].rpartition(":")[2]) for row in said["ops"]}
+    assert lines == {correlated.__code__.co_firstlineno + 6}
+    assert "errors do not add up" in str(found)
+
+
 def test_the_front_goes_from_accurate_to_fast() -> None:
     found = neuronx_cc.tune(jax.jit(planted), arrays(), 1.0, types=("bf16", "tf32"))
     errors = [point.error for point in found.points]
@@ -252,3 +279,26 @@ def test_weights_in_eight_bits_are_a_candidate() -> None:
     assert found.chosen.error == pytest.approx(error, rel=0.05)
     assert error > 4e-3, "more than that of BF16"
     assert result.report.time_ns / 1e3 == pytest.approx(found.chosen.microseconds, rel=1e-6)
+
+
+def test_memory_is_what_is_small_where_it_is_asked_for(tmp_path, monkeypatch, capsys) -> None:
+    """A constant weight in 8 bits takes a quarter of the bytes."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    w = random.standard_normal((512, 512), np.float32) / 20
+    x = random.standard_normal((8, 512), np.float32)
+    model = jax.jit(lambda x: jnp.tanh(x @ w))
+    found = neuronx_cc.tune(model, [x], 0.02, objective="memory")
+    assert found.chosen.types == ("int8",)
+    assert found.chosen.nbytes < found.fp32.nbytes - 512 * 512 * 2.9
+    assert "MB" in str(found)
+    sizes = [point.nbytes for point in found.points]
+    assert sizes == sorted(sizes, reverse=True)
+    (tmp_path / "m.pb").write_bytes(model.lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto())
+    words = ["tune", "m.pb", "--objective", "memory", "--tolerance", "0.02", "--chart", "front.svg", "--json"]
+    assert cli.main(words) == 0
+    assert json.loads(capsys.readouterr().out)["nbytes"] == found.chosen.nbytes
+    assert "memory, MB" in (tmp_path / "front.svg").read_text()
+    with pytest.raises(UsageError, match="no objective 'size'") as caught:
+        neuronx_cc.tune(model, [x], 0.05, objective="size")
+    assert caught.value.code == "EARG902"
