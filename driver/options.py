@@ -711,12 +711,14 @@ TUNE = Command(
         _plain(
             "--strategy",
             "by a model of errors and times, or op by op until the error is tolerated",
+            Kind.CHOICE,
             values=TUNE_STRATEGIES,
             default=TUNE_STRATEGIES[0],
         ),
         _plain(
             "--objective",
             "what is to be small: simulated time, or the HBM that parameters, constants and results take",
+            Kind.CHOICE,
             values=TUNE_OBJECTIVES,
             default=TUNE_OBJECTIVES[0],
         ),

@@ -88,7 +88,8 @@ def _parsed(path: str) -> Any:
         raise malformed(f"{path} is not text") from None
     if PurePath(path).suffix.lower() in (".yaml", ".yml"):
         return _yaml(text, path)
-    if text.lstrip().startswith("{"):
+    suffix = PurePath(path).suffix.lower()
+    if suffix == ".json" or (suffix != ".toml" and text.lstrip().startswith("{")):
         return _json(text, path)
     try:
         return tomllib.loads(text)

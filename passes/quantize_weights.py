@@ -17,7 +17,7 @@ from neuronx_cc.passes.precision.quantization import Weight, is_format, quantize
 
 def run(module: HloModule, context: PassContext) -> None:
     policy = context.options.policy
-    if not policy.sets("weights"):
+    if not any(is_format(rule.weights) for rule in policy.rules):
         return
     some = False
     for computation in module.computations():

@@ -28,6 +28,8 @@ from neuronx_cc.passes.precision.quantization import is_format
 
 TYPES = {"bf16": "bf16", "fp16": "f16", "tf32": "tf32", "fp8_e4m3": "f8e4m3", "fp32": "f32"}
 """What policies and ``--auto-cast-type`` call a type -> element type, or tf32."""
+LONGEST, SHOWN = 60, 5
+"""Characters of a pattern that messages have, and names that they list where none is near."""
 PATTERNS = ("name", "op_name", "either", "opcode", "source", "shape")
 SETTINGS = {
     "operands": tuple(TYPES),
@@ -115,7 +117,7 @@ class Policy:
         ops = list(_ops(module)) if self.rules else []
         for rule in self.rules:
             if not any(rule.matches(op) for op in ops):
-                raise UsageError("EARG910", f"{rule.described()} matches no op of the module", _near(rule, ops))
+                raise UsageError("EARG910", f"{rule.described()[:500]} matches no op of the module", _near(rule, ops))
 
     def unused(self, module: hlo.HloModule) -> Iterator[Rule]:
         """Rules that match no op of ``module``, as the passes left it."""
@@ -132,7 +134,7 @@ def _ops(module: hlo.HloModule) -> Iterator[hlo.HloOp]:
 
 def _near(rule: Rule, ops: Iterable[hlo.HloOp]) -> str:
     """Values of the module that are like the patterns of ``rule``."""
-    seen: dict[str, set[str]] = {"name": set(), "op_name": set(), "opcode": set(), "source": set(), "shape": set()}
+    seen: dict[str, dict[str, None]] = {key: {} for key in ("name", "op_name", "opcode", "source", "shape")}
     for op in ops:
         found = {
             "name": op.loc.name,
@@ -142,20 +144,24 @@ def _near(rule: Rule, ops: Iterable[hlo.HloOp]) -> str:
             "shape": _shape(op),
         }
         for key, value in found.items():
-            seen[key].add(value)
+            seen[key][value] = None
     seen["either"] = seen["name"] | seen["op_name"]
     hints = []
     for key in PATTERNS:
         if pattern := getattr(rule, key):
-            close = difflib.get_close_matches(pattern, sorted(seen[key] - {""}), n=3, cutoff=0.4)
-            hints.append(f"near {key}s are {', '.join(close)}" if close else f"no {key} is like {pattern!r}")
+            known, word = [value for value in seen[key] if value], "name or path" if key == "either" else key
+            close = difflib.get_close_matches(pattern[:LONGEST], known, n=3, cutoff=0.4)
+            some = f"; there are {', '.join(known[:SHOWN])}{', ...' * (len(known) > SHOWN)}" if known else ""
+            near = f"no {word} is like {pattern[:LONGEST]!r}{some}"
+            hints.append(f"near {word.replace(' or ', 's or ')}s are {', '.join(close)}" if close else near)
     return "; ".join(hints)
 
 
 def rules_from(entries: Any, title: str) -> tuple[Rule, ...]:
     """Rules of parsed TOML or JSON, ``{"rules": [{...}, ...]}``. Raises UsageError EARG909 for any other form."""
     if not isinstance(entries, Mapping) or set(entries) != {"rules"} or not isinstance(entries["rules"], list):
-        found = ", ".join(map(str, entries)) if isinstance(entries, Mapping) else type(entries).__name__
+        keys = ", ".join(map(str, entries)) if isinstance(entries, Mapping) else f"{str(entries)[:60]} in its place"
+        found = f"{str(entries['rules'])[:60]} as rules" if keys == "rules" else keys[:200]
         raise malformed(f"{title}: expected one list, rules, found {found or 'nothing'}")
     return tuple(_rule(entry, f"rule {number} of {title}") for number, entry in enumerate(entries["rules"], 1))
 

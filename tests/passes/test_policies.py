@@ -142,11 +142,15 @@ def test_a_rule_that_matches_nothing_is_told_what_is_near() -> None:
         ({"op_name": "jit(f)/layer_0/dot_generic"}, "jit(f)/layer_0/dot_general"),
         ({"source": "model.py:8", "opcode": "dot"}, "model.py:8"),
         ({"opcode": "exponentiate"}, "exponential"),
+        ({"name": "zzzzzzzz"}, "no name is like 'zzzzzzzz'; there are "),
+        ({"either": "zzzzzzzz"}, "no name or path is like 'zzzzzzzz'; there are "),
+        ({"op_name": "z" * 5000}, f"like '{'z' * 60}'; there are jit(f)/layer_0/dot_general"),
     ):
         with pytest.raises(UsageError) as caught:
             Policy((make_rule("rule 1", **patterns, operands="bf16"),)).check(parse_text(TEXT))
         assert caught.value.code == "EARG910"
         assert hint in caught.value.remedy
+        assert len(caught.value.message) < 600
 
 
 def test_a_rule_whose_ops_are_gone_warns() -> None:
@@ -203,6 +207,24 @@ def test_damaged_files_are_refused(data, tmp_path) -> None:
     with pytest.raises(UsageError) as caught:
         canonical(str(tmp_path / "policy.toml"))
     assert caught.value.code == "EARG909"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p.json", "null", "found None in its place"),
+        ("p.json", "[]", "found [] in its place"),
+        ("p.json", '{"rules": {}}', "found {} as rules"),
+        ("p.json", "rules = []", "is no JSON"),
+        ("p.toml", '{"rules": []}', "is no TOML"),
+        ("p", '{"rules": ', "is no JSON"),
+    ],
+)
+def test_what_a_file_is_says_its_name(name: str, text: str, said: str, tmp_path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as caught:
+        canonical(str(tmp_path / name))
+    assert said in caught.value.message
 
 
 @pytest.mark.parametrize("cast_type", ["bf16", "fp16", "tf32", "fp8_e4m3"])

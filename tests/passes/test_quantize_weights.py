@@ -149,6 +149,13 @@ def test_nothing_to_store_is_told() -> None:
     assert "no contraction" in context.warnings[0].message
 
 
+def test_what_is_kept_in_fp32_asks_for_no_weights_in_few_bits() -> None:
+    module = parse_text(text_of(lambda x, w: x @ w, np.ones((5, 70)), W))
+    context = PassContext(PassOptions(policy=policy_of(None, ("dot",), None)))
+    quantize_weights.run(module, context)
+    assert context.warnings == []
+
+
 def test_command_line(tmp_path: Any) -> None:
     """The option, rules that count more, and what --dump-precision says."""
     source, neff, dump = (tmp_path / name for name in ("m.hlo", "m.neff", "p.txt"))
