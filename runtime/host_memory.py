@@ -11,6 +11,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,6 +120,26 @@ def forget(array: Array, ranges: Sequence[tuple[int, int]]) -> None:
             start, end = -(-lo // mmap.PAGESIZE) * mmap.PAGESIZE, hi // mmap.PAGESIZE * mmap.PAGESIZE
             if start < end:
                 block.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
+class Spares:
+    """Pages of memories of one size that nobody uses any more, for the next one: where the host is itself a guest, a
+    fresh page can take as long as a small program's run."""
+
+    def __init__(self, most: int) -> None:
+        # changed by single calls alone, without a lock: arrays may end at any moment, also inside `take`
+        self._blocks: deque[Array] = deque(maxlen=most)
+
+    def take(self, nbytes: int) -> Array:
+        """``nbytes`` of undefined content, which come back when no view of them is left. All calls ask for as many."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = pages(nbytes)
+        assert block.nbytes == nbytes
+        lent = np.frombuffer(block.data, np.uint8)  # views of it keep it, and not the block itself
+        weakref.finalize(lent, self._blocks.append, block).atexit = False
+        return lent
 
 
 class Scratch(Protocol):

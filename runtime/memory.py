@@ -17,8 +17,8 @@ import numpy as np
 from neuronx_cc.ir.errors import RunError
 from neuronx_cc.ir.isa.elements import STORAGE
 from neuronx_cc.ir.isa.program import Ref, Space
+from neuronx_cc.runtime.host_memory import Spares, pages
 from neuronx_cc.runtime.host_memory import forget as forget_pages
-from neuronx_cc.runtime.host_memory import pages
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -30,6 +30,7 @@ SKEW = 64
 PITCH = {Space.SBUF: SBUF_BYTES + SKEW, Space.PSUM: PSUM_BYTES + SKEW}
 """Bytes from one partition to the next."""
 POISON = 0xFF
+_SPARES = {space: Spares(2) for space in PITCH}
 
 
 class Region:
@@ -60,7 +61,7 @@ class OnChip:
     """SBUF and PSUM of one core. Programs that never run at the same time may share them."""
 
     def __init__(self) -> None:
-        self.bytes = {space: pages(PARTITIONS * pitch) for space, pitch in PITCH.items()}
+        self.bytes = {space: _SPARES[space].take(PARTITIONS * pitch) for space, pitch in PITCH.items()}
 
 
 class Memory:

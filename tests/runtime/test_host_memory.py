@@ -78,3 +78,20 @@ def test_memories_in_cyclic_garbage_are_collected_by_their_size(monkeypatch):
         gc.enable()
     assert max(totals) <= 16 << 20
     assert used.nbytes == 4 << 20
+
+
+def test_pages_of_memories_that_are_gone_are_used_again():
+    """Fresh pages made first runs of small programs slow. What a view still shows belongs to nobody else."""
+    spares = host_memory.Spares(1)
+    first, second = spares.take(2 << 20), spares.take(2 << 20)
+    places = [array.__array_interface__["data"][0] for array in (first, second)]
+    assert places[0] != places[1]
+    view = first[100:200].reshape(2, 50).view(np.uint16)
+    del first
+    third = spares.take(2 << 20)
+    assert third.__array_interface__["data"][0] not in places
+    del view
+    again = spares.take(2 << 20)
+    assert again.__array_interface__["data"][0] == places[0]
+    del second, third, again
+    assert len(spares._blocks) == 1
