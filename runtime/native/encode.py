@@ -35,7 +35,7 @@ _STEP_TEXT = (
     "add subtract divide multiply max min is_equal not_equal is_ge is_gt is_le is_lt bitwise_and bitwise_or "
     "bitwise_xor logical_shift_left logical_shift_right shift-right-arithmetic remainder mulhi abs bitwise_not "
     "square relu sqrt rsqrt reciprocal sign exp tanh sigmoid erf gelu gelu_apprx_tanh silu negate "
-    "round-nearest-even softplus truncate popcnt count-leading-zeros"
+    "round-nearest-even softplus log sine cosine truncate popcnt count-leading-zeros"
 )
 _STEP_NAMES = _STEP_TEXT.split()
 STEP = {name: number for number, name in enumerate(_STEP_NAMES)}

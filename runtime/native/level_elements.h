@@ -361,6 +361,61 @@ inline float softplus_(float x) {
     return x != x ? x : logarithm + (x > 0.f ? x : 0.f);
 }
 
+// log(x) within 2 ulp, subnormal numbers included.
+inline float log_(float x) {
+    const bool tiny = x < 0x1p-126f;
+    const uint32_t word = bits_of(tiny ? x * 0x1p23f : x), half = 0x3F3504F3;  // sqrt(1 / 2)
+    const int32_t n = int32_t(word - half) >> 23;
+    // x = 2^n m with m in [sqrt(1 / 2), sqrt(2)); log(m) = 2 atanh(s), its series
+    const float y = float_of(word - (uint32_t(n) << 23)) - 1.f, s = y / (y + 2.f), z = s * s;
+    float p = z * 0.0909090909f + 0.111111111f;
+    p = p * z + 0.142857143f;
+    p = p * z + 0.2f;
+    p = p * z + 0.333333333f;
+    const float whole = float(tiny ? n - 23 : n);
+    const float part = y - (s * (y - z * p * 2.f) - whole * -2.12194440e-4f);  // 2 s = y - s y
+    const float result = whole * 0.693359375f + part;
+    const float limit = x == 0.f ? float_of(0xFF800000) : x < 0.f ? float_of(0x7FC00000) : x;
+    return x > 0.f && x <= 3.40282347e38f ? result : limit;
+}
+
+const float MOST_TURNED = 524288.f;  // up to here FP64 takes multiples of pi / 2 off well enough
+
+// sin(x + turn * pi / 2) for |x| <= MOST_TURNED, in FP64 and rounded once.
+inline float turned_sine(float x, uint64_t turn) {
+    const double magic = 6755399441055744.0, wide = x;  // 1.5 * 2^52: the sum's last bits are the integer
+    const double shifted = wide * 0.63661977236758134308 + magic, whole = shifted - magic;
+    const double r = (wide - whole * 1.5707963267341256) - whole * 6.077100506506192e-11, z = r * r;
+    // for |r| <= pi / 4 the series
+    double p = z * 2.7557319223985893e-06 - 1.9841269841269841e-04;
+    p = p * z + 8.3333333333333332e-03;
+    p = p * z - 0.16666666666666666;
+    double q = z * -2.7557319223985888e-07 + 2.4801587301587302e-05;
+    q = q * z - 1.3888888888888889e-03;
+    q = q * z + 4.1666666666666664e-02;
+    q = q * z - 0.5;
+    uint64_t quarter;
+    std::memcpy(&quarter, &shifted, 8);
+    quarter += turn;
+    const float result = float(quarter & 1 ? q * z + 1. : (p * z + 1.) * r);
+    return float_of(bits_of(result) ^ uint32_t(quarter & 2) << 30);
+}
+
+// Sine or cosine of n numbers of any size.
+inline void sines(float* d, const float* a, int n, uint64_t turn) {
+    bool all = true;
+    for (int i = 0; i < n; ++i) all &= float_of(bits_of(a[i]) & 0x7FFFFFFF) <= MOST_TURNED;
+    if (all) {
+        EACH d[i] = turned_sine(a[i], turn);
+        return;
+    }
+    for (int i = 0; i < n; ++i) {
+        const float x = a[i], magnitude = float_of(bits_of(x) & 0x7FFFFFFF);
+        if (magnitude <= MOST_TURNED) d[i] = turned_sine(x, turn);
+        else d[i] = x != x ? x : one_nan(float(turn ? std::cos(double(x)) : std::sin(double(x))));
+    }
+}
+
 // d = x op y for all elements; y is one element for all where `one`.
 template <class F>
 inline void each2(float* d, const float* a, const float* b, bool one_a, bool one_b, int n, F f) {
@@ -422,6 +477,9 @@ inline void function(Step step, float* d, const float* a, int n) {
         ONE(SILU, one_nan(sigmoid_(x) * x))
         ONE(ROUND_EVEN, rint_(x))
         ONE(SOFTPLUS, softplus_(x))
+        ONE(LOG, log_(x))
+        case SINE: return sines(d, a, n, 0);
+        case COSINE: return sines(d, a, n, 1);
         ONE(TRUNCATE, truncate(x))
         default: return;
     }

@@ -22,7 +22,7 @@ FLAGS = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 BUILDS = {"O0": ["-O0"], "O1": ["-O1"], "Os v3": ["-Os", "-march=x86-64-v3"]}
 FUNCTIONS = [
     *("copy", "square", "relu", "sqrt", "rsqrt", "reciprocal", "sign", "abs", "erf", "gelu", "exp", "tanh"),
-    *("sigmoid", "silu", "softplus", "gelu_apprx_tanh"),
+    *("sigmoid", "silu", "softplus", "gelu_apprx_tanh", "log"),
 ]
 SHAPE = (5, 3, 67)
 Run = tuple[list[np.ndarray[Any, Any]], list[str]]
@@ -50,6 +50,8 @@ def bench_of_everything() -> Bench:
 
     for function in FUNCTIONS:
         bench.emit(Instr("activation", S, (out(),), (a,), (function,), (1.0,)))
+    for function in ("sine", "cosine"):
+        bench.emit(Instr("program_unary", G, (out(),), (a,), (function,)))
     for op in ("add", "subtract", "multiply", "divide", "max", "min", "is_lt", "is_equal"):
         bench.emit(Instr("tensor_tensor", V, (out(),), (a, b), (op,)))
         flags = frozenset(["ap0", "reverse0"])
